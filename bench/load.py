@@ -16,7 +16,7 @@ from typing import Any
 
 import uvloop
 
-from bench import beside, conversations, held, processes, soaking
+from bench import beside, beside_large, conversations, processes, soaking
 from bench.client import Connection, Reply, connect
 from bench.driving import Drive, summary
 from bench.texts import Texts
@@ -47,7 +47,7 @@ class Job:
     folder: str = ""
     """Where the server keeps its files; for `soak`."""
     shape: str = ""
-    """The name of the body that is sent beside small requests; for `held`."""
+    """The name of the body that is sent beside small requests; for `beside_large`."""
     folding: bool = True
     """Whether large requests may be folded."""
 
@@ -181,7 +181,7 @@ JOBS = {
     "replaying": beside.replaying,
     "folded": beside.folded,
     "soak": soaking.soak,
-    "held": held.held,
+    "beside_large": beside_large.measure_beside_large_bodies,
 }
 
 

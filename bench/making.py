@@ -165,7 +165,7 @@ def _sizes(puts: Sequence[Put]) -> dict[str, tuple[int, int]]:
         kind = (
             "entries of the session's list"
             if collection.startswith("artifacts/")
-            else "lists of what is held"
+            else "lists of the archived entries"
             if collection.startswith("held") or collection == HOLDERS or name.startswith("contents/")
             else {"row": "messages"}.get(name.partition("/")[0], "artifacts")
         )

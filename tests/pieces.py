@@ -273,6 +273,6 @@ def whole(dialect: str, said: Said, body: Json) -> Json:
     return _WHOLE[dialect](said, body)
 
 
-def told(dialect: str, said: Said, body: Json) -> list[bytes]:
+def response_pieces(dialect: str, said: Said, body: Json) -> list[bytes]:
     """The reply as events, each with its end."""
     return _EVENTS[dialect](said, body)

@@ -136,7 +136,7 @@ class Reader(Strict):
     async def _sent(self, said: Said, body: Json, answer: Answer) -> None:
         if not body.get("stream"):
             return await strict._whole(answer, 200, pieces.whole(self.dialect, said, body))
-        events = pieces.told(self.dialect, said, body)
+        events = pieces.response_pieces(self.dialect, said, body)
         if said.number % 3:
             return await strict._events(answer, b"".join(events))
         await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)

@@ -33,7 +33,9 @@ def run(setting: Setting) -> list[Table]:
             with servers.serving(ACCORDION, upstream, pins=setting.pins, store=setting.store) as server:
                 assert server.process is not None
                 pids = workers(server.process.pid)
-                job = Job("held", server.port, pids, concurrency=SENDERS, every=EVERY, seconds=setting.fewer(6, 3))
+                job = Job(
+                    "beside_large", server.port, pids, concurrency=SENDERS, every=EVERY, seconds=setting.fewer(6, 3)
+                )
                 quiet = load.run(job, setting.pins.prefix())
                 found = load.run(replace(job, shape=name), setting.pins.prefix())
             added.append(found["p99_ms"] - quiet["p99_ms"])

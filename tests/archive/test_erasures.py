@@ -25,7 +25,7 @@ from tests.fakes import FakeClock, FickleStore
 BOTH, MINE = wire("both"), wire("mine")
 
 
-def held(vault: Vault, name: str, session: str, *wires: bytes, space: bytes = SPACE) -> list[Put]:
+def entry_puts(vault: Vault, name: str, session: str, *wires: bytes, space: bytes = SPACE) -> list[Put]:
     """The writes of a fold that must wait for the store, and its claim."""
     rows = [ArchivedMessage(hashlib.sha256(each).digest(), each) for each in wires]
     made = [
@@ -105,7 +105,7 @@ async def test_who_begins_while_the_store_is_away_is_told_of_what_was_erased_sin
 
 async def test_what_waits_on_this_machine_is_erased_with_the_rest() -> None:
     vault = Vault()
-    await vault.spool.spool.hold(held(vault, "one", "s-1", MINE))
+    await vault.spool.spool.hold(entry_puts(vault, "one", "s-1", MINE))
     vault.clock.advance(1.0)
     erased = await vault.custody.erase(SPACE, "s-1")
     assert (erased.verified, erased.entries) == (True, 1)
@@ -122,11 +122,11 @@ async def test_what_waited_on_another_machine_is_let_go_of_and_what_others_need_
         ("two", "s-2", SPACE, (BOTH,)),
         ("six", "s-1", OTHER, (wire("theirs"),)),
     ):
-        await elsewhere.spool.hold(held(vault, name, session, *wires, space=space))
+        await elsewhere.spool.hold(entry_puts(vault, name, session, *wires, space=space))
     vault.clock.advance(1.0)
     await vault.custody.erase(SPACE, "s-1")
     vault.clock.advance(1.0)
-    await elsewhere.spool.hold(held(vault, "new", "s-1", wire("said again")))
+    await elsewhere.spool.hold(entry_puts(vault, "new", "s-1", wire("said again")))
     await elsewhere.publish()
     assert elsewhere.spool.is_empty
     rows = [row_key(hashlib.sha256(each).digest()) for each in (MINE, BOTH, wire("theirs"), wire("said again"))]
@@ -140,7 +140,7 @@ async def test_what_another_worker_holds_in_the_same_file_is_let_go_of_too() -> 
     vault, file = Vault(), InMemoryStore()
     one, other = (vault.waiting(file) for _ in range(2))
     await one.publish()
-    await other.spool.hold(held(vault, "one", "s-1", MINE))
+    await other.spool.hold(entry_puts(vault, "one", "s-1", MINE))
     vault.clock.advance(1.0)
     await vault.erasures.note(SPACE, "s-1")
     await one.publish()
@@ -155,7 +155,7 @@ async def say_away(vault: Vault, elsewhere: SpooledStore, session: str, *texts: 
     await transcripts.flush()
 
 
-async def said(vault: Vault, session: str) -> list[str]:
+async def transcript_texts(vault: Vault, session: str) -> list[str]:
     found = await vault.transcripts.read(SPACE, session, 0, 99)
     return [json.loads(each)["content"] for each in found if each is not None]
 
@@ -175,7 +175,10 @@ async def test_an_erased_transcript_that_waited_elsewhere_does_not_come_back() -
     store.away = False
     await elsewhere.publish()
     assert elsewhere.spool.is_empty
-    assert (await said(vault, "s-1"), await said(vault, "s-2")) == (["said again"], ["said", "both"])
+    assert (await transcript_texts(vault, "s-1"), await transcript_texts(vault, "s-2")) == (
+        ["said again"],
+        ["said", "both"],
+    )
     rows = [value for key, value in vault.store._values.items() if key.name.startswith("row/")]
     assert len(rows) == 3
 
@@ -193,7 +196,7 @@ async def test_erased_links_that_waited_elsewhere_do_not_come_back() -> None:
 
 async def test_where_nothing_was_erased_all_that_waits_is_published() -> None:
     vault = Vault()
-    await vault.spool.spool.hold(held(vault, "one", "s-1", MINE))
+    await vault.spool.spool.hold(entry_puts(vault, "one", "s-1", MINE))
     await vault.spool.publish()
     assert await vault.store.get(Key("", "fold/one")) is not None
 
@@ -388,7 +391,7 @@ async def left(vault: Vault) -> list[bytes | None]:
 async def test_an_erased_compaction_whose_archive_was_published_before_does_not_come_back() -> None:
     vault = Vault(store=(store := Scripted()))
     elsewhere = vault.waiting()
-    await elsewhere.spool.hold(held(vault, "one", "s-1", MINE))
+    await elsewhere.spool.hold(entry_puts(vault, "one", "s-1", MINE))
     store.refuses = FOLD
     with pytest.raises(StoreUnavailable):
         await elsewhere.publish()
@@ -405,7 +408,7 @@ async def test_an_erased_compaction_whose_archive_was_published_before_does_not_
 async def test_an_erasure_while_another_machine_publishes_leaves_nothing(at: Key, session: str | None) -> None:
     vault = Vault(store=(store := Scripted()))
     elsewhere = vault.waiting()
-    await elsewhere.spool.hold(held(vault, "one", "s-1", MINE))
+    await elsewhere.spool.hold(entry_puts(vault, "one", "s-1", MINE))
     vault.clock.advance(1.0)
     store.before = at, lambda: vault.custody.erase(SPACE, session)
     await elsewhere.publish()
@@ -418,11 +421,11 @@ async def test_what_is_written_again_behind_an_erasure_stays_while_that_is_publi
     """The same bytes wait once more: they are the new compaction's."""
     vault = Vault(store=(store := Scripted()))
     elsewhere = vault.waiting()
-    await elsewhere.spool.hold([*held(vault, "one", "s-1", MINE), Put(Key("", "other"), b"x")])
+    await elsewhere.spool.hold([*entry_puts(vault, "one", "s-1", MINE), Put(Key("", "other"), b"x")])
     vault.clock.advance(1.0)
     await vault.custody.erase(SPACE, "s-1")
     vault.clock.advance(1.0)
-    store.before = Key("", "other"), lambda: elsewhere.write(held(vault, "new", "s-1", MINE))
+    store.before = Key("", "other"), lambda: elsewhere.write(entry_puts(vault, "new", "s-1", MINE))
     await elsewhere.publish()
     await elsewhere.publish()
     assert elsewhere.spool.is_empty
@@ -449,9 +452,9 @@ class Full(FickleStore):
 async def test_on_a_full_disk_an_erasure_is_complete_with_what_waits_for_room(session: str | None) -> None:
     vault = Vault(store=(store := Full()))
     vault.archive.store = vault.spool
-    await vault.archive.keep(held(vault, "two", "s-1", BOTH))
+    await vault.archive.keep(entry_puts(vault, "two", "s-1", BOTH))
     store.full = True
-    await vault.archive.keep(held(vault, "one", "s-1", MINE))
+    await vault.archive.keep(entry_puts(vault, "one", "s-1", MINE))
     await say_away(vault, vault.spool, "s-1", "mine", "both")
     vault.clock.advance(1.0)
     erased = await vault.custody.erase(SPACE, session)
@@ -467,7 +470,7 @@ async def test_a_worker_that_hears_of_an_erasure_on_a_full_disk_lets_go_of_what_
     vault = Vault(store=(store := Full()))
     other = vault.waiting()
     store.full = True
-    await other.write(held(vault, "one", "s-1", MINE))
+    await other.write(entry_puts(vault, "one", "s-1", MINE))
     vault.clock.advance(1.0)
     await vault.custody.erase(SPACE, "s-1")
     other.drop_soon()

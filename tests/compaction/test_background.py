@@ -59,7 +59,7 @@ async def ask(of: House, asked: Conversation, **changes: Any) -> CompactionResul
     return await of.compactor.compact(of.case(asked, folded, **changes), asked)
 
 
-def said(outcome: CompactionResult) -> str:
+def summary_text(outcome: CompactionResult) -> str:
     messages = outcome.history.conversation.messages
     return "\n".join(part.text for message in messages for part in message.parts if isinstance(part, Text))
 
@@ -76,14 +76,14 @@ async def test_a_summary_is_prepared_from_the_soft_threshold_on_and_used_at_the_
     await rooms.tasks.done()
     assert len(teller(rooms).asked) == 1
     made = await ask(rooms, client(6))
-    assert TOLD in said(made)
+    assert TOLD in summary_text(made)
     compaction = made.history.compaction
     assert compaction is not None
     assert (compaction.writer, compaction.input, compaction.output) == ("model-x", 100, 20)
     assert compaction.narrative == TOLD
     assert 0 < compaction.narrated <= compaction.covered
     # What came after the model wrote is extracted from the messages.
-    assert "Turn 5" in said(made) or "file_5" in said(made)
+    assert "Turn 5" in summary_text(made) or "file_5" in summary_text(made)
     assert len(teller(rooms).asked) == 1
 
 
@@ -112,7 +112,7 @@ async def test_while_a_model_writes_and_there_is_room_the_request_passes_unfolde
     assert rooms.planner.planned == 1
     teller(rooms).may.set()
     await rooms.tasks.done()
-    assert TOLD in said(await ask(rooms, asked))
+    assert TOLD in summary_text(await ask(rooms, asked))
 
 
 async def test_at_a_trigger_of_zero_an_extract_does_until_the_model_has_written():
@@ -127,7 +127,7 @@ async def test_at_a_trigger_of_zero_an_extract_does_until_the_model_has_written(
     assert len(teller(rooms).asked) == 1
     teller(rooms).may.set()
     await rooms.tasks.done()
-    assert TOLD in said(await ask(rooms, client(12), decision={"trigger": 0}))
+    assert TOLD in summary_text(await ask(rooms, client(12), decision={"trigger": 0}))
 
 
 async def test_a_request_that_must_be_folded_waits_for_the_model():
@@ -137,7 +137,7 @@ async def test_a_request_that_must_be_folded_waits_for_the_model():
     await settle()
     assert not waiting.done()
     teller(rooms).may.set()
-    assert TOLD in said(await waiting)
+    assert TOLD in summary_text(await waiting)
 
 
 async def test_it_waits_only_so_long_and_then_an_extract_must_do():
@@ -146,7 +146,7 @@ async def test_it_waits_only_so_long_and_then_an_extract_must_do():
     outcome = await ask(rooms, client(6), decision={"forced": True})
     assert outcome.history.compaction is not None
     assert outcome.history.compaction.writer == "extractive"
-    assert TOLD not in said(outcome)
+    assert TOLD not in summary_text(outcome)
     teller(rooms).may.set()
     await rooms.tasks.done()
 
@@ -205,7 +205,7 @@ async def test_after_a_tenth_more_it_is_tried_again():
     await ask(rooms, client(24), decision=PREPARE)
     await rooms.tasks.done()
     assert len(teller(rooms).asked) == 2
-    assert TOLD in said(await ask(rooms, client(25)))
+    assert TOLD in summary_text(await ask(rooms, client(25)))
 
 
 async def test_where_the_last_try_failed_an_extract_does_at_the_trigger_though_the_history_has_grown():
@@ -241,7 +241,7 @@ async def test_who_can_wait_has_it_tried_again_after_a_tenth_more():
     await ask(rooms, client(20), decision=PREPARE)
     await rooms.tasks.done()
     teller(rooms).error = None
-    assert TOLD in said(await ask(rooms, client(24), decision={"forced": True}))
+    assert TOLD in summary_text(await ask(rooms, client(24), decision={"forced": True}))
 
 
 async def test_a_writer_that_never_ends_is_given_up():
@@ -280,7 +280,7 @@ async def test_what_another_worker_prepared_is_used_and_not_paid_for_twice():
     assert teller(other).asked == []
     teller(one).may.set()
     await one.tasks.done()
-    assert TOLD in said(await ask(other, client(6)))
+    assert TOLD in summary_text(await ask(other, client(6)))
     assert teller(other).asked == []
 
 
@@ -291,7 +291,7 @@ async def test_a_summary_is_prepared_while_the_store_is_away():
     await ask(rooms, client(5), decision=PREPARE)
     await rooms.tasks.done()
     store.away = False
-    assert TOLD in said(await ask(rooms, client(6)))
+    assert TOLD in summary_text(await ask(rooms, client(6)))
 
 
 async def test_the_next_summary_goes_on_from_what_was_told_before():
@@ -346,7 +346,7 @@ async def test_of_a_summary_in_pieces_the_first_ones_are_used_where_the_rest_doe
     await ask(rooms, client(6), decision=PREPARE)
     await rooms.tasks.done()
     made = await ask(rooms, client(6))
-    assert TOLD in said(made)
+    assert TOLD in summary_text(made)
     compaction = made.history.compaction
     assert compaction is not None
     assert compaction.narrated == rooms.author.asked[0].sources[0].index + 3 < compaction.covered
@@ -409,7 +409,7 @@ async def test_what_another_worker_has_ready_is_not_written_again():
     await ask(other, client(5), decision=PREPARE)
     await other.tasks.done()
     assert teller(other).asked == []
-    assert TOLD in said(await ask(other, client(6)))
+    assert TOLD in summary_text(await ask(other, client(6)))
 
 
 def test_what_is_prepared_holds_only_for_its_own_beginning():
@@ -445,8 +445,8 @@ async def test_a_paused_model_is_tried_again_and_trusted_once_it_succeeds():
     teller(rooms).error = None
     rooms.clock.advance(FIRST_PAUSE)
     rooms.writers.count_request(SummaryWriter("local", "openai", "gpt-5"), TOKENS_BETWEEN_TRIALS)
-    assert TOLD in said(await ask(rooms, client(12), decision={"forced": True}))
-    assert TOLD in said(await ask(rooms, client(30), decision={"forced": True}))
+    assert TOLD in summary_text(await ask(rooms, client(12), decision={"forced": True}))
+    assert TOLD in summary_text(await ask(rooms, client(30), decision={"forced": True}))
     assert teller(rooms).trials == [True, True, False]
 
 

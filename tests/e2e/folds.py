@@ -76,7 +76,7 @@ async def rounds(run: Run, count: int) -> Run:
     return run
 
 
-async def told(proxy: Proxy, session_id: str | None, requests: int) -> dict[str, Any]:
+async def fetch_session(proxy: Proxy, session_id: str | None, requests: int) -> dict[str, Any]:
     """What is known of a session once so many of its requests are recorded, which is a moment after their answers."""
 
     async def known() -> dict[str, Any] | None:

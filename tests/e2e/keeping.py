@@ -87,7 +87,7 @@ class Keeper(Reader):
         if query.get("stream") == ["true"]:
             number = int(path[0].removeprefix("resp_"))
             [said] = [each.said for each in self.exchanges if each.said.number == number]
-            return await strict._events(answer, b"".join(pieces.told("responses", said, {})))
+            return await strict._events(answer, b"".join(pieces.response_pieces("responses", said, {})))
         return await strict._whole(answer, 200, kept.response)
 
 

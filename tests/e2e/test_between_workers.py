@@ -14,7 +14,7 @@ import pytest
 
 from tests.agents import Client, connected
 from tests.conftest import Start
-from tests.e2e.folds import EACH, WINDOW, agent, breaks, config, folded, rounds, told
+from tests.e2e.folds import EACH, WINDOW, agent, breaks, config, fetch_session, folded, rounds
 from tests.e2e.ledger import look, until
 from tests.e2e.replies import CHAT, RESPONSES, Dialect
 from tests.loopback import replies_json
@@ -130,7 +130,7 @@ async def test_a_conversation_that_a_call_began_is_that_calls_at_whichever_worke
                 for number, client in ((3, clients[0]), (5, clients[1])):
                     await asyncio.sleep(0.5)
                     assert (await sent(client, CHAT, *talk[:number]))[0] == child
-                    known = await told(proxy, child, number // 2 + 1)
+                    known = await fetch_session(proxy, child, number // 2 + 1)
                     found.append((known["parent"], known["evidence"]))
             whole += found == [(parent, "tool")] * 2
     assert whole > RUNS / 2

@@ -43,7 +43,7 @@ class Model:
         again = (Call(f"call_{number}", "read_file", json.dumps({"path": f"{number}.py"})),)
         said = Said(number, self.says.pop(0) if self.says else again, len(request.body) // 4, 20)
         if body.get("stream"):
-            return await strict._events(answer, b"".join(pieces.told(self.dialect, said, body)))
+            return await strict._events(answer, b"".join(pieces.response_pieces(self.dialect, said, body)))
         return await strict._whole(answer, 200, pieces.whole(self.dialect, said, body))
 
     @property

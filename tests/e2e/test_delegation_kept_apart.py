@@ -39,7 +39,7 @@ class Prober(Joining):
         call = Call(f"ours_{self.probed}_0", "read_artifact", self.probes.pop(0))
         said = Said(9_000 + self.probed, (call,), tokens, 9)
         if body.get("stream"):
-            return await strict._events(answer, b"".join(pieces.told(self.dialect, said, body)))
+            return await strict._events(answer, b"".join(pieces.response_pieces(self.dialect, said, body)))
         return await strict._whole(answer, 200, pieces.whole(self.dialect, said, body))
 
 

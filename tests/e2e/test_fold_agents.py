@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.e2e.folds import WINDOW, Proxies, agent, breaks, folded, told
+from tests.e2e.folds import WINDOW, Proxies, agent, breaks, fetch_session, folded
 from tests.strict import Strict
 
 CASES = [
@@ -24,7 +24,7 @@ async def test_an_agent_of_a_hundred_rounds_never_sees_an_error(
     provider = Strict(dialect, WINDOW, rounds=104 // turns, thinks=dialect != "chat", run=name)
     async with proxy.provider(provider), agent(proxy, dialect, stream=stream, name=name) as run:
         await run.turns(turns)
-        known = await told(proxy, run.answers[-1]["x-accordion-session"], len(run.answers))
+        known = await fetch_session(proxy, run.answers[-1]["x-accordion-session"], len(run.answers))
     assert provider.problems == []
     assert provider.refusals == []
     assert len(provider.taken) >= 104 + turns, "each request was asked once"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.agents import connected
 from tests.conftest import Start
-from tests.e2e.folds import STREAMED, WINDOW, Proxies, config, folded, told
+from tests.e2e.folds import STREAMED, WINDOW, Proxies, config, fetch_session, folded
 from tests.e2e.keeping import Keeper
 from tests.e2e.ledger import look, until
 from tests.e2e.unfolds import Watched, watched
@@ -84,7 +84,7 @@ async def test_what_began_elsewhere_passes_as_it_came_and_says_so(start: Start):
         assert one.provider.problems == []
         assert not folded(one.run)
         assert all("previous_response_id" in body for body in bodies(one)[1:])
-        shown = await told(proxy, one.run.answers[-1]["x-accordion-session"], 20)
+        shown = await fetch_session(proxy, one.run.answers[-1]["x-accordion-session"], 20)
     assert "the history that the provider keeps is not completely on record" in shown["exchanges"][-1]["decision"]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.agents import MODEL, Run
 from tests.conftest import Start
-from tests.e2e.folds import EACH, WINDOW, Proxies, agent, breaks, config, folded, rounds, strict, told
+from tests.e2e.folds import EACH, WINDOW, Proxies, agent, breaks, config, fetch_session, folded, rounds, strict
 from tests.e2e.raw import post
 from tests.e2e.replies import RESPONSES
 from tests.spoken import TOOLS
@@ -78,7 +78,7 @@ async def test_observe_reports_a_fold_and_makes_none(proxies: Proxies, dialect: 
         assert said["state"] == "observed"
         assert said["after"] < said["before"]
         assert said["steps"]
-        known = await told(proxy, run.answers[-1]["x-accordion-session"], len(run.answers))
+        known = await fetch_session(proxy, run.answers[-1]["x-accordion-session"], len(run.answers))
         assert known["exchanges"][-1]["compaction"]["state"] == "observed"
 
 
@@ -245,7 +245,7 @@ async def test_what_the_provider_keeps_passes_unchanged_and_says_so(start: Start
             assert (await post(proxy, PATHS["responses"], json.dumps(first).encode())).status == 200
             upstream.requests.clear()
         reply = await post(proxy, PATHS["responses"], body)
-        told_of = (await told(proxy, reply.header("x-accordion-session"), 1 + known))["exchanges"][-1]
+        told_of = (await fetch_session(proxy, reply.header("x-accordion-session"), 1 + known))["exchanges"][-1]
     assert (reply.status, upstream.requests[0].body) == (200, body)
     assert float(reply.header("x-accordion-utilization") or 0) > 1
     assert reply.header("x-accordion-compaction") is None

@@ -9,7 +9,19 @@ import pytest
 
 from tests.agents import MODEL, Run
 from tests.conftest import Start
-from tests.e2e.folds import DIALECTS, EACH, WINDOW, Proxies, agent, breaks, config, folded, rounds, strict, told
+from tests.e2e.folds import (
+    DIALECTS,
+    EACH,
+    WINDOW,
+    Proxies,
+    agent,
+    breaks,
+    config,
+    fetch_session,
+    folded,
+    rounds,
+    strict,
+)
 from tests.e2e.raw import post
 from tests.proxying import Proxy
 from tests.spoken import TOOLS
@@ -89,7 +101,7 @@ async def test_the_same_request_many_times_at_once_is_folded_once(start: Start, 
     async with proxy.provider(provider), agent(proxy, dialect, name="at once") as run:
         await nearly_full(run, provider)
         # What was reported of this history is on record, so that each worker can know how long it is.
-        await told(proxy, run.answers[-1]["x-accordion-session"], len(run.answers))
+        await fetch_session(proxy, run.answers[-1]["x-accordion-session"], len(run.answers))
         body, before = body_of(run), len(provider.taken)
         replies = await asyncio.gather(*(post(proxy, PATHS[dialect], body) for _ in range(8)))
     assert provider.problems == []
@@ -152,7 +164,7 @@ async def test_a_request_that_was_tried_twice_is_one_request_in_the_ledger(start
     async with proxy.provider(provider), agent(proxy, "chat") as run:
         while not provider.refusals:
             await rounds(run, 1)
-        known = await told(proxy, run.answers[-1]["x-accordion-session"], len(run.answers))
+        known = await fetch_session(proxy, run.answers[-1]["x-accordion-session"], len(run.answers))
     assert known["totals"]["requests"] == len(run.answers)
     assert known["totals"]["errors"] == 0
     assert known["totals"]["input"] == sum(one.tokens for one in provider.taken)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests import spoken
-from tests.e2e.folds import STREAMED, WINDOW, Proxies, agent, breaks, folded, told
+from tests.e2e.folds import STREAMED, WINDOW, Proxies, agent, breaks, fetch_session, folded
 from tests.e2e.ledger import look, until
 from tests.loopback import Answer, Recorded
 from tests.spoken import Json, Reply
@@ -62,7 +62,7 @@ async def test_an_agent_whose_reasoning_and_texts_are_only_named_is_folded_as_an
         agent(proxy, "responses", stream=stream, name=name, keeps=named, more={"store": True}) as run,
     ):
         await run.turns(1)
-        await told(proxy, run.answers[-1]["x-accordion-session"], len(run.answers))
+        await fetch_session(proxy, run.answers[-1]["x-accordion-session"], len(run.answers))
     assert sum(each.get("type") == "item_reference" for each in run.history) > 20
     assert provider.problems == []
     assert provider.refusals == []
@@ -82,7 +82,7 @@ async def test_words_that_are_only_named_are_given_back_whole(proxies: Proxies, 
     ):
         await run.turns(1)
         session = run.answers[-1]["x-accordion-session"]
-        await told(proxy, session, len(run.answers))
+        await fetch_session(proxy, session, len(run.answers))
         # All but the last reply's, which nobody has named yet.
         words = {plan for each in run.history[:-1] if (plan := _plan(provider.said.get(each.get("id", ""))))}
 

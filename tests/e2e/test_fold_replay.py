@@ -16,7 +16,7 @@ BEYOND = 27
 """Requests after which a fold was made, and some more were sent."""
 
 
-def held(run: Run) -> list[str]:
+def references_in(run: Run) -> list[str]:
     """The id of the fold in force, by answer."""
     return ["" if said is None else said["id"] for said in run.compactions]
 
@@ -37,7 +37,7 @@ async def test_a_fold_is_the_same_after_a_restart(start: Start, tmp_path: Path, 
     assert provider.problems == []
     assert breaks(provider.taken) == folded(run)
     assert len(folded(run)) in (1, 2)
-    assert held(run)[BEYOND - 1] == held(run)[BEYOND] != ""
+    assert references_in(run)[BEYOND - 1] == references_in(run)[BEYOND] != ""
     assert run.answers[0]["x-accordion-session"] == run.answers[-1]["x-accordion-session"]
 
 
@@ -94,15 +94,15 @@ async def test_a_history_that_is_rewound_behind_a_fold_goes_on_without_it(proxie
     provider = strict(dialect, name)
     async with proxy.provider(provider), agent(proxy, dialect, name=name) as run:
         await rounds(run, BEYOND)
-        fold = held(run)[-1]
+        fold = references_in(run)[-1]
         assert fold
         del run.history[5:]
         _to_a_question(run, "Q: another way, please.")
         await rounds(run, 3)
-        assert held(run)[-1] == ""
+        assert references_in(run)[-1] == ""
         await rounds(run, BEYOND)
     assert provider.problems == []
-    assert held(run)[-1] not in ("", fold), "the fork is folded by itself"
+    assert references_in(run)[-1] not in ("", fold), "the fork is folded by itself"
 
 
 @EACH
@@ -115,12 +115,12 @@ async def test_a_history_that_is_rewound_to_after_a_fold_keeps_it(proxies: Proxi
             await rounds(run, 1)
         then = len(run.history)
         await rounds(run, 4)
-        fold, before = held(run)[-1], provider.taken[-4].entries
+        fold, before = references_in(run)[-1], provider.taken[-4].entries
         del run.history[then:]
         run.say("Q: another way, please.")
         await rounds(run, 2)
     assert provider.problems == []
-    assert held(run)[-1] == fold
+    assert references_in(run)[-1] == fold
     assert provider.taken[-1].entries[: len(before)][:-1] == before[:-1]
 
 
@@ -147,12 +147,12 @@ async def test_an_edited_early_message_leaves_old_folds_alone(proxies: Proxies, 
     provider = strict(dialect, name)
     async with proxy.provider(provider), agent(proxy, dialect, name=name) as run:
         await rounds(run, BEYOND)
-        fold = held(run)[-1]
+        fold = references_in(run)[-1]
         provider.run = run.name = "edited since"
         run.history[0] = {**run.history[0], "content": run.history[0]["content"] + " since"}
         await rounds(run, 1)
     assert provider.problems == []
-    assert held(run)[-1] != fold
+    assert references_in(run)[-1] != fold
     assert json.loads(provider.taken[-1].request.body)
 
 

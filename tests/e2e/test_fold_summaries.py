@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Start
-from tests.e2e.folds import EACH, agent, breaks, config, folded, rounds, told
+from tests.e2e.folds import EACH, agent, breaks, config, fetch_session, folded, rounds
 from tests.loopback import Answer, Recorded, Script, replies_bytes, replies_json
 from tests.proxying import Proxy
 from tests.strict import Strict
@@ -97,7 +97,7 @@ async def test_a_models_summary_stands_in_the_block_and_its_tokens_are_accounted
         while not folded(run):
             await rounds(run, 1)
         await rounds(run, 4)
-        known = await told(proxy, run.answers[-1]["x-accordion-session"], len(run.answers))
+        known = await fetch_session(proxy, run.answers[-1]["x-accordion-session"], len(run.answers))
     assert provider.problems == []
     assert breaks(provider.taken) == folded(run)
     # A transcript that is too long for the model goes in pieces.
@@ -150,7 +150,7 @@ async def test_a_summary_that_was_paid_for_and_not_used_is_accounted_too(start: 
         while not folded(run):
             await rounds(run, 1)
         await rounds(run, 1)
-        known = await told(proxy, run.answers[-1]["x-accordion-session"], len(run.answers))
+        known = await fetch_session(proxy, run.answers[-1]["x-accordion-session"], len(run.answers))
     assert provider.summaries
     assert known["totals"]["summary_input"] == 700 * len(provider.summaries)
 

@@ -10,7 +10,7 @@ import pytest
 from accordion.memory.sections import render_sections
 from tests.agents import Run
 from tests.conftest import Start
-from tests.e2e.folds import EACH, agent, breaks, config, folded, rounds, strict, told
+from tests.e2e.folds import EACH, agent, breaks, config, fetch_session, folded, rounds, strict
 from tests.e2e.ledger import look, until
 from tests.e2e.remembered import DECIDED, KEYS, ONE, TWO, entries, posted, remembered, stays
 from tests.proxying import PATIENT, Proxy
@@ -51,7 +51,7 @@ async def test_it_stands_behind_what_asked_for_it_as_long_as_nothing_is_folded(
         await rounds(run, 3)
         run.say(turn_text(1))
         await rounds(run, 2)
-        seen = await told(proxy, run.answers[0]["x-accordion-session"], len(run.answers))
+        seen = await fetch_session(proxy, run.answers[0]["x-accordion-session"], len(run.answers))
     assert not provider.problems
     assert breaks(provider.taken) == []
     assert "".join(entries(provider)).count(TOLD) == 1

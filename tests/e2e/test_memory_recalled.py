@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Start
-from tests.e2e.folds import EACH, agent, breaks, config, folded, rounds, strict, told
+from tests.e2e.folds import EACH, agent, breaks, config, fetch_session, folded, rounds, strict
 from tests.e2e.ledger import until
 from tests.e2e.remembered import DECIDED, KEYS, ONE, TWO, entries, posted, remembered, stays
 from tests.proxying import PATIENT, Proxy
@@ -42,7 +42,7 @@ async def test_it_stands_behind_what_it_belongs_to_and_every_list_begins_with_th
         await rounds(run, 3)
         run.say(turn_text(1))
         await rounds(run, 2)
-        seen = await told(proxy, run.answers[0]["x-accordion-session"], len(run.answers))
+        seen = await fetch_session(proxy, run.answers[0]["x-accordion-session"], len(run.answers))
     assert not provider.problems
     assert breaks(provider.taken) == []
     assert "".join(entries(provider)).count(OPENING) == 1

@@ -14,7 +14,7 @@ from anthropic import beta_async_tool
 
 from tests.agents import MODEL, connected
 from tests.conftest import Start
-from tests.e2e.folds import WINDOW, Proxies, config, told
+from tests.e2e.folds import WINDOW, Proxies, config, fetch_session
 from tests.e2e.ledger import look, until
 from tests.proxying import Proxy
 from tests.spoken import TOOL
@@ -90,7 +90,7 @@ async def test_a_tool_runner_of_a_hundred_rounds_outgrows_its_window_and_never_s
         runner = agent.beta.messages.tool_runner(**asked(name), stream=stream)  # type: ignore[call-overload]
         final = await runner.until_done()
         (session,) = await sessions(proxy)
-        known = await told(proxy, session["id"], 101)
+        known = await fetch_session(proxy, session["id"], 101)
     assert final.content[-1].text == "Step 101 is done."
     assert upstream.problems == []
     assert upstream.refusals == []
@@ -113,7 +113,7 @@ async def test_a_thread_of_the_helper_is_folded_each_time_it_is_full(start: Star
     async with proxy.provider(upstream), client(proxy) as agent:
         thread = await rounds(agent, name, 60)
         (session,) = await sessions(proxy)
-        await told(proxy, session["id"], 61)
+        await fetch_session(proxy, session["id"], 61)
     assert upstream.problems == []
     assert upstream.refusals == []
     assert upstream.gone == []
@@ -128,7 +128,7 @@ async def test_a_thread_that_its_provider_lost_is_begun_again_in_the_same_sessio
     async with proxy.provider(upstream), client(proxy) as agent:
         await rounds(agent, name, 20)
         (session,) = await sessions(proxy)
-        known = await told(proxy, session["id"], 21 + len(upstream.gone))
+        known = await fetch_session(proxy, session["id"], 21 + len(upstream.gone))
     assert len(upstream.gone) == 5
     assert upstream.problems == []
     errors = [each["error"] for each in known["exchanges"] if each["error"]]
@@ -221,7 +221,7 @@ async def test_a_thread_that_no_fold_makes_smaller_is_not_let_go_of_each_time(st
     async with proxy.provider(upstream), client(proxy) as agent:
         await rounds(agent, name, 5, tools=[large])
         (session,) = await sessions(proxy)
-        known = await told(proxy, session["id"], 6)
+        known = await fetch_session(proxy, session["id"], 6)
     assert known["exchanges"][-1]["utilization"]["utilization"] > 0.75
     assert upstream.continued >= 2
     assert upstream.begun < 6

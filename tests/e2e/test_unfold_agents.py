@@ -1,6 +1,6 @@
 """A model reads back what left its window, in every way, and its agent on the official SDKs never knows."""
 
-from tests.e2e.folds import EACH, STREAMED, Proxies, told
+from tests.e2e.folds import EACH, STREAMED, Proxies, fetch_session
 from tests.e2e.unfolds import watched
 from tests.reading import WAYS
 
@@ -12,7 +12,7 @@ async def test_a_model_reads_back_in_every_way_and_the_agent_never_knows(proxies
     async with watched(proxy, dialect, f"every way, {stream}", stream=stream) as one:
         await one.until_offered()
         await one.rounds(2 * len(WAYS) + 8)
-        known = await told(proxy, one.run.answers[-1]["x-accordion-session"], len(one.run.answers))
+        known = await fetch_session(proxy, one.run.answers[-1]["x-accordion-session"], len(one.run.answers))
     one.whole(*WAYS)
     assert len(one.folds) >= 2, "what was read back was folded too"
     # The ledger tells of it.

@@ -12,7 +12,7 @@ import pytest
 
 from tests import pieces, strict
 from tests.conftest import Start
-from tests.e2e.folds import DIALECTS, EACH, STREAMED, Proxies, config, told
+from tests.e2e.folds import DIALECTS, EACH, STREAMED, Proxies, config, fetch_session
 from tests.e2e.unfolds import Watched, ready, watched
 from tests.loopback import Answer
 from tests.reading import Exchange
@@ -96,7 +96,7 @@ async def test_an_error_in_the_second_round(proxies: Proxies, dialect: str, stre
             assert json.loads(heard.body) == busy(dialect)
             assert error.response.headers["x-own"] == "yes"
         await works_again(one)
-        known = await told(proxy, one.run.answers[-1]["x-accordion-session"], len(one.run.answers))
+        known = await fetch_session(proxy, one.run.answers[-1]["x-accordion-session"], len(one.run.answers))
     failed = [each for each in known["exchanges"] if each["error"]]
     assert len(failed) == 1
 
@@ -131,7 +131,7 @@ async def test_a_connection_that_is_lost_in_the_second_round(proxies: Proxies, d
         if how == "in the middle":
             if stream:
                 await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
-                for event in pieces.told(dialect, exchange.said, exchange.body)[:4]:
+                for event in pieces.response_pieces(dialect, exchange.said, exchange.body)[:4]:
                     await answer.chunk(event)
             else:
                 await answer.head(200, [("Content-Type", "application/json")], length=1000)
@@ -224,7 +224,7 @@ async def test_a_provider_that_compresses_all_the_same_is_understood(proxies: Pr
         if exchange.tool:
             assert one.provider.taken[-1].request.header("accept-encoding") == "identity"
         if stream:
-            data, kind = b"".join(pieces.told(dialect, exchange.said, exchange.body)), "text/event-stream"
+            data, kind = b"".join(pieces.response_pieces(dialect, exchange.said, exchange.body)), "text/event-stream"
         else:
             data, kind = json.dumps(pieces.whole(dialect, exchange.said, exchange.body)).encode(), "application/json"
         packed = gzip.compress(data, mtime=0)

@@ -31,7 +31,7 @@ async def test_what_is_not_our_call_goes_on_at_once(proxies: Proxies, dialect: s
             text = next(piece.text for piece in exchange.said.pieces if isinstance(piece, Words))
             known = len(one.witness.heard) - (exchange.continues is not None)
             await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
-            for event in pieces.told(dialect, exchange.said, exchange.body):
+            for event in pieces.response_pieces(dialect, exchange.said, exchange.body):
                 await answer.chunk(event)
                 if b"message_stop" in event or b"[DONE]" in event or b"response.completed" in event:
                     break
@@ -103,7 +103,10 @@ async def test_a_reply_that_is_no_utf_8_shows_nothing_of_our_tool(proxies: Proxi
             nonlocal broken
             text = next(piece.text for piece in exchange.said.pieces if isinstance(piece, Words))
             if stream:
-                told, kind = b"".join(pieces.told(dialect, exchange.said, exchange.body)), "text/event-stream"
+                told, kind = (
+                    b"".join(pieces.response_pieces(dialect, exchange.said, exchange.body)),
+                    "text/event-stream",
+                )
             else:
                 told, kind = (
                     json.dumps(pieces.whole(dialect, exchange.said, exchange.body)).encode(),

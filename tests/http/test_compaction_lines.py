@@ -32,7 +32,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> CompactionLogger:
     return CompactionLogger(limits)
 
 
-def told(lines: CompactionLogger, seen: CompactionOutcome | None, **fields: Any) -> None:
+def log_exchange(lines: CompactionLogger, seen: CompactionOutcome | None, **fields: Any) -> None:
     lines.exchange("tenant", exchange(compaction=seen, **fields), "")
 
 
@@ -41,7 +41,7 @@ def changed(**fields: Any) -> CompactionOutcome:
 
 
 def test_a_compaction_is_one_line_with_its_figures(lines: CompactionLogger, caplog: pytest.LogCaptureFixture):
-    told(lines, MADE)
+    log_exchange(lines, MADE)
     (line,) = caplog.records
     assert (line.levelname, line.request_id) == ("INFO", "r")  # type: ignore[attr-defined]
     assert line.getMessage() == (
@@ -67,12 +67,12 @@ def test_a_compaction_is_one_line_with_its_figures(lines: CompactionLogger, capl
 def test_the_line_says_why_and_who_wrote(
     lines: CompactionLogger, caplog: pytest.LogCaptureFixture, fields: dict[str, Any], words: str
 ):
-    told(lines, changed(**fields))
+    log_exchange(lines, changed(**fields))
     assert words in caplog.records[0].getMessage()
 
 
 def test_the_agent_is_named(lines: CompactionLogger, caplog: pytest.LogCaptureFixture):
-    told(lines, MADE, agent=AgentReport(name="explorer"))
+    log_exchange(lines, MADE, agent=AgentReport(name="explorer"))
     assert "session s-1 (m, agent explorer): " in caplog.records[0].getMessage()
 
 
@@ -80,19 +80,19 @@ def test_the_agent_is_named(lines: CompactionLogger, caplog: pytest.LogCaptureFi
 def test_a_replay_or_a_failure_is_no_line(
     lines: CompactionLogger, caplog: pytest.LogCaptureFixture, seen: CompactionOutcome | None
 ):
-    told(lines, seen)
+    log_exchange(lines, seen)
     assert caplog.records == []
 
 
 def test_a_mere_count_is_no_line(lines: CompactionLogger, caplog: pytest.LogCaptureFixture):
-    told(lines, MADE, session="")
+    log_exchange(lines, MADE, session="")
     assert caplog.records == []
 
 
 def test_what_would_be_compacted_is_one_line_a_session(lines: CompactionLogger, caplog: pytest.LogCaptureFixture):
     observed = changed(state="observed", writer="", artifacts=0)
     for session in ("s-1", "s-1", "s-2"):
-        told(lines, observed, session=session)
+        log_exchange(lines, observed, session=session)
     found = [line.getMessage() for line in caplog.records]
     assert len(found) == 2
     assert found[0].startswith("would compact session s-1 (m): 15,291 to 3,381 tokens")
@@ -108,7 +108,7 @@ def test_a_window_smaller_than_what_is_fixed_is_one_warning(
 ):
     used = Utilization(24_000, preamble=1_000, tools=tools, messages=9_000)
     for _ in range(5):
-        told(lines, None, utilization=used)
+        log_exchange(lines, None, utilization=used)
     (warning,) = warnings(caplog)
     assert f"take {tools + 1_000:,} of 24,000 tokens, over the {level} trigger of" in warning
     assert "larger window" in warning
@@ -119,7 +119,7 @@ def test_a_session_that_is_compacted_again_and_again_is_one_warning(
 ):
     used = Utilization(24_000, preamble=1_000, tools=8_000, messages=9_000)
     for at in range(25):
-        told(lines, MADE if at % 2 else None, utilization=used)
+        log_exchange(lines, MADE if at % 2 else None, utilization=used)
     (warning,) = warnings(caplog)
     assert f"was compacted {OFTEN} times in its last {REQUESTS} requests" in warning
     assert "take 9,000 of 24,000 tokens, which leaves 3,000 for messages" in warning
@@ -130,12 +130,12 @@ def test_seldom_compactions_and_those_on_request_are_no_warning(
 ):
     used = Utilization(24_000, preamble=1_000, tools=8_000, messages=9_000)
     for at in range(40):
-        told(lines, MADE if at % 5 == 0 else None, utilization=used)
-        told(lines, changed(cause="manual"), utilization=used, session="s-2")
+        log_exchange(lines, MADE if at % 5 == 0 else None, utilization=used)
+        log_exchange(lines, changed(cause="manual"), utilization=used, session="s-2")
     assert warnings(caplog) == []
 
 
 def test_where_compaction_is_off_nothing_is_a_warning(caplog: pytest.LogCaptureFixture):
     lines = CompactionLogger(lambda *asked: None)
-    told(lines, None, utilization=Utilization(24_000, tools=30_000))
+    log_exchange(lines, None, utilization=Utilization(24_000, tools=30_000))
     assert caplog.records == []

@@ -34,7 +34,7 @@ def found(*messages):
     return remove_duplicates(find_candidates(split_conversation(record), record, build_background(talk)))
 
 
-def told(*messages):
+def extract_contents(*messages):
     return [each.content for each in found(*messages) if not each.weak]
 
 
@@ -111,7 +111,7 @@ def test_what_an_assistant_only_means_to_do_is_left_out(text):
 )  # fmt: skip
 def test_what_points_elsewhere_does_not_stand_alone(text):
     assert not is_self_contained(text)
-    assert told(user(text)) == []
+    assert extract_contents(user(text)) == []
 
 
 @pytest.mark.parametrize(
@@ -136,14 +136,16 @@ def test_what_an_assistant_only_names_is_not_told_of_whatever_is_asked_for(text)
 
 
 def test_a_sentence_that_goes_on_from_one_that_stands_is_told_with_it():
-    (one,) = told(
+    (one,) = extract_contents(
         user("Hi."), assistant("The config is read from /etc/app.yaml. It overrides the environment of app.py.")
     )
     assert one.endswith('"The config is read from /etc/app.yaml. It overrides the environment of app.py."')
 
 
 def test_a_list_is_told_with_what_introduces_it():
-    (one,) = told(user("Hi."), assistant("The service has two ports:\n\n- 8080 for HTTP\n- **8443** for TLS.\n"))
+    (one,) = extract_contents(
+        user("Hi."), assistant("The service has two ports:\n\n- 8080 for HTTP\n- **8443** for TLS.\n")
+    )
     assert one.endswith('"The service has two ports: 8080 for HTTP; 8443 for TLS"')
 
 
@@ -245,20 +247,20 @@ def test_system_text_is_nobody_s_word():
     ],
 )
 def test_what_clients_and_the_proxy_put_into_messages_is_not_taken(text):
-    assert told(user(text), user("Thanks a lot for that.")) == []
+    assert extract_contents(user(text), user("Thanks a lot for that.")) == []
 
 
 def test_what_a_client_added_is_not_taken_when_it_is_repeated_and_what_the_user_wrote_beside_it_is():
     talk = [user(f"<system-reminder>{FACT}</system-reminder>\nThe queue is named jobs_v2."), assistant(FACT)]
-    assert told(*talk) == ['The user said: "The queue is named jobs_v2."']
+    assert extract_contents(*talk) == ['The user said: "The queue is named jobs_v2."']
 
 
 @pytest.mark.parametrize("tool", ["memory_search", "mcp__accordion__memory_read", "core_memory", "recall_memories"])
 def test_what_came_out_of_memory_is_not_stored_again(tool):
     talk = [user("What do we know?"), *called(tool, 1, "{}", f'[{{"content": "{FACT}"}}]'), assistant(FACT)]
-    assert told(*talk) == []
+    assert extract_contents(*talk) == []
     talk[1]["tool_calls"][0]["function"]["name"] = "read_file"
-    assert told(*talk)
+    assert extract_contents(*talk)
 
 
 @pytest.mark.parametrize(
@@ -289,7 +291,7 @@ def test_orders_in_a_tool_s_output_do_not_become_memories(order):
         assistant(f"{order} The page has 3 sections in index.html. The issue is that index.html is broken: {order}"),
         assistant(f"The root cause is in index.html, the Error of fetch. {order}"),
     ]
-    assert all(order not in content and order[:25] not in content for content in told(*talk))
+    assert all(order not in content and order[:25] not in content for content in extract_contents(*talk))
 
 
 def test_what_only_a_tool_said_is_reported_as_that_and_decides_nothing():
@@ -303,7 +305,7 @@ def test_what_only_a_tool_said_is_reported_as_that_and_decides_nothing():
 def test_what_an_assistant_said_first_stays_its_own_when_a_file_repeats_it():
     line = "The project stores its sessions in the .entire folder of each repository."
     talk = [user("Hi."), assistant(line), *called("read_file", 1, "{}", f"# Notes\n{line}\n"), user("Thanks.")]
-    assert told(*talk) == [f'The assistant stated: "{line}"']
+    assert extract_contents(*talk) == [f'The assistant stated: "{line}"']
 
 
 @given(st.lists(st.tuples(st.sampled_from(["user", "assistant"]), st.text(max_size=300)), max_size=8))

@@ -118,7 +118,7 @@ def cut(stream: bytes, places: Iterable[int] | int) -> list[bytes]:
     return [stream[a:b] for a, b in itertools.pairwise(sorted({0, *ends, len(stream)}))]
 
 
-def heard(splice: ToolLoopResponse, pieces: Iterable[bytes], texts: Sequence[str | None] = ()) -> bytes:
+def feed_pieces(splice: ToolLoopResponse, pieces: Iterable[bytes], texts: Sequence[str | None] = ()) -> bytes:
     out, left = b"", list(texts)
     for piece in pieces:
         out += splice.feed(piece)
@@ -127,12 +127,12 @@ def heard(splice: ToolLoopResponse, pieces: Iterable[bytes], texts: Sequence[str
     return out
 
 
-def told(*rounds: Sequence[bytes], texts: Sequence[str | None] = ()) -> tuple[bytes, list[ObservedRound]]:
+def run_rounds(*rounds: Sequence[bytes], texts: Sequence[str | None] = ()) -> tuple[bytes, list[ObservedRound]]:
     """The reply to the client of these rounds, each in pieces, and what they said."""
     splice = MessagesArtifactTool().open_response(TOOL, True)
     out, seen = b"", list[ObservedRound]()
     for at, pieces in enumerate(rounds):
-        out += heard(splice, pieces, texts)
+        out += feed_pieces(splice, pieces, texts)
         seen.append(splice.read_round())
         if at + 1 < len(rounds):
             splice.continue_response()
@@ -153,7 +153,7 @@ def data(stream: bytes) -> list[Any]:
     return [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
 
 
-def said(seen: ObservedRound) -> list[Any]:
+def read_entries(seen: ObservedRound) -> list[Any]:
     (entry,) = seen.entries
     assert json.loads(entry)["role"] == "assistant"
     return json.loads(entry)["content"]

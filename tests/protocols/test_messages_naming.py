@@ -17,11 +17,11 @@ from tests.protocols.messaging import (
     call,
     cut,
     data,
-    heard,
+    feed_pieces,
+    read_entries,
     reply,
-    said,
+    run_rounds,
     text,
-    told,
     whole,
 )
 from tests.replies import sse
@@ -54,7 +54,7 @@ def test_named_artifacts_are_put_in_place_however_the_stream_is_cut(
     assert message["content"][1]["text"] == "after"
     assert seen == [ArtifactPlaceholder("art_1", "$.x"), ArtifactPlaceholder("art_2")]
     assert ended.resolved is known
-    assert said(ended)[int(first)] == block
+    assert read_entries(ended)[int(first)] == block
 
 
 def test_names_stay_where_nothing_is_given_for_them() -> None:
@@ -69,14 +69,14 @@ def test_names_stay_where_nothing_is_given_for_them() -> None:
 
 def test_arguments_that_break_off_are_shown_to_their_last_byte() -> None:
     events = block_events(0, call("theirs", {}), {"type": "input_json_delta", "partial_json": '{"a": {"$art'})
-    out, _ = told([reply(events=events, stop="max_tokens")])
+    out, _ = run_rounds([reply(events=events, stop="max_tokens")])
     assert "".join(each["delta"].get("partial_json", "") for each in data(out) if "delta" in each) == '{"a": {"$art'
 
 
 def test_arguments_without_names_pass_as_they_came() -> None:
     stream = reply([call("theirs", {"a": {"b": "$artifact"}, "c": '{"$artifact": "x"}'})], stop="tool_use")
     splice = MessagesArtifactTool().open_response(TOOL, True)
-    out = heard(splice, cut(stream, range(len(stream))))
+    out = feed_pieces(splice, cut(stream, range(len(stream))))
     assert data(out + splice.close())[0] == data(stream)[0]
     assert whole(out + splice.close() + sse({"type": "message_stop"}, named=True))["content"][0]["input"]["a"]
     assert not splice.read_round().resolved

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from accordion.model.records import ARGUMENTS, ObservedCall
 from accordion.protocols.base import WireProtocol
-from tests.pieces import Call, Said, Thought, Words, told, whole
+from tests.pieces import Call, Said, Thought, Words, response_pieces, whole
 from tests.replies import DIALECTS, calls, chunk, sse, tapped
 
 CHAT, RESPONSES, MESSAGES = DIALECTS
@@ -46,7 +46,7 @@ def expected(said: Said) -> tuple[ObservedCall, ...]:
 def test_arguments_are_noted_as_they_were_written_wherever_the_stream_is_cut(
     said: Said, dialect: WireProtocol, size: int
 ) -> None:
-    stream = b"".join(told(dialect.name, said, BODY))
+    stream = b"".join(response_pieces(dialect.name, said, BODY))
     pieces = [stream[at : at + size] for at in range(0, len(stream), size)]
     assert tapped(dialect, *pieces).calls == expected(said)
 
@@ -102,7 +102,7 @@ def test_parallel_calls_of_messages_may_be_written_in_turns() -> None:
 def test_of_a_reply_that_was_cut_the_arguments_are_there_as_far_as_they_came(
     said: Said, dialect: WireProtocol, data: st.DataObject
 ) -> None:
-    events = told(dialect.name, said, BODY)
+    events = response_pieces(dialect.name, said, BODY)
     cut = data.draw(st.integers(0, len(events)))
     for seen, call in zip(tapped(dialect, *events[:cut]).calls, said.calls, strict=False):
         assert call.arguments.startswith(seen.arguments)
@@ -170,7 +170,7 @@ def test_arguments_are_noted_up_to_a_bound_and_beyond_it_not_at_all(dialect: Wir
     for length, noted in ((ARGUMENTS, ARGUMENTS), (ARGUMENTS + 1, 0), (5 * ARGUMENTS, 0)):
         said = filled(dialect, length)
         body = json.dumps(whole(dialect.name, said, BODY)).encode()
-        for seen in (tapped(dialect, *told(dialect.name, said, BODY)), tapped(dialect, body, stream=False)):
+        for seen in (tapped(dialect, *response_pieces(dialect.name, said, BODY)), tapped(dialect, body, stream=False)):
             assert [len(call.arguments) for call in seen.calls] == [noted, 2]
 
 

@@ -41,7 +41,7 @@ class Meanwhile(FickleStore):
         return held
 
 
-async def begun(store: Meanwhile) -> PrefixIndex:
+async def start_index(store: Meanwhile) -> PrefixIndex:
     """A worker that knows nothing yet and was not told, where a conversation begins."""
     record = PrefixIndex(store, WriteQueue(store), capacity=100, retention=60.0)
     assert await record.find(b"", OPENING) == (-1, None)
@@ -58,7 +58,7 @@ async def kept(store: Meanwhile) -> PrefixNode | None:
 
 async def test_a_new_place_is_not_taken_for_met_before_the_store_has_answered() -> None:
     store = Meanwhile()
-    record = await begun(store)
+    record = await start_index(store)
     sure: list[bool] = []
     write(record, FIRST)
     store.before.append(lambda: sure.append(record._is_up_to_date(NAME)))
@@ -70,7 +70,7 @@ async def test_a_new_place_is_not_taken_for_met_before_the_store_has_answered() 
 
 async def test_a_place_that_two_workers_met_keeps_what_both_wrote() -> None:
     store = Meanwhile()
-    one, two = await begun(store), await begun(store)
+    one, two = await start_index(store), await start_index(store)
     write(one, ON)
     write(two, structs.replace(FIRST, reported=7, counted=5))
     await one.outbox.flush()
@@ -83,7 +83,7 @@ async def test_a_place_that_two_workers_met_keeps_what_both_wrote() -> None:
 async def test_a_place_that_belongs_to_an_earlier_conversation_stays_its_own() -> None:
     store = Meanwhile()
     await store.put(node_key_by_name(NAME), ENCODER.encode(PrefixNode("s-old", next=b"o")))
-    record = await begun(store)
+    record = await start_index(store)
     write(record, FIRST)
     await record.outbox.flush()
     assert await kept(store) == record.nodes[NAME] == PrefixNode("s-old", next=b"o")
@@ -93,7 +93,7 @@ async def test_a_place_that_belongs_to_an_earlier_conversation_stays_its_own() -
 @pytest.mark.parametrize("deaf", [False, True])
 async def test_a_place_that_is_written_again_on_its_way_ends_as_it_was_written_last(when: str, deaf: bool) -> None:
     store = Meanwhile()
-    record = await begun(store)
+    record = await start_index(store)
     write(record, ON)
     getattr(store, when).append(lambda: write(record, OFF))
     store.deaf = deaf
@@ -111,7 +111,7 @@ async def test_a_place_that_is_written_again_on_its_way_ends_as_it_was_written_l
 
 async def test_what_the_store_has_from_this_worker_does_not_undo_what_it_knows_since() -> None:
     store = Meanwhile()
-    record = await begun(store)
+    record = await start_index(store)
     write(record, ON)
     store.deaf = True
     with pytest.raises(StoreUnavailable):
@@ -126,7 +126,7 @@ async def test_what_is_learnt_of_a_place_while_an_earlier_record_of_it_is_found_
     store = Meanwhile()
     old = PrefixNode("s-1", next=b"n", branch=b"old")
     await store.put(node_key_by_name(NAME), ENCODER.encode(old))
-    record = await begun(store)
+    record = await start_index(store)
     write(record, FIRST)
 
     def goes_on() -> None:
@@ -146,7 +146,7 @@ async def test_what_is_learnt_of_a_place_while_an_earlier_record_of_it_is_found_
 
 async def test_a_store_that_was_away_is_met_when_it_is_back() -> None:
     store = Meanwhile()
-    record = await begun(store)
+    record = await start_index(store)
     write(record, structs.replace(FIRST, reported=7))
     store.away = True
     with pytest.raises(StoreUnavailable):

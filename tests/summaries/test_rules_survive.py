@@ -92,7 +92,7 @@ async def sent(rooms: OfflinePipeline, messages: list[dict[str, Any]], *newest: 
     return json.dumps(json.loads(gauge.rewritten_body or body)["messages"], ensure_ascii=False)
 
 
-def said(ruled: Ruled, *values: str) -> list[str]:
+def instruction_texts(ruled: Ruled, *values: str) -> list[str]:
     return [m["content"] for m in ruled.messages if any(value in m["content"] for value in values)]
 
 
@@ -103,8 +103,12 @@ async def check(rooms: OfflinePipeline, ruled: Ruled) -> None:
         *old, live = values
         if live in text:
             continue
-        assert not any(each in text for each in old), f"an old one stands alone: {said(ruled, *values)} in {text}"
-        assert "(No room for " in text, f"{live} is neither listed nor named: {said(ruled, live)} in {text}"
+        assert not any(each in text for each in old), (
+            f"an old one stands alone: {instruction_texts(ruled, *values)} in {text}"
+        )
+        assert "(No room for " in text, (
+            f"{live} is neither listed nor named: {instruction_texts(ruled, live)} in {text}"
+        )
         if not archived:
             named = ARTIFACT.findall(text[text.index("(No room for ") :])
             archived = "\n".join([await rooms.text_of(each, rooms.caller) or "" for each in dict.fromkeys(named)])

@@ -45,7 +45,7 @@ def main() -> None:
                 case = generate_case(template, seed, level)
                 decisions += bool(_decision(case)[1])
                 for number, text in enumerate(_sent(product, case, seed)):
-                    for kind, is_held in _held(case, text):
+                    for kind, is_held in _find_values(case, text):
                         held[kind, number].append(is_held)
                         held["all", number].append(is_held)
                     stale[number] += _is_stale(case, text)
@@ -70,7 +70,7 @@ def _distractors(count: int, seed: int) -> Messages:
     return [{"role": turn.role.value, "content": turn.content} for turn in generate_distractor_turns(count, 0, seed)]
 
 
-def _held(case: Any, text: str) -> list[tuple[str, bool]]:
+def _find_values(case: Any, text: str) -> list[tuple[str, bool]]:
     """Whether the values that items expect stand in a text. Items that expect something to be absent ask a model."""
     out = []
     for item in case.evaluation_items:

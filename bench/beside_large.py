@@ -24,7 +24,7 @@ SETTLE: Final = 1.0
 LONGEST: Final = 120.0
 
 
-async def held(job: Job) -> dict[str, Any]:
+async def measure_beside_large_bodies(job: Job) -> dict[str, Any]:
     """Small requests, one every `every` seconds whatever the answers take, beside `concurrency` senders of the body
     called `shape`, each of which sends it again as soon as it is answered; none where `shape` is empty. A request's
     time begins when it is due."""
