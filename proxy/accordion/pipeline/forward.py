@@ -52,7 +52,7 @@ from accordion.sessions.sessions import SessionMatch
 from accordion.sessions.tenants import Tenants
 
 _MAX_REPAIRS = 8
-"""Maximum number of times that a request is repaired and sent again.
+"""Maximum number of times that a request is repaired_request and sent again.
 
 Each error of the provider names one missing entry.
 """
@@ -86,27 +86,27 @@ class RequestPipeline:
 
     async def __call__(self, inbound: Inbound) -> Outbound:
         """Forwards a request; returns the provider's response, or an error in the client's own format."""
-        course, fields = _RequestProgress(self.clock.monotonic()), inbound.fields
+        progress, fields = _RequestProgress(self.clock.monotonic()), inbound.fields
         try:
             caller = self.tenants.identify(fields)
-            course.request = gauge = await self.measurer.measure(inbound, fields, caller, course.started_at)
-            reply = await self._compact_and_send(inbound, course, gauge)
+            progress.request = request = await self.measurer.measure(inbound, fields, caller, progress.started_at)
+            response = await self._compact_and_send(inbound, progress, request)
         except AccordionError as error:
-            return self._build_refusal(inbound, fields, course, error)
+            return self._build_refusal(inbound, fields, progress, error)
         except BaseException as reason:
-            self._record_disconnect(inbound, fields, course, reason)
+            self._record_disconnect(inbound, fields, progress, reason)
             raise
-        gauge, course.status = course.request, reply.status
-        settle = partial(self._record_exchange_safely, inbound, fields, course)
-        dialect = gauge.protocol if gauge.session_match is not None and not gauge.is_token_count else None
+        request, progress.status = progress.request, response.status
+        record = partial(self._record_exchange_safely, inbound, fields, progress)
+        protocol = request.protocol if request.session_match is not None and not request.is_token_count else None
         store = (
-            partial(self._store_response, course)
-            if reply.status < 400 and self.response_history.must_wait(gauge)
+            partial(self._store_response, progress)
+            if response.status < 400 and self.response_history.must_wait(request)
             else None
         )
-        body = relay(reply, dialect, course, self.clock, inbound.request_id, settle, store)
+        body = relay(response, protocol, progress, self.clock, inbound.request_id, record, store)
         await anext(body)  # Closing the generator closes the response only once it has started.
-        return Outbound(reply.status, add_proxy_headers(reply.headers, self._build_headers(gauge)), body)
+        return Outbound(response.status, add_proxy_headers(response.headers, self._build_headers(request)), body)
 
     async def _compact_and_send(
         self, inbound: Inbound, progress: _RequestProgress, request: RequestState
@@ -119,13 +119,13 @@ class RequestPipeline:
         """
         if request.decision.action == "resend" and request.session_match is not None:
             raise ThreadNotFound(request.session_match.conversation.previous or "", request.decision.reason)
-        asker = partial(self.sender.build_summary_caller, inbound)
-        began = self.clock.monotonic()
+        summary_caller = partial(self.sender.build_summary_caller, inbound)
+        started_at = self.clock.monotonic()
         progress.request = request = await self.history_reconstruction.compact(
-            self.compaction_step, inbound, request, asker
+            self.compaction_step, inbound, request, summary_caller
         )
         if request.compaction_outcome is not None and request.compaction_outcome.triggered:
-            progress.compaction_seconds = self.clock.monotonic() - began
+            progress.compaction_seconds = self.clock.monotonic() - started_at
         if request.decision.action == "refuse" and request.window is not None:
             raise ContextOverflow(
                 request.utilization.tokens,
@@ -140,12 +140,12 @@ class RequestPipeline:
             return CompleteResponse(b'{"input_tokens":%d}' % request.utilization.tokens)
         progress.request = request = await self._restore_tool_rounds(request)
         if self.response_retrieval is not None and request.session_match is None:
-            kept = await self.response_retrieval.retrieve(inbound, request, self.sender.send)
-            if kept is not None:
-                return kept
+            stored_response = await self.response_retrieval.retrieve(inbound, request, self.sender.send)
+            if stored_response is not None:
+                return stored_response
         if request.session_match is None or request.is_token_count:
             return await self.sender.send(inbound, request)
-        start = await self._send_with_repairs(inbound, progress, request, asker)
+        start = await self._send_with_repairs(inbound, progress, request, summary_caller)
         request = progress.request
         if start.overflow is None and (request.original_request is None or start.response.status != 400):
             return (
@@ -154,23 +154,25 @@ class RequestPipeline:
                 else start.response
             )
         try:
-            began = self.clock.monotonic()
-            again = await self.history_reconstruction.retry(
-                self.compaction_step, inbound, request, asker, start.overflow
+            started_at = self.clock.monotonic()
+            next_request = await self.history_reconstruction.retry(
+                self.compaction_step, inbound, request, summary_caller, start.overflow
             )
-            progress.compaction_seconds += self.clock.monotonic() - began
+            progress.compaction_seconds += self.clock.monotonic() - started_at
         except BaseException:
             await start.response.close()
             raise
-        if again is None and (not request.releasable_thread or start.overflow is None or start.overflow.guessed):
+        if next_request is None and (not request.releasable_thread or start.overflow is None or start.overflow.guessed):
             return start.response
         await start.response.close()
-        if again is None:
+        if next_request is None:
             raise ThreadNotFound(request.releasable_thread, "the provider said that it does not fit its window")
-        progress.request = again = await self._restore_tool_rounds(again)
+        progress.request = next_request = await self._restore_tool_rounds(next_request)
         if start.overflow is None:
-            return (await self._send_with_repairs(inbound, progress, again, asker, allow_full_history=False)).response
-        return await self._run_tool_loop(inbound, again, progress, await self.sender.send(inbound, again))
+            return (
+                await self._send_with_repairs(inbound, progress, next_request, summary_caller, allow_full_history=False)
+            ).response
+        return await self._run_tool_loop(inbound, next_request, progress, await self.sender.send(inbound, next_request))
 
     async def _send_with_repairs(
         self,
@@ -192,7 +194,7 @@ class RequestPipeline:
         for _ in range(_MAX_REPAIRS):
             if start.response.status != 400 or not start.refusal:
                 break
-            mended = await self.history_reconstruction.repair_missing_output(
+            repaired_request = await self.history_reconstruction.repair_missing_output(
                 self.compaction_step,
                 inbound,
                 request,
@@ -200,10 +202,10 @@ class RequestPipeline:
                 start.refusal,
                 allow_full_history=allow_full_history,
             )
-            if mended is None:
+            if repaired_request is None:
                 break
             await start.response.close()
-            progress.request = request = mended
+            progress.request = request = repaired_request
             start = await probe_overflow(
                 await self.sender.send(inbound, request), request.protocol, is_near_window=request.is_near_window
             )
@@ -241,20 +243,20 @@ class RequestPipeline:
 
         Only the opening request is recorded.
         """
-        course, fields = _RequestProgress(self.clock.monotonic()), inbound.fields
+        progress, fields = _RequestProgress(self.clock.monotonic()), inbound.fields
         try:
             caller = self.tenants.identify(fields)
-            course.request = gauge = await self.measurer.measure(inbound, fields, caller, course.started_at)
+            progress.request = request = await self.measurer.measure(inbound, fields, caller, progress.started_at)
             if not self.relays_websockets and inbound.path in self.measurer.protocols:
                 raise UpgradeRefused("WebSockets are switched off here (`responses_websocket`). Ask over HTTP.")
-            answer = await ask(self.sender.build_upstream_request(inbound, gauge))
+            answer = await ask(self.sender.build_upstream_request(inbound, request))
         except AccordionError as error:
-            return self._build_refusal(inbound, fields, course, error)
+            return self._build_refusal(inbound, fields, progress, error)
         except BaseException as reason:
-            self._record_disconnect(inbound, fields, course, reason)
+            self._record_disconnect(inbound, fields, progress, reason)
             raise
-        course.status = answer.status if isinstance(answer, Outbound) else 101
-        self._record_exchange_safely(inbound, fields, course, ObservedResponse())
+        progress.status = answer.status if isinstance(answer, Outbound) else 101
+        self._record_exchange_safely(inbound, fields, progress, ObservedResponse())
         return answer
 
     def refuse(self, inbound: Inbound, error: AccordionError) -> Outbound:
@@ -325,17 +327,17 @@ class RequestPipeline:
         progress: _RequestProgress,
         observed_response: ObservedResponse,
     ) -> None:
-        place = None if request.is_token_count else request.session_match
+        session_match = None if request.is_token_count else request.session_match
         exchange = Exchange(
             at=self.clock.now(),
             request_id=inbound.request_id,
-            session=place.session.id if place else "",
+            session=session_match.session.id if session_match else "",
             model=request.session_match.conversation.model[:LONGEST_NAME] if request.session_match else "",
             upstream=request.route.name,
             path=inbound.path,
-            stream=place.conversation.stream if place else False,
+            stream=session_match.conversation.stream if session_match else False,
             status=progress.status,
-            messages=len(place.conversation.messages) if place else 0,
+            messages=len(session_match.conversation.messages) if session_match else 0,
             utilization=request.utilization,
             decision=f"not read: it holds {request.unread}" if request.unread else request.decision.reason,
             usage=observed_response.usage,
@@ -350,32 +352,38 @@ class RequestPipeline:
             agent=build_agent_report(request.visible_request),
         )
         tenant, traceparent = request.caller.tenant, fields.get(b"traceparent", b"").decode("latin-1")
-        if place is None or self.erasures.was_erased_since(
-            request.caller.tenant_key, place.session.id, progress.started_at
+        if session_match is None or self.erasures.was_erased_since(
+            request.caller.tenant_key, session_match.session.id, progress.started_at
         ):
             # Nothing is kept of a session that was erased during the request.
             self.ledger.record(tenant, None, "", exchange, traceparent)
             return
-        own = _with_first_usage(progress, observed_response)
-        session = learn_from_response(self.measurer, request, place, progress.status, own)
+        measured = _with_first_usage(progress, observed_response)
+        session = learn_from_response(self.measurer, request, session_match, progress.status, measured)
         fold = request.compaction_id
-        self._store_content(request, place, session.id)
+        self._store_content(request, session_match, session.id)
         if (observed_response.items or self.named_items.waiting) and request.is_compactable:
             self.named_items.remember_items(
-                request.caller.tenant_key, session.id, place.conversation, observed_response.items, progress.started_at
+                request.caller.tenant_key,
+                session.id,
+                session_match.conversation,
+                observed_response.items,
+                progress.started_at,
             )
         if (
             not progress.is_stored
             and progress.status < 400
-            and (place.conversation.kept or progress.insertion is not None)
+            and (session_match.conversation.kept or progress.insertion is not None)
         ):
             if self.response_history.must_wait(request):
                 # The client disconnected before the end of the response, and may come back.
                 self.measurer.tasks.spawn(self._store_response(progress, observed_response), "store a response")
             else:
-                self.response_history.store_later(request, observed_response, own, progress.round_ids)
-        session = self.ledger.record(tenant, session, place.row_name, exchange, traceparent) or session
-        self.measurer.sessions.record_response(place, session, own.input_tokens, request.uncorrected_tokens, fold)
+                self.response_history.store_later(request, observed_response, measured, progress.round_ids)
+        session = self.ledger.record(tenant, session, session_match.row_name, exchange, traceparent) or session
+        self.measurer.sessions.record_response(
+            session_match, session, measured.input_tokens, request.uncorrected_tokens, fold
+        )
 
     def _store_content(self, request: RequestState, session_match: SessionMatch, session: str) -> None:
         """Stores hidden results for the agents that may read them, the transcript, and memories of a compaction."""
