@@ -17,7 +17,7 @@ import msgspec
 from rich.console import Console
 
 from accordion.cli.offline_pipeline import OfflinePipeline
-from accordion.cli.replay import Accuracy, MeasuredRequest, measure_accuracy, replay
+from accordion.cli.replay import Accuracy, ReplayMeasurement, measure_accuracy, replay
 from accordion.cli.replay_tables import accuracy_table as table
 from accordion.cli.transcripts import RecordedTranscript, TranscriptFile, TranscriptSource
 from accordion.config import SettingsFile
@@ -33,7 +33,7 @@ def with_usage(transcript: TranscriptFile, provider: StandIn) -> TranscriptFile:
     return msgspec.structs.replace(transcript, usage=usage)
 
 
-async def measure(file: str, provider: StandIn, limit: int | None = None) -> list[MeasuredRequest]:
+async def measure(file: str, provider: StandIn, limit: int | None = None) -> list[ReplayMeasurement]:
     """Every request of a file's conversations, at most `limit` of them."""
     rooms, rows, left = OfflinePipeline(SettingsFile(None, os.environ).settings), [], limit
     try:
@@ -54,7 +54,7 @@ def main() -> int:
     given = parser.parse_args()
     data = Path(os.environ.get("BENCH_DATA") or "data")
     files = given.file or sorted(map(str, data.glob("*.jsonl.gz"))) or [str(OWN)]
-    provider, found, everything = StandIn(), list[Accuracy](), list[MeasuredRequest]()
+    provider, found, everything = StandIn(), list[Accuracy](), list[ReplayMeasurement]()
     err = Console(stderr=True)
     for file in files:
         err.print(file, style="dim")

@@ -23,6 +23,7 @@ from accordion.model import conversation as core
 from accordion.model.http import Inbound
 from accordion.model.plan import Plan
 from accordion.model.ports import Put
+from accordion.pipeline.request import PassthroughRequest
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.providers.models.tokenizer import TiktokenCounter
 from accordion.server.event_loop import LoopTasks
@@ -79,7 +80,7 @@ class Capture:
     case: CompactionRequest | None = None
     client: core.Conversation | None = None
 
-    async def fold(self, case: CompactionRequest, client: core.Conversation) -> CompactionResult:
+    async def compact(self, case: CompactionRequest, client: core.Conversation) -> CompactionResult:
         self.case, self.client = case, client
         return CompactionResult(case.history)
 
@@ -97,17 +98,18 @@ async def captured(body: bytes, window: int) -> tuple[CompactionRequest, core.Co
     rooms, capture = OfflinePipeline(Settings(), window), Capture()
     try:
         inbound = Inbound("POST", PATHS[CHAT], "", ((b"content-type", b"application/json"),), body, "bench")
-        gauge = await rooms.measurer.measure(inbound, inbound.fields, rooms.caller)
-        folding = replace(
+        measured = await rooms.forward.read(inbound, rooms.caller)
+        if isinstance(measured, PassthroughRequest):
+            raise RuntimeError("the conversation was not read")
+        step = replace(
             rooms.forward.compaction_step,
-            measurer=rooms.measurer,
             compactors=lambda _model, _delegated: capture,  # type: ignore[arg-type, return-value]
         )
-        await folding.compact(gauge, lambda _gauge: None)
+        await step.compact(measured)
     finally:
         await rooms.close()
     if capture.case is None or capture.client is None:
-        raise RuntimeError(f"nothing is to be folded: {gauge.decision.reason}")
+        raise RuntimeError(f"nothing is to be folded: {measured.decision.reason}")
     return capture.case, capture.client
 
 

@@ -17,6 +17,7 @@ import msgspec
 from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.config import Settings
 from accordion.model.http import Inbound
+from accordion.pipeline.request import PassthroughRequest
 
 T = TypeVar("T")
 Messages = list[dict[str, Any]]
@@ -49,15 +50,15 @@ class _Product:
     async def forwarded(self, body: bytes, name: str, on_request: bool) -> tuple[Messages, dict[str, str]]:
         fields = (*_HEADERS, _label(name), *(((b"x-accordion-compact", b"now"),) if on_request else ()))
         inbound = Inbound("POST", "/v1/chat/completions", "", fields, body, name)
-        gauge = await self._rooms.process(inbound, self._caller)
-        if gauge.rewritten_body is None:
+        prepared = await self._rooms.process(inbound, self._caller)
+        if isinstance(prepared, PassthroughRequest) or prepared.rewritten_body is None:
             return json.loads(body)["messages"], {}
-        shown = set(_ID.findall(gauge.rewritten_body.decode(errors="replace")))
+        shown = set(_ID.findall(prepared.rewritten_body.decode(errors="replace")))
         for artifact in shown - self._texts.keys():
             text = await self._rooms.text_of(artifact, self._caller)
             if text is not None:
                 self._texts[artifact] = text
-        return msgspec.json.decode(gauge.rewritten_body)["messages"], {
+        return msgspec.json.decode(prepared.rewritten_body)["messages"], {
             each: self._texts[each] for each in shown & self._texts.keys()
         }
 

@@ -30,7 +30,7 @@ from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation
 from accordion.model.http import Inbound
 from accordion.model.insertions import RecallInsertion
-from accordion.pipeline.request import RequestState
+from accordion.pipeline.request import PreparedRequest
 from accordion.protocols.openai_chat.tools import ChatArtifactTool
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.summaries.fact_words import WordClassifier
@@ -134,7 +134,7 @@ class Replaying:
         recaller, recalls, before = ArtifactRecaller(WordClassifier().find_claims), list[RecallInsertion](), 0
         sent: tuple[list[bytes], list[bytes]] = ([], [])
         for step in told.steps:
-            gauge = self._gauge(run, step)
+            gauge = self._prepare(run, step)
             newest, before = before, step
             if gauge.history is None or gauge.history.compaction is None or gauge.session_match is None:
                 continue
@@ -160,17 +160,23 @@ class Replaying:
         self._quality.forget()
         return figures
 
-    def _gauge(self, run: Run, step: int) -> RequestState:
+    def _prepare(self, run: Run, step: int) -> PreparedRequest:
         request = {"model": MODEL, "messages": run["messages"][:step]}
         request |= {"tools": run["tools"]} if run.get("tools") else {}
         # Conversations of a recording may share their openings; a label keeps them apart.
         label = "recorded-" + re.sub(r"[^A-Za-z0-9_.:-]", "-", run["id"])
         fields = ((b"content-type", b"application/json"), (b"x-accordion-session", label[-128:].encode()))
         inbound = Inbound("POST", "/v1/chat/completions", "", fields, json.dumps(request).encode(), run["id"])
-        return self._loop.run_until_complete(self._rooms.process(inbound, self._rooms.caller))
+        prepared = self._loop.run_until_complete(self._rooms.process(inbound, self._rooms.caller))
+        assert isinstance(prepared, PreparedRequest)
+        return prepared
 
     def _dressed(
-        self, gauge: RequestState, bare: CompactedConversation, client: Conversation, recalls: Sequence[RecallInsertion]
+        self,
+        gauge: PreparedRequest,
+        bare: CompactedConversation,
+        client: Conversation,
+        recalls: Sequence[RecallInsertion],
     ) -> CompactedConversation:
         covered = bare.compaction.covered if bare.compaction is not None else 0
         anchors = set(client.chain[covered - 1 :])

@@ -10,7 +10,6 @@ import asyncio
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +94,9 @@ class Rounds:
     async def stages(self, count: int) -> dict[str, float]:
         """Each stage for `count` requests of their own, in µs of the event loop's thread."""
         forward, inbounds = self._house.forward, self._inbounds(count)
-        gauging, reply = forward.measurer, Ready(280)
-        dialect, caller = gauging.protocols[PATH], forward.tenants.identify(inbounds[0].fields)
+        receiver, measurer, reply = forward.receiver, forward.measurer, Ready(280)
+        visibility, sessions = forward.identifier.visibility, forward.identifier.sessions
+        dialect, caller = receiver.protocols[PATH], forward.tenants.identify(inbounds[0].fields)
         bodies: list[bytes] = [inbound.body for inbound in inbounds]  # type: ignore[misc]  # they are whole
         took: dict[str, float] = {}
 
@@ -109,37 +109,33 @@ class Rounds:
             return done
 
         talks = await each(
-            "read the body", lambda at: gauging.request_reader.read(dialect, bodies[at], caller.tenant_key)
+            "read the body", lambda at: receiver.request_reader.read(dialect, bodies[at], caller.tenant_key)
         )
-        fields = inbounds[0].fields
-        marks = read_client_metadata(fields, talks[0].envelope)
+        marks = read_client_metadata(inbounds[0].fields, talks[0].envelope)
         await each(
             "client metadata and controls",
             lambda at: (
                 read_client_metadata(inbounds[at].fields, talks[at].envelope),
-                read_controls(fields, talks[at], is_client_compaction=False),
+                read_controls(inbounds[at].fields, talks[at], is_client_compaction=False),
             ),
         )
         seated = await each(
-            "visibility", lambda at: gauging.visibility.resolve(dialect, caller, marks, talks[at], bodies[at])
+            "visibility", lambda at: visibility.resolve(dialect, caller, marks, talks[at], bodies[at])
         )  # fmt: skip
         places = await each(
-            "session", lambda at: gauging.sessions.resolve(caller, marks, talks[at], inbounds[at].request_id)
+            "session", lambda at: sessions.resolve(caller, marks, talks[at], inbounds[at].request_id)
         )  # fmt: skip
-        await each("where it comes from", lambda at: gauging.visibility.attach_session(caller, seated[at], places[at]))
-        window = gauging.window_table.window(talks[0].model, "openai", "", caller.tenant)
-        await each("count tokens", lambda at: gauging.token_meter.measure(talks[at], window))
+        await each("where it comes from", lambda at: visibility.attach_session(caller, seated[at], places[at]))
+        window = measurer.window_table.window(talks[0].model, "openai", "", caller.tenant)
+        await each("count tokens", lambda at: measurer.composer.token_meter.measure(talks[at], window))
         await each(
             "find folds",
-            lambda at: gauging.compactions.find(dialect, caller.tenant_key, b"", talks[at], check_store=False),
+            lambda at: measurer.compactions.find(dialect, caller.tenant_key, b"", talks[at], check_store=False),
         )
-        inbounds, sent = self._inbounds(count), forward.sender
-        gauges = await each("all of that, and decide", lambda at: gauging.measure(inbounds[at], fields, caller))
-        await each(
-            "fold (nothing to do)",
-            lambda at: forward.compaction_step.compact(gauges[at], partial(sent.build_summary_caller, inbounds[at])),
-        )
-        await each("the request that leaves", lambda at: sent.build_upstream_request(inbounds[at], gauges[at]))
+        inbounds = self._inbounds(count)
+        measured = await each("all of that, and decide", lambda at: forward.read(inbounds[at], caller))
+        prepared = await each("fold (nothing to do)", lambda at: forward.prepare(measured[at]))
+        await each("the request that leaves", lambda at: forward.sender.build_upstream_request(prepared[at]))
 
         async def back(_at: int) -> None:
             start = await probe_overflow(reply, dialect, is_near_window=False)

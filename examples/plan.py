@@ -40,7 +40,8 @@ TOOLS = [
     _tool("check_imports", "Check that every module imports only from floors below its own."),
 ]
 
-_GAUGE = "proxy/accordion/pipeline/measure.py"
+_MEASURE = "proxy/accordion/pipeline/measure.py"
+_COMPOSE = "proxy/accordion/pipeline/compose.py"
 _POLICY = "proxy/accordion/compaction/policy.py"
 _METER = "proxy/accordion/accounting/token_meter.py"
 _SESSIONS = "proxy/accordion/sessions/sessions.py"
@@ -58,8 +59,8 @@ TURNS: list[tuple[str, list[Step], str]] = [
             (
                 "",
                 [
-                    ("read_definition", {"path": _GAUGE, "name": "Measurer.decide"}),
-                    ("read_definition", {"path": "proxy/accordion/pipeline/request.py", "name": "RequestState"}),
+                    ("read_definition", {"path": _MEASURE, "name": "Measurer.decide"}),
+                    ("read_definition", {"path": "proxy/accordion/pipeline/request.py", "name": "MeasuredRequest"}),
                 ],
             ),
         ],
@@ -70,7 +71,7 @@ TURNS: list[tuple[str, list[Step], str]] = [
         "window for the "
         "beginning of a turn, a generation trigger for everything else, and a hard limit. The last two depend on the "
         "size: 85 % less a buffer of 10 for windows below 100,000 tokens, 90 less 7 below 500,000, 95 less 4 above. "
-        "`_by_trigger` compares, and a trigger is inclusive. It is applied once for each request, in "
+        "`_decide_by_trigger` compares, and a trigger is inclusive. It is applied once for each request, in "
         "`Measurer.decide` of proxy/accordion/pipeline/measure.py. I did not look at where the counts come from.",
     ),
     (
@@ -92,10 +93,10 @@ TURNS: list[tuple[str, list[Step], str]] = [
                 "Then what corrects it.",
                 [
                     ("read_file", {"path": "proxy/accordion/accounting/calibration.py"}),
-                    ("read_definition", {"path": _GAUGE, "name": "Measurer._correct_count"}),
+                    ("read_definition", {"path": _COMPOSE, "name": "RequestComposer._correct_count"}),
                     (
                         "read_definition",
-                        {"path": "proxy/accordion/pipeline/calibration.py", "name": "learn_from_response"},
+                        {"path": "proxy/accordion/pipeline/calibration.py", "name": "Calibrator.learn"},
                     ),
                 ],
             ),
@@ -154,7 +155,7 @@ TURNS: list[tuple[str, list[Step], str]] = [
         "(proxy/accordion/protocols/message_keys.py). `Sessions.resolve` looks for the deepest place on the request's "
         "chain where an "
         "earlier request ended; that place names the session. Where the conversation had already gone on from there "
-        "in another way, `Sessions._follow` makes it a fork with a session of its own. What clients say of "
+        "in another way, `Sessions._choose_session` makes it a fork with a session of its own. What clients say of "
         "themselves (proxy/accordion/sessions/client_metadata.py) only labels and divides; it never joins two "
         "histories that differ.",
     ),

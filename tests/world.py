@@ -1,4 +1,4 @@
-"""The house with fakes at its walls: what a request meets on its way, in one process and without a socket."""
+"""The request pipeline in one process, without a socket: real steps, fakes for store, clock, providers and windows."""
 
 from __future__ import annotations
 
@@ -12,19 +12,25 @@ from accordion.accounting.token_meter import TokenMeter
 from accordion.composition import protocols_by_path, rules_by_model, token_counting_paths
 from accordion.composition.archive_builder import ArchiveServices
 from accordion.composition.compaction_builder import CompactionBuilder
+from accordion.composition.pipeline_builder import build_pipelines
 from accordion.composition.visibility_builder import VisibilityBuilder
 from accordion.config.load import build
 from accordion.model.budget import Thresholds
 from accordion.model.http import Inbound, Outbound
 from accordion.model.records import Exchange
 from accordion.model.summarizer import Summarizer
+from accordion.model.values import replace
+from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
-from accordion.pipeline.forward import RequestPipeline
-from accordion.pipeline.history_reconstruction import HistoryReconstruction
+from accordion.pipeline.compose import RequestComposer
+from accordion.pipeline.features import HiddenResultArchiving, NamedItemRecording, TranscriptRecording
+from accordion.pipeline.identify import Identifier
 from accordion.pipeline.measure import Measurer
 from accordion.pipeline.queries import Queries
-from accordion.pipeline.response_retrieval import ResponseRetrieval
+from accordion.pipeline.receive import Receiver
+from accordion.pipeline.request import MeasuredRequest
 from accordion.pipeline.send import DeploymentPauses, Sender
+from accordion.pipeline.session_import import MemoryMentions
 from accordion.protocols.body_reader import BodyReader
 from accordion.sessions.sessions import Sessions
 from accordion.sessions.tenants import ProxyKey, Tenants
@@ -49,7 +55,7 @@ class Seen:
 
 @dataclass
 class World:
-    """Every room, real; every wall, fake."""
+    """A pipeline whose steps are real, with fakes for everything outside of it."""
 
     keys: tuple[ProxyKey, ...] = ()
     loopback: bool = True
@@ -66,82 +72,113 @@ class World:
     """More of config.yaml; the store is in memory, and no model writes summaries."""
 
     def __post_init__(self) -> None:
-        spoken = protocols_by_path()
+        protocols = protocols_by_path()
         self.outbox = DirectOutbox(self.store)
         config = "store: {url: memory://}\n" + self.config
         config += "" if self.summarizer or "summaries:" in config else "\nsummaries: {writer: extractive}"
         settings = build(config.encode(), {}, {})
         counter = self.counter = WordCounter()
-        meter = TokenMeter(counter)
+        meter, calibrations, memory_mentions = TokenMeter(counter), Calibrations(), MemoryMentions()
         self.spooled = SpooledStore(self.store, Spool(None, place="here"))
-        self.vault = ArchiveServices(settings, self.store, self.spooled, self.tasks, self.clock, lambda _: None)
-        self.kitchen = CompactionBuilder(
-            settings, self.store, self.spooled, self.vault, self.outbox, meter, counter, self.tasks, self.clock
+        self.archive = ArchiveServices(settings, self.store, self.spooled, self.tasks, self.clock, lambda _: None)
+        self.builder = builder = CompactionBuilder(
+            settings, self.store, self.spooled, self.archive, self.outbox, meter, counter, self.tasks, self.clock
         )
-        sessions = Sessions(self.store, self.outbox, self.clock, "worker")
-        seats = VisibilityBuilder(
-            self.store, self.outbox, self.clock, self.tasks, sessions, self.kitchen.reader, self.kitchen.archive
-        )
-        gauging = Measurer(
-            protocols=spoken,
-            token_count_protocols=token_counting_paths(spoken),
-            openai=spoken[CHAT],
-            anthropic=spoken[MESSAGES],
-            request_reader=BodyReader(),
-            sessions=sessions,
-            visibility=seats.visibility(settings),
-            token_meter=meter,
-            calibrations=Calibrations(),
-            window_table=self.windows,
-            compactions=self.kitchen.compactions,
-            session_overrides=self.kitchen.session_overrides,
-            compaction_rules=rules_by_model(settings),
-            base_models={},
-            router=self.router,
-            tasks=self.tasks,
-            insertion_composer=self.kitchen.insertion_composer(settings),
-        )
+        self.sessions = sessions = Sessions(self.store, self.outbox, self.clock, "worker")
+        visibility = VisibilityBuilder(
+            self.store, self.outbox, self.clock, self.tasks, sessions, builder.reader, builder.archive
+        ).visibility(settings)
+        assert visibility.shared_artifacts is not None
         tenants = Tenants(b"secret" * 6, self.keys, loopback=self.loopback)
-        journal = Ledger(self.outbox, [self.seen], "worker")
-        sending = Sender(tenants, self.router, self.upstream, self.translator, DeploymentPauses(self.clock))
-        compactors = self.kitchen.compactors(settings, lambda _model: self.summarizer)
-        recalling = self.kitchen.artifact_recall(settings)
-        folding = CompactionStep(
-            gauging,
-            compactors,
-            self.kitchen.request_renderer,
-            self.kitchen.session_overrides,
-            self.kitchen.named_items,
-            recalling,
-        )
-        unfolding = self.kitchen.tool_loop(settings, gauging.visibility.shared_artifacts)
-        retrieving = ResponseRetrieval(gauging.sessions, self.kitchen.insertion_store)
-        self.forward = RequestPipeline(
-            tenants,
-            gauging,
-            folding,
-            sending,
-            journal,
-            self.clock,
-            self.vault.erasures,
-            self.kitchen.named_items,
-            HistoryReconstruction(self.kitchen.response_links),
-            self.kitchen.response_history(sessions),
-            unfolding,
-            retrieving,
-        )
+        sender = Sender(tenants, self.router, self.upstream, self.translator, DeploymentPauses(self.clock))
+        composer = RequestComposer(builder.insertion_composer(settings), meter, calibrations, self.tasks)
+        artifact_recall = builder.artifact_recall(settings)
+        self._steps = {
+            "clock": self.clock,
+            "tasks": self.tasks,
+            "tenants": tenants,
+            "receiver": Receiver(
+                protocols=protocols,
+                token_count_protocols=token_counting_paths(protocols),
+                openai=protocols[CHAT],
+                anthropic=protocols[MESSAGES],
+                request_reader=BodyReader(),
+                base_models={},
+                router=self.router,
+                tasks=self.tasks,
+            ),
+            "identifier": Identifier(visibility, sessions, memory_mentions),
+            "measurer": Measurer(
+                composer=composer,
+                sessions=sessions,
+                visibility=visibility,
+                window_table=self.windows,
+                compactions=builder.compactions,
+                session_overrides=builder.session_overrides,
+                compaction_rules=rules_by_model(settings),
+                memory_mentions=memory_mentions,
+            ),
+            "compaction_step": CompactionStep(
+                composer=composer,
+                visibility=visibility,
+                window_table=self.windows,
+                compactors=builder.compactors(settings, lambda _model: self.summarizer),
+                renderer=builder.request_renderer,
+                session_overrides=builder.session_overrides,
+                named_items=builder.named_items,
+                summary_callers=sender.build_summary_caller,
+                recall_sources=[] if artifact_recall is None else [artifact_recall],
+            ),
+            "sender": sender,
+            "tool_loop": builder.tool_loop(settings, visibility.shared_artifacts),
+            "response_history": builder.response_history(sessions),
+            "response_links": builder.response_links,
+            "insertion_store": builder.insertion_store,
+            "calibrator": Calibrator(sessions, visibility, calibrations, self.windows),
+            "ledger": Ledger(self.outbox, [self.seen], "worker"),
+            "erasures": self.archive.erasures,
+            "features": [
+                HiddenResultArchiving(visibility.shared_artifacts),
+                TranscriptRecording(self.archive.transcripts),
+                NamedItemRecording(builder.named_items),
+            ],
+        }
+        self.rebuild()
         self.observe = Queries(
             self.store,
             self.outbox,
             self.windows,
             {"": Thresholds()},
-            delegation_tracker=gauging.visibility.delegation_tracker,
+            delegation_tracker=visibility.delegation_tracker,
         )
 
     def inbound(self, path: str, body: Any, headers: dict[str, str] | None = None, method: str = "POST") -> Inbound:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         pairs = tuple((name.lower().encode(), value.encode()) for name, value in (headers or {}).items())
         return Inbound(method, path, "", pairs, raw, f"req-{len(self.seen.exchanges)}")
+
+    def rebuild(self, **steps: Any) -> None:
+        """Builds the pipelines, with other steps if given. `steps` are the parameters of `build_pipelines`."""
+        self._steps |= steps
+        self.forward, self.upgrade = build_pipelines(**self._steps)
+
+    def replace_in(self, step: str, **changes: Any) -> None:
+        """Builds the pipelines with changed fields of one step."""
+        self.rebuild(**{step: replace(self._steps[step], **changes)})
+
+    def replace_composer(self, **changes: Any) -> None:
+        """Builds the pipelines with changed fields of the composer that measures and compacts."""
+        composer = replace(self.forward.measurer.composer, **changes)
+        self.replace_in("measurer", composer=composer)
+        self.replace_in("compaction_step", composer=composer)
+
+    async def measure(self, path: str, body: Any, headers: dict[str, str] | None = None) -> MeasuredRequest:
+        """Reads, identifies and measures a request."""
+        inbound = self.inbound(path, body, headers)
+        caller = self.forward.tenants.identify(inbound.fields)
+        request = await self.forward.read(inbound, caller, self.clock.monotonic())
+        assert isinstance(request, MeasuredRequest)
+        return request
 
     async def ask(
         self, path: str, body: Any, headers: dict[str, str] | None = None, method: str = "POST"

@@ -8,17 +8,19 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import uvloop
+from msgspec import structs
 
 from accordion.composition.application import Application
 from accordion.config.load import build
-from accordion.model.ports import Route
+from accordion.model.http import Inbound
 from accordion.model.records import ObservedResponse
 from accordion.pipeline.relay import ExchangeProgress, relay
-from accordion.pipeline.request import RequestState
+from accordion.pipeline.request import MeasuredRequest, PreparedRequest
 from bench import replies, stages
-from bench.conversations import PATHS
+from bench.conversations import PATHS, small_body
 from bench.report import Table
 from bench.setting import Setting
+from bench.texts import Texts
 
 EVENTS = 500
 PIECE = 65_536
@@ -79,15 +81,21 @@ async def _passed(
 ) -> tuple[bytes, ObservedResponse]:
     """What the client gets of the stream, and what was understood of it."""
     forward, course, seen = house.forward, ExchangeProgress(0.0), list[ObservedResponse]()
-    spoken, unfolding = forward.measurer.protocols[PATHS[dialect]], forward.tool_loop
+    spoken = forward.receiver.protocols[PATHS[dialect]]
     reply: Any = Stream(pieces)
-    if offered and unfolding is not None:
-        caller = forward.tenants.identify(dict(stages.HEADERS))
-        gauge = RequestState(caller, Route("openai", "openai", ""), spoken, tool_name="read_artifact")
-        reply = await unfolding.run(reply, gauge, _nobody, course)
+    if offered:
+        reply = await forward.tool_loop.run(reply, await _prepare(house, dialect), _nobody, course)
     out = [piece async for piece in relay(reply, spoken, course, forward.clock, "r", seen.append)]
     return b"".join(out), seen[0]
 
 
-async def _nobody(_gauge: RequestState) -> Any:
+async def _prepare(house: Application, dialect: str) -> PreparedRequest:
+    """A short request to which our tool was offered."""
+    inbound = Inbound("POST", PATHS[dialect], "", stages.HEADERS, small_body(Texts(1), dialect), "r")
+    request = await house.forward.read(inbound, house.forward.tenants.identify(inbound.fields))
+    assert isinstance(request, MeasuredRequest)
+    return structs.replace(await house.forward.prepare(request), tool_name="read_artifact")
+
+
+async def _nobody(_request: PreparedRequest) -> Any:
     raise RuntimeError("nobody is asked again")

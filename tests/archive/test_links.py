@@ -24,7 +24,7 @@ class Chain:
     """A client's conversation at one worker's ResponseLinks, and what went by."""
 
     def __init__(self, vault: Vault, *, session: str = "s-1", space: bytes = SPACE, capacity: int = CAPACITY) -> None:
-        self.vault, self.session, self.space = vault, session, space
+        self.archive, self.session, self.space = vault, session, space
         self.links = ResponseLinks(vault.archive, vault.tasks, vault.erasures, capacity)
         self.told: list[Any] = []
         self.queue: list[Put] = []
@@ -48,14 +48,14 @@ class Chain:
         known: bool = False,
     ) -> None:
         """A response is taken, and stored as ResponseHistory does it."""
-        links, name, began = links or self.links, f"r{number}", self.vault.clock.monotonic()
+        links, name, began = links or self.links, f"r{number}", self.archive.clock.monotonic()
         link = links.add(self.space, self.session, conversation, name, (json.dumps(said).encode(),), known=known)
         puts = await links.build_puts(self.space, self.session, name, link) if link is not None else []
         self.queue += puts
-        if self.vault.erasures.was_erased_since(self.space, self.session, began):
+        if self.archive.erasures.was_erased_since(self.space, self.session, began):
             return
         with suppress(StoreUnavailable):
-            await self.vault.archive.keep(self.queue)
+            await self.archive.archive.keep(self.queue)
             self.queue = []
 
     async def before(
@@ -65,7 +65,7 @@ class Chain:
         return None if found is None else [json.loads(wire) for wire in found]
 
     async def kept(self, number: int) -> bool:
-        return await self.vault.store.get(link_key(self.space, f"r{number}")) is not None
+        return await self.archive.store.get(link_key(self.space, f"r{number}")) is not None
 
 
 def asked(given: list[Any], after: int | None) -> Conversation:
@@ -97,8 +97,8 @@ async def test_another_worker_finds_it_in_the_store_where_it_is_sealed() -> None
     chain = Chain(Vault())
     for number in range(3):
         await chain.say(number, f"secret part {number}", number - 1 if number else None)
-    assert await chain.before(2, links=another(chain.vault)) == chain.told
-    assert b"secret" not in (await chain.vault.store.get(link_key(SPACE, "r2")) or b"")
+    assert await chain.before(2, links=another(chain.archive)) == chain.told
+    assert b"secret" not in (await chain.archive.store.get(link_key(SPACE, "r2")) or b"")
 
 
 async def test_a_branch_has_what_led_to_it() -> None:
@@ -126,7 +126,7 @@ async def test_of_a_client_that_sends_its_history_itself_only_the_beginning_is_s
 async def test_a_list_with_replies_that_nobody_saw_is_stored_as_a_beginning() -> None:
     chain, given = Chain(Vault()), [{"role": "user", "content": "one"}, {"role": "assistant", "content": "well"}]
     await chain.take(0, asked([*given, {"role": "user", "content": "x" * 70_000}], None), {"role": "assistant"})
-    await chain.say(1, "two", 0, links=(there := another(chain.vault)))
+    await chain.say(1, "two", 0, links=(there := another(chain.archive)))
     found = await chain.before(1, links=there)
     assert found is not None
     assert found[:2] == given
@@ -210,7 +210,7 @@ async def test_a_long_conversation_is_read_in_few_looks() -> None:
     for number in range(200):
         await chain.say(number, f"part {number}", number - 1 if number else None)
     store.looks = 0
-    assert await chain.before(199, links=another(chain.vault)) == chain.told
+    assert await chain.before(199, links=another(chain.archive)) == chain.told
     assert store.looks <= 8
 
 
@@ -243,16 +243,16 @@ async def test_what_came_while_the_store_was_away_is_kept_when_it_is_back() -> N
     store.away = False
     await chain.say(3, "four", 2)
     assert [await chain.kept(number) for number in range(4)] == [True] * 4
-    assert await chain.before(3, links=another(chain.vault)) == chain.told
+    assert await chain.before(3, links=another(chain.archive)) == chain.told
 
 
 async def test_what_was_erased_is_gone_and_does_not_come_back() -> None:
     chain = Chain(Vault())
     for number in range(3):
         await chain.say(number, f"part {number}", number - 1 if number else None)
-    waits = Chain(chain.vault, session="s-2")
+    waits = Chain(chain.archive, session="s-2")
     await waits.say(10, "waits", links=chain.links)
-    erased = await chain.vault.custody.erase(SPACE, "s-1")
+    erased = await chain.archive.custody.erase(SPACE, "s-1")
     assert erased.verified
     assert [await chain.kept(number) for number in range(3)] == [False] * 3
     assert await chain.before(2) is None
@@ -260,9 +260,9 @@ async def test_what_was_erased_is_gone_and_does_not_come_back() -> None:
     assert await chain.before(3) is None
     # What others said stays.
     assert await chain.before(10) == waits.told
-    await chain.vault.erasures.note(OTHER, None)
+    await chain.archive.erasures.note(OTHER, None)
     assert await chain.before(10) == waits.told
-    await chain.vault.custody.erase(SPACE, None)
+    await chain.archive.custody.erase(SPACE, None)
     assert await chain.before(10) is None
 
 
@@ -320,10 +320,10 @@ async def test_replies_that_go_on_from_each_other_for_ever_are_no_conversation()
     chain = Chain(Vault(sealer=None))
     await chain.say(0, "one")
     await chain.say(1, "two", 0)
-    value = await chain.vault.store.get(link_key(SPACE, "r1"))
+    value = await chain.archive.store.get(link_key(SPACE, "r1"))
     assert value is not None
-    chain.links = another(chain.vault)
-    await chain.vault.store.put(link_key(SPACE, "r0"), value)
+    chain.links = another(chain.archive)
+    await chain.archive.store.put(link_key(SPACE, "r0"), value)
     assert await chain.before(1) is None
 
 

@@ -30,5 +30,5 @@ async def test_results_of_skipped_tools_make_no_artifacts(skip: str, kinds: set[
     out, _ = await world.ask(CHAT, grown(40))
     session = dict(out.headers)[b"x-accordion-session"].decode()
     space = world.forward.tenants.identify({}).tenant_key
-    artifacts = await world.kitchen.archive.list_artifacts(space, session)
+    artifacts = await world.builder.archive.list_artifacts(space, session)
     assert {artifact.kind for artifact in artifacts} == kinds

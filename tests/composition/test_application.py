@@ -28,11 +28,11 @@ async def test_what_was_recorded_last_is_written_when_the_proxy_stops(tmp_path: 
     said = conversation(long_history(3), "chat")
     house = Application(settings, {})
     await house.start()
-    house.forward.response_history.transcripts.record(SPACE, "s-1", said, folded=True)
+    house.forward.responder.response_history.transcripts.record(SPACE, "s-1", said, folded=True)
     await house.stop()
     again = Application(settings, {})
     try:
-        kept = await again.forward.response_history.transcripts.original(SPACE, "s-1")
+        kept = await again.forward.responder.response_history.transcripts.original(SPACE, "s-1")
     finally:
         await again.stop()
     assert kept is not None
@@ -57,7 +57,7 @@ async def test_a_worker_knows_whether_others_may_serve_the_same_conversations(
     settings = build(config.encode(), {}, {})
     house = Application(settings, {}, shared_slots() if settings.server.workers > 1 else None)
     try:
-        found = house.forward.measurer.sessions.worker_sync
+        found = house.forward.identifier.sessions.worker_sync
         assert (found if found is None else type(found)) is others
     finally:
         await house.stop()
@@ -79,7 +79,7 @@ async def test_who_hears_of_an_erasure_writes_at_once_what_waits_so_that_it_is_r
     house = Application(build(b"store: {url: 'memory://'}", {}, {}), {})
     try:
         house.outbox.slow_queue().put(Key("c", "k"), lambda: b"v")
-        await house.forward.erasures.note(SPACE, "s-1")
+        await house.forward.responder.recorder.erasures.note(SPACE, "s-1")
         # Without it that would take a second.
         for _ in range(50):
             await asyncio.sleep(0)

@@ -14,7 +14,8 @@ from accordion.config import Settings
 from accordion.config.load import build
 from accordion.model.errors import ConfigError
 from accordion.model.http import Inbound
-from accordion.pipeline.memory_recall import MemoryRecallLimits
+from accordion.pipeline.memory_recall import MemoryRecall, MemoryRecallLimits
+from accordion.pipeline.request import PreparedRequest
 from accordion.sessions.client_metadata import ClientMetadata
 
 STORE = "store: {url: 'memory://'}\n"
@@ -50,24 +51,31 @@ def test_what_makes_no_sense_is_an_error_at_its_key(text: str, path: str) -> Non
 async def test_what_the_file_says_is_in_force_and_follows_it() -> None:
     house = Application(read(""), {})
     try:
-        assert house.forward.compaction_step.memory_recall is None
+        assert memory_recall(house) is None
         assert divided(house) == ""
         more = "tokens: 500, memories: 2, relevance: 0.5, wait_seconds: 0.25"
         house.apply_settings(read(f"memory: {{project: ledger, recall: {{enabled: true, {more}}}}}"))
-        recollecting = house.forward.compaction_step.memory_recall
-        assert recollecting is not None
-        assert recollecting.recall_limits == MemoryRecallLimits(500, 2, 0.5, 0.25, "ledger")
+        recall = memory_recall(house)
+        assert recall is not None
+        assert recall.recall_limits == MemoryRecallLimits(500, 2, 0.5, 0.25, "ledger")
         assert divided(house) == "ledger"
         assert divided(house, "audits") == "audits"
         house.apply_settings(read("memory: {project: ledger, recall: {enabled: true, all_projects: true}}"))
-        assert house.forward.compaction_step.memory_recall is not None
-        assert house.forward.compaction_step.memory_recall.recall_limits.all_projects
+        recall = memory_recall(house)
+        assert recall is not None
+        assert recall.recall_limits.all_projects
         assert divided(house) == divided(house, "audits") != ""
         house.apply_settings(read("memory: {project: ledger}"))
-        assert house.forward.compaction_step.memory_recall is None
+        assert memory_recall(house) is None
         assert divided(house, "audits") == ""
     finally:
         await house.stop()
+
+
+def memory_recall(house: Application) -> MemoryRecall | None:
+    """The automatic recall of memories, if it is on."""
+    sources = house.forward.compaction_step.recall_sources
+    return next((each for each in sources if isinstance(each, MemoryRecall)), None)
 
 
 def divided(house: Application, project: str | None = None) -> Any:
@@ -82,6 +90,7 @@ async def test_explaining_and_replaying_open_no_memories(monkeypatch: pytest.Mon
         said = [{"role": "user", "content": "Which region does the ledger replicate to?"}]
         body = json.dumps({"model": "gpt-4o", "messages": said}).encode()
         gauge = await rooms.process(Inbound("POST", "/v1/chat/completions", "", (), body, "r"), rooms.caller)
+        assert isinstance(gauge, PreparedRequest)
         assert gauge.may_hold_memories
         assert opened == []
     finally:

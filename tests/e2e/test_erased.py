@@ -32,8 +32,8 @@ async def test_of_what_was_erased_nothing_stands_in_the_files(tmp_path: Path, co
         session = (await ask(one, said(12)))["x-accordion-session"]
         await one.outbox.flush()
         assert (await ask(other, said(13)))["x-accordion-session"] == session
-        await one.forward.response_history.transcripts.flush()
-        await other.forward.response_history.transcripts.flush()
+        await one.forward.responder.response_history.transcripts.flush()
+        await other.forward.responder.response_history.transcripts.flush()
         await other.outbox.flush()
         assert bool(found(tmp_path)) is not bool(config)
         assert found(tmp_path, session)
@@ -97,7 +97,7 @@ async def test_what_another_house_on_the_same_file_had_still_to_write_is_erased_
         session = (await ask(other, said(3)))["x-accordion-session"]
         await other.outbox.flush()
         assert (await api(one, "DELETE", f"/accordion/sessions/{session}")).status_code == 200
-        await other.forward.response_history.transcripts.flush()
+        await other.forward.responder.response_history.transcripts.flush()
         assert (await api(one, "GET", f"/accordion/sessions/{session}/original")).status_code == 404
 
 

@@ -61,7 +61,7 @@ class Overflowing(Provider):
 async def settled(*houses: Application) -> None:
     """All that is written behind replies is written."""
     for house in houses:
-        await house.forward.response_history.transcripts.flush()
+        await house.forward.responder.response_history.transcripts.flush()
         await house.outbox.flush()
 
 

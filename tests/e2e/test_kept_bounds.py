@@ -18,7 +18,7 @@ proxy_keys: [{id: one, key: "${A:-acc-one-5fKq72LmZ}"}, {id: two, key: "${B:-acc
 async def folded(house: Application, name: str, key: str = "") -> str:
     """Folds a conversation about something; gives an artifact of it, and the session."""
     headers = await ask(house, said(12, name), key)
-    await house.forward.response_history.transcripts.flush()
+    await house.forward.responder.response_history.transcripts.flush()
     await house.outbox.flush()
     return headers["x-accordion-session"]
 

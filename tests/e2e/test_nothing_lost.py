@@ -52,7 +52,7 @@ async def behind(world: World, names: Iterable[str]) -> str:
     """What people read of these artifacts: their text, the arguments of their calls, what is no text."""
     told, space = [], world.forward.tenants.identify({}).tenant_key
     for name in names:
-        lent = await world.kitchen.archive_reader.read(space, ReadRequest(name))
+        lent = await world.builder.archive_reader.read(space, ReadRequest(name))
         assert lent is not None, name
         assert not lent.part.next
         told += [lent.part.text, lent.input, *(text for wire in lent.wires for text in leaves(json.loads(wire)))]
@@ -61,7 +61,7 @@ async def behind(world: World, names: Iterable[str]) -> str:
 
 async def listed(world: World, session: str) -> list[str]:
     """The ids of what left a session."""
-    page = await world.kitchen.archive_reader.list_artifacts(
+    page = await world.builder.archive_reader.list_artifacts(
         world.forward.tenants.identify({}).tenant_key, session, limit=10_000
     )
     return [each.id for each in page.artifacts]
@@ -123,8 +123,8 @@ async def nothing_lost(world: World, dialect: DialectName, request: Json) -> boo
             assert leaf in thoughts or there(leaf, people), (leaf[:200], entry)
             pictured = leaf in thoughts or "iVBOR" in leaf[:40]
             assert pictured or "drop" in world.config or there(leaf, model), (leaf[:200], entry)
-    await world.vault.transcripts.flush()
-    original = await world.kitchen.archive_reader.transcripts.original(
+    await world.archive.transcripts.flush()
+    original = await world.builder.archive_reader.transcripts.original(
         world.forward.tenants.identify({}).tenant_key, session
     )
     assert original is not None

@@ -28,7 +28,7 @@ async def readable(house: Application, session: str) -> bool:
 async def folded(house: Application) -> tuple[str, str]:
     """Folds a conversation; gives its session and the fold."""
     headers = await ask(house, said(12))
-    await house.forward.response_history.transcripts.flush()
+    await house.forward.responder.response_history.transcripts.flush()
     await house.outbox.flush()
     return headers["x-accordion-session"], fold(headers)
 

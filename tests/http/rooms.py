@@ -18,15 +18,15 @@ from tests.world import World
 
 def reading_room(world: World) -> ArchiveReader:
     """Where people read what the house keeps."""
-    archive, spoken = world.kitchen.archive, {dialect.name: dialect for dialect in protocols_by_path().values()}
+    archive, spoken = world.builder.archive, {dialect.name: dialect for dialect in protocols_by_path().values()}
     transcripts = TranscriptStore(archive, world.tasks, world.clock, "all")
-    reader = world.kitchen.reader
+    reader = world.builder.reader
     custody = ExportAndErasure(
         archive,
         world.tasks,
         describe_value,
         lambda name, space: reader.reader_for(spoken[name], space),
-        world.vault.erasures,
+        world.archive.erasures,
         world.spooled.drop_erased,
     )
     return ArchiveReader(archive, transcripts, custody, spoken, world.tasks, world.clock)
@@ -38,16 +38,16 @@ def client(world: World, room: ArchiveReader | None = None, memories: FakeMemori
         lambda: world.observe,
         lambda: world.forward.tenants,
         room or reading_room(world),
-        world.kitchen.session_overrides,
+        world.builder.session_overrides,
         lambda: memories or FakeMemories(),
     )
     api = RestApi(
         lambda: world.observe,
         lambda: world.forward.tenants,
         Metrics(),
-        lambda error: world.forward.measurer.openai.render_error(error, "req-1"),
+        lambda error: world.forward.receiver.openai.render_error(error, "req-1"),
         "1.2.3",
-        world.kitchen.session_overrides,
+        world.builder.session_overrides,
         more.routes(),
     )
     return TestClient(api.app(), base_url="http://127.0.0.1:8787")

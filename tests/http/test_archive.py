@@ -45,7 +45,7 @@ async def kept(world: World, wires: list[bytes], text: str = "part") -> Artifact
     rows = [ArchivedMessage(bytes([number]) * 32, wire) for number, wire in enumerate(wires)]
     keys, space = tuple(row.key for row in rows), caller(world).tenant_key
     made = Artifact("art_0123456789ab", "range" if text == "range" else "part", "chat", keys, 3, 3, 0, session="s-kept")
-    await world.kitchen.archive.keep(world.kitchen.archive.build_puts(space, rows, [made]))
+    await world.builder.archive.keep(world.builder.archive.build_puts(space, rows, [made]))
     return made
 
 
@@ -156,7 +156,7 @@ async def test_an_artifact_of_which_something_is_gone_is_not_there() -> None:
 async def test_what_is_read_is_kept_for_longer() -> None:
     world = World()
     made = await kept(world, [b'{"role":"user","content":"x"}'])
-    http, space, retention = client(world), caller(world).tenant_key, world.kitchen.archive.retention
+    http, space, retention = client(world), caller(world).tenant_key, world.builder.archive.retention
     world.clock.advance(retention / 2)
     assert http.get(f"/accordion/artifacts/{made.id}").status_code == 200
     found = [page async for page in _entries(world, space)]
@@ -311,7 +311,7 @@ async def test_an_erased_session_is_gone_and_others_stay() -> None:
     http = client(world)
     lines = map(json.loads, http.get(f"/accordion/sessions/{session}/export").text.splitlines())
     rows = [bytes.fromhex(line["key"]) for line in lines if line["type"] == "row"]
-    assert set(await world.kitchen.archive.load_rows(caller(world).tenant_key, rows)) == set(rows)
+    assert set(await world.builder.archive.load_rows(caller(world).tenant_key, rows)) == set(rows)
     http.put(f"/accordion/sessions/{session}/pins", json={"call_ids": ["call_1"]})
     told = http.delete(f"/accordion/sessions/{session}")
     assert told.status_code == 200
@@ -329,9 +329,9 @@ async def test_an_erased_session_is_gone_and_others_stay() -> None:
         assert http.get(path).status_code == 404, path
     assert error(http.delete(f"/accordion/sessions/{session}"))[:2] == (404, "session_not_found")
     assert http.get("/accordion/export").json()["type"] == "end"
-    assert await world.kitchen.session_overrides.load("default", [session]) == [SessionOverrides()]
+    assert await world.builder.session_overrides.load("default", [session]) == [SessionOverrides()]
     assert [each["id"] for each in http.get("/accordion/sessions").json()["sessions"]] == [other]
-    assert await world.kitchen.archive.load_rows(caller(world).tenant_key, rows) == {}
+    assert await world.builder.archive.load_rows(caller(world).tenant_key, rows) == {}
 
 
 @pytest.mark.parametrize("answers", [0, 1, 3])

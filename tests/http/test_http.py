@@ -24,7 +24,13 @@ async def no_socket(*_: object) -> FakeReply:
 
 
 def face(world: World) -> ProxyApp:
-    return ProxyApp(lambda: world.forward, no_api, WebSocketRelay(no_socket, ConnectionError), lambda: "req-1")
+    return ProxyApp(
+        lambda: world.forward,
+        lambda: world.upgrade,
+        no_api,
+        WebSocketRelay(no_socket, ConnectionError),
+        lambda: "req-1",
+    )
 
 
 async def whole() -> Message:

@@ -76,7 +76,7 @@ class Wire:
         self.sent.append(message)
 
     def serving(self, open_socket: OpenSocket) -> Awaitable[None]:
-        return WebSocketRelay(open_socket, Closed).serve(World().forward, ASKED, SCOPE, self.said.get, self.send)
+        return WebSocketRelay(open_socket, Closed).serve(World().upgrade, ASKED, SCOPE, self.said.get, self.send)
 
 
 async def test_a_client_that_leaves_during_the_handshake_ends_it_at_once() -> None:

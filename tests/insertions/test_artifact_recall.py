@@ -11,6 +11,7 @@ import pytest
 from msgspec import structs
 
 from accordion.http.metrics import Metrics
+from accordion.insertions.artifact_recall import ArtifactRecall
 from accordion.model.ports import Route
 from tests.fakes import FakeRouter, FakeWindows, FickleStore
 from tests.pipeline.test_compact import words
@@ -99,16 +100,13 @@ async def at_work(path: str) -> tuple[World, Json, list[Json]]:
 
 async def looked(of: World, path: str, body: Json, *, erased: bool = False) -> bool:
     """Whether something is recalled for a request that is folded and not sent; `erased`: its session is meanwhile."""
-    inbound = of.inbound(path, body)
-    caller = of.forward.tenants.identify(inbound.fields)
-    gauge = await of.forward.measurer.measure(inbound, inbound.fields, caller, of.clock.monotonic())
+    measured = await of.measure(path, body)
     if erased:
-        assert gauge.session_match is not None
         of.clock.advance(1)
-        await of.vault.erasures.note(caller.tenant_key, gauge.session_match.session.id)
-    gauge = await of.forward.compaction_step.compact(gauge, lambda _gauge: None)
-    assert gauge.compaction_id
-    return gauge.recall_usage is not None
+        await of.archive.erasures.note(measured.caller.tenant_key, measured.session_match.session.id)
+    prepared = await of.forward.prepare(measured)
+    assert prepared.compaction_id
+    return prepared.recall_usage is not None
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -265,18 +263,16 @@ async def test_an_excerpt_takes_no_more_than_the_settings_say():
 async def test_for_a_request_whose_session_is_erased_meanwhile_nothing_is_recalled(erased: bool):
     made, _ = await opened(CHAT)
     assert await looked(made, CHAT, asking(CHAT), erased=erased) is not erased
-    assert bool(made.kitchen.insertion_store.size) is not erased
+    assert bool(made.builder.insertion_store.size) is not erased
 
 
 @pytest.mark.parametrize(("room", "found"), [(8 * 200, True), (8 * 20, False), (-100, False)])
 async def test_an_excerpt_takes_an_eighth_of_the_room_that_is_left_at_most(room: int, found: bool):
     made, _ = await opened(CHAT)
-    inbound = made.inbound(CHAT, asking(CHAT))
-    gauge = await made.forward.measurer.measure(inbound, {}, made.forward.tenants.identify({}))
-    assert gauge.limits is not None
-    limits = replace(gauge.limits, hard=gauge.utilization.occupied_tokens + room)
-    gauge = await made.forward.compaction_step.compact(structs.replace(gauge, limits=limits), lambda _gauge: None)
-    assert (gauge.recall_usage is not None) == found
+    measured = await made.measure(CHAT, asking(CHAT))
+    limits = replace(measured.limits, hard=measured.utilization.occupied_tokens + room)
+    prepared = await made.forward.prepare(structs.replace(measured, limits=limits))
+    assert (prepared.recall_usage is not None) == found
 
 
 @pytest.mark.parametrize("headers", [{"x-accordion-compact": "off"}, {"x-accordion-compact": "observe"}])
@@ -346,19 +342,18 @@ async def test_another_worker_sends_what_was_recalled():
 
 async def test_a_search_that_fails_leaves_the_request_as_it_was(caplog: pytest.LogCaptureFixture):
     made, _ = await opened(CHAT)
-    recalling = made.forward.compaction_step.artifact_recall
-    assert recalling is not None
+    [artifact_recall] = made.forward.compaction_step.recall_sources
+    assert isinstance(artifact_recall, ArtifactRecall)
 
     class Failing:
-        def pending(self, *_: Any) -> int:
+        def pending_bytes(self, *_: Any) -> int:
             return 0
 
-        def excerpt(self, *_: Any, **__: Any) -> None:
+        def find_excerpt(self, *_: Any, **__: Any) -> None:
             raise RuntimeError("broken")
 
     failing: Any = Failing()
-    folding = replace(made.forward.compaction_step, artifact_recall=replace(recalling, recaller=failing))
-    made.forward = replace(made.forward, compaction_step=folding)
+    made.replace_in("compaction_step", recall_sources=[replace(artifact_recall, recaller=failing)])
     out, _ = await made.ask(CHAT, asking(CHAT))
     assert out.status == 200
     assert "the archive could not be searched for this turn" in caplog.text

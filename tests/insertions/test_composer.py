@@ -12,7 +12,6 @@ import pytest
 from accordion.insertions.composer import InsertionComposer
 from accordion.insertions.store import InsertionStore
 from accordion.model.insertions import Insertion, RecallInsertion, ToolRound, ToolRoundInsertion
-from accordion.pipeline.request import RequestState, body_size
 from accordion.protocols.anthropic_messages.tools import MessagesArtifactTool
 from accordion.protocols.openai_chat.tools import ChatArtifactTool
 from accordion.protocols.tool_loop import ArtifactToolProtocol, ArtifactToolResult, ToolDefinition
@@ -35,25 +34,18 @@ class House(World):
     """The world with somebody who dresses."""
 
     def dressing(self, *, offers: bool = True) -> House:
-        self.overlays = InsertionStore(self.kitchen.archive, self.outbox, self.clock, self.vault.erasures)
-        dresser = InsertionComposer(self.overlays, WEAVERS, self.kitchen.reader, tool if offers else None)
-        self.gauging = replace(self.forward.measurer, insertion_composer=dresser)
-        folding = replace(self.forward.compaction_step, measurer=self.gauging)
-        self.forward = replace(self.forward, measurer=self.gauging, compaction_step=folding)
+        self.overlays = InsertionStore(self.builder.archive, self.outbox, self.clock, self.archive.erasures)
+        dresser = InsertionComposer(self.overlays, WEAVERS, self.builder.reader, tool if offers else None)
+        self.replace_composer(insertion_composer=dresser)
         return self
-
-    async def gauge(self, path: str, body: Json, headers: dict[str, str] | None = None) -> RequestState:
-        inbound = self.inbound(path, body, headers)
-        return await self.gauging.measure(inbound, inbound.fields, self.caller(inbound.fields))
 
     def caller(self, fields: Any) -> Caller:
         return self.forward.tenants.identify(fields)
 
     async def add(self, path: str, body: Json, made: Any, headers: dict[str, str] | None = None) -> None:
         """Puts an overlay at the end of a request."""
-        gauge = await self.gauge(path, body, headers)
-        assert gauge.session_match is not None
-        overlay: Insertion = made(gauge.session_match.conversation.chain[-1])
+        gauge = await self.measure(path, body, headers)
+        overlay: Insertion = made(gauge.conversation.chain[-1])
         await self.overlays.add(gauge.caller.tenant_key, gauge.session_match.label, overlay, "", 0.0)
 
 
@@ -123,7 +115,7 @@ async def test_a_request_without_a_fold_goes_on_in_its_own_bytes():
     inbound = world.inbound(CHAT, request(2))
     await world.forward(inbound)
     assert world.upstream.requests[-1].body == inbound.body
-    gauge = await world.gauge(CHAT, request(2))
+    gauge = await world.measure(CHAT, request(2))
     assert (gauge.history_with_insertions, gauge.tool_name, gauge.utilization.unfolded) == (None, "", 0)
 
 
@@ -133,18 +125,18 @@ async def test_a_client_that_has_a_tool_of_our_name_keeps_it():
     await world.ask(CHAT, request(20, tools=[theirs]))
     assert names(sent(world)) == ["read_artifact", "accordion_read_artifact"]
     assert sent(world)["tools"][0] == theirs
-    assert (await world.gauge(CHAT, request(20, tools=[theirs]))).tool_name == "accordion_read_artifact"
+    assert (await world.measure(CHAT, request(20, tools=[theirs]))).tool_name == "accordion_read_artifact"
 
 
 async def test_no_tool_is_offered_where_it_cannot_be_or_unfolding_is_off():
     world = house()
     await world.ask(CHAT, request(20, n=2))
     assert names(sent(world)) == []
-    assert (await world.gauge(CHAT, request(20, n=2))).tool_name == ""
+    assert (await world.measure(CHAT, request(20, n=2))).tool_name == ""
     world = House(windows=FakeWindows(3_000)).dressing(offers=False)
     await world.ask(CHAT, request(20))
     assert names(sent(world)) == []
-    assert (await world.gauge(CHAT, request(20))).compaction_id
+    assert (await world.measure(CHAT, request(20))).compaction_id
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
@@ -153,9 +145,9 @@ async def test_what_was_read_back_goes_out_again_and_is_counted_apart(path: str)
     asked = request(20, path)
     await world.ask(path, asked)
     before = sent(world)["messages"]
-    plain = await world.gauge(path, later(asked, path))
+    plain = await world.measure(path, later(asked, path))
     await world.add(path, asked, read_back(path, 300))
-    gauge = await world.gauge(path, later(asked, path))
+    gauge = await world.measure(path, later(asked, path))
     assert gauge.compaction_id
     assert 300 <= gauge.utilization.unfolded <= 330
     assert gauge.utilization.tokens == plain.utilization.tokens + gauge.utilization.unfolded
@@ -174,10 +166,10 @@ async def test_the_size_is_that_of_the_body_that_goes_out(path: str):
     asked = request(20, path)
     await world.ask(path, asked)
     await world.add(path, asked, read_back(path, 300))
-    gauge = await world.gauge(path, later(asked, path))
-    out = await world.forward.compaction_step.compact(gauge, lambda _gauge: None)
+    gauge = await world.measure(path, later(asked, path))
+    out = await world.forward.prepare(gauge)
     assert out.rewritten_body is not None
-    assert abs(body_size(gauge) - len(out.rewritten_body)) < 200
+    assert abs(gauge.body_size - len(out.rewritten_body)) < 200
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
@@ -212,7 +204,7 @@ async def test_who_counts_is_told_of_the_tool_and_of_what_was_read_back():
     body = sent(world)
     await world.ask(COUNT, later(asked, MESSAGES))
     assert (sent(world)["messages"], names(sent(world))) == (body["messages"], names(body))
-    assert (await world.gauge(COUNT, later(asked, MESSAGES))).tool_name == ""
+    assert (await world.measure(COUNT, later(asked, MESSAGES))).tool_name == ""
 
 
 async def test_another_worker_finds_what_was_read_back_in_the_store():
@@ -244,11 +236,11 @@ async def test_a_fold_takes_what_was_read_back_with_what_it_covers():
     await world.ask(CHAT, asked)
     await world.add(CHAT, asked, read_back(CHAT, 1_200))
     more = later(asked, CHAT, then=words(600, "w"))
-    assert (await world.gauge(CHAT, more)).decision.action == "compact"
+    assert (await world.measure(CHAT, more)).decision.action == "compact"
     out, _ = await world.ask(CHAT, more, {})
     more = later(more, CHAT, said=words(400, "s"), then="Go on.")
     out, _ = await world.ask(CHAT, more)
-    gauge = await world.gauge(CHAT, more)
+    gauge = await world.measure(CHAT, more)
     assert json.loads(header(out, "x-accordion-compaction") or "{}")["generation"] == 2
     assert "page299" not in json.dumps(sent(world))
     assert gauge.utilization.unfolded == 0
@@ -265,7 +257,7 @@ async def test_what_was_read_back_is_the_first_to_go_where_there_is_no_room():
     asked = request(20)
     await world.ask(CHAT, asked)
     await world.add(CHAT, asked, recalled(5_000))
-    assert (await world.gauge(CHAT, asked)).utilization.tokens > 5_000
+    assert (await world.measure(CHAT, asked)).utilization.tokens > 5_000
     out, _ = await world.ask(CHAT, asked)
     assert out.status == 200
     assert "page299" not in json.dumps(sent(world))
@@ -276,16 +268,15 @@ async def test_without_what_was_read_back_the_last_report_says_nothing():
     world = house()
     asked = request(20)
     await world.ask(CHAT, asked)
-    bare = (await world.gauge(CHAT, asked)).uncorrected_tokens
+    bare = (await world.measure(CHAT, asked)).uncorrected_tokens
     await world.add(CHAT, asked, recalled(900))
     world.upstream.answers = [
         FakeReply(pieces=(json.dumps({"choices": [], "usage": {"prompt_tokens": bare + 900}}).encode(),))
     ]
     await world.ask(CHAT, asked)
-    gauge = await world.gauge(CHAT, later(asked, CHAT))
+    gauge = await world.measure(CHAT, later(asked, CHAT))
     assert gauge.utilization.carried
-    assert gauge.history is not None
-    without = (await world.gauging.recompose(gauge, gauge.history, with_insertions=False)).utilization
+    without = (await world.forward.measurer.composer.compose(gauge, gauge.history, with_insertions=False)).utilization
     assert (without.carried, without.unfolded) == (False, 0)
     assert bare < without.tokens < bare + 50
 
@@ -327,10 +318,8 @@ async def test_a_weaver_that_fails_leaves_the_list_as_it_was(caplog: pytest.LogC
     asked = request(20)
     await world.ask(CHAT, asked)
     await world.add(CHAT, asked, read_back(CHAT, 300))
-    dresser = world.gauging.insertion_composer
-    assert dresser is not None
-    gauging = replace(world.gauging, insertion_composer=replace(dresser, tool_protocols={"chat": Failing()}))
-    world.forward = replace(world.forward, measurer=gauging)
+    composer = world.forward.measurer.composer.insertion_composer
+    world.replace_composer(insertion_composer=replace(composer, tool_protocols={"chat": Failing()}))
     out, _ = await world.ask(CHAT, later(asked, CHAT))
     assert out.status == 200
     assert "page299" not in json.dumps(sent(world))

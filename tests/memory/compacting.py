@@ -67,15 +67,15 @@ class House:
     """Recorded conversations and the memories made of them."""
 
     def __init__(self, narrator: Narrator | None = None) -> None:
-        self.vault, self.memories = Vault(), FakeMemories()
-        self.clock = self.vault.clock
-        conversations = RecordedConversations(self.vault.transcripts, DIALECTS, FakeTasks())
+        self.archive, self.memories = Vault(), FakeMemories()
+        self.clock = self.archive.clock
+        conversations = RecordedConversations(self.archive.transcripts, DIALECTS, FakeTasks())
         self.compactions = ConversationCompactor(
-            self.memories, conversations, FakeTasks(), self.clock, self.vault.erasures, narrator
+            self.memories, conversations, FakeTasks(), self.clock, self.archive.erasures, narrator
         )
 
     async def record(self, messages: list[dict[str, Any]], session: str = ID, space: bytes = SPACE) -> None:
-        await self.vault.say(session, chat(messages, space), space=space)
+        await self.archive.say(session, chat(messages, space), space=space)
 
     async def compact(
         self,

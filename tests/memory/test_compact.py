@@ -68,7 +68,7 @@ async def test_a_memory_leads_back_to_the_messages_that_it_was_made_of():
     house = await house_of()
     await house.compact(*ALL)
     for memory in kept(house):
-        said = b" ".join(await house.vault.transcripts.read(SPACE, memory.conversation, memory.first, memory.last))
+        said = b" ".join(await house.archive.transcripts.read(SPACE, memory.conversation, memory.first, memory.last))
         assert all(claim.encode() in said for claim in find_claims(memory.content) if claim.isalnum())
     found = {memory.content: memory for memory in kept(house)}
     decided = next(memory for content, memory in found.items() if "PostgreSQL 16 for the ledger" in content)
@@ -206,14 +206,14 @@ async def test_a_conversation_that_was_not_recorded_is_answered_so():
 async def test_messages_that_are_not_kept_any_more_are_named():
     house = await house_of()
     await house.compactions.find_completed(SPACE, ID)
-    transcript = await house.vault.transcripts.find(SPACE, ID)
+    transcript = await house.archive.transcripts.find(SPACE, ID)
 
     class Lossy:
         async def find(self, space, session):
             return transcript
 
         async def read(self, space, session, first, last):
-            wires = await house.vault.transcripts.read(space, session, first, last)
+            wires = await house.archive.transcripts.read(space, session, first, last)
             return [None if at in {3, 7} else wire for at, wire in enumerate(wires)]
 
     house.compactions = replace(house.compactions, conversations=RecordedConversations(Lossy(), DIALECTS, FakeTasks()))

@@ -181,7 +181,7 @@ async def test_of_what_is_erased_while_the_model_writes_nothing_is_remembered(wh
         if what == "memories":
             await house.memories.erase(SPACE)
         else:
-            await house.vault.custody.erase(SPACE, ID if what == "session" else None)
+            await house.archive.custody.erase(SPACE, ID if what == "session" else None)
 
     house = await house_with(Meanwhile(erased))
     with pytest.raises(ConcurrentWrite) as raised:
@@ -196,10 +196,10 @@ async def test_of_what_is_erased_while_the_model_writes_nothing_is_remembered(wh
 async def test_what_another_worker_or_a_command_erased_meanwhile_is_noticed_at_once():
     async def erased() -> None:
         house.clock.advance(1.0)
-        await ErasureNotices(house.vault.store, house.clock, 100.0).note(SPACE, ID)
+        await ErasureNotices(house.archive.store, house.clock, 100.0).note(SPACE, ID)
 
     house = await house_with(Meanwhile(erased))
-    await ErasureNotices(house.vault.store, house.clock, 100.0).note(SPACE, "s-other")
+    await ErasureNotices(house.archive.store, house.clock, 100.0).note(SPACE, "s-other")
     with pytest.raises(ConcurrentWrite):
         await house.compact(0, 16)
     assert house.contents() == []

@@ -62,18 +62,18 @@ class House:
     """Everything around `core_memory`, with one recorded conversation `s-1`."""
 
     def __init__(self) -> None:
-        self.vault, self.memories, self.clock = Vault(), Kept(), FakeClock(AT)
+        self.archive, self.memories, self.clock = Vault(), Kept(), FakeClock(AT)
         self.core = self.core_of(self.memories)
 
     def core_of(self, memories: MemoryStore, recordings: RecordedTranscripts | None = None) -> SessionMemories:
         search = MemorySearch(memories, NoVectors(), self.clock)
-        recordings = recordings or self.vault.transcripts
+        recordings = recordings or self.archive.transcripts
         return SessionMemories(
             memories, RecordedConversations(recordings, DIALECTS, FakeTasks()), search, FakeTasks(), self.clock
         )
 
     async def record(self, session: str = "s-1", space: bytes = SPACE) -> None:
-        await self.vault.say(
+        await self.archive.say(
             session, replace(worked(STEPS, said="Mend gate B7 of the house."), chain=(b"c",)), space=space
         )
 
@@ -128,7 +128,7 @@ class Forgetful:
 
 async def test_what_is_not_kept_any_more_of_a_conversation_is_said(house: House) -> None:
     await house.record()
-    kept = Forgetful(house.vault.transcripts)
+    kept = Forgetful(house.archive.transcripts)
     await house.core_of(house.memories, kept).import_session(SPACE, conversation="s-1")
     assert "- 1 of the recorded messages are not kept any more." in house.kept()[0].content
 

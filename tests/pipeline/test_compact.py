@@ -330,8 +330,8 @@ async def test_what_is_sliced_again_is_still_named_by_an_id_that_leads_to_it() -
         found |= set(re.findall(r"art_[0-9a-f]{12}", json.dumps(sent(world))))
         messages += [{"role": "assistant", "content": f"a{at}"}, {"role": "user", "content": words(300, f"u{at}_")}]
     space = world.forward.tenants.identify({}).tenant_key
-    dialects = {each.name: each for each in world.forward.measurer.protocols.values()}
-    texts = {name: await world.kitchen.artifact_text(name, space, dialects) for name in found}
+    dialects = {each.name: each for each in world.forward.receiver.protocols.values()}
+    texts = {name: await world.builder.artifact_text(name, space, dialects) for name in found}
     assert len(texts) > 2
     assert None not in texts.values()
 
@@ -358,7 +358,7 @@ async def test_counting_folds_as_the_request_would_be_and_keeps_nothing() -> Non
     # It is this request that makes the fold, so that what left is listed with its session.
     assert state(out) == "folded"
     assert sent(world)["messages"] == counted
-    assert await world.kitchen.archive.list_artifacts(space, header(out, "x-accordion-session") or "")
+    assert await world.builder.archive.list_artifacts(space, header(out, "x-accordion-session") or "")
 
 
 async def test_a_fold_that_is_asked_for_while_counting_is_none_of_the_conversations() -> None:

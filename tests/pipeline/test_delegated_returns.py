@@ -56,7 +56,7 @@ class Ship(Team):
 
     async def artifact(self, call_id: str) -> Any:
         """The only artifact that holds the result of a call of the main agent's."""
-        listed = await self.kitchen.archive.list_artifacts(self.space, self.main)
+        listed = await self.builder.archive.list_artifacts(self.space, self.main)
         [found] = [each for each in listed if each.kind == "result" and each.call_id == call_id]
         return found
 
@@ -79,8 +79,8 @@ async def test_under_pressure_a_return_becomes_a_digest_that_names_the_agent_and
     assert (kept.session, kept.child, kept.tool) == (team.main, team.child, "Task")
     assert kept.id in sent
     assert team.child in kept.description
-    spoken = {each.name: each for each in team.forward.measurer.protocols.values()}
-    text = await team.kitchen.artifact_text(kept.id, team.space, spoken)
+    spoken = {each.name: each for each in team.forward.receiver.protocols.values()}
+    text = await team.builder.artifact_text(kept.id, team.space, spoken)
     assert text is not None
     assert text.endswith(REPORT)
 
@@ -116,7 +116,7 @@ async def test_an_id_that_is_used_for_another_call_too_links_neither():
     again = [*listed, call(CHAT, "t1", q="0"), gives(CHAT, "t1", "Nothing here.")]
     await team.turn("", team.working(CHAT, again))
     assert "whose session is" not in json.dumps(team.sent[-1])
-    assert {each.child for each in await team.kitchen.archive.list_artifacts(team.space, team.main)} == {""}
+    assert {each.child for each in await team.builder.archive.list_artifacts(team.space, team.main)} == {""}
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -133,7 +133,7 @@ async def test_the_main_agents_tokens_are_its_own(path: str):
         team.child: Totals(requests=1, input=50, output=5),
     }
     for session, totals in used.items():
-        known = team.forward.measurer.sessions.find_in_memory(session)
+        known = team.forward.identifier.sessions.find_in_memory(session)
         assert known is not None
         assert (known.totals.requests, known.totals.input, known.totals.output) == (
             totals.requests,
@@ -154,7 +154,7 @@ async def test_the_tokens_of_agents_that_write_into_one_list_are_their_own():
     assert sorted(
         known.totals.requests
         for one in counts
-        if (known := team.forward.measurer.sessions.find_in_memory(one)) is not None
+        if (known := team.forward.identifier.sessions.find_in_memory(one)) is not None
     ) == [1, 1, 2]
 
 

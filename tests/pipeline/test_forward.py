@@ -378,7 +378,7 @@ async def test_a_provider_of_another_protocol_is_asked_by_translation() -> None:
 
     world = World(router=FakeRouter(only=route))
     translator = Translating()
-    world.forward = replace(world.forward, sender=replace(world.forward.sender, translator=translator))  # type: ignore[arg-type]
+    world.replace_in("sender", translator=translator)
     await world.ask(CHAT, HELLO, {"Authorization": "Bearer sk-own"})
     assert translator.asked[:4] == ("chat", json.dumps(HELLO).encode(), route, "sk-own")
     assert world.upstream.requests == []
@@ -397,7 +397,7 @@ async def test_a_model_asked_in_the_machines_own_name_is_for_this_machine_and_fo
             async def send(self, *asked: Any) -> FakeReply:
                 raise Unreachable("asked")
 
-        world.forward = replace(world.forward, sender=replace(world.forward.sender, translator=Refusing()))  # type: ignore[arg-type]
+        world.replace_in("sender", translator=Refusing())
         out, _ = await world.ask(CHAT, HELLO, given)
         assert out.status == status
 
@@ -450,8 +450,8 @@ async def test_sessions_and_models_are_seen_by_their_own_tenant_only() -> None:
 async def test_totals_of_several_workers_are_added_up() -> None:
     one = World()
     two = World(store=one.store)
-    two.forward = replace(two.forward, ledger=replace(two.forward.ledger, worker="other"))
-    two.forward.measurer.sessions.worker = "other"
+    two.replace_in("ledger", worker="other")
+    two.forward.identifier.sessions.worker = "other"
     for world in (one, two, one):
         world.upstream.answers = [chat_reply(prompt=10)]
         await world.ask(CHAT, HELLO)
@@ -465,7 +465,7 @@ async def test_totals_of_several_workers_are_added_up() -> None:
 async def test_the_last_exchanges_of_a_session_are_shown_of_all_workers_and_no_more_than_are_kept() -> None:
     one = World()
     two = World(store=one.store)
-    two.forward.measurer.sessions.worker = "other"
+    two.forward.identifier.sessions.worker = "other"
     for number, world in enumerate((one, two, one)):
         world.clock.advance(number)
         await world.ask(CHAT, {**HELLO, "model": f"m-{number}"})
@@ -484,7 +484,7 @@ async def test_an_erased_exchange_does_not_come_back_with_one_that_was_under_way
     world.upstream.answers = [FakeReply(headers=SSE, pieces=(b"data: [DONE]\n\n",))]
     out = await world.forward(world.inbound(CHAT, {**HELLO, "model": "under way", "stream": True}))
     assert await world.observe.forget_sessions("default", session.id) == [session.id]
-    world.forward.measurer.sessions.forget("default", session.id)
+    world.forward.identifier.sessions.forget("default", session.id)
     assert not isinstance(out.body, bytes)
     async for _ in out.body:
         pass
@@ -497,9 +497,9 @@ async def test_of_a_session_that_is_erased_while_a_reply_is_under_way_only_sums_
     world = World()
     world.upstream.answers = [FakeReply(headers=SSE, pieces=(b"data: [DONE]\n\n",))]
     out = await world.forward(world.inbound(CHAT, {**HELLO, "stream": True}))
-    caller, kitchen = world.forward.tenants.identify({}), world.kitchen
+    caller, builder = world.forward.tenants.identify({}), world.builder
     world.clock.advance(1.0)
-    await erase(world.observe, kitchen.export_and_erasure, kitchen.session_overrides, caller)
+    await erase(world.observe, builder.export_and_erasure, builder.session_overrides, caller)
     assert not isinstance(out.body, bytes)
     async for _ in out.body:
         pass
@@ -517,7 +517,7 @@ async def test_long_text_is_counted_in_a_thread_and_short_text_at_once() -> None
     await world.ask(CHAT, HELLO)
     assert world.tasks.offloaded == []
     await world.ask(CHAT, {"model": "m", "messages": [{"role": "user", "content": "long " * 20_000}]})
-    assert world.tasks.offloaded == ["_read_conversation", "measure"]
+    assert world.tasks.offloaded == ["_read_body", "measure"]
 
 
 @pytest.mark.parametrize("said", ["prompt is too long: 5 tokens > 3 maximum", "maximum context length is 3"])
@@ -568,16 +568,17 @@ async def test_a_room_that_fails_does_not_fail_the_request(room: str, monkeypatc
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise KeyError(room)
 
-    gauging = world.forward.measurer
+    forward, recorder = world.forward, world.forward.responder.recorder
+    tracker = forward.identifier.visibility.delegation_tracker
     where: Any = {
-        "read": (type(gauging.request_reader), "read"),
-        "resolve": (type(gauging.sessions), "resolve"),
-        "measure": (type(gauging.token_meter), "measure"),
-        "seat": (type(gauging.visibility.delegation_tracker), "find_position"),
-        "place": (type(gauging.visibility.delegation_tracker), "attach_session"),
-        "learn": (type(gauging.calibrations), "learn"),
-        "record": (type(world.forward.ledger), "record"),
-        "tap": (type(gauging.openai.observer(False)), "feed"),
+        "read": (type(forward.receiver.request_reader), "read"),
+        "resolve": (type(world.sessions), "resolve"),
+        "measure": (type(forward.measurer.composer.token_meter), "measure"),
+        "seat": (type(tracker), "find_position"),
+        "place": (type(tracker), "attach_session"),
+        "learn": (type(recorder.calibrator.calibrations), "learn"),
+        "record": (type(recorder.ledger), "record"),
+        "tap": (type(forward.receiver.openai.observer(False)), "feed"),
     }[room]
     monkeypatch.setattr(*where, broken)
     answer = chat_reply(prompt=9)
@@ -629,7 +630,7 @@ async def test_a_body_that_a_translated_model_cannot_read_is_refused_as_such() -
 async def test_a_large_body_is_read_in_a_thread() -> None:
     world = World()
     await world.ask(CHAT, {"model": "m", "messages": [{"role": "user", "content": "x" * 1_100_000}]})
-    assert world.tasks.offloaded[0] == "_read_conversation"
+    assert world.tasks.offloaded[0] == "_read_body"
 
 
 async def test_what_a_body_is_inflated_to_is_not_known_before_so_it_is_done_in_a_thread() -> None:
@@ -675,13 +676,13 @@ async def test_the_first_request_of_a_long_conversation_is_read_in_a_thread_and_
     world = World()
     messages = [{"role": "user", "content": f"turn {number}"} for number in range(2_000)]
     await world.ask(CHAT, {"messages": messages, "model": "m"})
-    assert world.tasks.offloaded[0] == "_read_conversation"
+    assert world.tasks.offloaded[0] == "_read_body"
     world.tasks.offloaded.clear()
     await world.ask(CHAT, {"messages": [*messages, {"role": "user", "content": "next"}], "model": "m"})
-    assert "_read_conversation" not in world.tasks.offloaded
+    assert "_read_body" not in world.tasks.offloaded
 
 
 async def test_a_very_large_body_is_read_alone() -> None:
     world = World()
     await world.ask(CHAT, {"model": "m", "messages": [{"role": "user", "content": "word " * 1_000_000}]})
-    assert world.tasks.offloaded[0] == "_read_conversation alone"
+    assert world.tasks.offloaded[0] == "_read_body alone"

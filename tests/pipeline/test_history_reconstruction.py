@@ -224,7 +224,7 @@ async def test_while_the_store_is_away_what_is_at_hand_is_put_together(caplog: A
     await chain.turns(4)
     store.away = True
     await chain.until_folded()
-    chain.world.kitchen.response_links._forget(tenant_name(chain.world.forward.tenants.identify({}).tenant_key), None)
+    chain.world.builder.response_links._forget(tenant_name(chain.world.forward.tenants.identify({}).tenant_key), None)
     await chain.turn()
     assert chain.same
     assert chain.decisions[-1].endswith("the store is unavailable, so it passes unchanged")
@@ -240,7 +240,7 @@ async def test_what_came_while_the_store_was_away_is_put_together_when_it_is_bac
     store.away = False
     await chain.world.outbox.flush()
     await chain.turn()
-    chain.world.kitchen.response_links._held.clear()
+    chain.world.builder.response_links._held.clear()
     await chain.until_folded()
 
 
@@ -401,7 +401,7 @@ async def test_the_whole_history_is_sent_where_it_is_on_record_and_what_it_stand
     provider = Missing()
     provider.kept = chain.last
     object.__setattr__(chain.world.forward.sender, "upstream", provider)
-    chain.world.forward.measurer.sessions.prefix_index.nodes.clear()
+    chain.world.forward.identifier.sessions.prefix_index.nodes.clear()
     for key in [key for key in chain.world.store._values if key.name.startswith("point/")]:
         await chain.world.store.delete([key])
     result = {**RESULT, "call_id": "call_2"}
@@ -441,7 +441,7 @@ async def test_what_a_request_adds_to_the_transcript_is_in_the_batch_that_stores
 async def recorded(chain: Chain, session: str) -> list[Json]:
     await chain.tasks.done()
     space = chain.world.forward.tenants.identify({}).tenant_key
-    original = await chain.world.vault.transcripts.original(space, session)
+    original = await chain.world.archive.transcripts.original(space, session)
     found: list[Json] = json.loads(original.body)["input"] if original is not None else []
     return found
 
@@ -455,7 +455,7 @@ async def test_what_goes_on_from_a_response_that_is_not_on_record_is_recorded_as
     session = header(out, "x-accordion-session") or ""
     assert await recorded(chain, session) == results[:1]
     # So does another worker.
-    chain.world.vault.transcripts.begin_anew()
+    chain.world.archive.transcripts.begin_anew()
     await chain.world.ask(RESPONSES, {**FIXED, "input": results[1:], "previous_response_id": "resp_a7"})
     assert await recorded(chain, session) == results
 
@@ -464,10 +464,10 @@ async def test_what_passes_unchanged_in_a_session_that_was_folded_is_recorded_by
     chain = Chain()
     await chain.until_folded()
     session = chain.world.seen.exchanges[-1].session
-    chain.world.kitchen.response_links._held.clear()
+    chain.world.builder.response_links._held.clear()
     for key in [key for key in chain.world.store._values if key.name.startswith("link/")]:
         await chain.world.store.delete([key])
-    chain.world.vault.transcripts.begin_anew()
+    chain.world.archive.transcripts.begin_anew()
     await chain.turn()
     assert chain.same
     assert chain.world.seen.exchanges[-1].session == session
@@ -479,5 +479,5 @@ async def test_a_folded_chain_is_stored_where_nothing_is_read_back() -> None:
     await chain.until_folded()
     for _ in range(3):
         await chain.turn()
-        chain.world.kitchen.response_links._held.clear()
+        chain.world.builder.response_links._held.clear()
     assert chain.state in ("folded", "replayed")

@@ -1,7 +1,7 @@
 """What a fold takes out becomes memories, behind the request, each range once."""
 
 from collections.abc import Coroutine
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any, ClassVar
 
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from accordion.memory.compact import ConversationCompactor
 from accordion.memory.compaction_response import CompletedRange
 from accordion.model.errors import StoreUnavailable
+from accordion.pipeline.features import MemoryCapturing
 from accordion.pipeline.memory_capture import MemoryCapture
 from tests.archive.vaults import SPACE
 from tests.compaction.making import LoopTasks
@@ -33,7 +34,7 @@ class Waits:
 
 def remembering(house: House, waits: Waits | None = None, recordings: Any = None) -> MemoryCapture:
     return MemoryCapture(
-        lambda: house.compactions, recordings or house.vault.transcripts, FakeTasks(), waits or Waits(), "billing"
+        lambda: house.compactions, recordings or house.archive.transcripts, FakeTasks(), waits or Waits(), "billing"
     )
 
 
@@ -109,7 +110,7 @@ async def test_a_store_that_is_away_harms_nobody(caplog: pytest.LogCaptureFixtur
 
 async def test_folds_that_come_close_together_are_remembered_one_after_the_other():
     house, tasks = await house_of(), LoopTasks()
-    made = MemoryCapture(lambda: house.compactions, house.vault.transcripts, tasks, Waits())
+    made = MemoryCapture(lambda: house.compactions, house.archive.transcripts, tasks, Waits())
     for covered, project in ((4, "one"), (6, "two"), (10, "one")):
         made.enqueue(SPACE, ID, covered, project)
     await tasks.done()
@@ -121,7 +122,7 @@ async def test_folds_that_come_close_together_are_remembered_one_after_the_other
 
 async def test_folds_of_one_project_that_wait_are_remembered_as_one():
     house, tasks, waits = await house_of(), LoopTasks(), Waits()
-    made = MemoryCapture(lambda: house.compactions, house.vault.transcripts, tasks, waits)
+    made = MemoryCapture(lambda: house.compactions, house.archive.transcripts, tasks, waits)
     for covered in (4, 10, 6):
         made.enqueue(SPACE, ID, covered)
     await tasks.done()
@@ -131,7 +132,7 @@ async def test_folds_of_one_project_that_wait_are_remembered_as_one():
 
 async def test_folds_that_are_never_recorded_do_not_wait_for_each_other_without_end():
     house, tasks, waits = await house_of(talk()[:3]), LoopTasks(), Waits()
-    made = MemoryCapture(lambda: house.compactions, house.vault.transcripts, tasks, waits)
+    made = MemoryCapture(lambda: house.compactions, house.archive.transcripts, tasks, waits)
     for at in range(200):
         made.enqueue(SPACE, ID, 6 + at, str(at % 2))
     await tasks.done()
@@ -150,7 +151,7 @@ async def test_a_fold_that_cannot_be_remembered_for_a_reason_that_nobody_thought
             raise RuntimeError("odd")
         return house.compactions
 
-    made = MemoryCapture(compactions, house.vault.transcripts, tasks, Waits())
+    made = MemoryCapture(compactions, house.archive.transcripts, tasks, Waits())
     for covered, project in ((4, "one"), (10, "two")):
         made.enqueue(SPACE, ID, covered, project)
     await tasks.done()
@@ -212,7 +213,8 @@ async def test_only_a_fold_that_was_made_for_a_request_is_remembered_and_once():
     def never() -> ConversationCompactor:
         raise AssertionError("nobody asked")
 
-    made.forward = replace(made.forward, memory_capture=MemoryCapture(never, made.vault.transcripts, tasks, Waits()))
+    capture = MemoryCapture(never, made.archive.transcripts, tasks, Waits())
+    made.rebuild(features=[MemoryCapturing(capture)])
     await made.ask(CHAT, {"model": "gpt-5", "messages": [user("Hello.")]})
     assert tasks.names == []
     body = long(CHAT)
@@ -229,6 +231,6 @@ async def test_a_fold_is_remembered_in_the_project_that_its_request_names(monkey
     monkeypatch.setattr(
         MemoryCapture, "enqueue", lambda _self, _space, _session, _covered, project: told.append(project)
     )
-    made.forward = replace(made.forward, memory_capture=remembering(await house_of()))
+    made.rebuild(features=[MemoryCapturing(remembering(await house_of()))])
     await made.ask(CHAT, long(CHAT), {"x-accordion-project": "audits"})
     assert told == ["audits"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,24 +81,21 @@ def world(memories: FakeMemories, waiting: Waiter | None = None, /, **given: Any
     recollecting = MemoryRecall(
         lambda: MemorySearch(memories, Shared(), made.clock),
         lambda: memories,
-        made.kitchen.insertion_store,
+        made.builder.insertion_store,
         made.tasks,
         waiting or LoopWaiter(),
         made.clock,
         count,
         MemoryRecallLimits(**{"timeout_seconds": 10, **named}),
     )
-    importing = SessionImport(lambda: memories, made.kitchen.insertion_store, made.clock, count)
-    gauging = replace(
-        made.forward.measurer,
-        memory_mentions=MemoryMentions(
-            recall_everywhere=True, project="*" if named.get("all_projects") else named.get("project", "")
-        ),
+    importing = SessionImport(lambda: memories, made.builder.insertion_store, made.clock, count)
+    mentions = MemoryMentions(
+        recall_everywhere=True, project="*" if named.get("all_projects") else named.get("project", "")
     )
-    folding = replace(
-        made.forward.compaction_step, measurer=gauging, memory_recall=recollecting, session_import=importing
-    )
-    made.forward = replace(made.forward, measurer=gauging, compaction_step=folding)
+    sources = [importing, *made.forward.compaction_step.recall_sources, recollecting]
+    made.replace_in("measurer", memory_mentions=mentions)
+    made.replace_in("identifier", memory_mentions=mentions)
+    made.replace_in("compaction_step", recall_sources=sources)
     return made
 
 
@@ -455,17 +451,15 @@ async def test_nothing_is_put_in_where_there_is_hardly_any_room(path: str):
 
 async def test_into_a_request_whose_session_is_erased_meanwhile_nothing_is_put():
     made, memories = ready()
-    inbound = made.inbound(CHAT, asking(CHAT, user(ASK)))
-    caller, forward = made.forward.tenants.identify({}), made.forward
-    gauge = await forward.measurer.measure(inbound, inbound.fields, caller, made.clock.monotonic())
-    assert gauge.session_match is not None
+    measured = await made.measure(CHAT, asking(CHAT, user(ASK)))
+    tenant_key, session = measured.caller.tenant_key, measured.session_match.session.id
     made.clock.advance(1)
-    await made.vault.erasures.note(caller.tenant_key, gauge.session_match.session.id)
-    gauge = await forward.compaction_step.compact(gauge, lambda _gauge: None)
-    assert gauge.recall_usage is None
+    await made.archive.erasures.note(tenant_key, session)
+    prepared = await made.forward.prepare(measured)
+    assert prepared.recall_usage is None
     assert len(memories.asked) == 1
-    assert made.kitchen.insertion_store.size == 0
-    assert await load_notes(memories, caller.tenant_key, gauge.session_match.session.id) == []
+    assert made.builder.insertion_store.size == 0
+    assert await load_notes(memories, tenant_key, session) == []
 
 
 async def test_what_was_put_in_is_noted_for_who_makes_memories_of_the_session():

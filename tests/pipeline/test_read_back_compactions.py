@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -37,7 +36,7 @@ async def test_a_history_that_is_full_of_what_was_read_back_is_folded(path: str)
     """There is hardly anything else that could be taken away."""
     world = house()
     asked = await talked(world, path)
-    gauge = await world.gauge(path, asked)
+    gauge = await world.measure(path, asked)
     assert gauge.decision.action == "compact", gauge.decision
     assert gauge.utilization.unfolded > 780
     out, _ = await world.ask(path, asked)
@@ -46,7 +45,7 @@ async def test_a_history_that_is_full_of_what_was_read_back_is_folded(path: str)
     now = json.dumps(sent(world)["messages"])
     assert "page199" not in now
     assert "question 3" in now
-    after = await world.gauge(path, asked)
+    after = await world.measure(path, asked)
     assert after.utilization.tokens <= after.limits.conversation_target + 300
 
 
@@ -54,9 +53,9 @@ async def test_a_history_that_is_full_of_what_was_read_back_is_folded(path: str)
 async def test_what_a_fold_is_said_to_come_to_is_what_is_sent(path: str):
     world = house()
     asked = await talked(world, path)
-    before = await world.gauge(path, asked)
+    before = await world.measure(path, asked)
     await world.ask(path, asked)
-    after = await world.gauge(path, asked)
+    after = await world.measure(path, asked)
     made = after.history.compaction
     assert abs(made.before - before.utilization.tokens) <= 2
     assert abs(made.after - after.utilization.tokens) <= 0.02 * after.utilization.tokens + 5
@@ -67,10 +66,10 @@ async def test_what_was_read_back_is_no_saving(path: str):
     """The client never sent it."""
     world = house()
     asked = await talked(world, path)
-    before = (await world.gauge(path, asked)).history.compaction.removed
-    plain = await world.gauge(path, asked)
+    before = (await world.measure(path, asked)).history.compaction.removed
+    plain = await world.measure(path, asked)
     await world.ask(path, asked)
-    made = (await world.gauge(path, asked)).history.compaction
+    made = (await world.measure(path, asked)).history.compaction
     own = plain.utilization.tokens - plain.utilization.unfolded - made.after
     assert abs(made.removed - before - own) <= 10
 
@@ -82,16 +81,16 @@ async def test_what_was_recalled_goes_with_the_fold_too():
     for turn in range(3):
         wire = json.dumps({"role": "user", "content": " ".join(f"found{at}" for at in range(350))}).encode()
         asked = later(asked, CHAT, f"Answer {turn}.", f"And question {turn}?")
-        gauge = await world.gauge(CHAT, asked)
+        gauge = await world.measure(CHAT, asked)
         anchor = gauge.session_match.conversation.chain[-2]
         await world.overlays.add(
             gauge.caller.tenant_key, gauge.session_match.label, RecallInsertion(anchor, wire, 1.0), "", 0.0
         )
-    gauge = await world.gauge(CHAT, asked)
+    gauge = await world.measure(CHAT, asked)
     assert gauge.utilization.unfolded > 1000
     out, _ = await world.ask(CHAT, asked)
     assert json.loads(header(out, "x-accordion-compaction"))["state"] == "folded"
-    after = await world.gauge(CHAT, asked)
+    after = await world.measure(CHAT, asked)
     assert after.utilization.unfolded < 400
 
 
@@ -127,8 +126,7 @@ async def test_where_what_was_read_back_goes_so_does_the_thinking_that_is_bound_
     copy = {"role": "assistant", "content": [thought("reading"), *last["content"]]}
     result = {"type": "tool_result", "tool_use_id": "late", "content": "Found it."}
     asked = {**asked, "messages": [*asked["messages"], copy, {"role": "user", "content": [result]}]}
-    folding = replace(world.forward.compaction_step, compactors=lambda _model, _delegated: Idle())
-    world.forward = replace(world.forward, compaction_step=folding)
+    world.replace_in("compaction_step", compactors=lambda _model, _delegated: Idle())
     out, _ = await world.ask(MESSAGES, asked)
     assert out.status == 200
     *_, call, given = sent(world)["messages"]

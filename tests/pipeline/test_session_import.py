@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -44,11 +43,9 @@ class Counted(FakeMemories):
 def world(memories: FakeMemories, **given: Any) -> World:
     made = World(windows=FakeWindows(given.pop("window", 4_000)), **given)
     importing = SessionImport(
-        lambda: memories, made.kitchen.insertion_store, made.clock, lambda text, _model: len(text.split())
+        lambda: memories, made.builder.insertion_store, made.clock, lambda text, _model: len(text.split())
     )
-    made.forward = replace(
-        made.forward, compaction_step=replace(made.forward.compaction_step, session_import=importing)
-    )
+    made.replace_in("compaction_step", recall_sources=[importing, *made.forward.compaction_step.recall_sources])
     return made
 
 
@@ -176,7 +173,7 @@ async def test_of_a_session_that_is_erased_meanwhile_nothing_is_put_in_and_nothi
     class Erasing(Counted):
         async def get(self, space: bytes, ids: Any) -> list[Memory | None]:
             made.clock.advance(1)
-            await made.vault.erasures.note(space, made.seen.exchanges[0].session)
+            await made.archive.erasures.note(space, made.seen.exchanges[0].session)
             return await super().get(space, ids)
 
     memories = Erasing()
@@ -188,7 +185,7 @@ async def test_of_a_session_that_is_erased_meanwhile_nothing_is_put_in_and_nothi
     out, _ = await made.ask(CHAT, body)
     assert unchanged(made, body)
     assert header(out, "x-accordion-memory") is None
-    assert (made.kitchen.insertion_store.size, await overlays_of(made)) == (0, [])
+    assert (made.builder.insertion_store.size, await overlays_of(made)) == (0, [])
 
 
 async def overlays_of(made: World) -> list[str]:

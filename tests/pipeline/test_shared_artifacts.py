@@ -110,8 +110,8 @@ class Team(World):
 
     def id_of(self, listed: list[Json]) -> str:
         """The id of the result that stands last in a list."""
-        body, dialect = json.dumps({"model": "m", "messages": listed}), self.forward.measurer.protocols[self.path]
-        read = self.forward.measurer.request_reader.read(dialect, body.encode(), self.space)
+        body, dialect = json.dumps({"model": "m", "messages": listed}), self.forward.receiver.protocols[self.path]
+        read = self.forward.receiver.request_reader.read(dialect, body.encode(), self.space)
         return artifact_id(self.space, read.messages[-1].key, 0)
 
     @property
@@ -121,7 +121,7 @@ class Team(World):
 
     async def kept(self, name: str) -> list[str]:
         """The sessions under which an artifact is kept."""
-        records = await self.kitchen.archive.load_records(self.space, name)
+        records = await self.builder.archive.load_records(self.space, name)
         return [record.session for record in records]
 
 
@@ -135,8 +135,8 @@ async def test_a_result_that_is_hidden_is_kept_for_the_delegation_that_made_it(p
     await team.turn("a", [*listed, team.said("So."), user("and now a")])
     assert SECRET not in json.dumps(team.sent[-1])
     assert await team.kept(name) == [team.of_b]
-    spoken = {each.name: each for each in team.forward.measurer.protocols.values()}
-    text = await team.kitchen.artifact_text(name, team.space, spoken)
+    spoken = {each.name: each for each in team.forward.receiver.protocols.values()}
+    text = await team.builder.artifact_text(name, team.space, spoken)
     assert text is not None
     assert text.endswith(SECRET)
 
@@ -146,13 +146,13 @@ async def test_it_is_kept_once_and_off_the_request_path():
     listed, name = await team.shared()
     asked = [*listed, team.said("So."), user("and now a")]
     writes: list[int] = []
-    keep = team.kitchen.archive.keep
+    keep = team.builder.archive.keep
 
     async def counted(puts: Any) -> None:
         writes.append(len(puts))
         await keep(puts)
 
-    team.kitchen.archive.keep = counted  # type: ignore[method-assign]
+    team.builder.archive.keep = counted  # type: ignore[method-assign]
     await team.forward(team.inbound(CHAT, {"model": "m", "messages": asked}, {"x-accordion-delegation": "a"}))
     assert writes == []
     await team.turn("a", asked)
@@ -190,7 +190,7 @@ async def test_erasing_a_session_erases_what_was_hidden_of_it():
     listed, name = await team.shared()
     await team.turn("a", [*listed, team.said("So."), user("and now a")])
     caller = team.forward.tenants.identify({})
-    await team.kitchen.export_and_erasure.erase(caller.tenant_key, team.of_b)
+    await team.builder.export_and_erasure.erase(caller.tenant_key, team.of_b)
     assert await team.kept(name) == []
 
 
@@ -277,7 +277,7 @@ async def folded(team: Team, who: str = "main", task: str = "the task of main") 
     team.windows.size = 3_000
     await team.turn(who, long(team.path, f"{task}, finding-", task))
     team.windows.size = 100_000
-    for record in await team.kitchen.archive.list_artifacts(team.space, team.session):
+    for record in await team.builder.archive.list_artifacts(team.space, team.session):
         if record.kind == "result" and '"3"' in record.arguments:
             return record.id
     raise AssertionError("nothing was folded")
@@ -313,7 +313,7 @@ async def test_what_a_sub_agent_read_goes_with_its_first_fold_and_the_tool_stays
     assert "finding-3 r3_0 r3_1" not in json.dumps(team.sent[-1]["messages"])
     assert name in json.dumps(team.sent[-1]["messages"][0])
     own = [
-        each.id for each in await team.kitchen.archive.list_artifacts(team.space, team.session) if each.kind == "result"
+        each.id for each in await team.builder.archive.list_artifacts(team.space, team.session) if each.kind == "result"
     ]
     assert "mine-" in await team.read("a", [*grown, team.said("Well."), user("again")], own[0])
 

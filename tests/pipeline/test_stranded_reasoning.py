@@ -56,9 +56,7 @@ async def sent(world: World, items: list[Json], headers: dict[str, str], **field
 
 async def reads_back(world: World, items: list[Json], rounds: list[list[Json]], **fields: Any) -> None:
     """Notes that the reply to this list had these rounds."""
-    inbound = world.inbound(RESPONSES, body(items, fields))
-    gauge = await world.forward.measurer.measure(inbound, {}, world.forward.tenants.identify({}))
-    assert gauge.session_match is not None
+    gauge = await world.measure(RESPONSES, body(items, fields))
     told = [[each for each in said if each.get("name") == OURS] for said in rounds]
     answered = [
         [{"type": "function_call_output", "call_id": one["call_id"], "output": "x"} for one in of] for of in told
@@ -68,7 +66,7 @@ async def reads_back(world: World, items: list[Json], rounds: list[list[Json]], 
         for said, out in zip(rounds, answered, strict=True)
     )
     weave = ToolRoundInsertion(gauge.session_match.conversation.chain[-1], made, (), "Well.", 1.0)
-    await world.kitchen.insertion_store.add(
+    await world.builder.insertion_store.add(
         gauge.caller.tenant_key, gauge.session_match.label, weave, gauge.session_match.session.id, 0.0
     )
     await world.outbox.flush()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from accordion.pipeline.relay import ExchangeProgress
-from accordion.pipeline.request import RequestState
+from accordion.pipeline.request import PreparedRequest
 from accordion.pipeline.tool_loop import ToolLoop
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.protocols.openai_chat.tools import ChatArtifactTool
@@ -36,8 +37,11 @@ class Reply:
 async def told(body: bytes) -> bytes:
     nobody = cast(Any, None)
     house = ToolLoop({"chat": ChatArtifactTool()}, nobody, nobody, nobody, nobody, nobody)
-    gauge = RequestState(nobody, nobody, OpenAIChat(), tool_name="read_artifact")
-    shown = await house.run(Reply(body), gauge, nobody, ExchangeProgress(0.0))
+    request = cast(
+        PreparedRequest,
+        SimpleNamespace(protocol=OpenAIChat(), tool_name="read_artifact", conversation=SimpleNamespace(chain=())),
+    )
+    shown = await house.run(Reply(body), request, nobody, ExchangeProgress(0.0))
     return b"".join([piece async for piece in shown.chunks()])
 
 

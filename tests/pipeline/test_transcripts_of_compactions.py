@@ -15,7 +15,7 @@ from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.config import Settings
 from accordion.model.conversation import Message
 from accordion.model.http import Inbound
-from accordion.pipeline.request import RequestState
+from accordion.pipeline.request import PreparedRequest
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.message_keys import message_key
 from tests.histories import DIALECTS, DialectName
@@ -41,14 +41,15 @@ async def test_every_forwarded_list_is_legal_and_begins_as_the_one_before(
     rooms = OfflinePipeline(Settings(), window)
     try:
         for number, said in enumerate(recorded(path)):
-            before: RequestState | None = None
+            before: PreparedRequest | None = None
             sliced = False
             for size in _sizes(said):
                 body, system, listed = _request(said[:size], name)
                 headers = ((b"content-type", b"application/json"), (b"x-accordion-session", b"recording-%d" % number))
                 inbound = Inbound("POST", PATHS[name], "", headers, body, f"{number}-{size}")
                 gauge = await rooms.process(inbound, rooms.caller)
-                sent = msgspec.json.decode(body if gauge.rewritten_body is None else gauge.rewritten_body)
+                assert isinstance(gauge, PreparedRequest)
+                sent = msgspec.json.decode(gauge.forwarded_body)
                 _legal(SPOKEN[name], sent[FIELD[name]], listed)
                 # What was sliced once because it breaks the hard limit alone stays so in later folds.
                 sliced = sliced or _sliced(gauge)
@@ -106,9 +107,9 @@ def _kept(sent: dict[str, Any], system: str, listed: list[Any], name: DialectNam
         assert _text(entry) in whole
 
 
-def _sliced(gauge: RequestState) -> bool:
+def _sliced(gauge: PreparedRequest) -> bool:
     """Whether the fold in force had to slice what is protected."""
-    made = gauge.history.compaction if gauge.history is not None else None
+    made = gauge.history.compaction
     return made is not None and any(step.compactor == "last_resort" for step in made.steps)
 
 
@@ -119,9 +120,9 @@ def _text(entry: dict[str, Any]) -> str:
     return json.dumps(content or "")[1:-1]
 
 
-def _continues(before: RequestState | None, now: RequestState) -> None:
+def _continues(before: PreparedRequest | None, now: PreparedRequest) -> None:
     """Between folds the list of a request begins with the whole of the one before, byte for byte."""
-    if before is None or before.compaction_id != now.compaction_id or before.history is None or now.history is None:
+    if before is None or before.compaction_id != now.compaction_id:
         return
     old, new = before.history.conversation.messages, now.history.conversation.messages
     assert [message.wire for message in old] == [message.wire for message in new[: len(old)]]

@@ -19,7 +19,7 @@ from accordion.model.conversation import Conversation, Message
 from accordion.model.errors import AccordionError, Unreadable
 from accordion.model.http import Inbound
 from accordion.model.ports import Route, UpstreamRequest
-from accordion.pipeline.request import RequestState
+from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest, SendableRequest
 from accordion.providers.http.headers import end_to_end
 from accordion.sessions.client_metadata import ClientMetadata, read_client_metadata
 from accordion.sessions.tenants import Caller
@@ -128,13 +128,15 @@ async def explain(inbound: Inbound, pipeline: OfflinePipeline, *, full: bool = F
     """
     body = inbound.body if isinstance(inbound.body, bytes) else b""
     caller, caller_report = _identify(inbound, pipeline)
-    request = await pipeline.measurer.measure(inbound, inbound.fields, caller)
-    result = await pipeline.compact(inbound, request)
-    if request.decision.action == "complete":
-        # The provider stores the history, and there is no record of it here.
-        request = result
+    request = await pipeline.forward.read(inbound, caller)
+    if isinstance(request, PassthroughRequest):
+        return _describe_unread(inbound, body, request, pipeline, caller_report, full=full)
+    result = await pipeline.forward.prepare(request)
     is_unsent = result.decision.action in ("refuse", "resend")
     refused = caller_report.refused or (result.decision.reason if result.decision.action == "refuse" else "")
+    if request.decision.action == "reconstruct":
+        # The provider stores the history, and there is no record of it here, so the request passes unchanged.
+        request = result
     return Explanation(
         path=inbound.path,
         bytes=len(body),
@@ -145,11 +147,34 @@ async def explain(inbound: Inbound, pipeline: OfflinePipeline, *, full: bool = F
         changed=ChangeReport("nothing is sent", refused=result.decision.reason)
         if is_unsent
         else _describe_changes(inbound, result, pipeline),
-        understood=_describe_content(inbound, request),
+        understood=_describe_content(request),
         counted=_describe_size(request, pipeline),
         sitting=await describe_agent(request, dict(inbound.fields), pipeline),
         folding=await report_compaction(request, result, pipeline, caller, full),
-        unread=_why_unread(inbound, body, request, pipeline, caller),
+    )
+
+
+def _describe_unread(
+    inbound: Inbound,
+    body: bytes,
+    request: PassthroughRequest,
+    pipeline: OfflinePipeline,
+    caller_report: CallerReport,
+    *,
+    full: bool,
+) -> Explanation:
+    """Explains a request whose body is not parsed."""
+    forwarded = request.decoded_body.decode(errors="replace") if full else ""
+    return Explanation(
+        path=inbound.path,
+        bytes=len(body),
+        asked=caller_report,
+        going=_describe_route(inbound, request.route, pipeline),
+        action="refuse" if caller_report.refused else "pass",
+        reason=caller_report.refused or "not read",
+        changed=_describe_changes(inbound, request, pipeline),
+        folding=CompactionReport("none", "it was not parsed", body=forwarded),
+        unread=_why_unread(inbound, body, request, pipeline),
     )
 
 
@@ -161,10 +186,8 @@ def _identify(inbound: Inbound, pipeline: OfflinePipeline) -> tuple[Caller, Call
     return caller, CallerReport(caller.tenant, caller.has_proxy_key, bool(caller.credential))
 
 
-def _describe_content(inbound: Inbound, request: RequestState) -> ContentReport | None:
-    if request.session_match is None:
-        return None
-    conversation = request.session_match.conversation
+def _describe_content(request: MeasuredRequest) -> ContentReport:
+    conversation = request.conversation
     roles: dict[str, Counter[str]] = {}
     for message in conversation.messages:
         counts = roles.setdefault(message.role, Counter())
@@ -182,15 +205,13 @@ def _describe_content(inbound: Inbound, request: RequestState) -> ContentReport 
         max_output=conversation.max_output,
         previous=conversation.previous,
         fields=tuple(conversation.envelope),
-        marks=read_client_metadata(inbound.fields, conversation.envelope),
+        marks=read_client_metadata(request.inbound.fields, conversation.envelope),
         session=request.session_match.session.id,
     )
 
 
-def _describe_size(request: RequestState, pipeline: OfflinePipeline) -> SizeReport | None:
-    if request.session_match is None or request.window is None or request.limits is None:
-        return None
-    conversation, utilization = request.session_match.conversation, request.utilization
+def _describe_size(request: MeasuredRequest, pipeline: OfflinePipeline) -> SizeReport:
+    conversation, utilization = request.conversation, request.utilization
     lead = count_entries(request.decoded_body, request.protocol.messages_field) - len(conversation.messages)
     model, skipped = request.actual_model, find_skipped_messages(conversation.messages)
     large = [
@@ -217,23 +238,24 @@ def _describe_size(request: RequestState, pipeline: OfflinePipeline) -> SizeRepo
 
 
 def _count_tokens(pipeline: OfflinePipeline, message: Message, conversation: Conversation, model: str) -> int:
-    return pipeline.measurer.token_meter.count_message(message, conversation, model).tokens
+    return pipeline.token_meter.count_message(message, conversation, model).tokens
 
 
 def _describe_route(inbound: Inbound, route: Route, pipeline: OfflinePipeline) -> RouteReport:
     if route.family == "litellm":
         return RouteReport(route.name, route.family, f"{route.model}, translated by LiteLLM")
-    return RouteReport(route.name, route.family, pipeline.measurer.router.url(route, inbound.target))
+    return RouteReport(route.name, route.family, pipeline.forward.receiver.router.url(route, inbound.target))
 
 
-def _describe_changes(inbound: Inbound, request: RequestState, pipeline: OfflinePipeline) -> ChangeReport:
+def _describe_changes(inbound: Inbound, request: SendableRequest, pipeline: OfflinePipeline) -> ChangeReport:
     """Compares the client's request with the one that pipeline/forward.py would send."""
     if request.route.family == "litellm":
         removed = tuple(sorted({name.decode("latin-1") for name, _ in inbound.headers}))
-        compacted = "compacted, then " if request.rewritten_body is not None else ""
+        is_compacted = isinstance(request, PreparedRequest) and request.rewritten_body is not None
+        compacted = "compacted, then " if is_compacted else ""
         return ChangeReport(f"{compacted}translated by LiteLLM for {request.route.model}", headers_removed=removed)
     try:
-        upstream_request = pipeline.forward.sender.build_upstream_request(inbound, request)
+        upstream_request = pipeline.forward.sender.build_upstream_request(request)
     except AccordionError as error:
         return ChangeReport("nothing is sent", refused=f"{error.status}: {error.message}")
     received, sent = dict(inbound.headers), dict(end_to_end(upstream_request.headers))
@@ -244,16 +266,17 @@ def _describe_changes(inbound: Inbound, request: RequestState, pipeline: Offline
     )
 
 
-def _body_change(inbound: Inbound, request: RequestState, upstream_request: UpstreamRequest) -> str:
+def _body_change(inbound: Inbound, request: SendableRequest, upstream_request: UpstreamRequest) -> str:
     if upstream_request.body == inbound.body:
         return ChangeReport().body
-    changes = []
-    if request.rewritten_body is not None:
-        changes.append("the message list is compacted")
-    if request.tool_name and request.rewritten_body is not None:
-        changes.append(f"the tool {request.tool_name} is added as the last one")
+    changes, model = [], ""
+    if isinstance(request, PreparedRequest):
+        model = request.conversation.model
+        if request.rewritten_body is not None:
+            changes.append("the message list is compacted")
+        if request.tool_name and request.rewritten_body is not None:
+            changes.append(f"the tool {request.tool_name} is added as the last one")
     if request.route.model is not None:
-        model = request.session_match.conversation.model if request.session_match else ""
         changes.append(f"the model name {model!r} becomes {request.route.model!r}")
     visible = request.visible_request
     if visible is not None and visible.is_changed:
@@ -269,15 +292,14 @@ def _body_change(inbound: Inbound, request: RequestState, upstream_request: Upst
     return "; ".join([*changes, "everything else is unchanged"])
 
 
-def _why_unread(inbound: Inbound, body: bytes, request: RequestState, pipeline: OfflinePipeline, caller: Caller) -> str:
-    if request.session_match is not None:
-        return ""
-    if inbound.path not in pipeline.measurer.protocols:
+def _why_unread(inbound: Inbound, body: bytes, request: PassthroughRequest, pipeline: OfflinePipeline) -> str:
+    receiver = pipeline.forward.receiver
+    if inbound.path not in receiver.protocols:
         return f"Accordion forwards {inbound.path} without parsing it"
     if b"content-encoding" in inbound.fields:
         return "its content-encoding cannot be decoded, or the decoded body cannot be parsed"
     try:
-        pipeline.measurer.request_reader.read(request.protocol, body, caller.tenant_key)
+        receiver.request_reader.read(request.protocol, body, request.caller.tenant_key)
     except Unreadable as error:
         return error.message
     return "it was not parsed"

@@ -16,7 +16,7 @@ from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.delegation.tree import tenant_id
 from accordion.model.delegation import TOP, AgentPosition, Evidence, display_name
 from accordion.model.values import replace
-from accordion.pipeline.request import RequestState
+from accordion.pipeline.request import MeasuredRequest, PassthroughRequest
 from accordion.pipeline.visibility import metadata_with_scope
 from accordion.sessions.client_metadata import ClientMetadata, read_client_metadata
 
@@ -57,7 +57,7 @@ class AgentDescription:
 
 
 async def describe_agent(
-    request: RequestState, fields: dict[bytes, bytes], pipeline: OfflinePipeline
+    request: MeasuredRequest | PassthroughRequest, fields: dict[bytes, bytes], pipeline: OfflinePipeline
 ) -> AgentDescription | None:
     """Describes the agent of a measured request; None if the body was not parsed."""
     visible = request.visible_request
@@ -85,14 +85,18 @@ async def describe_agent(
 
 
 async def _stored_position(
-    request: RequestState, metadata: ClientMetadata, position: AgentPosition, pipeline: OfflinePipeline
+    request: MeasuredRequest | PassthroughRequest,
+    metadata: ClientMetadata,
+    position: AgentPosition,
+    pipeline: OfflinePipeline,
 ) -> AgentPosition:
     """Returns the position of an unmarked request, from the proxies' record of the call that started its session."""
-    if pipeline.sessions is None or request.session_match is None:
+    if pipeline.sessions is None or isinstance(request, PassthroughRequest):
         return position
-    tenant, tree = tenant_id(request.caller.tenant_key), pipeline.measurer.visibility.delegation_tracker.delegation_tree
+    tenant = tenant_id(request.caller.tenant_key)
+    tree = pipeline.forward.identifier.visibility.delegation_tracker.delegation_tree
     match = await pipeline.sessions.resolve(
-        request.caller, metadata_with_scope(metadata, position), request.session_match.conversation, "explained"
+        request.caller, metadata_with_scope(metadata, position), request.conversation, "explained"
     )
     node = f"s:{match.session.id}"
     await tree.load(tenant, (node,))

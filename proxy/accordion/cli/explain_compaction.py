@@ -24,7 +24,7 @@ from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation, Message, Part, Text, ToolResult
 from accordion.model.plan import WRITTEN_BY_COMPACTION
 from accordion.model.values import replace
-from accordion.pipeline.request import RequestState
+from accordion.pipeline.request import MeasuredRequest, PreparedRequest
 from accordion.protocols.json_spans import FIELDS
 from accordion.sessions.tenants import Caller
 
@@ -133,18 +133,14 @@ class CompactionReport:
 
 
 async def report_compaction(
-    request: RequestState, result: RequestState, pipeline: OfflinePipeline, caller: Caller, full: bool
+    request: MeasuredRequest, result: PreparedRequest, pipeline: OfflinePipeline, caller: Caller, full: bool
 ) -> CompactionReport:
     """Compares a measured request with the compacted one. `full` adds the whole forwarded body."""
     decision, outcome, tokens = request.decision, result.compaction_outcome, request.utilization.tokens
     refused = result.decision.reason if result.decision.action == "refuse" else ""
     full = full and not refused
-    body = (
-        (result.decoded_body if result.rewritten_body is None else result.rewritten_body).decode(errors="replace")
-        if full
-        else ""
-    )
-    if request.session_match is None or outcome is None:
+    body = result.forwarded_body.decode(errors="replace") if full else ""
+    if outcome is None:
         return CompactionReport("none", _why_not(request), before=tokens, after=tokens, body=body, refused=refused)
     report = CompactionReport(
         state=outcome.state,
@@ -159,31 +155,31 @@ async def report_compaction(
         passes=outcome.passes,
         steps=tuple(StrategyReport(*step) for step in outcome.steps),
         offered=await _describe_tool(request, result, pipeline),
-        live_writer=pipeline.writer(request.session_match.conversation.model),
+        live_writer=pipeline.writer(request.conversation.model),
         body=body,
         refused=refused,
     )
-    if result.history is None or result.history.compaction is None:
+    if result.history.compaction is None:
         return report
-    return await _compare(report, request.session_match.conversation, result, result.history, pipeline, caller)
+    return await _compare(report, request.conversation, result, result.history, pipeline, caller)
 
 
-async def _describe_tool(request: RequestState, result: RequestState, pipeline: OfflinePipeline) -> ToolReport | None:
+async def _describe_tool(
+    request: MeasuredRequest, result: PreparedRequest, pipeline: OfflinePipeline
+) -> ToolReport | None:
     """Returns the proxy's tool in the forwarded request, or in the planned one of a report."""
     if result.compaction_outcome is not None and result.compaction_outcome.state == "observed":
-        measurer = pipeline.measurer
-        tokens = await measurer.count_tool_tokens(request)
-        if not tokens or measurer.insertion_composer is None or request.history is None:
+        composer = pipeline.forward.compaction_step.composer
+        tokens = await composer.count_tool_tokens(request)
+        if not tokens:
             return None
-        conversation = measurer.insertion_composer.offer_tool(request.protocol, request.history.conversation)
+        conversation = composer.insertion_composer.offer_tool(request.protocol, request.history.conversation)
         return ToolReport(tool_name(conversation.tools[-1]), tokens)
     tokens = result.utilization.tools - request.utilization.tools
     return ToolReport(result.tool_name, tokens) if result.tool_name and tokens else None
 
 
-def _why_not(request: RequestState) -> str:
-    if request.session_match is None:
-        return "it was not parsed"
+def _why_not(request: MeasuredRequest) -> str:
     if request.decision.action == "prepare":
         return f"{request.decision.reason}; a summary is being prepared in the background"
     return request.decision.reason
@@ -192,7 +188,7 @@ def _why_not(request: RequestState) -> str:
 async def _compare(
     report: CompactionReport,
     client: Conversation,
-    result: RequestState,
+    result: PreparedRequest,
     compacted: CompactedConversation,
     pipeline: OfflinePipeline,
     caller: Caller,
@@ -202,7 +198,7 @@ async def _compare(
     assert compaction is not None  # noqa: S101  # checked by the caller
 
     def count(message: Message) -> int:
-        return pipeline.measurer.token_meter.count_message(message, client, result.actual_model).tokens
+        return pipeline.token_meter.count_message(message, client, result.actual_model).tokens
 
     blocks = _blocks(compacted, count)
     sent, lead = result.rewritten_body or b"", len(client.lead)

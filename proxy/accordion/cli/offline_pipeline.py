@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from accordion.accounting.token_meter import TokenMeter
 from accordion.archive.archive import Archive
 from accordion.archive.artifacts import Artifact
 from accordion.cli.stored_delegations import StoredState
@@ -21,8 +22,8 @@ from accordion.model.budget import Window
 from accordion.model.http import Inbound
 from accordion.model.values import replace
 from accordion.pipeline.forward import RequestPipeline
-from accordion.pipeline.measure import Measurer
-from accordion.pipeline.request import RequestState
+from accordion.pipeline.memory_recall import MemoryRecall
+from accordion.pipeline.request import PassthroughRequest, PreparedRequest
 from accordion.sessions.tenants import Caller, Tenants
 
 # The tenant key if the config has none. It is constant, so session ids are, too.
@@ -59,37 +60,50 @@ class OfflinePipeline:
         # No model can be called here.
         summaries = changed(settings.summaries, writer="extractive")
         self._application = Application(changed(settings, server=server, store=store, summaries=summaries), {})
-        measurer = self._application.forward.measurer
-        if window is not None:
-            measurer = replace(measurer, window_table=OneWindow(window))
         self.tenants, self.sessions = (
             self._application.tenants,
             None if stored is None else stored.sessions(self._application.clock),
         )
         if stored is not None:
             self.tenants = stored.tenants(settings)
-            lineage = stored.lineage(settings, self._application.clock, self._application.tasks)
-            measurer = replace(measurer, visibility=replace(measurer.visibility, delegation_tracker=lineage))
-        self.measurer: Measurer = measurer
-        """Identifies sessions and agents, and counts tokens."""
+        self._forward = self._build_pipeline(settings, window, stored)
+
+    def _build_pipeline(self, settings: Settings, window: int | None, stored: StoredState | None) -> RequestPipeline:
+        """Returns the application's pipeline, with the given window and the recorded agents."""
+        forward = self._application.forward
+        measurer, identifier = forward.measurer, forward.identifier
+        # No model writes summaries, and there are no memories to recall.
+        sources = [source for source in forward.compaction_step.recall_sources if not isinstance(source, MemoryRecall)]
+        step = replace(forward.compaction_step, summary_callers=lambda _request: None, recall_sources=sources)
+        if window is not None:
+            measurer = replace(measurer, window_table=OneWindow(window))
+            step = replace(step, window_table=OneWindow(window))
+        if stored is not None:
+            tracker = stored.lineage(settings, self._application.clock, self._application.tasks)
+            visibility = replace(measurer.visibility, delegation_tracker=tracker)
+            measurer = replace(measurer, visibility=visibility)
+            identifier = replace(identifier, visibility=visibility)
+            step = replace(step, visibility=visibility)
+        reconstruction = replace(forward.history_reconstruction, identifier=identifier, measurer=measurer)
+        return replace(
+            forward,
+            identifier=identifier,
+            measurer=measurer,
+            compaction_step=step,
+            history_reconstruction=reconstruction,
+        )
 
     def writer(self, model: str) -> str:
         """Returns the configured summary writer for `model`; offline, the extractive writer replaces it."""
         return self._settings.compaction.writer_of(model) or self._settings.summaries.writer
 
-    async def process(self, inbound: Inbound, caller: Caller) -> RequestState:
-        """Parses, measures and compacts a request as a running proxy would before it sends it.
+    async def process(self, inbound: Inbound, caller: Caller) -> PreparedRequest | PassthroughRequest:
+        """Reads, measures and compacts a request as a running proxy would before it sends it.
 
         The decision of the result is `refuse` if the request cannot fit the window.
         """
-        return await self.compact(inbound, await self.measurer.measure(inbound, inbound.fields, caller))
-
-    async def compact(self, inbound: Inbound, request: RequestState) -> RequestState:
-        """Compacts a measured request if its decision says so."""
-        # There are no memories to recall.
-        step = replace(self._application.forward.compaction_step, measurer=self.measurer, memory_recall=None)
-        history = self._application.forward.history_reconstruction
-        return await history.compact(step, inbound, request, lambda _request: None)
+        request = await self.forward.read(inbound, caller)
+        return request if isinstance(request, PassthroughRequest) else await self.forward.prepare(request)
 
     async def artifacts(self, ids: Sequence[str], caller: Caller) -> list[Artifact]:
         """Loads artifacts by id, in the order of `ids`; missing ones are left out."""
@@ -102,8 +116,13 @@ class OfflinePipeline:
 
     @property
     def forward(self) -> RequestPipeline:
-        """The request pipeline, which is not used to send."""
-        return self._application.forward
+        """The request pipeline: its steps before sending."""
+        return self._forward
+
+    @property
+    def token_meter(self) -> TokenMeter:
+        """The counter of tokens."""
+        return self.forward.measurer.composer.token_meter
 
     @property
     def caller(self) -> Caller:

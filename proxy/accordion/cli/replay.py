@@ -8,22 +8,21 @@ from dataclasses import dataclass
 
 import msgspec
 
+from accordion.accounting.token_meter import TokenMeter
 from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.cli.transcripts import AgentRequest, TranscriptFile, requests
 from accordion.model.budget import Decision, TokenLimits, Utilization, Window
 from accordion.model.conversation import Conversation
 from accordion.model.http import Inbound
-from accordion.pipeline.calibration import learn_from_response
-from accordion.pipeline.measure import Measurer
-from accordion.pipeline.request import RequestState
-from accordion.sessions.sessions import SessionMatch
+from accordion.pipeline.request import MeasuredRequest, PassthroughRequest
 
 PATH = "/v1/chat/completions"
 HEADERS = ((b"content-type", b"application/json"),)
+_UNMEASURED, UNREAD = Utilization(0), Decision("pass", "not read")
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredRequest:
+class ReplayMeasurement:
     """A measured request. Counts are in tokens; `number` counts requests and `turn` turns from 1.
 
     `window` and `limits` are None if the body could not be parsed (it would be forwarded all the same). `new` are the
@@ -55,7 +54,7 @@ class MeasuredRequest:
 
 async def replay(
     transcript: TranscriptFile, pipeline: OfflinePipeline, *, model: str | None = None, learn: bool = False
-) -> AsyncIterator[MeasuredRequest]:
+) -> AsyncIterator[ReplayMeasurement]:
     """Measures every request of a transcript in order.
 
     With `learn`, the calibration learns from a request's reported usage before the next one, as in a running proxy.
@@ -63,29 +62,30 @@ async def replay(
     caller, previous, last, turn = pipeline.caller, None, 0, 0
     for number, request in enumerate(requests(transcript, model), 1):
         inbound = Inbound("POST", PATH, "", HEADERS, request.body, f"replay-{number}")
-        state = await pipeline.measurer.measure(inbound, inbound.fields, caller)
-        conversation = state.session_match.conversation if state.session_match else None
+        read = await pipeline.forward.read(inbound, caller)
+        state = None if isinstance(read, PassthroughRequest) else read
+        conversation = state.conversation if state else None
         starts = conversation is not None and conversation.starts_turn
         turn += starts or not turn
-        yield MeasuredRequest(
+        yield ReplayMeasurement(
             number=number,
             turn=turn,
             starts_turn=starts,
             messages=request.index,
             model=conversation.model if conversation else "",
-            utilization=state.utilization,
-            counted=state.uncorrected_tokens,
-            new=state.utilization.tokens - last,
-            unchanged=unchanged_share(pipeline.measurer, state, previous, conversation),
-            decision=state.decision,
-            session=state.session_match.session.id if state.session_match else "",
-            window=state.window,
-            limits=state.limits,
+            utilization=state.utilization if state else _UNMEASURED,
+            counted=state.uncorrected_tokens if state else 0,
+            new=(state.utilization.tokens if state else 0) - last,
+            unchanged=unchanged_share(pipeline.token_meter, state, previous) if state else 0.0,
+            decision=state.decision if state else UNREAD,
+            session=state.session_match.session.id if state else "",
+            window=state.window if state else None,
+            limits=state.limits if state else None,
             reported=_reported_input(request),
         )
-        previous, last = conversation, state.utilization.tokens
-        if learn and state.session_match is not None:
-            _learn(pipeline.measurer, state, state.session_match, request)
+        previous, last = conversation, state.utilization.tokens if state else 0
+        if learn and state is not None:
+            _learn(pipeline, state, request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Accuracy:
     later: ErrorSpread
 
 
-def measure_accuracy(name: str, rows: Iterable[MeasuredRequest]) -> Accuracy:
+def measure_accuracy(name: str, rows: Iterable[ReplayMeasurement]) -> Accuracy:
     """Computes the errors of all requests with reported usage. `name` labels them."""
     reported = [row for row in rows if row.reported and row.limits]
     return Accuracy(
@@ -127,7 +127,7 @@ def measure_accuracy(name: str, rows: Iterable[MeasuredRequest]) -> Accuracy:
     )
 
 
-def cacheable_share(rows: Sequence[MeasuredRequest]) -> float:
+def cacheable_share(rows: Sequence[ReplayMeasurement]) -> float:
     """Returns the share of the input that repeats the beginning of the previous request."""
     total = sum(row.tokens for row in rows)
     return sum(row.tokens * row.unchanged for row in rows) / total if total else 0.0
@@ -141,25 +141,25 @@ def _reported_input(request: AgentRequest) -> int:
     return int(request.usage["prompt_tokens"]) if request.usage else 0
 
 
-def unchanged_share(
-    measurer: Measurer, state: RequestState, previous: Conversation | None, now: Conversation | None
-) -> float:
+def unchanged_share(token_meter: TokenMeter, state: MeasuredRequest, previous: Conversation | None) -> float:
     """Returns the share of an unmodified request that repeats the beginning of the previous one."""
-    if previous is None or now is None or not state.uncorrected_tokens or previous.overhead_key != now.overhead_key:
+    now = state.conversation
+    if previous is None or not state.uncorrected_tokens or previous.overhead_key != now.overhead_key:
         return 0.0
     common = min(len(previous.chain), len(now.chain))
     while common and previous.chain[common - 1] != now.chain[common - 1]:
         common -= 1
-    return 1.0 - measurer.token_meter.count_after(now, common - 1, state.actual_model).tokens / state.uncorrected_tokens
+    return 1.0 - token_meter.count_after(now, common - 1, state.actual_model).tokens / state.uncorrected_tokens
 
 
-def _learn(measurer: Measurer, state: RequestState, match: SessionMatch, request: AgentRequest) -> None:
-    """Does what pipeline/forward.py does at the end of a response, with a response that has the recorded usage."""
+def _learn(pipeline: OfflinePipeline, state: MeasuredRequest, request: AgentRequest) -> None:
+    """Does what pipeline/record.py does at the end of a response, with a response that has the recorded usage."""
     if not request.usage:
         return
     observer = state.protocol.observer(stream=False)
     observer.feed(msgspec.json.encode({"object": "chat.completion", "choices": [], "usage": request.usage}))
     observation = observer.observation()
-    session = learn_from_response(measurer, state, match, 200, observation)
+    recorder = pipeline.forward.responder.recorder
+    session = recorder.calibrator.learn(state, 200, observation)
     input_tokens = observation.usage.input if observation.usage else 0
-    measurer.sessions.record_response(match, session, input_tokens, state.uncorrected_tokens)
+    recorder.sessions.record_response(state.session_match, session, input_tokens, state.uncorrected_tokens)

@@ -17,7 +17,7 @@ from rich.text import Text
 from accordion.cli import compaction_tables, replay_tables
 from accordion.cli.compaction_tables import CompactedReplay
 from accordion.cli.offline_pipeline import OfflinePipeline
-from accordion.cli.replay import Accuracy, MeasuredRequest, measure_accuracy, replay
+from accordion.cli.replay import Accuracy, ReplayMeasurement, measure_accuracy, replay
 from accordion.cli.replay_compaction import CompactedRequest, ReplayTotals, RequestSize, add_up, replay_with_compaction
 from accordion.cli.replay_tables import MeasuredConversation
 from accordion.cli.transcripts import MalformedTranscript, RecordedTranscript, TranscriptSource, count_requests
@@ -145,7 +145,7 @@ async def _replay_one(
             if options.as_json:
                 _write(compacted_json(recorded, one))
         return CompactedReplay(recorded.file, recorded.line, recorded.name, tuple(compacted_requests))
-    rows: list[MeasuredRequest] = []
+    rows: list[ReplayMeasurement] = []
     async for row in replay(recorded.transcript, pipeline, model=options.model, learn=options.against_usage):
         rows.append(row)
         bar.advance(source, row.number / expected)
@@ -194,7 +194,7 @@ def _accuracy(name: str, replayed: Iterable[MeasuredConversation]) -> Accuracy:
 # -- JSON -----------------------------------------------------------------------------------------------------------
 
 
-def measured_json(recorded: RecordedTranscript, row: MeasuredRequest, *, usage: bool) -> dict[str, Any]:
+def measured_json(recorded: RecordedTranscript, row: ReplayMeasurement, *, usage: bool) -> dict[str, Any]:
     """Returns a measured request; with `usage`, also the plain count and the provider's."""
     fields = _request_json(recorded, row) | {
         "messages": row.messages,
@@ -233,7 +233,7 @@ def totals_json(totals: ReplayTotals) -> dict[str, Any]:
     return {"totals": fields | {"saved": totals.came - totals.sent, "cost": round(totals.cost, 4)}}
 
 
-def _request_json(recorded: RecordedTranscript, row: MeasuredRequest | CompactedRequest) -> dict[str, Any]:
+def _request_json(recorded: RecordedTranscript, row: ReplayMeasurement | CompactedRequest) -> dict[str, Any]:
     return {
         "file": recorded.file,
         "line": recorded.line,

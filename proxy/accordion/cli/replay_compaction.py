@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from accordion.cli.offline_pipeline import OfflinePipeline
-from accordion.cli.replay import HEADERS, PATH, unchanged_share
+from accordion.cli.replay import HEADERS, PATH, UNREAD, unchanged_share
 from accordion.cli.transcripts import RecordedTranscript, requests
 from accordion.model.budget import Decision, TokenLimits, Utilization, Window
 from accordion.model.compaction import without_compaction
@@ -18,7 +18,7 @@ from accordion.model.conversation import Conversation
 from accordion.model.http import Inbound
 from accordion.model.plan import WRITTEN_BY_COMPACTION
 from accordion.model.records import CompactionOutcome
-from accordion.pipeline.request import RequestState
+from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest
 from accordion.protocols.json_spans import FIELDS
 
 CACHED = 0.1
@@ -137,23 +137,22 @@ async def replay_with_compaction(
 
     Each conversation gets a session label, as from a client, since conversations may begin alike.
     """
-    measurer, turn = pipeline.measurer, 0
+    turn = 0
     last: _ForwardedBody | None = None
     before: Conversation | None = None
     offered = False
     headers = (*HEADERS, (b"x-accordion-session", _label(recorded)))
     for number, request in enumerate(requests(recorded.transcript, model), 1):
         inbound = Inbound("POST", PATH, "", headers, request.body, f"replay-{number}")
-        state = await measurer.measure(inbound, inbound.fields, pipeline.caller)
-        place = state.session_match
-        turn += (place is not None and place.conversation.starts_turn) or not turn
-        if place is None:
+        measured = await pipeline.forward.read(inbound, pipeline.caller)
+        turn += (isinstance(measured, MeasuredRequest) and measured.conversation.starts_turn) or not turn
+        if isinstance(measured, PassthroughRequest):
             last, before = None, None
-            yield CompactedRequest(number, turn, False, "", "", RequestSize(), RequestSize(), state.decision)
+            yield CompactedRequest(number, turn, False, "", "", RequestSize(), RequestSize(), UNREAD)
             continue
-        came = await _original_size(pipeline, state, place.conversation, before, request.index)
-        before, sent, grown, tool, brought = place.conversation, RequestSize(), None, 0, 0
-        state = await pipeline.compact(inbound, state)
+        came = await _original_size(pipeline, measured, before, request.index)
+        before, sent, grown, tool, brought = measured.conversation, RequestSize(), None, 0, 0
+        state = await pipeline.forward.prepare(measured)
         refused = state.decision.reason if state.decision.action == "refuse" else ""
         if not refused:
             now = _read_forwarded(state)
@@ -163,25 +162,20 @@ async def replay_with_compaction(
             tool = sent.used.tools - came.used.tools if state.tool_name else 0
             brought, offered = 0 if offered else tool, offered or bool(state.tool_name)
         yield CompactedRequest(
-            number, turn, before.starts_turn, before.model, place.session.id, came, sent,
+            number, turn, before.starts_turn, before.model, state.session_match.session.id, came, sent,
             state.decision, state.compaction_outcome, state.window, state.limits, refused, grown,
             "" if refused else state.tool_name, tool, brought,
         )  # fmt: skip
 
 
 async def _original_size(
-    pipeline: OfflinePipeline,
-    state: RequestState,
-    conversation: Conversation,
-    before: Conversation | None,
-    messages: int,
+    pipeline: OfflinePipeline, request: MeasuredRequest, before: Conversation | None, messages: int
 ) -> RequestSize:
     """Returns the size of the whole list without any compaction."""
-    whole = await pipeline.measurer.recompose(state, without_compaction(conversation))
-    tokens = whole.utilization.tokens
-    return RequestSize(
-        whole.utilization, messages, round(unchanged_share(pipeline.measurer, whole, before, conversation) * tokens)
-    )
+    composer = pipeline.forward.measurer.composer
+    whole = await composer.compose(request, without_compaction(request.conversation))
+    unchanged = unchanged_share(pipeline.token_meter, whole, before)
+    return RequestSize(whole.utilization, messages, round(unchanged * whole.utilization.tokens))
 
 
 def _label(recorded: RecordedTranscript) -> bytes:
@@ -189,27 +183,22 @@ def _label(recorded: RecordedTranscript) -> bytes:
     return b"replay-" + hashlib.sha256(place).hexdigest()[:24].encode()
 
 
-def _read_forwarded(state: RequestState) -> _ForwardedBody:
-    fields = {
-        name: bytes(raw)
-        for name, raw in FIELDS.decode(
-            state.decoded_body if state.rewritten_body is None else state.rewritten_body
-        ).items()
-    }
+def _read_forwarded(state: PreparedRequest) -> _ForwardedBody:
+    fields = {name: bytes(raw) for name, raw in FIELDS.decode(state.forwarded_body).items()}
     listed = fields.pop(state.protocol.messages_field)
     return _ForwardedBody(fields, listed, tuple(bytes(raw) for raw in _LIST.decode(listed)))
 
 
-def _count_cached(pipeline: OfflinePipeline, state: RequestState, shared: int, entries: int) -> int:
+def _count_cached(pipeline: OfflinePipeline, state: PreparedRequest, shared: int, entries: int) -> int:
     """Returns the tokens of the first `shared` entries, with everything before the list."""
-    compacted = state.history_with_insertions or state.history
-    if compacted is None or not state.uncorrected_tokens or shared < len(compacted.conversation.lead):
+    compacted = state.forwarded_history
+    if not state.uncorrected_tokens or shared < len(compacted.conversation.lead):
         return 0
     conversation, first = compacted.conversation, shared - len(compacted.conversation.lead)
     if WRITTEN_BY_COMPACTION in compacted.origins and first >= compacted.origins.index(WRITTEN_BY_COMPACTION):
         # A block that was merged into the next message is no entry of its own.
         first += len(conversation.messages) + len(conversation.lead) - entries
-    behind = pipeline.measurer.token_meter.count_after(conversation, first - 1, state.actual_model).tokens
+    behind = pipeline.token_meter.count_after(conversation, first - 1, state.actual_model).tokens
     return round((1.0 - behind / state.uncorrected_tokens) * state.utilization.tokens)
 
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from accordion.cli.plot import plot, plot_levels, sparkline, style_of
-from accordion.cli.replay import Accuracy, MeasuredRequest, cacheable_share
+from accordion.cli.replay import Accuracy, ReplayMeasurement, cacheable_share
 from accordion.model.budget import TokenLimits, Window
 
 ROWS = 20
@@ -53,11 +53,11 @@ class ReplayedConversation(Generic[R]):
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredConversation(ReplayedConversation[MeasuredRequest]):
+class MeasuredConversation(ReplayedConversation[ReplayMeasurement]):
     """A conversation with measured requests."""
 
     @property
-    def peak(self) -> MeasuredRequest | None:
+    def peak(self) -> ReplayMeasurement | None:
         """The request with the fullest window."""
         return max(self.read, key=lambda row: row.utilization.ratio, default=None)
 
@@ -184,11 +184,11 @@ def _limit_figures(limits: TokenLimits) -> list[tuple[str, int]]:
     ]
 
 
-def _count_over(rows: Sequence[MeasuredRequest], name: str) -> int:
+def _count_over(rows: Sequence[ReplayMeasurement], name: str) -> int:
     return sum(row.utilization.occupied_tokens >= dict(_limit_figures(row.limits))[name] for row in rows if row.limits)
 
 
-def _table(rows: Sequence[MeasuredRequest], *, every: bool) -> Table:
+def _table(rows: Sequence[ReplayMeasurement], *, every: bool) -> Table:
     selected = rows if every else _select_rows(rows)
     names = ("#", "turn", "messages", "tokens", "new", "used", "kind", "decision")
     return grid(names, ("kind", "decision"), [_cells(row) for row in selected], len(rows))
@@ -209,7 +209,7 @@ def grid(names: Sequence[str], words: Sequence[str], cells: Sequence[Sequence[st
     return table
 
 
-def _cells(row: MeasuredRequest) -> tuple[str | Text, ...]:
+def _cells(row: ReplayMeasurement) -> tuple[str | Text, ...]:
     if row.limits is None:
         return (str(row.number), str(row.turn), str(row.messages), "", "", "", "", "pass, not parsed")
     style = style_of(row.utilization.ratio, plot_levels(row.limits))
@@ -225,13 +225,13 @@ def _cells(row: MeasuredRequest) -> tuple[str | Text, ...]:
     )
 
 
-def _shorten_decision(row: MeasuredRequest) -> str:
+def _shorten_decision(row: ReplayMeasurement) -> str:
     """Returns the decision without the figures of the other columns."""
     reason = row.decision.reason.rpartition(" of the window, ")[2]
     return f"{row.decision.action}, " + _LIMIT.sub(r"\1", reason)
 
 
-def _select_rows(rows: Sequence[MeasuredRequest]) -> Sequence[MeasuredRequest]:
+def _select_rows(rows: Sequence[ReplayMeasurement]) -> Sequence[ReplayMeasurement]:
     """Selects about ROWS requests: the first, the last, the fullest, the first over each limit, the starts of turns if
     they are few, and others evenly."""
     if len(rows) <= ROWS + ROWS // 4:

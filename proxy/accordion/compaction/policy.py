@@ -228,11 +228,11 @@ def _decide_kept_by_provider(inputs: _DecisionInput) -> Decision:
     options, due = inputs.options, _decide_due(inputs)
     if options.is_reconstructable and options.provider_list_differs and not options.is_client_compaction:
         return Decision(
-            "complete",
+            "reconstruct",
             f"{inputs.share_text}; a part of the history that the provider keeps was compacted or extended",
         )
     if options.is_reconstructable and due.action in ("compact", "prepare"):
-        return Decision("complete", due.reason, kind=due.kind)
+        return Decision("reconstruct", due.reason, kind=due.kind)
     return Decision("pass", f"{inputs.share_text}; the provider keeps the history, so it passes unchanged")
 
 

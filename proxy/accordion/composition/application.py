@@ -31,6 +31,7 @@ from accordion.composition.archive_builder import ArchiveServices
 from accordion.composition.cache_shares import divide_cache
 from accordion.composition.compaction_builder import CompactionBuilder
 from accordion.composition.memory_builder import MemoryBuilder, note_tenant
+from accordion.composition.pipeline_builder import build_pipelines
 from accordion.composition.spool_builder import build_spool, is_needed_away, is_server, owns_former
 from accordion.composition.store_identity import StoreIdentity
 from accordion.composition.tables import (
@@ -53,18 +54,28 @@ from accordion.http.exchange_log import CompactionLogger, FailureLogger
 from accordion.http.metrics import Metrics
 from accordion.http.proxy_app import ProxyApp, new_id
 from accordion.http.websocket_relay import WebSocketRelay
+from accordion.insertions.recall_source import RecallSource
 from accordion.model.budget import TokenLimits as BudgetLimits
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Observer
+from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
-from accordion.pipeline.forward import RequestPipeline
-from accordion.pipeline.history_reconstruction import HistoryReconstruction
+from accordion.pipeline.compose import RequestComposer
+from accordion.pipeline.features import (
+    ExchangeFeature,
+    HiddenResultArchiving,
+    MemoryCapturing,
+    NamedItemRecording,
+    TranscriptRecording,
+)
+from accordion.pipeline.identify import Identifier
 from accordion.pipeline.measure import Measurer
 from accordion.pipeline.queries import Queries
-from accordion.pipeline.response_retrieval import ResponseRetrieval
+from accordion.pipeline.receive import Receiver
 from accordion.pipeline.send import DeploymentPauses, Sender
 from accordion.pipeline.session_limits import ROUND_SECONDS as SESSION_ROUNDS
 from accordion.pipeline.session_limits import SessionSizeLimit
+from accordion.pipeline.visibility import Visibility
 from accordion.protocols.body_reader import BodyReader
 from accordion.providers.http.client import HttpUpstream
 from accordion.providers.http.routes import RouteTable
@@ -188,58 +199,64 @@ class Application:
             loopback=is_loopback(settings.server.host),
         )
         router, windows = routes(settings), build_windows(settings, self._limits, log_unknown_window)
-        measurer = Measurer(
+        receiver = Receiver(
             protocols=self.dialects,
             token_count_protocols=token_counting_paths(self.dialects),
             openai=self.dialects["/v1/chat/completions"],
             anthropic=self.dialects["/v1/messages"],
             request_reader=self._reader,
-            sessions=self._sessions,
-            visibility=self._visibility_builder.visibility(settings),
-            token_meter=self._meter,
-            calibrations=self._calibrations,
-            window_table=windows,
-            compactions=self._compaction_builder.compactions,
-            session_overrides=self._compaction_builder.session_overrides,
-            compaction_rules=rules_by_model(settings),
             base_models=base_models(settings),
             router=router,
             tasks=self.tasks,
             max_body=settings.server.max_body_bytes,
-            insertion_composer=self._compaction_builder.insertion_composer(settings),
-            memory_mentions=self.memory_builder.memory_mentions(settings),
+        )
+        visibility = self._visibility_builder.visibility(settings)
+        memory_mentions = self.memory_builder.memory_mentions(settings)
+        composer = RequestComposer(
+            self._compaction_builder.insertion_composer(settings), self._meter, self._calibrations, self.tasks
+        )
+        measurer = Measurer(
+            composer=composer,
+            sessions=self._sessions,
+            visibility=visibility,
+            window_table=windows,
+            compactions=self._compaction_builder.compactions,
+            session_overrides=self._compaction_builder.session_overrides,
+            compaction_rules=rules_by_model(settings),
+            memory_mentions=memory_mentions,
         )
         sender = Sender(self.tenants, router, self._upstream, self._translator, self._deployment_pauses)
         self._compactors = self._compaction_builder.compactors(
             settings, partial(self._summarizer, settings, router, windows)
         )
-        compaction_step = CompactionStep(
-            measurer,
-            self._compactors,
-            self._compaction_builder.request_renderer,
-            self._compaction_builder.session_overrides,
-            self._compaction_builder.named_items,
-            self._compaction_builder.artifact_recall(settings),
-            self.memory_builder.session_import(settings, self._compaction_builder.insertion_store),
-            self.memory_builder.memory_recall(settings, self._compaction_builder.insertion_store),
-        )
-        tool_loop = self._compaction_builder.tool_loop(settings, measurer.visibility.shared_artifacts)
-        response_retrieval = ResponseRetrieval(measurer.sessions, self._compaction_builder.insertion_store)
-        self.forward = RequestPipeline(
-            self.tenants,
-            measurer,
-            compaction_step,
-            sender,
-            self._ledger,
-            self.clock,
-            self._archive.erasures,
-            self._compaction_builder.named_items,
-            HistoryReconstruction(self._compaction_builder.response_links),
-            self._compaction_builder.response_history(self._sessions),
-            tool_loop,
-            response_retrieval,
-            self.memory_builder.memory_capture(settings),
-            settings.server.responses_websocket,
+        self.forward, self.upgrade = build_pipelines(
+            clock=self.clock,
+            tasks=self.tasks,
+            tenants=self.tenants,
+            receiver=receiver,
+            identifier=Identifier(visibility, self._sessions, memory_mentions),
+            measurer=measurer,
+            compaction_step=CompactionStep(
+                composer=composer,
+                visibility=visibility,
+                window_table=windows,
+                compactors=self._compactors,
+                renderer=self._compaction_builder.request_renderer,
+                session_overrides=self._compaction_builder.session_overrides,
+                named_items=self._compaction_builder.named_items,
+                summary_callers=sender.build_summary_caller,
+                recall_sources=self._recall_sources(settings),
+            ),
+            sender=sender,
+            tool_loop=self._compaction_builder.tool_loop(settings, visibility.shared_artifacts),
+            response_history=self._compaction_builder.response_history(self._sessions),
+            response_links=self._compaction_builder.response_links,
+            insertion_store=self._compaction_builder.insertion_store,
+            calibrator=Calibrator(self._sessions, visibility, self._calibrations, windows),
+            ledger=self._ledger,
+            erasures=self._archive.erasures,
+            features=self._features(settings, visibility),
+            relays_model_sockets=settings.server.responses_websocket,
         )
         self.queries = Queries(
             self.store,
@@ -247,13 +264,36 @@ class Application:
             windows,
             thresholds_by_model(settings),
             settings.compaction.mode_of,
-            measurer.visibility.delegation_tracker,
+            visibility.delegation_tracker,
             settings.limits.exchanges_per_session,
             lambda: self.store.has_answered,
             tuple(dict.fromkeys(name for name in router.models if "*" not in name)),
             self.spooled,
         )
         self.settings = settings
+
+    def _recall_sources(self, settings: Settings) -> list[RecallSource]:
+        """Builds the sources of recalled content that are switched on, in the order in which they insert."""
+        insertion_store = self._compaction_builder.insertion_store
+        sources: list[RecallSource | None] = [
+            self.memory_builder.session_import(settings, insertion_store),
+            self._compaction_builder.artifact_recall(settings),
+            self.memory_builder.memory_recall(settings, insertion_store),
+        ]
+        return [source for source in sources if source is not None]
+
+    def _features(self, settings: Settings, visibility: Visibility) -> list[ExchangeFeature]:
+        """Builds the features that act on exchanges and are switched on."""
+        features: list[ExchangeFeature] = [
+            TranscriptRecording(self._archive.transcripts),
+            NamedItemRecording(self._compaction_builder.named_items),
+        ]
+        if visibility.shared_artifacts is not None:
+            features.append(HiddenResultArchiving(visibility.shared_artifacts))
+        memory_capture = self.memory_builder.memory_capture(settings)
+        if memory_capture is not None:
+            features.append(MemoryCapturing(memory_capture))
+        return features
 
     def _limits_of(self, model: str, delegated: bool, window: int) -> BudgetLimits | None:
         """Returns a model's limits by the current settings; None if its requests are never compacted."""
@@ -341,7 +381,7 @@ class Application:
             lambda request, names: open_socket(request, names, timeout=self.settings.timeouts.connect_seconds),
             SocketClosed,
         )
-        return ProxyApp(lambda: self.forward, api.app(), sockets, new_id)
+        return ProxyApp(lambda: self.forward, lambda: self.upgrade, api.app(), sockets, new_id)
 
     def _connect(self, settings: Settings) -> HttpUpstream:
         seconds = settings.timeouts.read_seconds

@@ -24,6 +24,7 @@ from accordion.model.ports import Headers
 from accordion.pipeline.forward import RequestPipeline
 from accordion.pipeline.relay import content_length
 from accordion.pipeline.request import is_anthropic
+from accordion.pipeline.upgrade import UpgradePipeline
 from accordion.protocols.model_name import model_in_target
 
 BARE_QUERY = "accordion.bare_query"
@@ -45,9 +46,15 @@ class ProxyApp:
     """Routes connections: `/v1` is forwarded, the rest goes to `api`. Bodies are limited to `max_body` bytes."""
 
     def __init__(
-        self, pipeline: Callable[[], RequestPipeline], api: ASGIApp, sockets: WebSocketRelay, new_id: Callable[[], str]
+        self,
+        pipeline: Callable[[], RequestPipeline],
+        upgrade: Callable[[], UpgradePipeline],
+        api: ASGIApp,
+        sockets: WebSocketRelay,
+        new_id: Callable[[], str],
     ) -> None:
         self._pipeline = pipeline
+        self._upgrade = upgrade
         self._api = api
         self._sockets = sockets
         self._new_id = new_id
@@ -60,7 +67,7 @@ class ProxyApp:
             if kind == "http" and _below_v1(scope):
                 await self._serve(scope, receive, send)
             elif kind == "websocket" and _below_v1(scope):
-                await self._sockets.serve(self._pipeline(), _inbound(scope, b"", self._new_id()), scope, receive, send)
+                await self._sockets.serve(self._upgrade(), _inbound(scope, b"", self._new_id()), scope, receive, send)
             else:
                 await self._api(scope, receive, send)
         except asyncio.CancelledError:
@@ -69,14 +76,14 @@ class ProxyApp:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         pipeline = self._pipeline()
-        body = _RequestBody(scope["headers"], receive, pipeline.measurer.max_body)
+        body = _RequestBody(scope["headers"], receive, pipeline.receiver.max_body)
         content: bytes | AsyncIterator[bytes]
         start = b""
         try:
             body.check_length()
-            if body.is_small or pipeline.needs_body(scope["method"], _path(scope), body.content_type):
+            if body.is_small or pipeline.receiver.needs_body(scope["method"], _path(scope), body.content_type):
                 content = await body.read()
-            elif scope["method"] == "POST" and pipeline.measurer.router.models:
+            elif scope["method"] == "POST" and pipeline.receiver.router.models:
                 # The first bytes may name a model that is routed to another provider.
                 start, content = await body.open()
             else:
@@ -107,9 +114,9 @@ class ProxyApp:
         try:
             out = await pipeline(inbound)
             if (
-                (models := pipeline.measurer.router.models)
+                (models := pipeline.receiver.router.models)
                 and _is_model_request(inbound)
-                and pipeline.authorizes(inbound)
+                and pipeline.tenants.authorizes(inbound.fields)
             ):
                 anthropic, name = is_anthropic(inbound.path, inbound.fields), model_in_target(inbound)
                 if name is None:

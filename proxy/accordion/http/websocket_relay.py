@@ -11,7 +11,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from accordion.model.http import CLIENT_DISCONNECTED, Inbound, Outbound
 from accordion.model.ports import Headers, UpstreamRequest, UpstreamResponse
-from accordion.pipeline.forward import RequestPipeline
+from accordion.pipeline.upgrade import UpgradePipeline
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class WebSocketRelay:
         self._closed = closed
 
     async def serve(
-        self, forward: RequestPipeline, inbound: Inbound, scope: Scope, receive: Receive, send: Send
+        self, upgrade: UpgradePipeline, inbound: Inbound, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Serves one upgrade request: relays until either side closes, or passes on the provider's refusal."""
         await receive()  # websocket.connect
@@ -53,7 +53,7 @@ class WebSocketRelay:
         answer: UpstreamSocket | Outbound | None = None
         try:
             answer = await _run_unless_disconnected(
-                self._connect(forward, inbound, scope.get("subprotocols", ())), first_message
+                self._connect(upgrade, inbound, scope.get("subprotocols", ())), first_message
             )
             if isinstance(answer, Outbound):
                 await _refuse(answer, send)
@@ -68,7 +68,7 @@ class WebSocketRelay:
                 await answer.close(1001)
 
     async def _connect(
-        self, forward: RequestPipeline, inbound: Inbound, subprotocols: Sequence[str]
+        self, upgrade: UpgradePipeline, inbound: Inbound, subprotocols: Sequence[str]
     ) -> UpstreamSocket | Outbound:
         """Returns the provider's open socket, or its refusal with the whole body."""
 
@@ -82,7 +82,7 @@ class WebSocketRelay:
                 await answer.close()
             return Outbound(answer.status, answer.headers, body)
 
-        return await forward.upgrade(inbound, connect)
+        return await upgrade(inbound, connect)
 
     async def _relay(
         self, socket: UpstreamSocket, first_message: asyncio.Future[Message], receive: Receive, send: Send

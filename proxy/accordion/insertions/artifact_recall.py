@@ -13,14 +13,12 @@ from functools import partial
 
 from accordion.archive.recall import ArtifactRecaller, Excerpt
 from accordion.insertions.composition_cache import CompositionCache
+from accordion.insertions.recall_source import RecallRequest
 from accordion.insertions.store import InsertionStore
-from accordion.model.compaction import CompactedConversation
-from accordion.model.conversation import Conversation
 from accordion.model.insertions import RecallInsertion
 from accordion.model.ports import Clock, Tasks
 from accordion.model.records import RecallUsage
 from accordion.model.values import dataclass
-from accordion.protocols.base import WireProtocol
 from accordion.protocols.tool_loop import ArtifactToolProtocol
 from accordion.protocols.written_messages import WrittenMessageReader
 
@@ -30,30 +28,6 @@ _MAX_INLINE_BYTES = 32_768
 """Up to so many bytes are searched directly; more in a thread, so that other requests need not wait."""
 _ROOM_DIVISOR = 8
 """An excerpt takes at most this fraction (one in so many) of the available tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class RecallRequest:
-    """A request that an excerpt may be recalled for.
-
-    `history` is the compacted history, `history_with_insertions` the same as it would be forwarded. `last_sent_index`
-    is the index of the last message of the request before (-1: none). `available_tokens` are left below the hard limit.
-    `allows_user_after_results`: the provider takes a user message between results and the calls that follow.
-    `started_at` is when the request came, in seconds by the monotonic clock.
-    """
-
-    protocol: WireProtocol
-    tenant_key: bytes
-    scope: bytes
-    session: str
-    model: str
-    original: Conversation
-    history: CompactedConversation
-    history_with_insertions: CompactedConversation
-    last_sent_index: int
-    available_tokens: int
-    allows_user_after_results: bool
-    started_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +58,8 @@ class ArtifactRecall:
             return None
 
     async def _recall(self, request: RecallRequest) -> RecallUsage | None:
+        if request.history.compaction is None:
+            return None
         anchor = insertion_index(request)
         max_tokens = min(self.max_tokens, request.available_tokens // _ROOM_DIVISOR)
         if anchor < 0 or max_tokens <= 0:

@@ -156,10 +156,10 @@ class Utilization:
         return occupied / self.window if self.window else 0.0
 
 
-Action = Literal["pass", "prepare", "compact", "complete", "resend", "refuse"]
-"""The action for a request. `prepare` passes it unchanged and writes a summary in the background. `complete` replaces
-the id of provider-kept state by the messages that it stands for, so that they can be compacted. `resend` ends the
-provider's thread: the client is asked to send the whole conversation."""
+Action = Literal["pass", "prepare", "compact", "reconstruct", "resend", "refuse"]
+"""The action for a request. `prepare` passes it unchanged and writes a summary in the background. `reconstruct`
+replaces the id of provider-kept state by the messages that it stands for, so that they can be compacted. `resend` ends
+the provider's thread: the client is asked to send the whole conversation."""
 
 CompactionKind = Literal["conversation", "generation"]
 

@@ -4,102 +4,110 @@ from __future__ import annotations
 
 from msgspec import structs
 
-from accordion.accounting.calibration import is_credible
-from accordion.accounting.overflow import read_overflow
+from accordion.accounting.calibration import Calibrations, is_credible
+from accordion.accounting.overflow import WindowOverflow, read_overflow
 from accordion.model.conversation import Conversation
+from accordion.model.ports import WindowTable
 from accordion.model.records import ObservedResponse, Session
-from accordion.pipeline.measure import Measurer
-from accordion.pipeline.request import RequestState
+from accordion.model.values import dataclass
+from accordion.pipeline.request import MeasuredRequest, PreparedRequest
+from accordion.pipeline.visibility import Visibility
 from accordion.sessions.prefix_nodes import PrefixNode
-from accordion.sessions.sessions import SessionMatch
+from accordion.sessions.sessions import Sessions
 
 
-def learn_from_response(
-    measurer: Measurer,
-    request: RequestState,
-    session_match: SessionMatch,
-    status: int,
-    observed_response: ObservedResponse,
-) -> Session:
-    """Takes the tokens, limits and calls that a response reported; returns the updated session."""
-    sessions = measurer.sessions
-    # A session that is no longer in memory may have been erased since: its exchange must not be written again.
-    session = sessions.find_in_memory(session_match.session.id) or structs.replace(session_match.session, only=b"")
-    if observed_response.error or status >= 400:
-        overflow = read_overflow(status, observed_response.error)
-        if overflow is not None:
-            measurer.learn_limit(request, overflow)
-        return session
-    if request.visible_request is not None:
-        measurer.visibility.record_calls(request.caller, request.visible_request, session.id, observed_response.calls)
-    read = _filter_credible(
-        request, observed_response.input_tokens, is_full_history=session_match.conversation.previous is None
-    )
-    if read and session_match.conversation.previous is None:
-        model = session_match.conversation.model
-        known = session.correction_of(model)
-        correction = measurer.calibrations.learn(request.route.name, model, known, request.uncorrected_tokens, read)
-        if correction != session.correction:
-            session = structs.replace(session, correction=correction, model=model)
-    return session
+@dataclass(frozen=True, slots=True)
+class Calibrator:
+    """Learns from responses: how our counts relate to the provider's, limits that errors name, and calls."""
+
+    sessions: Sessions
+    visibility: Visibility
+    calibrations: Calibrations
+    window_table: WindowTable
+
+    def learn(self, request: MeasuredRequest, status: int, observed_response: ObservedResponse) -> Session:
+        """Takes the tokens, limits and calls that a response reported; returns the updated session."""
+        known_session = request.session_match.session
+        # A session that is no longer in memory may have been erased since: its exchange must not be written again.
+        session = self.sessions.find_in_memory(known_session.id) or structs.replace(known_session, only=b"")
+        if observed_response.error or status >= 400:
+            overflow = read_overflow(status, observed_response.error)
+            if overflow is not None:
+                self.learn_limit(request, overflow)
+            return session
+        self.visibility.record_calls(request.caller, request.visible_request, session.id, observed_response.calls)
+        return self._learn_correction(request, session, observed_response)
+
+    def learn_limit(self, request: MeasuredRequest, overflow: WindowOverflow) -> None:
+        """Records the limit that an overflow error names, unless the error only quotes the request."""
+        if overflow.limit and not overflow.is_quoted_from(request.decoded_body):
+            model, tenant = request.conversation.model, request.caller.tenant
+            self.window_table.learn(model, request.route.name, request.beta, tenant, overflow.limit)
+
+    def _learn_correction(
+        self, request: MeasuredRequest, session: Session, observed_response: ObservedResponse
+    ) -> Session:
+        """Compares our count of a full history with the provider's."""
+        if request.conversation.previous is not None:
+            return session
+        reported = _filter_credible(request, observed_response.input_tokens)
+        if not reported:
+            return session
+        model = request.conversation.model
+        correction = self.calibrations.learn(
+            request.route.name, model, session.correction_of(model), request.uncorrected_tokens, reported
+        )
+        if correction == session.correction:
+            return session
+        return structs.replace(session, correction=correction, model=model)
 
 
 def response_nodes(
-    request: RequestState, session_match: SessionMatch, observed_response: ObservedResponse, ids: tuple[str, ...] = ()
+    request: PreparedRequest, observed_response: ObservedResponse, ids: tuple[str, ...] = ()
 ) -> dict[str, PrefixNode]:
     """Returns the prefix nodes of a response's ids, and of a conversation that the provider keeps.
 
     Each stands for this request and its response from now on. `ids` are the provider's own ids of the response's
     rounds, if it has tool rounds.
     """
-    if not session_match.conversation.kept or not observed_response.response_id:
+    session_match, conversation = request.session_match, request.conversation
+    if not conversation.kept or not observed_response.response_id:
         return {}
     # The next response in the chain names this one by the provider's own id. A response that is made in the background
     # reports no usage yet.
-    read = _filter_credible(
-        request, observed_response.input_tokens, is_full_history=session_match.conversation.previous is None
-    )
-    held = (read or request.utilization.tokens) + (
+    reported = _filter_credible(request, observed_response.input_tokens)
+    kept_tokens = (reported or request.utilization.tokens) + (
         observed_response.usage.output if observed_response.usage is not None else 0
     )
-    changed = request.rewritten_body is not None or (
-        request.visible_request is not None and bool(request.visible_request.hidden_results)
-    )
+    changed = request.rewritten_body is not None or bool(request.visible_request.hidden_results)
     # A request that continues a changed one by its id is changed, too.
     changed = changed or (
         session_match.base_index < 0 and session_match.base_node is not None and session_match.base_node.changed
     )
-    point = PrefixNode(
+    node = PrefixNode(
         session_match.session.id,
-        reported=held,
-        chain=session_match.conversation.chain[-1] if session_match.conversation.chain else b"",
+        reported=kept_tokens,
+        chain=conversation.chain[-1] if conversation.chain else b"",
         ids=ids,
         label=session_match.label if ids else b"",
         changed=changed,
         folded=request.was_folded,
-        tried=_thread_tokens_at_failure(request, session_match) if session_match.conversation.kept == "thread" else 0,
+        tried=_thread_tokens_at_failure(request) if conversation.kept == "thread" else 0,
     )
-    return dict.fromkeys(
-        {observed_response.response_id, *ids[-1:], _conversation_object_id(session_match.conversation)} - {""}, point
-    )
+    return dict.fromkeys({observed_response.response_id, *ids[-1:], _conversation_object_id(conversation)} - {""}, node)
 
 
-def _filter_credible(request: RequestState, reported_tokens: int, *, is_full_history: bool) -> int:
+def _filter_credible(request: MeasuredRequest, reported_tokens: int) -> int:
     """Returns the reported tokens, or 0 if the provider cannot have read that many.
 
-    Only a request with the full history (`is_full_history`) has a count of ours to compare. What the provider keeps is
-    known to fit the window.
+    Only a request with the full history has a count of ours to compare. What the provider keeps is known to fit the
+    window.
     """
     window = request.window
-    if window is None:
-        return reported_tokens
-    if is_full_history:
-        return (
-            reported_tokens
-            if is_credible(reported_tokens, request.uncorrected_tokens, request.text_tokens, window)
-            else 0
-        )
-    return 0 if window.is_known and reported_tokens > window.size else reported_tokens
+    if request.conversation.previous is not None:
+        return 0 if window.is_known and reported_tokens > window.size else reported_tokens
+    is_possible = is_credible(reported_tokens, request.uncorrected_tokens, request.text_tokens, window)
+    return reported_tokens if is_possible else 0
 
 
 def _conversation_object_id(conversation: Conversation) -> str:
@@ -107,9 +115,10 @@ def _conversation_object_id(conversation: Conversation) -> str:
     return (conversation.previous or "") if conversation.kept == "object" else ""
 
 
-def _thread_tokens_at_failure(request: RequestState, session_match: SessionMatch) -> int:
+def _thread_tokens_at_failure(request: PreparedRequest) -> int:
     """Returns the tokens of a thread when a compaction of it was due and failed; 0 if none was."""
     trigger, used = request.decision.trigger, request.utilization
     if trigger and used.occupied_tokens >= trigger and request.rewritten_body is None:
         return used.tokens
-    return session_match.base_node.tried if session_match.base_node is not None else 0
+    base_node = request.session_match.base_node
+    return base_node.tried if base_node is not None else 0

@@ -14,19 +14,17 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import field
 
+from accordion.insertions.recall_source import RecallRequest
 from accordion.insertions.store import InsertionStore
 from accordion.memory.recall import RecalledMemory, VisibleContent, choose_relevant, find_questions, quote_memories
 from accordion.memory.recall_notes import note
 from accordion.memory.search import MemorySearch, SearchQuery, SearchResult
-from accordion.model.compaction import CompactedConversation
 from accordion.model.errors import AccordionError
 from accordion.model.insertions import RecallInsertion
 from accordion.model.memories import Memory, MemoryFilter, MemoryStore
 from accordion.model.ports import Clock, Tasks, Waiter
 from accordion.model.records import RecallUsage
 from accordion.model.values import dataclass
-from accordion.protocols.base import WireProtocol
-from accordion.sessions.sessions import SessionMatch
 
 _log = logging.getLogger("accordion")
 
@@ -51,26 +49,6 @@ class MemoryRecallLimits:
     timeout_seconds: float = 0.5
     project: str = ""
     all_projects: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryRecallRequest:
-    """A request that may begin a turn.
-
-    `history` is the compacted list; `history_with_insertions` the list that would be forwarded; `available_tokens` the
-    tokens left below the hard limit; `started_at` the time of arrival, in seconds by the monotonic clock; `project` the
-    project that the request names (None: none).
-    """
-
-    protocol: WireProtocol
-    tenant_key: bytes
-    session_match: SessionMatch
-    model: str
-    history: CompactedConversation
-    history_with_insertions: CompactedConversation
-    available_tokens: int
-    started_at: float
-    project: str | None = None
 
 
 class SearchPause:
@@ -98,29 +76,30 @@ class MemoryRecall:
     recall_limits: MemoryRecallLimits = MemoryRecallLimits()
     search_pause: SearchPause = field(default_factory=SearchPause)
 
-    async def recall(self, request: MemoryRecallRequest) -> RecallUsage | None:
+    async def recall(self, request: RecallRequest) -> RecallUsage | None:
         """Inserts memories after the newest message; returns their usage.
 
         Returns None if no memory matches, if an insertion is already there, or if this very list was sent before
-        without one. Never fails.
+        without one. Never raises.
         """
+        if not request.may_hold_memories:
+            return None
         try:
             return await self._recall(request)
         except Exception:
             _log.exception("no memory could be recalled into a conversation")
             return None
 
-    async def _recall(self, request: MemoryRecallRequest) -> RecallUsage | None:
-        place, most = request.session_match, min(self.recall_limits.tokens, request.available_tokens // _ROOM_DIVISOR)
-        client = place.conversation
+    async def _recall(self, request: RecallRequest) -> RecallUsage | None:
+        client, most = request.original, min(self.recall_limits.tokens, request.available_tokens // _ROOM_DIVISOR)
         # A list that was sent before stays as it was: another branch may have continued from it.
-        if most <= 0 or not client.chain or place.base_index == len(client.chain) - 1:
+        if most <= 0 or not client.chain or request.last_sent_index == len(client.chain) - 1:
             return None
         asked = find_questions(client)
         if not asked or self.clock.monotonic() < self.search_pause.until:
             return None
         anchor = client.chain[-1]
-        if await self.insertion_store.find(request.tenant_key, place.label, (anchor,), 1, check_store=False):
+        if await self.insertion_store.find(request.tenant_key, request.scope, (anchor,), 1, check_store=False):
             return None
         finds = await self._search_with_timeout(request, asked)
         if not finds:
@@ -130,15 +109,13 @@ class MemoryRecall:
             return None
         recall = RecallInsertion(anchor, request.protocol.text_message(text), self.clock.now())
         if not await self.insertion_store.add(
-            request.tenant_key, place.label, recall, place.session.id, request.started_at
+            request.tenant_key, request.scope, recall, request.session, request.started_at
         ):
             return None
-        self.tasks.spawn(self._record_use(request.tenant_key, place.session.id, ids), "record recalled memories")
+        self.tasks.spawn(self._record_use(request.tenant_key, request.session, ids), "record recalled memories")
         return RecallUsage(tokens, len(ids), tuple(f"{name} recalled" for name in ids))
 
-    async def _search_with_timeout(
-        self, request: MemoryRecallRequest, questions: Sequence[str]
-    ) -> list[RecalledMemory]:
+    async def _search_with_timeout(self, request: RecallRequest, questions: Sequence[str]) -> list[RecalledMemory]:
         """Returns memories that match the turn and are not in the list.
 
         None are returned if the search fails or takes too long.
@@ -157,7 +134,7 @@ class MemoryRecall:
         self.search_pause.until = self.clock.monotonic() + _PAUSE_SECONDS
         return []
 
-    async def _search(self, request: MemoryRecallRequest, questions: Sequence[str]) -> list[RecalledMemory]:
+    async def _search(self, request: RecallRequest, questions: Sequence[str]) -> list[RecalledMemory]:
         project = self.recall_limits.project if request.project is None else request.project
         wanted = MemoryFilter(project=None if self.recall_limits.all_projects else project)
         search, results = self.open_search(), list[SearchResult]()
@@ -175,10 +152,10 @@ class MemoryRecall:
                 break
         return out
 
-    def _is_from_window(self, memory: Memory, request: MemoryRecallRequest) -> bool:
+    def _is_from_window(self, memory: Memory, request: RecallRequest) -> bool:
         """Returns whether a memory was made from messages that are in the list."""
         made = request.history.compaction
-        return memory.conversation == request.session_match.session.id and memory.last >= (made.covered if made else 0)
+        return memory.conversation == request.session and memory.last >= (made.covered if made else 0)
 
     async def _is_of_own_project(self, tenant_key: bytes, memory: Memory) -> bool:
         """Returns whether a memory is about its own project only.

@@ -1,37 +1,42 @@
-"""The state of one request: the value that each step takes and returns.
+"""The stages of one request: each step of the pipeline takes a request at one stage and returns it at the next.
 
-`RequestState` is immutable. Measuring fills in the session match, the window, the counts and the decision; compaction
-fills in the history to be forwarded and the rewritten body; the tool loop, sending and the ledger read it.
+    ReceivedRequest      the body is read (receive.py)
+    IdentifiedRequest    its agent and its session are known, and results that it may not see are hidden (identify.py)
+    MeasuredRequest      earlier compactions are applied again, tokens are counted, the policy has decided (measure.py)
+    PreparedRequest      compacted and rendered, or unchanged: ready to be sent (compact.py)
+
+Each stage is a subclass of the one before it, so it has everything that was known before. A `PassthroughRequest` is
+forwarded without being read or measured. All values are immutable.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import msgspec
 
 from accordion.compaction.plan_state import count_images
 from accordion.compaction.policy import Mode, PreviousCompaction
-from accordion.compaction.request import RequestBudgets
-from accordion.compaction.request_controls import RequestControls
+from accordion.compaction.request import RequestBudgets, ThinkingMode
+from accordion.compaction.request_controls import RequestControls, thinking_mode
 from accordion.model.boundaries import find_provider_compaction
 from accordion.model.budget import Decision, Thresholds, TokenLimits, Utilization, Window
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation
+from accordion.model.http import Inbound
 from accordion.model.ports import Route
 from accordion.model.records import CompactionOutcome, RecallUsage
 from accordion.model.values import dataclass, replace
 from accordion.pipeline.visibility import VisibleRequest
 from accordion.protocols.base import WireProtocol
+from accordion.sessions.client_metadata import ClientMetadata
 from accordion.sessions.prefix_nodes import PrefixNode
 from accordion.sessions.sessions import SessionMatch
 from accordion.sessions.tenants import Caller
 
 # Estimates are rarely wrong by more than a fifth, and never by half.
 _NEAR_RATIO = 0.5
-
-_UNMEASURED = Utilization(0)
-_UNREAD = Decision("pass", "not read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,69 +48,114 @@ class CompactionRules:
     budgets: RequestBudgets = RequestBudgets()
 
 
-class RequestState(msgspec.Struct, frozen=True):
-    """The state of one request.
+class IncomingRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of every request: who sent it, in which protocol, and where it goes."""
 
-    `session_match` is None if the body was not read; such a request is forwarded unread. `history` is the client's list
-    with earlier compactions applied. `history_with_insertions` is the same list with our tool, tool rounds and recalled
-    excerpts added. It differs from `history` if a compaction is in force, artifacts of other agents can be read, or a
-    memory may be in the list. Utilization and counts are of the list that is forwarded.
+    inbound: Inbound
+    caller: Caller
+    started_at: float
+    """The time of arrival, in seconds by the monotonic clock."""
+    protocol: WireProtocol
+    route: Route
+    decoded_body: bytes = b""
+    """The body without content encoding; empty if it was not decoded or the encoding is unknown.
 
-    Each step returns a new value, made by `msgspec.structs.replace`, which is twenty times as fast as the `replace` of
-    dataclasses.
+    After identification it is a body with the visible messages only.
     """
 
-    caller: Caller
-    route: Route
-    protocol: WireProtocol
-    session_match: SessionMatch | None = None
-    window: Window | None = None
-    utilization: Utilization = _UNMEASURED
-    uncorrected_tokens: int = 0
-    """Our own count before any correction, in tokens."""
-    text_tokens: int = 0
-    """The tokens of that count that come from text, not from estimates for media or unknown content."""
-    decoded_body: bytes = b""
-    """The body without content encoding; empty if it was not decoded or the encoding is unknown."""
-    limits: TokenLimits | None = None
-    decision: Decision = _UNREAD
-    beta: str = ""
-    request_id: str = ""
-    history: CompactedConversation | None = None
-    controls: RequestControls = RequestControls()
-    actual_model: str = ""
-    """The model that the provider runs. It determines how tokens are counted."""
-    is_token_count: bool = False
-    """Whether the request only asks for its number of tokens."""
-    rewritten_body: bytes | None = None
-    """The body that is forwarded in place of the client's; None if the client's body is forwarded unchanged."""
-    compaction_outcome: CompactionOutcome | None = None
-    rules: CompactionRules = CompactionRules()
+
+class PassthroughRequest(IncomingRequest, frozen=True, kw_only=True):
+    """A request that is forwarded without being measured.
+
+    Nothing in it is changed, except that results that its agent may not see stay hidden.
+    """
+
+    visible_request: VisibleRequest | None = None
+    """None if the body was not read."""
     is_unreadable: bool = False
     """Whether the body should have been read and could not be."""
     unread: str = ""
     """The content that exceeds a limit, such as too many messages, if the body is not read because of its size."""
-    is_stored_locally_only: bool = False
-    """Whether content that a compaction removed could only be stored on this machine for now."""
+
+
+class ReceivedRequest(IncomingRequest, frozen=True, kw_only=True):
+    """A request whose body was read."""
+
+    client_conversation: Conversation
+    """The conversation that the client sent."""
+    client_metadata: ClientMetadata
+    controls: RequestControls
+    beta: str
+    """The client's `anthropic-beta` header."""
+    actual_model: str
+    """The model that the provider runs. It determines how tokens are counted."""
+    is_token_count: bool
+    """Whether the request only asks for its number of tokens."""
+
+
+class IdentifiedRequest(ReceivedRequest, frozen=True, kw_only=True):
+    """A request whose agent and session are known."""
+
+    visible_request: VisibleRequest
+    """The agent's position and the part of the list that it may see."""
+    session_match: SessionMatch
+    """The session, with the visible part of the list."""
+
+    @property
+    def conversation(self) -> Conversation:
+        """The visible part of the client's conversation."""
+        return self.session_match.conversation
+
+    @property
+    def earlier_history(self) -> bytes:
+        """The chain key of the history that the provider keeps before the request; empty if it is not known."""
+        base_node = self.session_match.base_node
+        return base_node.chain if base_node is not None else b""
+
+    @property
+    def is_subagent(self) -> bool:
+        """Whether the request comes from a sub-agent."""
+        return self.visible_request.position.delegated
+
+    @property
+    def thinking(self) -> ThinkingMode:
+        """How the thinking blocks of the request may be treated."""
+        return thinking_mode(self.conversation, self.beta, self.actual_model)
+
+
+class MeasuredRequest(IdentifiedRequest, frozen=True, kw_only=True):
+    """A request that was counted, and the decision about it.
+
+    `history` is the visible list with earlier compactions applied. `history_with_insertions` is the same list with our
+    tool, tool rounds and recalled excerpts added. It differs from `history` if a compaction is in force, artifacts of
+    other agents can be read, or a memory may be in the list. Utilization and counts are of the list that is forwarded.
+    """
+
+    window: Window
+    rules: CompactionRules
+    limits: TokenLimits
+    history: CompactedConversation
     history_with_insertions: CompactedConversation | None = None
     """None if the list is forwarded as it came."""
     tool_name: str = ""
     """The name under which the model may call our tool; empty if it is not offered."""
-    recall_usage: RecallUsage | None = None
-    """The excerpts and memories that were recalled for this request."""
-    started_at: float = 0.0
-    """The time of arrival, in seconds by the monotonic clock; 0 if nothing is stored of the request."""
+    utilization: Utilization
+    uncorrected_tokens: int = 0
+    """Our own count before any correction, in tokens."""
+    text_tokens: int = 0
+    """The tokens of that count that come from text, not from estimates for media or unknown content."""
     can_read_artifacts: bool | None = None
     """Whether our tool is offered for artifact ids of other agents in the list; None if the list has none."""
     may_hold_memories: bool = False
     """Whether the list may contain a memory, or ask for one."""
-    original_request: RequestState | None = None
+    decision: Decision
+    original_request: MeasuredRequest | None = None
     """The request as it came, if the provider's history was put in place of a response id."""
-    visible_request: VisibleRequest | None = None
-    """The agent's position and the part of the list that it may see.
 
-    `decoded_body` and `session_match` are of the visible list.
-    """
+    @property
+    def forwarded_history(self) -> CompactedConversation:
+        """The list that is forwarded."""
+        return self.history if self.history_with_insertions is None else self.history_with_insertions
 
     @property
     def is_near_window(self) -> bool:
@@ -113,10 +163,14 @@ class RequestState(msgspec.Struct, frozen=True):
 
         True if the window is unknown, or half full by the estimate or by our own count.
         """
-        window = self.window
-        if window is None or not window.is_known or self.utilization.ratio >= _NEAR_RATIO:
+        if not self.window.is_known or self.utilization.ratio >= _NEAR_RATIO:
             return True
-        return self.uncorrected_tokens >= _NEAR_RATIO * window.size
+        return self.uncorrected_tokens >= _NEAR_RATIO * self.window.size
+
+    @property
+    def allows_compaction(self) -> bool:
+        """Whether compaction is switched on, and not only reported."""
+        return self.rules.mode == "auto" and self.controls.mode not in ("off", "observe")
 
     @property
     def is_compactable(self) -> bool:
@@ -124,44 +178,32 @@ class RequestState(msgspec.Struct, frozen=True):
 
         False if compaction is switched off or only reported, or if the provider keeps the earlier messages.
         """
-        kept = self.session_match is not None and self.session_match.conversation.previous is not None
-        return self._allows_compaction and not kept
+        return self.allows_compaction and self.conversation.previous is None
 
     @property
     def releasable_thread(self) -> str:
         """The id of the thread that the request continues, if it may be dropped to compact; else empty."""
-        said = self.session_match.conversation if self.session_match is not None else None
-        return (
-            said.previous or ""
-            if said is not None and said.is_threaded and self._allows_compaction and not self.is_token_count
-            else ""
-        )
+        if not self.conversation.is_threaded or not self.allows_compaction or self.is_token_count:
+            return ""
+        return self.conversation.previous or ""
 
     @property
     def is_reconstructable(self) -> bool:
         """Whether the request continues a response by its id, and its history may replace the id to be compacted."""
-        said = self.session_match.conversation if self.session_match is not None else None
-        kept = said is not None and said.previous is not None and said.kept == "reply"
-        return kept and self._allows_compaction and not self.is_token_count and self.route.family != "litellm"
+        continues_response = self.conversation.previous is not None and self.conversation.kept == "reply"
+        return (
+            continues_response and self.allows_compaction and not self.is_token_count and self.route.family != "litellm"
+        )
 
     @property
-    def _allows_compaction(self) -> bool:
-        return self.rules.mode == "auto" and self.controls.mode not in ("off", "observe")
-
-    @property
-    def is_subagent(self) -> bool:
-        """Whether the request comes from a sub-agent."""
-        return self.visible_request is not None and self.visible_request.position.delegated
-
-    @property
-    def is_rewritten(self) -> bool:
-        """Whether a body other than the client's is forwarded."""
-        return self.rewritten_body is not None or (self.visible_request is not None and self.visible_request.is_changed)
+    def available_tokens(self) -> int:
+        """The tokens left below the hard limit."""
+        return self.limits.hard - self.utilization.occupied_tokens
 
     @property
     def compaction_id(self) -> str:
         """The id of the compaction in force; empty if there is none."""
-        return find_compaction_id(self.history) if self.history is not None else ""
+        return find_compaction_id(self.history)
 
     @property
     def was_folded(self) -> bool:
@@ -170,24 +212,70 @@ class RequestState(msgspec.Struct, frozen=True):
         A request that continues a response by its id may belong to a session that was compacted, or to one that is not
         on record.
         """
-        place = self.session_match
-        if self.compaction_id or place is None or place.conversation.kept != "reply":
+        if self.compaction_id or self.conversation.kept != "reply":
             return bool(self.compaction_id)
-        return place.base_node.folded if place.base_node is not None else place.conversation.previous is not None
+        base_node = self.session_match.base_node
+        return base_node.folded if base_node is not None else self.conversation.previous is not None
+
+    @property
+    def body_size(self) -> int:
+        """The size of the body that would be forwarded, in bytes."""
+        client, forwarded = self.conversation, self.forwarded_history.conversation
+        if self.history.compaction is None and self.history_with_insertions is None:
+            return len(self.decoded_body)
+        size = len(self.decoded_body) + _list_size(forwarded) - _list_size(client)
+        if forwarded.envelope is client.envelope:
+            return size
+        return size - sum(map(len, client.envelope.values())) + sum(map(len, forwarded.envelope.values()))
 
 
-def body_size(request: RequestState) -> int:
-    """Returns the size of the body that would be forwarded, in bytes."""
-    place, shown = request.session_match, request.history_with_insertions or request.history
-    if place is None or shown is None or (shown.compaction is None and request.history_with_insertions is None):
-        return len(request.decoded_body)
-    client, now = place.conversation, shown.conversation
-    size = (
-        len(request.decoded_body) - sum(len(m.wire) for m in client.messages) + sum(len(m.wire) for m in now.messages)
+class PreparedRequest(MeasuredRequest, frozen=True, kw_only=True):
+    """A request that is ready to be sent."""
+
+    rewritten_body: bytes | None = None
+    """The body that is forwarded in place of the client's; None if the client's body is forwarded unchanged."""
+    compaction_outcome: CompactionOutcome | None = None
+    is_stored_locally_only: bool = False
+    """Whether content that a compaction removed could only be stored on this machine for now."""
+    recall_usage: RecallUsage | None = None
+    """The excerpts and memories that were recalled for this request."""
+
+    @property
+    def forwarded_body(self) -> bytes:
+        """The body that is forwarded, without content encoding."""
+        return self.decoded_body if self.rewritten_body is None else self.rewritten_body
+
+
+SendableRequest = PassthroughRequest | PreparedRequest
+"""A request that can be sent."""
+
+Stage = TypeVar("Stage", bound=IncomingRequest)
+
+
+def advance(stage: type[Stage], request: IncomingRequest, **known: Any) -> Stage:
+    """Returns the request at a later stage: everything that is known of it so far, and `known`.
+
+    Raises TypeError if a field of the stage is missing.
+    """
+    earlier = stage if issubclass(type(request), stage) else type(request)
+    return stage(**{name: getattr(request, name) for name in earlier.__struct_fields__ if name not in known}, **known)
+
+
+def pass_through(request: ReceivedRequest, visible_request: VisibleRequest) -> PassthroughRequest:
+    """Returns the request as one that is forwarded without being measured."""
+    return PassthroughRequest(
+        inbound=request.inbound,
+        caller=request.caller,
+        started_at=request.started_at,
+        protocol=request.protocol,
+        route=request.route,
+        decoded_body=visible_request.body,
+        visible_request=visible_request,
     )
-    if now.envelope is client.envelope:
-        return size
-    return size - sum(map(len, client.envelope.values())) + sum(map(len, now.envelope.values()))
+
+
+def _list_size(conversation: Conversation) -> int:
+    return sum(len(message.wire) for message in conversation.messages)
 
 
 def count_conversation_images(conversation: Conversation) -> int:
@@ -214,21 +302,18 @@ def find_report_node(session_match: SessionMatch) -> PrefixNode | None:
     )
 
 
-def provider_list_may_differ(request: RequestState, session_match: SessionMatch, store_is_available: bool) -> bool:
+def provider_list_may_differ(request: MeasuredRequest, store_is_available: bool) -> bool:
     """Returns whether the provider's list may differ from the client's up to where the request continues.
 
     A thread that is not on record, for example after an erasure, counts as different if compaction is allowed, unless
     the store is unavailable (`store_is_available` is False).
     """
+    base_node = request.session_match.base_node
     if request.is_reconstructable:
-        return session_match.base_node is not None and session_match.base_node.changed
+        return base_node is not None and base_node.changed
     if request.route.family == "litellm":
         return True
-    return (
-        session_match.base_node.changed
-        if session_match.base_node is not None
-        else request.releasable_thread != "" and store_is_available
-    )
+    return base_node.changed if base_node is not None else request.releasable_thread != "" and store_is_available
 
 
 def find_compaction_id(history: CompactedConversation) -> str:

@@ -12,7 +12,7 @@ from accordion.compaction.reporting import describe_outcome
 from accordion.model.delegation import display_name
 from accordion.model.ports import Headers
 from accordion.model.records import AgentReport, CompactionOutcome
-from accordion.pipeline.request import RequestState
+from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest
 from accordion.pipeline.response_rewriting import strip_proxy_headers
 from accordion.pipeline.visibility import VisibleRequest
 
@@ -26,35 +26,41 @@ _DEFAULT_WINDOW_HEADERS: dict[bool, Headers] = {True: (), False: ((b"x-accordion
 """The header for a model with an unknown window, for which the default is assumed."""
 
 
-def build_headers(request: RequestState, *, store_available: bool) -> Headers:
+def build_headers(request: PassthroughRequest | MeasuredRequest, *, store_available: bool) -> Headers:
     """Builds the headers that are added to every response."""
     store: Headers = () if store_available else ((b"x-accordion-store", b"unavailable"),)
-    agent = (
-        _delegation_headers(request.visible_request)
-        if request.visible_request is not None and request.visible_request.position.node
-        else ()
-    )
-    if request.session_match is None:
+    visible = request.visible_request
+    agent = _delegation_headers(visible) if visible is not None and visible.position.node else ()
+    if isinstance(request, PassthroughRequest):
         return ((b"x-accordion-unread", request.unread.encode()), *agent, *store) if request.unread else agent + store
     used = request.utilization
-    named: Headers = (
+    session: Headers = (
         () if request.is_token_count else ((b"x-accordion-session", request.session_match.session.id.encode()),)
     )
-    if request.is_stored_locally_only:
-        store = ((b"x-accordion-store", b"spooled"),)
-    if request.compaction_outcome is not None:
-        store += ((b"x-accordion-compaction", encode_compaction_header(request.compaction_outcome)),)
-    if request.recall_usage is not None and request.recall_usage.memories:
-        store += ((b"x-accordion-memory", ", ".join(request.recall_usage.memories).encode()),)
+    prepared: Headers = ()
+    if isinstance(request, PreparedRequest):
+        store = ((b"x-accordion-store", b"spooled"),) if request.is_stored_locally_only else store
+        prepared = _preparation_headers(request)
     return (
-        *named,
+        *session,
         (b"x-accordion-window", b"%d" % used.window),
         *_DEFAULT_WINDOW_HEADERS[used.window_known],
         (b"x-accordion-tokens", b"%d" % used.tokens),
         (b"x-accordion-utilization", b"%.4f" % used.ratio),
         *agent,
         *store,
+        *prepared,
     )
+
+
+def _preparation_headers(request: PreparedRequest) -> Headers:
+    """Builds the headers about the compaction and the recalled memories."""
+    headers: Headers = ()
+    if request.compaction_outcome is not None:
+        headers = ((b"x-accordion-compaction", encode_compaction_header(request.compaction_outcome)),)
+    if request.recall_usage is not None and request.recall_usage.memories:
+        headers += ((b"x-accordion-memory", ", ".join(request.recall_usage.memories).encode()),)
+    return headers
 
 
 def add_proxy_headers(headers: Headers, proxy_headers: Headers) -> Headers:

@@ -19,15 +19,15 @@ from accordion.archive.response_links import ResponseLink, ResponseLinks
 from accordion.archive.transcripts import TranscriptStore
 from accordion.insertions.store import InsertionStore
 from accordion.model.conversation import Conversation
-from accordion.model.errors import StoreUnavailable, Unreadable
+from accordion.model.errors import StoreUnavailable
 from accordion.model.insertions import ToolRoundInsertion
 from accordion.model.ports import Outbox, Put
 from accordion.model.records import ObservedResponse
 from accordion.pipeline.calibration import response_nodes
-from accordion.pipeline.request import RequestState
+from accordion.pipeline.request import MeasuredRequest, PreparedRequest
 from accordion.protocols.json_spans import NULL
 from accordion.sessions.prefix_nodes import count_responses
-from accordion.sessions.sessions import SessionMatch, Sessions
+from accordion.sessions.sessions import Sessions
 
 _log = logging.getLogger("accordion")
 
@@ -44,7 +44,7 @@ class ResponseHistory:
     erasures: ErasureNotices
     transcripts: TranscriptStore
 
-    def must_wait(self, request: RequestState) -> bool:
+    def must_wait(self, request: PreparedRequest) -> bool:
         """Returns whether the response must be stored before it ends.
 
         It must if it may have tool rounds, or if its client may continue by its id. A client that sent the same
@@ -52,14 +52,13 @@ class ResponseHistory:
         """
         if request.tool_name:
             return True
-        place = request.session_match
-        if place is None or request.is_token_count or not _is_sent_once(request):
+        if request.is_token_count or not _is_sent_once(request):
             return False
-        return place.conversation.kept != "reply" or _is_continuable(client_conversation(request))
+        return request.conversation.kept != "reply" or _is_continuable(request.client_conversation)
 
     async def store(
         self,
-        request: RequestState,
+        request: PreparedRequest,
         observed_response: ObservedResponse,
         reported_response: ObservedResponse,
         ids: tuple[str, ...],
@@ -70,29 +69,27 @@ class ResponseHistory:
         `observed_response` is the response as the client has it, `reported_response` the same with the usage of its
         first round, `ids` the provider's own ids of its rounds. Never fails.
         """
-        place, caller = request.session_match, request.caller
-        if place is None:
-            return
+        match, caller = request.session_match, request.caller
         try:
             puts = list[Put]()
             if insertion is not None:
                 puts += await self.insertion_store.add_and_build_writes(
-                    caller.tenant_key, place.label, insertion, place.session.id
+                    caller.tenant_key, match.label, insertion, match.session.id
                 )
-            puts += await self._build_link_writes(request, place, observed_response)
+            puts += await self._build_link_writes(request, observed_response)
             # Last, since the other records are found by these.
             puts += self.sessions.build_state_writes(
-                caller, {} if observed_response.error else response_nodes(request, place, reported_response, ids)
+                caller, {} if observed_response.error else response_nodes(request, reported_response, ids)
             )
-            if puts and not self.erasures.was_erased_since(caller.tenant_key, place.session.id, request.started_at):
-                await self._write(request, place, puts)
+            if puts and not self.erasures.was_erased_since(caller.tenant_key, match.session.id, request.started_at):
+                await self._write(request, puts)
         except Exception:
             # The response itself is complete, and must not fail because of this.
-            _log.exception("a response could not be stored", extra={"request_id": request.request_id})
+            _log.exception("a response could not be stored", extra={"request_id": request.inbound.request_id})
 
     def store_later(
         self,
-        request: RequestState,
+        request: PreparedRequest,
         observed_response: ObservedResponse,
         reported_response: ObservedResponse,
         ids: tuple[str, ...],
@@ -101,63 +98,58 @@ class ResponseHistory:
 
         The nodes of its ids are stored soon; the items that the provider keeps are held in memory.
         """
-        if request.session_match is not None:
-            if not observed_response.error:
-                self.sessions.record_states(
-                    request.caller, response_nodes(request, request.session_match, reported_response, ids)
-                )
-            self._build_link(request, request.session_match, observed_response)
+        if not observed_response.error:
+            self.sessions.record_states(request.caller, response_nodes(request, reported_response, ids))
+        self._build_link(request, observed_response)
 
-    async def _build_link_writes(
-        self, request: RequestState, session_match: SessionMatch, observed_response: ObservedResponse
-    ) -> list[Put]:
+    async def _build_link_writes(self, request: PreparedRequest, observed_response: ObservedResponse) -> list[Put]:
         """Builds the writes that store the items that the provider keeps."""
-        link = self._build_link(request, session_match, observed_response)
+        link = self._build_link(request, observed_response)
         if link is None:
             return []
         return await self.response_links.build_puts(
-            request.caller.tenant_key, session_match.session.id, observed_response.response_id, link
+            request.caller.tenant_key, request.session_match.session.id, observed_response.response_id, link
         )
 
-    def _build_link(
-        self, request: RequestState, session_match: SessionMatch, observed_response: ObservedResponse
-    ) -> ResponseLink | None:
+    def _build_link(self, request: PreparedRequest, observed_response: ObservedResponse) -> ResponseLink | None:
         """Returns the items that the provider keeps of the exchange, if they are to be stored.
 
         Whether this request was to be compacted does not matter: a later one may be.
         """
         if (
-            session_match.conversation.kept != "reply"
+            request.conversation.kept != "reply"
             or request.is_token_count
             or observed_response.output is None
             or not observed_response.response_id
         ):
             return None
-        client, known = client_conversation(request.original_request or request), not _is_sent_once(request)
-        if request.rules.mode != "auto" or request.route.family == "litellm" or not _is_continuable(client):
+        client_conversation = (request.original_request or request).client_conversation
+        if (
+            request.rules.mode != "auto"
+            or request.route.family == "litellm"
+            or not _is_continuable(client_conversation)
+        ):
             return None
         return self.response_links.add(
             request.caller.tenant_key,
-            session_match.session.id,
-            client,
+            request.session_match.session.id,
+            client_conversation,
             observed_response.response_id,
             observed_response.output,
-            known=known,
+            known=not _is_sent_once(request),
         )
 
-    def record(self, gauge: RequestState, place: SessionMatch) -> None:
-        """Records the new messages of a request in the transcript, soon."""
-        self.transcripts.record(
-            gauge.caller.tenant_key, place.session.id, place.conversation, folded=gauge.was_folded, after=_before(place)
-        )
-
-    async def _write(self, gauge: RequestState, place: SessionMatch, puts: list[Put]) -> None:
+    async def _write(self, request: PreparedRequest, puts: list[Put]) -> None:
         try:
-            if _is_sent_once(gauge):
+            if _is_sent_once(request):
                 await self.transcripts.record_at_once(
-                    gauge.caller.tenant_key, place.session.id, place.conversation, puts,
-                    folded=gauge.was_folded, after=_before(place),
-                )  # fmt: skip
+                    request.caller.tenant_key,
+                    request.session_match.session.id,
+                    request.conversation,
+                    puts,
+                    folded=request.was_folded,
+                    after=request.earlier_history,
+                )
             else:
                 await self.archive.keep(puts)
         except StoreUnavailable:
@@ -165,30 +157,16 @@ class ResponseHistory:
                 self.outbox.put(put.key, partial(bytes, put.value), put.ttl)
 
 
-def client_conversation(request: RequestState) -> Conversation:
-    """Returns the conversation that the client itself sent."""
-    if request.visible_request is not None:
-        return request.visible_request.client_conversation
-    if request.session_match is None:
-        raise Unreadable("only what was read goes on from something")
-    return request.session_match.conversation
-
-
-def _before(place: SessionMatch) -> bytes:
-    """Returns the chain key of the history that the provider keeps before a request, if it is known."""
-    return place.base_node.chain if place.base_node is not None else b""
-
-
-def _is_sent_once(gauge: RequestState) -> bool:
+def _is_sent_once(request: MeasuredRequest) -> bool:
     """Returns whether the next request will not contain this request's messages.
 
     True if the client leaves its history to the provider. A client that sends its history itself brings back exactly
     one response since the recorded prefix. If there are more, they were made elsewhere, or continued by their ids.
     """
-    place = (gauge.original_request or gauge).session_match
-    if place is None or not place.conversation.kept:
+    match = (request.original_request or request).session_match
+    conversation, index = match.conversation, match.base_index
+    if not conversation.kept:
         return False
-    conversation, index = place.conversation, place.base_index
     return conversation.previous is not None or index < 0 or count_responses(conversation, index) != 1
 
 

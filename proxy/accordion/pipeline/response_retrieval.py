@@ -12,14 +12,16 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
+from msgspec import structs
+
 from accordion.insertions.store import InsertionStore
 from accordion.model.errors import AccordionError
-from accordion.model.http import CompleteResponse, Inbound
+from accordion.model.http import CompleteResponse
 from accordion.model.insertions import ToolRoundInsertion
 from accordion.model.ports import UpstreamResponse
 from accordion.model.values import replace
 from accordion.pipeline.relay import content_type_and_encoding
-from accordion.pipeline.request import RequestState
+from accordion.pipeline.request import PassthroughRequest
 from accordion.pipeline.response_rewriting import RewrittenResponse, read_body, strip_body_headers
 from accordion.protocols.content_encoding import Decoder
 from accordion.protocols.openai_responses.stored_responses import rewrite_document, rewrite_events
@@ -30,7 +32,7 @@ from accordion.sessions.sessions import Sessions
 
 _RESPONSES_PATH = "/v1/responses/"
 
-SendRequest = Callable[[Inbound, RequestState], Awaitable[UpstreamResponse]]
+SendRequest = Callable[[PassthroughRequest], Awaitable[UpstreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,42 +42,38 @@ class ResponseRetrieval:
     sessions: Sessions
     insertion_store: InsertionStore
 
-    async def retrieve(self, inbound: Inbound, request: RequestState, send: SendRequest) -> UpstreamResponse | None:
+    async def retrieve(self, request: PassthroughRequest, send: SendRequest) -> UpstreamResponse | None:
         """Returns the response; None if the request is for no such response. Raises the errors of `send`."""
+        inbound = request.inbound
         if not inbound.path.startswith(_RESPONSES_PATH):
             return None
         name, _, below = inbound.path.removeprefix(_RESPONSES_PATH).partition("/")
         if below not in ("", "cancel") or inbound.method not in ("GET", "DELETE", "POST"):
             return None
-        shown = unquote(name)
-        point = await self.sessions.find_state(request.caller, shown)
-        if point is None or not point.ids:
+        client_id = unquote(name)
+        node = await self.sessions.find_state(request.caller, client_id)
+        if node is None or not node.ids:
             return None
-        path = _RESPONSES_PATH + quote(point.ids[-1], safe="") + (f"/{below}" if below else "")
-        headers = tuple(pair for pair in inbound.headers if pair[0] != b"accept-encoding")
-        asked = replace(inbound, path=path, headers=(*headers, (b"accept-encoding", b"identity")))
-        reply = await send(asked, request)
-        if reply.status != 200:
-            return reply
+        path = _RESPONSES_PATH + quote(node.ids[-1], safe="") + (f"/{below}" if below else "")
+        response = await send(_with_path(request, path))
+        if response.status != 200:
+            return response
         if inbound.method == "DELETE":
-            await self._delete_hidden_rounds(
-                asked, request, send, [each for each in point.ids[:-1] if each != point.ids[-1]]
-            )
-        return await self._rewrite_response(reply, shown, await self._find_insertions(request, point))
+            hidden_ids = [each for each in node.ids[:-1] if each != node.ids[-1]]
+            await self._delete_hidden_rounds(request, send, hidden_ids)
+        return await self._rewrite_response(response, client_id, await self._find_insertions(request, node))
 
-    async def _delete_hidden_rounds(
-        self, inbound: Inbound, request: RequestState, send: SendRequest, names: list[str]
-    ) -> None:
+    async def _delete_hidden_rounds(self, request: PassthroughRequest, send: SendRequest, ids: list[str]) -> None:
         """Deletes the rounds before the last, which the client does not know of."""
-        for name in names:
+        for each in ids:
             with suppress(AccordionError):
-                await (await send(replace(inbound, path=_RESPONSES_PATH + quote(name, safe="")), request)).close()
+                await (await send(_with_path(request, _RESPONSES_PATH + quote(each, safe="")))).close()
 
-    async def _find_insertions(self, request: RequestState, node: PrefixNode) -> list[ToolRoundInsertion]:
-        found = await self.insertion_store.find(
+    async def _find_insertions(self, request: PassthroughRequest, node: PrefixNode) -> list[ToolRoundInsertion]:
+        insertions = await self.insertion_store.find(
             request.caller.tenant_key, node.label, (node.chain,), 1, check_store=True
         )
-        return [each for each in found if isinstance(each, ToolRoundInsertion)]
+        return [each for each in insertions if isinstance(each, ToolRoundInsertion)]
 
     async def _rewrite_response(
         self, response: UpstreamResponse, client_id: str, insertions: list[ToolRoundInsertion]
@@ -85,9 +83,17 @@ class ResponseRetrieval:
             return RewrittenResponse(
                 response, _rewrite_events(response, Decoder(encoding) if encoding else None, client_id, insertions)
             )
-        whole = await read_body(response, encoding)
-        told = rewrite_document(whole, client_id, insertions) if len(whole) <= BOUND else whole
-        return CompleteResponse(told, strip_body_headers(response.headers))
+        body = await read_body(response, encoding)
+        if len(body) <= BOUND:
+            body = rewrite_document(body, client_id, insertions)
+        return CompleteResponse(body, strip_body_headers(response.headers))
+
+
+def _with_path(request: PassthroughRequest, path: str) -> PassthroughRequest:
+    """Returns the request for another path. Its response must be readable."""
+    headers = tuple(pair for pair in request.inbound.headers if pair[0] != b"accept-encoding")
+    inbound = replace(request.inbound, path=path, headers=(*headers, (b"accept-encoding", b"identity")))
+    return structs.replace(request, inbound=inbound)
 
 
 async def _rewrite_events(

@@ -1,4 +1,4 @@
-"""Sends a request: chooses the deployment, builds body and headers, and sets the provider's key.
+"""The fifth step: sends a request. It chooses the deployment, builds body and headers, and sets the provider's key.
 
 A request is sent directly, or through the translator if the model's provider uses another protocol. If a model has
 several deployments, the next is tried after one that cannot be reached or is overloaded.
@@ -12,12 +12,18 @@ from dataclasses import dataclass
 
 from msgspec import structs
 
-from accordion.model.errors import BadRequest, Unauthorized, Unreachable
-from accordion.model.http import Inbound
+from accordion.model.errors import BadRequest, ContextOverflow, ThreadNotFound, Unauthorized, Unreachable
+from accordion.model.http import CompleteResponse
 from accordion.model.ports import Clock, Headers, Route, Router, Translator, Upstream, UpstreamRequest, UpstreamResponse
 from accordion.model.summarizer import SummaryCaller
 from accordion.model.values import replace
-from accordion.pipeline.request import RequestState
+from accordion.pipeline.request import (
+    IncomingRequest,
+    MeasuredRequest,
+    PassthroughRequest,
+    PreparedRequest,
+    SendableRequest,
+)
 from accordion.pipeline.response_rewriting import strip_proxy_headers
 from accordion.protocols.model_name import model_in_target, replace_model_in_body, replace_model_in_target
 from accordion.sessions.tenants import CREDENTIAL_HEADERS, Tenants
@@ -100,7 +106,7 @@ def _place(route: Route) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Sends measured requests along their routes."""
+    """Sends requests along their routes."""
 
     tenants: Tenants
     router: Router
@@ -108,7 +114,7 @@ class Sender:
     translator: Translator
     pauses: DeploymentPauses
 
-    async def send(self, inbound: Inbound, request: RequestState) -> UpstreamResponse:
+    async def send(self, request: SendableRequest) -> UpstreamResponse:
         """Sends a request and waits for the head of the response.
 
         If a model has several deployments, the next is tried if the request could not be sent to one, or if one says
@@ -120,98 +126,87 @@ class Sender:
         connection.
         """
         if not request.route.others:
-            return await self._send(inbound, request)
+            return await self._send(request)
         routes = self.pauses.ordered((request.route, *request.route.others))
-        *first, last = routes if isinstance(inbound.body, bytes) else routes[:1]
+        *first, last = routes if isinstance(request.inbound.body, bytes) else routes[:1]
         for route in first:
             try:
-                reply = await self._tried(inbound, request, route)
+                response = await self._send_to_deployment(request, route)
             except Unreachable:
                 continue
-            if reply.status not in _OVERLOAD_STATUSES:
-                return reply
-            await reply.close()
-        return await self._tried(inbound, request, last)
+            if response.status not in _OVERLOAD_STATUSES:
+                return response
+            await response.close()
+        return await self._send_to_deployment(request, last)
 
-    async def _tried(self, inbound: Inbound, gauge: RequestState, route: Route) -> UpstreamResponse:
+    async def _send_to_deployment(self, request: SendableRequest, route: Route) -> UpstreamResponse:
         """Sends to one of several deployments, and records whether it was reached."""
         began = self.pauses.now()
         try:
-            reply = await self._send(inbound, structs.replace(gauge, route=route))
+            response = await self._send(structs.replace(request, route=route))
         except Unreachable as error:
             self.pauses.failed(route, began, error)
             raise
         self.pauses.reached(route)
-        return reply
+        return response
 
-    async def _send(self, inbound: Inbound, request: RequestState) -> UpstreamResponse:
+    async def _send(self, request: SendableRequest) -> UpstreamResponse:
         route = request.route
-        if route.ambient and not (request.caller.has_proxy_key or request.caller.is_local):
+        if not _may_use_route(request):
             raise Unauthorized(
                 f"Model {route.name!r} uses the credentials of the machine that the proxy runs on. Only callers "
                 "with a proxy key may use them: configure proxy_keys and send one."
             )
         if route.family == "litellm":
-            if request.is_unreadable:
+            if isinstance(request, PassthroughRequest) and request.is_unreadable:
                 raise BadRequest(
                     "The body could not be read. This model is reached by translation, which needs valid JSON and no "
                     "more messages than limits.messages_per_request.",
                     param="body",
                 )
             if request.decoded_body:
-                credential = self._provider_key(request) or request.caller.credential
-                body = request.decoded_body if request.rewritten_body is None else request.rewritten_body
-                asked = _route_with_betas(route, inbound.headers)
-                return await self.translator.send(request.protocol.name, body, asked, credential, inbound.request_id)
-        return await self.upstream.send(self.build_upstream_request(inbound, request))
+                return await self._translate(request)
+        return await self.upstream.send(self.build_upstream_request(request))
 
-    def build_upstream_request(self, inbound: Inbound, request: RequestState) -> UpstreamRequest:
+    async def _translate(self, request: SendableRequest) -> UpstreamResponse:
+        """Sends a request through the translator, or counts its tokens."""
+        if isinstance(request, PreparedRequest) and request.is_token_count:
+            # No provider can count these tokens. Our own count is the best available.
+            return CompleteResponse(b'{"input_tokens":%d}' % request.utilization.tokens)
+        inbound, credential = request.inbound, self._provider_key(request) or request.caller.credential
+        body = request.forwarded_body if isinstance(request, PreparedRequest) else request.decoded_body
+        route = _route_with_betas(request.route, inbound.headers)
+        return await self.translator.send(request.protocol.name, body, route, credential, inbound.request_id)
+
+    def build_upstream_request(self, request: SendableRequest) -> UpstreamRequest:
         """Builds the request that is sent to the provider.
 
         It equals the client's request but for hidden results, compaction, our own headers, a model's alias and a
         model's own key.
         """
-        route, body, headers, target = (
-            request.route,
-            inbound.body,
-            self._build_headers(inbound, request),
-            inbound.target,
-        )
+        route, inbound = request.route, request.inbound
+        headers, target, body = self._build_headers(request), inbound.target, inbound.body
         if route.model is not None and model_in_target(inbound):
             target = replace_model_in_target(target, route.model)
-            return UpstreamRequest(inbound.method, self.router.url(route, target), headers, body)
-        kind = (
-            b""
-            if request.session_match is not None or route.model is None
-            else inbound.fields.get(b"content-type", b"")
-        )
-        if not isinstance(body, bytes):
+        elif not isinstance(body, bytes):
             if route.model is not None:
-                if request.decoded_body not in (b"", inbound.start):
-                    raise BadRequest(_ENCODED_BODY_ERROR, param="body")
-                start = replace_model_in_body(inbound.start, kind, route.model)
-                headers, body = (
-                    _grow_content_length(headers, len(start) - len(inbound.start)),
-                    _replace_first(start, body),
-                )
-        elif request.is_rewritten or route.model is not None:
+                headers, body = _rename_model_in_pieces(request, headers, body, route.model)
+        elif route.model is not None or _is_rewritten(request):
+            body = _build_body(request, body)
             # A body that was decoded to be read is sent without its encoding.
-            body = request.decoded_body or body if request.rewritten_body is None else request.rewritten_body
-            body = body if route.model is None else replace_model_in_body(body, kind, route.model)
-            headers = _remove_headers(
-                headers, b"content-length", *([b"content-encoding"] if request.decoded_body else [])
-            )
+            encoding = [b"content-encoding"] if request.decoded_body else []
+            headers = _remove_headers(headers, b"content-length", *encoding)
         return UpstreamRequest(inbound.method, self.router.url(route, target), headers, body)
 
-    def _build_headers(self, inbound: Inbound, request: RequestState) -> Headers:
-        route, headers = request.route, strip_proxy_headers(inbound.headers)
+    def _build_headers(self, request: IncomingRequest) -> Headers:
+        route, headers = request.route, strip_proxy_headers(request.inbound.headers)
         if request.caller.has_proxy_key:
             headers = tuple(
                 [pair for pair in headers if not (pair[0] in CREDENTIAL_HEADERS and self.tenants.is_proxy_key(pair[1]))]
             )
             if key := self._provider_key(request):
                 headers = _set_provider_key(headers, route.family, key)
-        if request.tool_name:
+        if isinstance(request, MeasuredRequest) and request.tool_name:
             # A response in which our tool may be called must be readable.
             headers = (*_remove_headers(headers, b"accept-encoding"), (b"accept-encoding", b"identity"))
         if route.extra_headers:
@@ -219,27 +214,25 @@ class Sender:
             headers = _remove_headers(headers, *(name for name, _ in extra)) + extra
         return headers
 
-    def build_summary_caller(self, inbound: Inbound, request: RequestState) -> SummaryCaller | None:
+    def build_summary_caller(self, request: MeasuredRequest) -> SummaryCaller | None:
         """Returns the caller in whose name a summary of this request is made; None if no credential can be used."""
-        if request.session_match is None or (
-            request.route.ambient and not (request.caller.has_proxy_key or request.caller.is_local)
-        ):
+        if not _may_use_route(request):
             return None
         try:
-            headers = self._build_headers(inbound, request)
+            headers = self._build_headers(request)
         except Unauthorized:
             return None
         return SummaryCaller(
             tenant=request.caller.tenant,
             route=request.route,
             dialect=request.protocol.name,
-            model=request.session_match.conversation.model,
+            model=request.conversation.model,
             headers=headers,
             credential=self._provider_key(request) or request.caller.credential,
             keyed=request.caller.has_proxy_key,
         )
 
-    def _provider_key(self, request: RequestState) -> str:
+    def _provider_key(self, request: IncomingRequest) -> str:
         """Returns the model's own key for a caller with a proxy key; empty if the caller's credential is forwarded.
 
         Raises Unauthorized if there is neither.
@@ -253,6 +246,61 @@ class Sender:
                 code="no_provider_key",
             )
         return request.route.api_key
+
+
+def _may_use_route(request: IncomingRequest) -> bool:
+    """Returns whether the caller may use the route's credentials."""
+    return not request.route.ambient or request.caller.has_proxy_key or request.caller.is_local
+
+
+def _is_rewritten(request: SendableRequest) -> bool:
+    """Returns whether a body other than the client's is forwarded."""
+    if isinstance(request, PreparedRequest) and request.rewritten_body is not None:
+        return True
+    return request.visible_request is not None and request.visible_request.is_changed
+
+
+def _build_body(request: SendableRequest, client_body: bytes) -> bytes:
+    """Returns the forwarded body, with the model's name at the provider."""
+    route = request.route
+    if isinstance(request, PreparedRequest):
+        body, kind = request.forwarded_body or client_body, b""
+    else:
+        body, kind = request.decoded_body or client_body, _content_type(request)
+    return body if route.model is None else replace_model_in_body(body, kind, route.model)
+
+
+def _rename_model_in_pieces(
+    request: SendableRequest, headers: Headers, pieces: AsyncIterator[bytes], model: str
+) -> tuple[Headers, AsyncIterator[bytes]]:
+    """Puts the model's name at the provider into the beginning of a body that comes in pieces."""
+    start = request.inbound.start
+    if request.decoded_body not in (b"", start):
+        raise BadRequest(_ENCODED_BODY_ERROR, param="body")
+    renamed = replace_model_in_body(start, _content_type(request), model)
+    return _grow_content_length(headers, len(renamed) - len(start)), _replace_first(renamed, pieces)
+
+
+def _content_type(request: IncomingRequest) -> bytes:
+    return request.inbound.fields.get(b"content-type", b"")
+
+
+def raise_if_refused(request: MeasuredRequest) -> None:
+    """Raises the error of a request that is not sent.
+
+    Raises ThreadNotFound if the client has to send its history again, and ContextOverflow if the request fits the
+    window in no form.
+    """
+    if request.decision.action == "resend":
+        raise ThreadNotFound(request.conversation.previous or "", request.decision.reason)
+    if request.decision.action == "refuse":
+        outcome = request.compaction_outcome if isinstance(request, PreparedRequest) else None
+        raise ContextOverflow(
+            request.utilization.tokens,
+            request.window.usable_input,
+            param=request.protocol.messages_field,
+            failure=outcome.reason if outcome is not None and outcome.state == "failed" else "",
+        )
 
 
 def _route_with_betas(route: Route, headers: Headers) -> Route:

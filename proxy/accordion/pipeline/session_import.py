@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from operator import attrgetter
 
+from accordion.insertions.recall_source import RecallRequest
 from accordion.insertions.store import InsertionStore
 from accordion.memory.session_import import (
     LONGEST,
@@ -27,7 +28,6 @@ from accordion.model.memories import MemoryStore
 from accordion.model.ports import Clock
 from accordion.model.records import RecallUsage
 from accordion.model.values import dataclass, replace
-from accordion.protocols.base import WireProtocol
 from accordion.sessions.client_metadata import ClientMetadata
 from accordion.sessions.sessions import SessionMatch
 
@@ -85,24 +85,6 @@ def _contains_memory_id(text: bytes) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class ImportRequest:
-    """A request whose newest words may ask for memories.
-
-    `scope` separates conversations within the tenant; `available_tokens` are the tokens left below the hard limit;
-    `started_at` is the time of arrival, in seconds by the monotonic clock.
-    """
-
-    protocol: WireProtocol
-    tenant_key: bytes
-    scope: bytes
-    session: str
-    model: str
-    conversation: Conversation
-    available_tokens: int
-    started_at: float
-
-
-@dataclass(frozen=True, slots=True)
 class SessionImport:
     """Finds requested memories and records the insertions.
 
@@ -114,19 +96,22 @@ class SessionImport:
     clock: Clock
     count_tokens: Callable[[str, str], int]
 
-    async def import_memories(self, request: ImportRequest) -> RecallUsage | None:
+    async def recall(self, request: RecallRequest) -> RecallUsage | None:
         """Inserts the requested memories after the newest message; returns their usage.
 
-        Returns None if none is requested, or if a repeated request would get the same text again. Never fails.
+        Returns None if none is requested, or if a repeated request would get the same text again. A main agent's
+        message to a sub-agent is not the user's, and requests nothing. Never raises.
         """
+        if not request.may_hold_memories or request.is_subagent:
+            return None
         try:
             return await self._import_memories(request)
         except Exception:
             _log.exception("no session memory could be imported into a conversation")
             return None
 
-    async def _import_memories(self, request: ImportRequest) -> RecallUsage | None:
-        client = request.conversation
+    async def _import_memories(self, request: RecallRequest) -> RecallUsage | None:
+        client = request.original
         names = find_requested_ids(client) if client.starts_turn else ()
         if not names:
             return None
@@ -159,7 +144,7 @@ class SessionImport:
         found = came.imported if came is not None else ()
         return RecallUsage(self.count_tokens(text, request.model), len(found), _describe_outcomes(names, came))
 
-    async def _fetch_memories(self, request: ImportRequest, names: tuple[str, ...]) -> RestoredMemories | None:
+    async def _fetch_memories(self, request: RecallRequest, names: tuple[str, ...]) -> RestoredMemories | None:
         """Returns the memories of these ids; None if memories are unavailable."""
         room = min(LONGEST, max(0, request.available_tokens) // _ROOM_DIVISOR * _CHARACTERS_PER_TOKEN)
         try:

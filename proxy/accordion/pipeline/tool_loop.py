@@ -29,7 +29,7 @@ from accordion.model.ports import Clock, Headers, UpstreamResponse
 from accordion.model.records import ToolLoopUsage, Usage
 from accordion.model.values import replace
 from accordion.pipeline.relay import ExchangeProgress, content_type_and_encoding
-from accordion.pipeline.request import RequestState
+from accordion.pipeline.request import PreparedRequest
 from accordion.pipeline.response_rewriting import RewrittenResponse, read_body, strip_body_headers
 from accordion.pipeline.shared_artifacts import SharedArtifacts, VisibleArtifacts
 from accordion.protocols.content_encoding import Decoder
@@ -41,7 +41,7 @@ from accordion.protocols.tool_loop_shared import repair_utf8, to_json
 
 _log = logging.getLogger("accordion")
 
-SendRequest = Callable[[RequestState], Awaitable[UpstreamResponse]]
+SendRequest = Callable[[PreparedRequest], Awaitable[UpstreamResponse]]
 
 _NO_ROOM_ANSWER = "There is no room left in the window for this answer. Ask for less, or go on without it."
 _TOO_MANY_ROUNDS_ANSWER = "No more artifacts can be read within this response. Go on with what you have."
@@ -64,7 +64,7 @@ class ToolLoop:
     """None if artifacts of other agents cannot be read."""
 
     async def run(
-        self, response: UpstreamResponse, request: RequestState, send: SendRequest, progress: ExchangeProgress
+        self, response: UpstreamResponse, request: PreparedRequest, send: SendRequest, progress: ExchangeProgress
     ) -> UpstreamResponse:
         """Returns the response to the client, made of this response and the rounds after it.
 
@@ -78,73 +78,70 @@ class ToolLoop:
         if not (streamed or kind.endswith("json")):
             return response
         if streamed:
-            talk = _LoopRun(self, request, send, progress, stream=True)
-            talk.shown = RewrittenResponse(response, talk.stream_response(response, encoding))
-            return talk.shown
+            run = _LoopRun(self, request, send, progress, stream=True)
+            run.rewritten_response = RewrittenResponse(response, run.stream_response(response, encoding))
+            return run.rewritten_response
         # The client gets nothing of a document before its end, so that an error on the way can still be the response.
         body = await read_body(response, encoding)
         if not _may_use_tool(body, request.tool_name):
             return CompleteResponse(body, strip_body_headers(response.headers))
         return await _LoopRun(self, request, send, progress, stream=False).complete_document(body, response.headers)
 
-    async def restore_rounds(self, request: RequestState) -> RequestState:
+    async def restore_rounds(self, request: PreparedRequest) -> PreparedRequest:
         """Adds earlier tool rounds to a request that continues a response by its id.
 
         Replaces the id with the provider's own id of the last round, and adds the answers to our calls, which the
         client does not know of. Never fails.
         """
-        place = request.session_match
-        if place is None or place.base_node is None or not place.base_node.ids or not request.decoded_body:
+        match = request.session_match
+        if match.base_node is None or not match.base_node.ids or not request.decoded_body:
             return request
         try:
             fields = fields_of(request.decoded_body)
             if "previous_response_id" not in fields:
                 return request
-            fields["previous_response_id"] = to_json(place.base_node.ids[-1])
-            said = place.conversation.messages
-            given = {part.call_id for each in said for part in each.parts if isinstance(part, ToolResult)}
-            found = await self.insertion_store.find(
-                request.caller.tenant_key, place.label, (place.base_node.chain,), 1, check_store=True
+            fields["previous_response_id"] = to_json(match.base_node.ids[-1])
+            parts = (part for message in match.conversation.messages for part in message.parts)
+            answered_ids = {part.call_id for part in parts if isinstance(part, ToolResult)}
+            insertions = await self.insertion_store.find(
+                request.caller.tenant_key, match.label, (match.base_node.chain,), 1, check_store=True
             )
-            weaves = [each for each in found if isinstance(each, ToolRoundInsertion) and given.intersection(each.calls)]
-            if owed := weaves[0].rounds[-1].answered if weaves else ():
-                fields[request.protocol.messages_field] = list_of(
-                    [*owed, *items_of(fields[request.protocol.messages_field])]
-                )
+            rounds = [
+                each
+                for each in insertions
+                if isinstance(each, ToolRoundInsertion) and answered_ids.intersection(each.calls)
+            ]
+            if missing := rounds[0].rounds[-1].answered if rounds else ():
+                listing = request.protocol.messages_field
+                fields[listing] = list_of([*missing, *items_of(fields[listing])])
             return structs.replace(request, rewritten_body=object_of(fields))
         except Exception:
             _log.exception(
-                "an earlier read-back could not be put into a request", extra={"request_id": request.request_id}
+                "an earlier read-back could not be put into a request", extra={"request_id": request.inbound.request_id}
             )
             return request
 
-    def build_read_context(self, request: RequestState, added_tokens: int) -> ReadContext:
+    def build_read_context(self, request: PreparedRequest, added_tokens: int) -> ReadContext:
         """Describes the reader, and the tokens left for answers after `added_tokens` were added to the list."""
-        compaction = request.history.compaction if request.history is not None else None
-        room = (
-            request.window.usable_input - request.utilization.occupied_tokens - added_tokens
-            if request.window is not None
-            else 0
-        )
+        compaction = request.history.compaction
+        available_tokens = request.window.usable_input - request.utilization.occupied_tokens - added_tokens
         return ReadContext(
             request.caller.tenant_key,
             frozenset(compaction.artifacts if compaction is not None else ()),
-            max(0, room),
+            max(0, available_tokens),
             lambda text: self.count_tokens(text, request.actual_model),
-            request.window.size if request.window is not None else 0,
-            request.session_match.session.id if request.session_match is not None else "",
+            request.window.size,
+            request.session_match.session.id,
             self._visible_artifacts(request),
         )
 
-    def _visible_artifacts(self, request: RequestState) -> VisibleArtifacts | None:
+    def _visible_artifacts(self, request: PreparedRequest) -> VisibleArtifacts | None:
         """Returns the artifacts of other agents whose ids are in the visible list or in the text of a compaction."""
-        if self.shared_artifacts is None or request.visible_request is None or request.session_match is None:
+        if self.shared_artifacts is None:
             return None
-        seated, folded = request.visible_request, request.history
-        viewer = BranchViewer(
-            request.caller, seated.position, request.session_match.session.id, seated.client_conversation
-        )
-        written = [message.wire for message in folded.conversation.messages] if request.compaction_id and folded else []
+        position, session = request.visible_request.position, request.session_match.session.id
+        viewer = BranchViewer(request.caller, position, session, request.client_conversation)
+        written = [message.wire for message in request.history.conversation.messages] if request.compaction_id else []
         return VisibleArtifacts(self.shared_artifacts, viewer, (request.decoded_body, *written))
 
 
@@ -152,19 +149,25 @@ class _LoopRun:
     """One response to the client, and the rounds that it is made of."""
 
     def __init__(
-        self, tool_loop: ToolLoop, request: RequestState, send: SendRequest, progress: ExchangeProgress, *, stream: bool
+        self,
+        tool_loop: ToolLoop,
+        request: PreparedRequest,
+        send: SendRequest,
+        progress: ExchangeProgress,
+        *,
+        stream: bool,
     ) -> None:
-        self._house, self._gauge, self._ask, self._course = tool_loop, request, send, progress
-        self._weaver = tool_loop.tool_protocols[request.protocol.name]
-        self._splice = self._weaver.open_response(request.tool_name, stream)
+        self._tool_loop, self._request, self._send, self._progress = tool_loop, request, send, progress
+        self._tool_protocol = tool_loop.tool_protocols[request.protocol.name]
+        self._response = self._tool_protocol.open_response(request.tool_name, stream)
         self._rounds: list[ToolRound] = []
         self._texts: list[str] = []
-        self._behind = 0
+        self._added_tokens = 0
         self._calls = 0
         self._usages: list[Usage | None] = []
         self._resolved = False
         self._container = ""
-        self.shown: RewrittenResponse | None = None
+        self.rewritten_response: RewrittenResponse | None = None
         """The stream that the client receives."""
 
     async def stream_response(self, response: UpstreamResponse, encoding: str) -> AsyncGenerator[bytes, None]:
@@ -176,25 +179,25 @@ class _LoopRun:
             async with aclosing(self._stream_round(response, encoding)) as blocks:
                 async for block in blocks:
                     yield block
-            following = await self._request_next_round()
-            if following is None:
+            next_response = await self._request_next_round()
+            if next_response is None:
                 break
-            response = following
+            response = next_response
             kind, encoding = content_type_and_encoding(response.headers)
-            self._splice.continue_response()
+            self._response.continue_response()
             if response.status != 200 or kind != "text/event-stream":
-                if not (refusal := self._gauge.protocol.stream_provider_error(await read_body(response, encoding))):
+                if not (refusal := self._request.protocol.stream_provider_error(await read_body(response, encoding))):
                     raise UpstreamDisconnected(
                         f"Connection lost: the provider answered {response.status} after a read-back. "
                         "Send the request again."
                     )
-                yield self._splice.feed(refusal)
+                yield self._response.feed(refusal)
                 return
-            if self.shown is not None:
+            if self.rewritten_response is not None:
                 # The protocol's events tell whether the stream is complete: this round may end in nothing.
-                self.shown.delimited = False
+                self.rewritten_response.delimited = False
         self._record_usage()
-        if rest := self._splice.close():
+        if rest := self._response.close():
             yield rest
 
     async def complete_document(self, body: bytes, headers: Headers) -> UpstreamResponse:
@@ -204,123 +207,122 @@ class _LoopRun:
         ends too early.
         """
         while True:
-            told = await self._fill_placeholders(self._splice.feed(repair_utf8(body)))
-            following = await self._request_next_round()
-            if following is None:
+            document = await self._fill_placeholders(self._response.feed(repair_utf8(body)))
+            next_response = await self._request_next_round()
+            if next_response is None:
                 break
-            reply = following
-            if reply.status != 200:
-                return reply
-            self._splice.continue_response()
-            body = await read_body(reply, content_type_and_encoding(reply.headers)[1])
-        if self._rounds and not self._splice.is_round_over:
+            if next_response.status != 200:
+                return next_response
+            self._response.continue_response()
+            body = await read_body(next_response, content_type_and_encoding(next_response.headers)[1])
+        if self._rounds and not self._response.is_round_over:
             raise UpstreamDisconnected(
                 "Connection lost: the provider's answer ended early after a read-back. Send the request again."
             )
         self._record_usage()
-        return CompleteResponse(told + self._splice.close(), strip_body_headers(headers))
+        return CompleteResponse(document + self._response.close(), strip_body_headers(headers))
 
     async def _stream_round(self, response: UpstreamResponse, encoding: str) -> AsyncGenerator[bytes, None]:
         """Yields the parts of one round that may be passed on at once."""
-        splice, events = self._splice, SseBuffer(BOUND)
+        tool_response, events = self._response, SseBuffer(BOUND)
         decoder = Decoder(encoding) if encoding else None
         try:
             async with aclosing(response.chunks()) as pieces:
                 async for piece in pieces:
                     block = repair_utf8(events.feed(piece if decoder is None else decoder.feed(piece)))
-                    out = splice.feed(block) if block else b""
-                    if splice.pending_placeholders:
+                    out = tool_response.feed(block) if block else b""
+                    if tool_response.pending_placeholders:
                         out = await self._fill_placeholders(out)
                     else:
-                        self._course.last_output, self._course.observable_output = out, splice.observable_output
+                        self._progress.last_output = out
+                        self._progress.observable_output = tool_response.observable_output
                     if out:
                         yield out
-            if (rest := events.flush()) and (out := await self._fill_placeholders(splice.feed(repair_utf8(rest)))):
+            rest = repair_utf8(events.flush())
+            if rest and (out := await self._fill_placeholders(tool_response.feed(rest))):
                 yield out
         finally:
             await response.close()
 
     async def _fill_placeholders(self, out: bytes) -> bytes:
-        while wanted := self._splice.pending_placeholders:
-            texts = await self._house.artifact_tool.load_texts(
-                self._house.build_read_context(self._gauge, self._behind), wanted
+        while placeholders := self._response.pending_placeholders:
+            texts = await self._tool_loop.artifact_tool.load_texts(
+                self._tool_loop.build_read_context(self._request, self._added_tokens), placeholders
             )
-            out += self._splice.resolve(texts)
+            out += self._response.resolve(texts)
         return out
 
     # -- from one round to the next -----------------------------------------------
 
     async def _request_next_round(self) -> UpstreamResponse | None:
         """Requests the next round, if the last one called our tool; returns None at the end."""
-        if not self._splice.is_round_over:
+        if not self._response.is_round_over:
             return None
-        seen = self._splice.read_round()
-        self._usages.append(seen.usage)
-        self._texts.append(seen.text)
-        self._resolved = self._resolved or seen.resolved
-        self._container = seen.container or self._container
-        if not (seen.own_calls and seen.finished):
-            self._rounds.append(ToolRound(seen.entries))
+        last_round = self._response.read_round()
+        self._usages.append(last_round.usage)
+        self._texts.append(last_round.text)
+        self._resolved = self._resolved or last_round.resolved
+        self._container = last_round.container or self._container
+        if not (last_round.own_calls and last_round.finished):
+            self._rounds.append(ToolRound(last_round.entries))
             return None
-        self._calls += len(seen.own_calls)
-        answers = await self._answer_calls(seen.own_calls)
-        self._add_round(seen, answers)
-        if seen.client_call_ids or len(self._rounds) > self._house.max_rounds:
+        self._calls += len(last_round.own_calls)
+        answers = await self._answer_calls(last_round.own_calls)
+        self._add_round(last_round, answers)
+        if last_round.client_call_ids or len(self._rounds) > self._tool_loop.max_rounds:
             # Some models call tools that are no longer offered.
             return None
-        reply = await self._continue_request()
-        if reply.status in _TOO_LONG_STATUSES and any(answer.text != _NO_ROOM_ANSWER for answer in answers):
-            await reply.close()
+        response = await self._continue_request()
+        if response.status in _TOO_LONG_STATUSES and any(answer.text != _NO_ROOM_ANSWER for answer in answers):
+            await response.close()
             self._rounds.pop()
-            self._add_round(
-                seen, [ArtifactToolResult(call.call_id, _NO_ROOM_ANSWER, error=True) for call in seen.own_calls]
-            )
-            reply = await self._continue_request()
-        return reply
+            refusals = [ArtifactToolResult(call.call_id, _NO_ROOM_ANSWER, error=True) for call in last_round.own_calls]
+            self._add_round(last_round, refusals)
+            response = await self._continue_request()
+        return response
 
     async def _answer_calls(self, calls: Sequence[ArtifactToolCall]) -> list[ArtifactToolResult]:
-        if len(self._rounds) >= self._house.max_rounds:
+        if len(self._rounds) >= self._tool_loop.max_rounds:
             return [ArtifactToolResult(call.call_id, _TOO_MANY_ROUNDS_ANSWER, error=True) for call in calls]
-        return await self._house.artifact_tool.answer_calls(
-            self._house.build_read_context(self._gauge, self._behind), calls
+        return await self._tool_loop.artifact_tool.answer_calls(
+            self._tool_loop.build_read_context(self._request, self._added_tokens), calls
         )
 
     def _add_round(self, observed_round: ObservedRound, answers: Sequence[ArtifactToolResult]) -> None:
-        self._rounds.append(ToolRound(observed_round.entries, self._weaver.render_results(answers)))
-        told = sum(self._house.count_tokens(answer.text, self._gauge.actual_model) for answer in answers)
-        self._behind += told + (observed_round.usage.output if observed_round.usage is not None else 0)
+        self._rounds.append(ToolRound(observed_round.entries, self._tool_protocol.render_results(answers)))
+        self._added_tokens += sum(
+            self._tool_loop.count_tokens(answer.text, self._request.actual_model) for answer in answers
+        )
+        self._added_tokens += observed_round.usage.output if observed_round.usage is not None else 0
 
     async def _continue_request(self) -> UpstreamResponse:
         """Asks the provider to continue after all rounds so far."""
-        gauge = self._gauge
-        dressed = gauge.history_with_insertions
-        if dressed is None:
+        tool_protocol, history = self._tool_protocol, self._request.history_with_insertions
+        if history is None:
             raise UpstreamDisconnected(
                 "Connection lost: the response could not be continued after a read-back. Send the request again."
             )
-        fields = self._weaver.continuation_fields(dressed.conversation.envelope, self._container)
-        last = self._weaver.final_fields(fields) if len(self._rounds) >= self._house.max_rounds else {}
-        dressed = replace(dressed, conversation=replace(dressed.conversation, envelope={**fields, **last}))
-        behind = [w for each in self._rounds for w in (*self._weaver.render_round(each.said, fields), *each.answered)]
-        body = self._house.renderer.render_body(gauge.protocol, dressed, behind)
-        return await self._ask(structs.replace(gauge, rewritten_body=body))
+        fields = tool_protocol.continuation_fields(history.conversation.envelope, self._container)
+        last = tool_protocol.final_fields(fields) if len(self._rounds) >= self._tool_loop.max_rounds else {}
+        history = replace(history, conversation=replace(history.conversation, envelope={**fields, **last}))
+        added = [
+            entry for each in self._rounds for entry in (*tool_protocol.render_round(each.said, fields), *each.answered)
+        ]
+        body = self._tool_loop.renderer.render_body(self._request.protocol, history, added)
+        return await self._send(structs.replace(self._request, rewritten_body=body))
 
     def _record_usage(self) -> None:
         """Records the usage and the hidden rounds, which are stored before the response ends."""
-        rounds, place = self._rounds, self._gauge.session_match
+        rounds, chain = self._rounds, self._request.conversation.chain
         if self._calls:
-            self._course.tool_loop_usage, self._course.round_ids = (
-                _sum_usage(self._usages, self._calls),
-                self._splice.response_ids,
-            )
-        hidden = len(rounds) > 1 or any(each.answered for each in rounds) or self._resolved
-        if not hidden or place is None or not place.conversation.chain:
+            self._progress.tool_loop_usage = _sum_usage(self._usages, self._calls)
+            self._progress.round_ids = self._response.response_ids
+        has_hidden_rounds = len(rounds) > 1 or any(each.answered for each in rounds) or self._resolved
+        if not has_hidden_rounds or not chain:
             return
-        text, at = " ".join(" ".join(self._texts).split()), self._house.clock.now()
-        weave = ToolRoundInsertion(
-            place.conversation.chain[-1], tuple(rounds), self._splice.read_round().client_call_ids, text, at
-        )
-        self._course.insertion = weave
+        text, now = " ".join(" ".join(self._texts).split()), self._tool_loop.clock.now()
+        client_call_ids = self._response.read_round().client_call_ids
+        self._progress.insertion = ToolRoundInsertion(chain[-1], tuple(rounds), client_call_ids, text, now)
 
 
 def _may_use_tool(document: bytes, tool: str) -> bool:

@@ -85,6 +85,14 @@ class Tenants:
             credential = ""
         return Caller(tenant_id, self.tenant_key(tenant_id), True, credential)
 
+    def authorizes(self, headers: Mapping[bytes, bytes]) -> bool:
+        """Returns whether the caller of a request with these headers may use the proxy at all."""
+        try:
+            self.identify(headers)
+        except Unauthorized:
+            return False
+        return True
+
     def is_proxy_key(self, value: bytes) -> bool:
         """Whether a header's value is one of the proxy's own keys, which no provider must see."""
         return self._match_proxy_key(value[7:].strip() if value[:7].lower() == b"bearer " else value) is not None

@@ -1,0 +1,70 @@
+"""Builds the pipelines of requests and upgrades from their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from accordion.accounting.ledger import Ledger
+from accordion.archive.erasure_notices import ErasureNotices
+from accordion.archive.response_links import ResponseLinks
+from accordion.insertions.store import InsertionStore
+from accordion.model.ports import Clock, Tasks
+from accordion.pipeline.calibration import Calibrator
+from accordion.pipeline.compact import CompactionStep
+from accordion.pipeline.features import ExchangeFeature
+from accordion.pipeline.forward import RequestPipeline
+from accordion.pipeline.history_reconstruction import HistoryReconstruction
+from accordion.pipeline.identify import Identifier
+from accordion.pipeline.measure import Measurer
+from accordion.pipeline.receive import Receiver
+from accordion.pipeline.record import ExchangeRecorder
+from accordion.pipeline.respond import Responder
+from accordion.pipeline.response_history import ResponseHistory
+from accordion.pipeline.response_retrieval import ResponseRetrieval
+from accordion.pipeline.retries import RetryStep
+from accordion.pipeline.send import Sender
+from accordion.pipeline.tool_loop import ToolLoop
+from accordion.pipeline.upgrade import UpgradePipeline
+from accordion.sessions.tenants import Tenants
+
+
+def build_pipelines(
+    *,
+    clock: Clock,
+    tasks: Tasks,
+    tenants: Tenants,
+    receiver: Receiver,
+    identifier: Identifier,
+    measurer: Measurer,
+    compaction_step: CompactionStep,
+    sender: Sender,
+    tool_loop: ToolLoop,
+    response_history: ResponseHistory,
+    response_links: ResponseLinks,
+    insertion_store: InsertionStore,
+    calibrator: Calibrator,
+    ledger: Ledger,
+    erasures: ErasureNotices,
+    features: Sequence[ExchangeFeature],
+    relays_model_sockets: bool = True,
+) -> tuple[RequestPipeline, UpgradePipeline]:
+    """Connects the steps. `relays_model_sockets`: see UpgradePipeline."""
+    sessions = identifier.sessions
+    recorder = ExchangeRecorder(ledger, clock, tasks, erasures, sessions, calibrator, response_history, features)
+    responder = Responder(recorder, response_history, clock, receiver.protocol_for, lambda: sessions.store.is_available)
+    history_reconstruction = HistoryReconstruction(response_links, receiver, identifier, measurer)
+    pipeline = RequestPipeline(
+        clock=clock,
+        tenants=tenants,
+        receiver=receiver,
+        identifier=identifier,
+        measurer=measurer,
+        history_reconstruction=history_reconstruction,
+        compaction_step=compaction_step,
+        sender=sender,
+        tool_loop=tool_loop,
+        retry_step=RetryStep(measurer, history_reconstruction, compaction_step, tool_loop, calibrator),
+        response_retrieval=ResponseRetrieval(sessions, insertion_store),
+        responder=responder,
+    )
+    return pipeline, UpgradePipeline(clock, tenants, receiver, sender, responder, relays_model_sockets)

@@ -1,0 +1,50 @@
+"""The interface of everything that recalls content into a request: session memories, archived excerpts, memories."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from accordion.model.compaction import CompactedConversation
+from accordion.model.conversation import Conversation
+from accordion.model.records import RecallUsage
+from accordion.model.values import dataclass
+from accordion.protocols.base import WireProtocol
+
+
+@dataclass(frozen=True, slots=True)
+class RecallRequest:
+    """A request that content may be recalled into.
+
+    `scope` separates conversations within the tenant. `history` is the compacted history, `history_with_insertions` the
+    same as it would be forwarded. `last_sent_index` is the index of the last message of the request before (-1: none).
+    `available_tokens` are left below the hard limit. `may_hold_memories`: the list may contain a memory, or ask for
+    one. `allows_user_after_results`: the provider takes a user message between results and the calls that follow.
+    `project` is the project that the request names (None: none). `started_at` is when the request came, in seconds by
+    the monotonic clock.
+    """
+
+    protocol: WireProtocol
+    tenant_key: bytes
+    scope: bytes
+    session: str
+    model: str
+    original: Conversation
+    history: CompactedConversation
+    history_with_insertions: CompactedConversation
+    last_sent_index: int
+    available_tokens: int
+    is_subagent: bool
+    may_hold_memories: bool
+    allows_user_after_results: bool
+    project: str | None
+    started_at: float
+
+
+class RecallSource(Protocol):
+    """Something that recalls content into requests."""
+
+    async def recall(self, request: RecallRequest) -> RecallUsage | None:
+        """Records an insertion for this request and all later ones; returns its usage.
+
+        Returns None if there is nothing to recall, or if the request has the insertion already. Never raises.
+        """

@@ -1,0 +1,94 @@
+"""Optional features that act on an exchange after its response.
+
+Each feature is one class with the method `record`. The composition root lists those that are switched on, and
+`ExchangeRecorder` (record.py) calls them in order.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from accordion.archive.named_items import NamedItems
+from accordion.archive.transcripts import TranscriptStore
+from accordion.model.records import ObservedResponse
+from accordion.model.values import dataclass
+from accordion.pipeline.memory_capture import MemoryCapture
+from accordion.pipeline.request import PreparedRequest
+from accordion.pipeline.shared_artifacts import SharedArtifacts
+
+
+class ExchangeFeature(Protocol):
+    """A feature that acts on exchanges."""
+
+    def record(self, request: PreparedRequest, session: str, observed_response: ObservedResponse) -> None:
+        """Acts on an exchange of a session that was not erased. Returns at once; slow work runs in the background."""
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenResultArchiving:
+    """Archives results that were hidden from an agent, for the agents that may read them."""
+
+    shared_artifacts: SharedArtifacts
+
+    def record(self, request: PreparedRequest, session: str, observed_response: ObservedResponse) -> None:
+        """Archives the hidden results of a request."""
+        visible = request.visible_request
+        if visible.hidden_results:
+            self.shared_artifacts.archive_hidden_results(
+                request.protocol.name,
+                request.caller,
+                visible.position,
+                visible.client_conversation,
+                visible.hidden_results,
+                visible.owners,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptRecording:
+    """Records the messages of requests in the transcript of their session."""
+
+    transcripts: TranscriptStore
+
+    def record(self, request: PreparedRequest, session: str, observed_response: ObservedResponse) -> None:
+        """Records the new messages of a request, soon."""
+        self.transcripts.record(
+            request.caller.tenant_key,
+            request.session_match.session.id,
+            request.conversation,
+            folded=request.was_folded,
+            after=request.earlier_history,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCapturing:
+    """Creates memories from the messages that a compaction removed."""
+
+    memory_capture: MemoryCapture
+
+    def record(self, request: PreparedRequest, session: str, observed_response: ObservedResponse) -> None:
+        """Queues the messages of a compaction that was made for this request."""
+        compaction, outcome = request.history.compaction, request.compaction_outcome
+        if compaction is not None and outcome is not None and outcome.state == "folded":
+            self.memory_capture.enqueue(
+                request.caller.tenant_key, session, compaction.covered, request.controls.project
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class NamedItemRecording:
+    """Records response items that clients may later reference by the provider's ids only."""
+
+    named_items: NamedItems
+
+    def record(self, request: PreparedRequest, session: str, observed_response: ObservedResponse) -> None:
+        """Records the items of a response."""
+        if (observed_response.items or self.named_items.waiting) and request.is_compactable:
+            self.named_items.remember_items(
+                request.caller.tenant_key,
+                session,
+                request.conversation,
+                observed_response.items,
+                request.started_at,
+            )

@@ -1,0 +1,63 @@
+"""The second step: finds the agent and the session of a request.
+
+From here on a request is treated as if its client had sent only the messages that its agent may see (visibility.py).
+The session is found by the prefix chain of the visible list. If that fails, the request is forwarded unmeasured.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from accordion.model.values import dataclass
+from accordion.pipeline.request import IdentifiedRequest, PassthroughRequest, ReceivedRequest, advance, pass_through
+from accordion.pipeline.session_import import MemoryMentions
+from accordion.pipeline.visibility import Visibility, VisibleRequest, metadata_with_scope
+from accordion.sessions.client_metadata import ClientMetadata
+from accordion.sessions.sessions import SessionMatch, Sessions
+
+_log = logging.getLogger("accordion")
+
+
+@dataclass(frozen=True, slots=True)
+class Identifier:
+    """Finds agents and sessions."""
+
+    visibility: Visibility
+    sessions: Sessions
+    memory_mentions: MemoryMentions
+
+    async def identify(self, request: ReceivedRequest) -> IdentifiedRequest | PassthroughRequest:
+        """Finds the agent's position, the visible list and the session.
+
+        Raises BadRequest if the client declares an impossible position.
+        """
+        metadata = self.memory_mentions.with_project(request.client_metadata, request.controls.project)
+        visible_request = await self.visibility.resolve(
+            request.protocol, request.caller, metadata, request.client_conversation, request.decoded_body
+        )
+        try:
+            session_match = await self._find_session(request, metadata, visible_request)
+            if not (request.is_token_count or metadata.is_client_compaction):
+                visible_request = await self.visibility.attach_session(request.caller, visible_request, session_match)
+        except Exception:
+            # Measuring is optional, forwarding is not.
+            _log.exception(
+                "the session of a request could not be found; the request is forwarded unchanged",
+                extra={"request_id": request.inbound.request_id},
+            )
+            return pass_through(request, visible_request)
+        return advance(
+            IdentifiedRequest,
+            request,
+            decoded_body=visible_request.body,
+            visible_request=visible_request,
+            session_match=session_match,
+        )
+
+    async def _find_session(
+        self, request: ReceivedRequest, metadata: ClientMetadata, visible_request: VisibleRequest
+    ) -> SessionMatch:
+        scoped, conversation = metadata_with_scope(metadata, visible_request.position), visible_request.conversation
+        if request.is_token_count:
+            return self.sessions.match_without_recording(request.caller, scoped, conversation)
+        return await self.sessions.resolve(request.caller, scoped, conversation, request.inbound.request_id)

@@ -1,0 +1,183 @@
+"""The first step: reads a request's body into a conversation, and finds its route.
+
+A body that no protocol reads, or that cannot be read, is passed through unread. It may still name a configured model,
+which decides where it goes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import field
+
+from accordion.compaction.request_controls import read_controls
+from accordion.model.conversation import Conversation
+from accordion.model.errors import TooManyMessages, Unreadable
+from accordion.model.http import Inbound
+from accordion.model.ports import Router, Tasks
+from accordion.model.values import dataclass
+from accordion.pipeline.request import PassthroughRequest, ReceivedRequest, is_anthropic
+from accordion.protocols.base import WireProtocol
+from accordion.protocols.body_reader import BodyReader
+from accordion.protocols.content_encoding import decode_body
+from accordion.protocols.model_name import model_in_body, model_in_target
+from accordion.sessions.client_metadata import read_client_metadata
+from accordion.sessions.tenants import Caller
+
+_log = logging.getLogger("accordion")
+
+# Bodies up to this size are read without a thread if at most `_NEW_AT_ONCE` bytes of them are new. All others are read
+# in a thread, so that other requests need not wait. A thread costs 0.1 ms; a new megabyte costs 10 ms, or 300 ms if its
+# messages are very small.
+_MAX_READ_INLINE = 1 << 20
+_NEW_AT_ONCE = 32_768
+_TENANTS_LOGGED = 1_000
+# Bodies above this size are read one at a time, so that the extra memory for reading is needed only once.
+_MIN_READ_ALONE = 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """Reads requests. Keeps no state between requests but what was logged."""
+
+    protocols: Mapping[str, WireProtocol]
+    """By request path, such as `/v1/messages`."""
+    token_count_protocols: Mapping[str, WireProtocol]
+    """The same for paths that count a request's tokens, such as `/v1/messages/count_tokens`."""
+    openai: WireProtocol
+    anthropic: WireProtocol
+    """`openai` and `anthropic` give the error format for paths that no protocol reads."""
+    request_reader: BodyReader
+    base_models: Mapping[str, str]
+    """The model id behind a configured name, used to find the token encoding."""
+    router: Router
+    tasks: Tasks
+    max_body: int = 64 * 2**20
+    unread_logged: set[str] = field(default_factory=set)
+    """Tenants and reasons for which an unread request was already logged."""
+
+    async def receive(
+        self, inbound: Inbound, caller: Caller, started_at: float = 0.0
+    ) -> ReceivedRequest | PassthroughRequest:
+        """Reads a request and finds its route. `started_at`: see IncomingRequest.
+
+        Raises BadRequest if one of our headers is malformed, and the router's error if there is no route.
+        """
+        protocol = self.protocols.get(inbound.path) or self.token_count_protocols.get(inbound.path)
+        if protocol is None or inbound.method != "POST" or not isinstance(inbound.body, bytes):
+            return await self.pass_through(inbound, caller, started_at)
+        fields = inbound.fields
+        body = inbound.body if b"content-encoding" not in fields else await self._decode_body(inbound.body, fields)
+        conversation = await self._read_conversation(protocol, body, caller)
+        unread = conversation if isinstance(conversation, str) else ""
+        # A body that cannot be read may still name its model. It must not go to a provider that it was not meant for.
+        model = conversation.model if isinstance(conversation, Conversation) else await self._find_model_name(body)
+        route = self.router.route(inbound.path, is_anthropic(inbound.path, fields), model)
+        route = self.router.for_dialect(route, protocol.name)
+        if not isinstance(conversation, Conversation):
+            return PassthroughRequest(
+                inbound=inbound,
+                caller=caller,
+                started_at=started_at,
+                protocol=protocol,
+                route=route,
+                decoded_body=body,
+                is_unreadable=True,
+                unread=unread,
+            )
+        metadata = read_client_metadata(fields, conversation.envelope)
+        return ReceivedRequest(
+            inbound=inbound,
+            caller=caller,
+            started_at=started_at,
+            protocol=protocol,
+            route=route,
+            decoded_body=body,
+            client_conversation=conversation,
+            client_metadata=metadata,
+            controls=read_controls(fields, conversation, is_client_compaction=metadata.is_client_compaction),
+            beta=fields.get(b"anthropic-beta", b"").decode("latin-1"),
+            actual_model=self.base_models.get(conversation.model) or route.model or conversation.model,
+            is_token_count=inbound.path in self.token_count_protocols,
+        )
+
+    def protocol_for(self, inbound: Inbound) -> WireProtocol:
+        """Returns the protocol that reads a request's path, or else the protocol of the provider that it goes to."""
+        own = self.protocols.get(inbound.path) or self.token_count_protocols.get(inbound.path)
+        return own or (self.anthropic if is_anthropic(inbound.path, inbound.fields) else self.openai)
+
+    def needs_body(self, method: str, path: str, content_type: bytes) -> bool:
+        """Returns whether the request's body is read, so that it must be complete."""
+        if method != "POST":
+            return False
+        is_read = path in self.protocols or path in self.token_count_protocols
+        return is_read or (bool(self.router.models) and b"json" in content_type)
+
+    async def pass_through(self, inbound: Inbound, caller: Caller, started_at: float) -> PassthroughRequest:
+        """Finds the route of a request that no protocol reads."""
+        fields = inbound.fields
+        body = await self._decode_body(inbound.beginning, fields) if self.router.models else b""
+        model = model_in_target(inbound) or await self._find_model_name(body, fields.get(b"content-type", b""))
+        route = self.router.route(inbound.path, is_anthropic(inbound.path, fields), model)
+        is_encoded = b"content-encoding" in fields and route.family != "litellm"
+        return PassthroughRequest(
+            inbound=inbound,
+            caller=caller,
+            started_at=started_at,
+            protocol=self.protocol_for(inbound),
+            route=route,
+            decoded_body=body if is_encoded else b"",
+        )
+
+    async def _decode_body(self, body: bytes, fields: Mapping[bytes, bytes]) -> bytes:
+        """Removes the content encoding of a body; returns empty bytes if that is not possible."""
+        if (encoding := fields.get(b"content-encoding")) is None:
+            return body
+        return await self.tasks.offload(decode_body, body, encoding.decode("latin-1"), self.max_body) or b""
+
+    async def _read_conversation(self, protocol: WireProtocol, body: bytes, caller: Caller) -> Conversation | str:
+        """Reads a body, in a thread if that takes long.
+
+        Returns the conversation, or the reason why it was not read (empty if none is reported).
+        """
+        if self._is_quick(protocol, body, caller):
+            return self._read_body(protocol, body, caller)
+        offload = self.tasks.offload if len(body) <= _MIN_READ_ALONE else self.tasks.offload_alone
+        return await offload(self._read_body, protocol, body, caller)
+
+    def _is_quick(self, protocol: WireProtocol, body: bytes, caller: Caller) -> bool:
+        """Returns whether reading a body takes less time than starting a thread for it."""
+        if len(body) <= _NEW_AT_ONCE:
+            return True
+        return (
+            len(body) <= _MAX_READ_INLINE
+            and self.request_reader.count_new_bytes(protocol, body, caller.tenant_key) <= _NEW_AT_ONCE
+        )
+
+    def _read_body(self, protocol: WireProtocol, body: bytes, caller: Caller) -> Conversation | str:
+        try:
+            return self.request_reader.read(protocol, body, caller.tenant_key)
+        except TooManyMessages as error:
+            self._log_unread(caller, len(body), error.message)
+            return error.message
+        except Unreadable:
+            return ""
+        except Exception:
+            _log.exception("a request could not be read; it is forwarded unchanged")
+            return ""
+
+    def _log_unread(self, caller: Caller, size: int, reason: str) -> None:
+        """Logs a warning once for each tenant and reason, since a client may send such a body again and again."""
+        logged, key = self.unread_logged, f"{caller.tenant} {reason}"
+        level = logging.DEBUG if key in logged else logging.WARNING
+        if len(logged) < _TENANTS_LOGGED:
+            logged.add(key)
+        _log.log(level, "a request of %s bytes is passed on unread: it holds %s", f"{size:,}", reason)
+
+    async def _find_model_name(self, body: bytes, kind: bytes = b"") -> str | None:
+        """Finds the model in a body that is not read otherwise. Only needed if models are configured."""
+        if not self.router.models:
+            return None
+        if len(body) > _NEW_AT_ONCE:
+            return await self.tasks.offload(model_in_body, body, kind)
+        return model_in_body(body, kind)

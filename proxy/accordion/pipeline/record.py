@@ -1,0 +1,177 @@
+"""The last step: records an exchange behind its response, and learns from it.
+
+The exchange goes to the ledger, the provider's report to calibration, and the features (features.py) get the request
+and the response. Nothing is kept of a session that was erased during the request.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from accordion.accounting.ledger import Ledger
+from accordion.archive.erasure_notices import ErasureNotices
+from accordion.model.budget import Utilization
+from accordion.model.cache import LONGEST_NAME
+from accordion.model.http import Inbound
+from accordion.model.ports import Clock, Tasks
+from accordion.model.records import Exchange, ObservedResponse
+from accordion.model.values import replace
+from accordion.pipeline.calibration import Calibrator
+from accordion.pipeline.features import ExchangeFeature
+from accordion.pipeline.relay import ExchangeProgress
+from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest, advance
+from accordion.pipeline.response_headers import build_agent_report
+from accordion.pipeline.response_history import ResponseHistory
+from accordion.sessions.sessions import Sessions
+
+_log = logging.getLogger("accordion")
+
+_UNMEASURED = Utilization(0)
+
+
+class RequestProgress(ExchangeProgress, kw_only=True):
+    """The progress of an exchange, with its request at the latest stage."""
+
+    inbound: Inbound
+    request: PassthroughRequest | MeasuredRequest | None = None
+    """None before it is measured. Once it was sent, the request that was sent last."""
+    is_stored: bool = False
+    """Whether the state that a later request needs of the response was stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeRecorder:
+    """Records exchanges."""
+
+    ledger: Ledger
+    clock: Clock
+    tasks: Tasks
+    erasures: ErasureNotices
+    sessions: Sessions
+    calibrator: Calibrator
+    response_history: ResponseHistory
+    features: Sequence[ExchangeFeature]
+
+    def record(self, progress: RequestProgress, observed_response: ObservedResponse) -> None:
+        """Records the exchange, which has ended. Errors are logged and do not reach the client."""
+        request = progress.request
+        try:
+            if isinstance(request, PassthroughRequest):
+                self._record_unread(request, progress, observed_response)
+            elif request is not None:
+                # A request that was refused may not have been prepared.
+                prepared = request if isinstance(request, PreparedRequest) else advance(PreparedRequest, request)
+                self._record_measured(prepared, progress, observed_response)
+        except Exception:
+            _log.exception("an exchange could not be recorded", extra={"request_id": progress.inbound.request_id})
+
+    async def store_response(self, progress: RequestProgress, observed_response: ObservedResponse) -> None:
+        """Stores the state that a later request needs of the response, before the response ends."""
+        if isinstance(progress.request, PreparedRequest):
+            await self.response_history.store(
+                progress.request,
+                observed_response,
+                _with_first_usage(progress, observed_response),
+                progress.round_ids,
+                progress.insertion,
+            )
+            progress.is_stored = True
+
+    def _record_unread(
+        self, request: PassthroughRequest, progress: RequestProgress, observed_response: ObservedResponse
+    ) -> None:
+        exchange = self._build_exchange(request, progress, observed_response)
+        self.ledger.record(request.caller.tenant, None, "", exchange, _traceparent(progress))
+
+    def _record_measured(
+        self, request: PreparedRequest, progress: RequestProgress, observed_response: ObservedResponse
+    ) -> None:
+        exchange = self._build_exchange(request, progress, observed_response)
+        tenant, match = request.caller.tenant, request.session_match
+        if request.is_token_count or self.erasures.was_erased_since(
+            request.caller.tenant_key, match.session.id, progress.started_at
+        ):
+            self.ledger.record(tenant, None, "", exchange, _traceparent(progress))
+            return
+        reported_response = _with_first_usage(progress, observed_response)
+        session = self.calibrator.learn(request, progress.status, reported_response)
+        for feature in self.features:
+            feature.record(request, session.id, observed_response)
+        self._store_unstored(request, progress, observed_response)
+        session = self.ledger.record(tenant, session, match.row_name, exchange, _traceparent(progress)) or session
+        self.sessions.record_response(
+            match, session, reported_response.input_tokens, request.uncorrected_tokens, request.compaction_id
+        )
+
+    def _store_unstored(
+        self, request: PreparedRequest, progress: RequestProgress, observed_response: ObservedResponse
+    ) -> None:
+        """Stores the state that a later request needs of the response, if that was not done before its end."""
+        if progress.is_stored or progress.status >= 400:
+            return
+        if not request.conversation.kept and progress.insertion is None:
+            return
+        if self.response_history.must_wait(request):
+            # The client disconnected before the end of the response, and may come back.
+            self.tasks.spawn(self.store_response(progress, observed_response), "store a response")
+        else:
+            self.response_history.store_later(
+                request, observed_response, _with_first_usage(progress, observed_response), progress.round_ids
+            )
+
+    def _build_exchange(
+        self,
+        request: PassthroughRequest | PreparedRequest,
+        progress: RequestProgress,
+        observed_response: ObservedResponse,
+    ) -> Exchange:
+        inbound, measured = progress.inbound, None if isinstance(request, PassthroughRequest) else request
+        session_match = None if measured is None or measured.is_token_count else measured.session_match
+        failed = observed_response.error or progress.status >= 400
+        return Exchange(
+            at=self.clock.now(),
+            request_id=inbound.request_id,
+            session=session_match.session.id if session_match else "",
+            model=measured.conversation.model[:LONGEST_NAME] if measured else "",
+            upstream=request.route.name,
+            path=inbound.path,
+            stream=session_match.conversation.stream if session_match else False,
+            status=progress.status,
+            messages=len(session_match.conversation.messages) if session_match else 0,
+            utilization=measured.utilization if measured else _UNMEASURED,
+            decision=_describe_decision(request),
+            usage=observed_response.usage,
+            finish=observed_response.finish,
+            error=progress.error or ("provider_error" if failed else ""),
+            first_byte=progress.first_byte_at - progress.started_at if progress.first_byte_at else 0.0,
+            duration=self.clock.monotonic() - progress.started_at,
+            compaction=measured.compaction_outcome if measured else None,
+            folding=progress.compaction_seconds,
+            unfolded=progress.tool_loop_usage,
+            recalled=measured.recall_usage if measured else None,
+            agent=build_agent_report(request.visible_request),
+        )
+
+
+def _describe_decision(request: PassthroughRequest | PreparedRequest) -> str:
+    if isinstance(request, PreparedRequest):
+        return request.decision.reason
+    return f"not read: it holds {request.unread}" if request.unread else "not read"
+
+
+def _traceparent(progress: RequestProgress) -> str:
+    return progress.inbound.fields.get(b"traceparent", b"").decode("latin-1")
+
+
+def _with_first_usage(progress: ExchangeProgress, observed_response: ObservedResponse) -> ObservedResponse:
+    """Returns the observed response with the usage of its first round.
+
+    The first round's usage belongs to the request as it was measured. The client is given the usage of the last round.
+    """
+    return (
+        observed_response
+        if progress.tool_loop_usage is None
+        else replace(observed_response, usage=progress.tool_loop_usage.first)
+    )

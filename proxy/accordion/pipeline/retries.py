@@ -1,0 +1,100 @@
+"""Decides what is sent after the provider refused a request.
+
+- After an overflow the request is compacted, by the provider's figures, and sent once more.
+- If the provider misses an entry behind a response id, the whole history or a placeholder for the entry is sent.
+- If the provider refuses a history that was put in place of a response id, the request is sent as it came.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import structs
+
+from accordion.accounting.overflow import WindowOverflow
+from accordion.model.errors import ThreadNotFound
+from accordion.pipeline.calibration import Calibrator
+from accordion.pipeline.compact import CompactionStep
+from accordion.pipeline.history_reconstruction import HistoryReconstruction, pass_unchanged
+from accordion.pipeline.measure import Measurer
+from accordion.pipeline.overflow_probe import ProbedResponse
+from accordion.pipeline.request import MeasuredRequest, PreparedRequest, advance
+from accordion.pipeline.tool_loop import ToolLoop
+
+REFUSED = 400
+"""The status of a refusal that names what is wrong with the request."""
+_MAX_REPAIRS = 8
+"""Maximum number of repairs of a request. Each error of the provider names one missing entry."""
+
+
+class Attempts(msgspec.Struct):
+    """The attempts to send one request."""
+
+    repairs: int = 0
+    may_reconstruct: bool = True
+    """Whether the history may still take the place of a response id: False once the provider refused it."""
+    is_final: bool = False
+    """Whether the next response goes to the client in any case: after a compaction that an overflow required."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryStep:
+    """Builds the request that is sent in place of a refused one."""
+
+    measurer: Measurer
+    history_reconstruction: HistoryReconstruction
+    compaction_step: CompactionStep
+    tool_loop: ToolLoop
+    calibrator: Calibrator
+
+    async def revise(
+        self, request: PreparedRequest, probed: ProbedResponse, attempts: Attempts
+    ) -> PreparedRequest | None:
+        """Returns the request to send in place of a refused one; None if the response is final.
+
+        Raises ThreadNotFound if the client has to send its history again.
+        """
+        if probed.overflow is not None:
+            return await self._compact(request, probed.overflow, attempts)
+        if probed.response.status != REFUSED:
+            return None
+        missing = self.history_reconstruction.find_missing_entry(request, probed.refusal)
+        if missing and attempts.repairs < _MAX_REPAIRS:
+            attempts.repairs += 1
+            repaired = await self._repair(request, missing, attempts)
+            if repaired is not None:
+                return repaired
+        if request.original_request is None:
+            return None
+        attempts.may_reconstruct = False
+        original = pass_unchanged(request.original_request, "the provider refused the reconstructed history")
+        return await self.tool_loop.restore_rounds(advance(PreparedRequest, original))
+
+    async def _compact(
+        self, request: PreparedRequest, overflow: WindowOverflow, attempts: Attempts
+    ) -> PreparedRequest | None:
+        """Compacts a request that the provider found too long; returns None if it cannot become smaller."""
+        whole: MeasuredRequest | str = request
+        if request.is_reconstructable and attempts.may_reconstruct:
+            whole = await self.history_reconstruction.reconstruct(request)
+        measured = request if isinstance(whole, str) else whole
+        self.calibrator.learn_limit(measured, overflow)
+        if measured.is_compactable:
+            measured = await self.measurer.hide_foreign_results(measured)
+        compacted = await self.compaction_step.compact_after_overflow(measured, overflow)
+        if compacted is not None:
+            attempts.is_final = True
+            return await self.tool_loop.restore_rounds(compacted)
+        if request.releasable_thread and not overflow.guessed:
+            raise ThreadNotFound(request.releasable_thread, "the provider said that it does not fit its window")
+        return None
+
+    async def _repair(self, request: PreparedRequest, missing: bytes, attempts: Attempts) -> PreparedRequest | None:
+        """Puts the whole history into a request that misses an entry of it, or else a placeholder for the entry."""
+        if attempts.may_reconstruct and request.rewritten_body is None and request.is_reconstructable:
+            whole = await self.history_reconstruction.reconstruct(request)
+            if not isinstance(whole, str):
+                prepared = await self.compaction_step.compact(whole)
+                return structs.replace(prepared, rewritten_body=prepared.forwarded_body)
+        return self.history_reconstruction.add_missing_entry(request, missing)
