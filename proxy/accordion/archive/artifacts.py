@@ -13,11 +13,11 @@ from dataclasses import field
 from typing import Literal
 
 import msgspec
-import zstandard
 
 from accordion.model.conversation import Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.ports import Key
 from accordion.model.values import dataclass
+from accordion.protocols.zstd import ZstdError, decompress, make_compressor
 
 _VERSION = b"\x01"
 _MOST = 256 * 2**20
@@ -95,7 +95,7 @@ def decode(value: bytes | None) -> Artifact | None:
 
 def make_packer() -> Callable[[bytes], bytes]:
     """Returns a function that packs rows for the store. For one thread; to make one takes as long as to pack a row."""
-    compress = zstandard.ZstdCompressor(_LEVEL).compress
+    compress = make_compressor(level=_LEVEL)
     return lambda wire: _VERSION + compress(wire)
 
 
@@ -104,8 +104,8 @@ def unpack(value: bytes | None) -> bytes | None:
     if value is None or value[:1] != _VERSION:
         return None
     try:
-        return zstandard.ZstdDecompressor().decompress(value[1:], max_output_size=_MOST)
-    except (zstandard.ZstdError, ValueError, MemoryError):
+        return decompress(value[1:], limit=_MOST)
+    except ZstdError:
         return None
 
 

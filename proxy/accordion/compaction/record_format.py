@@ -9,12 +9,12 @@ import hashlib
 from functools import lru_cache
 
 import msgspec
-import zstandard
 
 from accordion.model.compaction import Cause, Compaction, Entry, ReplacementMessage, StepRecord, VerbatimRange
 from accordion.model.plan import PlanKind
 from accordion.model.ports import Key
 from accordion.model.values import replace
+from accordion.protocols.zstd import ZstdError, compress, decompress
 
 _VERSION = b"\x01"
 _MAX_UNPACKED_BYTES = 256 * 2**20
@@ -65,7 +65,7 @@ def with_content_id(compaction: Compaction) -> Compaction:
 
 def encode(compaction: Compaction) -> bytes:
     """Encodes a compaction for the store."""
-    return _VERSION + zstandard.ZstdCompressor().compress(_ENCODER.encode(_to_record(compaction)))
+    return _VERSION + compress(_ENCODER.encode(_to_record(compaction)))
 
 
 def decode(value: bytes | None) -> Compaction | None:
@@ -73,9 +73,9 @@ def decode(value: bytes | None) -> Compaction | None:
     if value is None or value[:1] != _VERSION:
         return None
     try:
-        plain = zstandard.ZstdDecompressor().decompress(value[1:], max_output_size=_MAX_UNPACKED_BYTES)
+        plain = decompress(value[1:], limit=_MAX_UNPACKED_BYTES)
         compaction = _from_record(_DECODER.decode(plain))
-    except (zstandard.ZstdError, msgspec.MsgspecError, ValueError, MemoryError):
+    except (ZstdError, msgspec.MsgspecError, ValueError):
         return None
     return compaction if with_content_id(compaction).id == compaction.id else None
 

@@ -13,7 +13,6 @@ from contextlib import suppress
 from functools import partial
 
 import msgspec
-import zstandard
 
 from accordion.archive.archive import Archive
 from accordion.archive.erasure_notices import ErasureNotices
@@ -22,6 +21,7 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.insertions import Insertion, RecallInsertion, ToolRound, ToolRoundInsertion
 from accordion.model.ports import Clock, Key, Outbox, Put
 from accordion.model.values import dataclass
+from accordion.protocols.zstd import ZstdError, compress, decompress
 
 _log = logging.getLogger("accordion")
 
@@ -297,7 +297,7 @@ def encode(stored: StoredInsertions) -> bytes:
         for each in stored.insertions
     ]
     plain = _ENCODER.encode(_StoredValue(stored.session, records))
-    return _VERSION + zstandard.ZstdCompressor(write_checksum=True).compress(plain)
+    return _VERSION + compress(plain, has_checksum=True)
 
 
 def decode(value: bytes | None, anchor: bytes) -> StoredInsertions:
@@ -305,10 +305,8 @@ def decode(value: bytes | None, anchor: bytes) -> StoredInsertions:
     if value is None or value[:1] != _VERSION:
         return StoredInsertions()
     try:
-        content = _DECODER.decode(
-            zstandard.ZstdDecompressor().decompress(value[1:], max_output_size=_MAX_UNPACKED_BYTES)
-        )
-    except (zstandard.ZstdError, msgspec.MsgspecError, ValueError, MemoryError):
+        content = _DECODER.decode(decompress(value[1:], limit=_MAX_UNPACKED_BYTES))
+    except (ZstdError, msgspec.MsgspecError, ValueError):
         return StoredInsertions()
     insertions = tuple(
         RecallInsertion(anchor, each.wire, each.at, tuple(each.artifacts), tuple(each.names))

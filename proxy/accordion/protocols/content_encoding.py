@@ -9,7 +9,8 @@ import zlib
 from typing import Protocol
 
 import brotli
-import zstandard
+
+from accordion.protocols.zstd import ZstdError, make_decompressor
 
 # Output limit of one step, in bytes.
 _STEP = 1 << 18
@@ -68,23 +69,20 @@ class _BrotliInflater:
 
 
 class _ZstandardInflater:
-    """Decodes Zstandard, which may have several frames in a row (RFC 8878 3). It has no output limit for a step, so the
-    input is fed in small steps."""
+    """Decodes Zstandard, which may have several frames in a row (RFC 8878 3)."""
 
     def __init__(self) -> None:
-        decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 27)
-        self._decompressor = decompressor.decompressobj(write_size=_STEP, read_across_frames=True)
-        self._rest = memoryview(b"")
+        self._frame = make_decompressor()
 
     @property
     def more(self) -> bool:
-        return bool(self._rest)
+        return bool(self._frame.unused_data) if self._frame.eof else not self._frame.needs_input
 
     def __call__(self, data: bytes) -> bytes:
-        # A view, since copying the rest at each step would cost more than decoding.
-        rest = memoryview(self._rest.tobytes() + data) if data else self._rest
-        self._rest = rest[64:]
-        return self._decompressor.decompress(rest[:64])
+        if self._frame.eof:
+            data = self._frame.unused_data + data
+            self._frame = make_decompressor()
+        return self._frame.decompress(data, _STEP)
 
 
 class Decoder:
@@ -116,7 +114,7 @@ class Decoder:
                 data = b""
                 if not self._inflate.more:
                     break
-        except (zlib.error, zstandard.ZstdError, brotli.error, EOFError):
+        except (zlib.error, ZstdError, brotli.error, EOFError):
             self._inflate = None
         return b"".join(out)
 
