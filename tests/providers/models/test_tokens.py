@@ -4,14 +4,15 @@ import random
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.providers.models import tokenizer
-from accordion.providers.models.tokenizer import DEFAULT_ENCODING, ENCODING_FILES, SLICE, TiktokenCounter, package_file
+from accordion.providers.models.tokenizer import DEFAULT_ENCODING, ENCODINGS, REMEMBERED_MODELS, SLICE, TiktokenCounter
+from scripts.build_model_data import litellm_file
 
 COUNTER = TiktokenCounter()
 
@@ -30,14 +31,13 @@ def _encodings_are_there() -> None:
     COUNTER.load()
     with pytest.MonkeyPatch.context() as patch:
         # tiktoken's own, which it keeps.
-        patch.setenv("TIKTOKEN_CACHE_DIR", str(package_file("litellm_core_utils", "tokenizers")))
-        for name in ENCODING_FILES:
+        patch.setenv("TIKTOKEN_CACHE_DIR", str(litellm_file("litellm_core_utils", "tokenizers", "__init__.py").parent))
+        for name in ENCODINGS:
             tiktoken.get_encoding(name)
 
 
-@pytest.mark.parametrize("name", sorted(ENCODING_FILES))
-def test_every_encoding_is_shipped_with_litellm_and_counts(name: str) -> None:
-    assert package_file("litellm_core_utils", "tokenizers", ENCODING_FILES[name]) is not None
+@pytest.mark.parametrize("name", sorted(ENCODINGS))
+def test_every_encoding_counts_as_tiktoken_does(name: str) -> None:
     assert COUNTER.count("hello world", name) == 2
     assert COUNTER.is_loaded(name)
     assert COUNTER.count(PROSE, name) == len(tiktoken.get_encoding(name).encode_ordinary(PROSE))
@@ -59,8 +59,7 @@ def test_every_encoding_is_shipped_with_litellm_and_counts(name: str) -> None:
         ("azure/eu/gpt-4-turbo", "cl100k_base"),
         ("ft:gpt-4:org::id", "cl100k_base"),
         ("ft:gpt-4o:org::id", "o200k_base"),
-        ("text-davinci-003", "p50k_base"),
-        ("davinci", "p50k_base"),
+        ("text-davinci-003", "o200k_base"),
         ("claude-sonnet-4-5", "o200k_base"),
         ("openrouter/anthropic/claude-opus-4.6:free", "o200k_base"),
         ("", "o200k_base"),
@@ -73,9 +72,9 @@ def test_a_model_is_counted_with_its_own_encoding_or_the_default_one(model: str,
 
 def test_remembered_models_are_bounded() -> None:
     counter = TiktokenCounter()
-    for number in range(2 * tokenizer.REMEMBERED_MODELS + 5):
+    for number in range(2 * REMEMBERED_MODELS + 5):
         counter.encoding(f"model-{number}")
-    assert len(counter._names) <= tokenizer.REMEMBERED_MODELS
+    assert len(counter._names) <= REMEMBERED_MODELS
 
 
 @pytest.mark.parametrize("repeat", [1, 10, 50, 400])
@@ -156,40 +155,17 @@ def test_words_and_code_around_a_base64_run_are_counted_exactly() -> None:
     )
 
 
-def test_where_no_encoding_can_be_loaded_bytes_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizer, "package_file", lambda *path: None)
-    monkeypatch.delenv("TIKTOKEN_CACHE_DIR", raising=False)
-    counter = TiktokenCounter()
-    assert counter.count("12345678", DEFAULT_ENCODING) == 2
-    assert counter.count("é" * 10, DEFAULT_ENCODING) == 5
-    assert counter.count("", DEFAULT_ENCODING) == 0
-
-
-def test_an_unreadable_encoding_gives_the_estimate_and_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = []
-
-    def fails(name: str = DEFAULT_ENCODING) -> tiktoken.Encoding:
-        tried.append(name)
-        raise ValueError("bad file")
-
-    monkeypatch.setattr(tokenizer, "_load_default_encoding", fails)
-    monkeypatch.setattr(tiktoken, "get_encoding", fails)
-    counter = TiktokenCounter()
-    for name in (DEFAULT_ENCODING, "cl100k_base"):
-        assert [counter.count("12345678", name) for _ in range(3)] == [2, 2, 2]
-    assert tried == [DEFAULT_ENCODING, "cl100k_base"]
-
-
-def test_the_environment_is_as_it_was_after_loading(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TIKTOKEN_CACHE_DIR", raising=False)
-    TiktokenCounter().load()
-    assert "TIKTOKEN_CACHE_DIR" not in os.environ
-
-
-def test_a_cache_folder_of_the_users_own_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "elsewhere")
-    TiktokenCounter().load()
-    assert os.environ["TIKTOKEN_CACHE_DIR"] == "elsewhere"
+def test_neither_the_network_nor_a_cache_of_tiktokens_is_used(tmp_path: Path) -> None:
+    code = (
+        "import socket, sys\n"
+        "socket.socket = None\n"
+        "from accordion.providers.models.tokenizer import ENCODINGS, TiktokenCounter\n"
+        "print([TiktokenCounter().count('hello world', name) for name in ENCODINGS], 'litellm' in sys.modules)"
+    )
+    environ = {**os.environ, "TIKTOKEN_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout == "[2, 2] False\n"
+    assert not list(tmp_path.iterdir())
 
 
 def test_many_threads_may_count_at_once() -> None:

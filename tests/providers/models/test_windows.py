@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 from accordion.accounting.learned_limits import LearnedLimits
 from accordion.model.budget import Thresholds, Window
 from accordion.model.errors import ConfigError
-from accordion.providers.models import model_table as table_module
 from accordion.providers.models.model_table import LimitPair, ModelTable, candidate_names
 from accordion.providers.models.windows import DEFAULT_WINDOW, LONG_CONTEXT_BETA, ModelWindows, make_window
 
@@ -282,21 +281,6 @@ def test_of_several_entries_for_one_name_the_makers_own_wins_then_the_most_commo
     assert found.find("m-1") == (20_000, 0)
     assert found.find("n-1") == (40_000, 0)
     assert found.find("host_a/acme/m-1") == (10_000, 0)
-
-
-def test_without_the_table_every_model_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_module, "package_file", lambda *path: None)
-    assert ModelWindows(LearnedLimits(Time())).window("gpt-4o").source == "default"
-
-
-@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"a": 1}', b"\xff"])
-def test_a_table_of_another_form_is_as_good_as_none(
-    content: bytes, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    file = tmp_path_factory.mktemp("table") / "table.json"
-    file.write_bytes(content)
-    monkeypatch.setattr(table_module, "package_file", lambda *path: file)
-    assert ModelWindows(LearnedLimits(Time())).window("gpt-4o").source == "default"
 
 
 def test_the_table_is_kept_compact() -> None:

@@ -1,6 +1,7 @@
-"""LiteLLM's model table: token limits by model id, read from its package data without importing litellm.
+"""LiteLLM's model table: token limits by model id. An extract of it is in `data/` (scripts/build_model_data.py).
 
-Only the input and output limits of conversational models are loaded (about 1 MB of memory; 4 ms to read).
+An installed litellm is not asked, so that a version of Accordion knows the same windows everywhere. Only the input and
+output limits are loaded (about 1 MB of memory; 4 ms to read).
 """
 
 from __future__ import annotations
@@ -8,13 +9,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from importlib.resources import files
 
 import msgspec
 
-from accordion.providers.models.tokenizer import package_file
-
-TABLE_FILE = "model_prices_and_context_window_backup.json"
-MODES = ("chat", "completion", "responses")
+DATA = files("accordion.providers.models") / "data"
 LABS = (
     "openai",
     "anthropic",
@@ -49,13 +48,12 @@ _SUFFIX = re.compile(
 
 
 class _TableRow(msgspec.Struct):
-    max_input_tokens: int | float | str | None = None
-    max_output_tokens: int | float | str | None = None
-    mode: str | None = None
+    max_input_tokens: int = 0
+    max_output_tokens: int = 0
 
 
 class ModelTable:
-    """The table, read at first use. It is empty if litellm's data is missing or has another form."""
+    """The table, read at first use."""
 
     def __init__(self) -> None:
         self._rows: dict[str, LimitPair] | None = None
@@ -111,24 +109,14 @@ def _without_prefixes(model: str) -> Iterator[str]:
 
 
 def _read() -> dict[str, LimitPair]:
-    file = package_file(TABLE_FILE)
-    if file is None:
-        return {}
-    try:
-        decoded = msgspec.json.decode(file.read_bytes(), type=dict[str, _TableRow])
-    except (OSError, msgspec.DecodeError):
-        return {}
+    decoded = msgspec.json.decode((DATA / "models.json").read_bytes(), type=dict[str, _TableRow])
     shared: dict[LimitPair, LimitPair] = {}
     rows = {}
     for model, row in decoded.items():
-        limits = (_tokens(row.max_input_tokens), _tokens(row.max_output_tokens))
-        if row.mode in MODES and limits[0] > 0:
+        limits = (row.max_input_tokens, row.max_output_tokens)
+        if limits[0] > 0:
             rows[model] = shared.setdefault(limits, limits)
     return rows
-
-
-def _tokens(value: float | str | None) -> int:
-    return int(value) if isinstance(value, int | float) and value > 0 else 0
 
 
 def _index(rows: dict[str, LimitPair]) -> dict[str, LimitPair]:
