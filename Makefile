@@ -54,8 +54,8 @@ $(CLIENTS)/.installed: tests/clients/requirements.lock
 # Needs uv. No file names an index, so that the lock holds wherever the packages come from.
 UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 lock:
-	$(UV_COMPILE) -c constraints.txt pyproject.toml --extra dev --extra mcp -o requirements-dev.lock
-	$(UV_COMPILE) -c requirements-dev.lock pyproject.toml --extra mcp --extra otel -o requirements.lock
+	$(UV_COMPILE) -c constraints.txt pyproject.toml --extra dev -o requirements-dev.lock
+	$(UV_COMPILE) -c requirements-dev.lock pyproject.toml --extra all -o requirements.lock
 	$(UV_COMPILE) tests/clients/requirements.in -o tests/clients/requirements.lock
 
 image:                           ## the container

@@ -26,6 +26,7 @@ from accordion.cli.tenants import caller_of, list_tenants
 from accordion.composition.memory_builder import MemoryBuilder, note_tenant
 from accordion.composition.store_identity import TENANT_SECRET
 from accordion.config import Settings
+from accordion.config.extras import require_extra
 from accordion.http import memory_responses as responses
 from accordion.http.memory_operations import CALLS
 from accordion.http.memory_services import MemoryServices
@@ -185,30 +186,32 @@ def seal(settings: Settings) -> int:
 
 def mcp(command: MemoryCommand) -> int:
     """Serves MCP on standard input and output until the input ends. Returns the exit code."""
-    try:
+
+    async def work(memories: TenantMemories) -> int:
         from mcp.server.stdio import stdio_server  # noqa: PLC0415  # an extra
 
         from accordion.http.mcp_server import create_server  # noqa: PLC0415
-    except ImportError:
-        Console(stderr=True, highlight=False).print(
-            Text("`accordion mcp` needs an extra: pip install 'accordion-proxy[mcp]'", style="red")
-        )
-        return 2
 
-    async def work(memories: TenantMemories) -> int:
         server = create_server(lambda: memories.services, lambda context: memories.caller, __version__)
         async with stdio_server() as (incoming, outgoing):
             await server.run(incoming, outgoing, server.create_initialization_options())
         return 0
 
-    return _run(command, work, creates=True)
+    return _run(command, work, creates=True, extra="mcp")
 
 
 # -- store -------------------------------------------------------------------------------------------------------------
 
 
-def _run(command: MemoryCommand, work: Callable[[TenantMemories], Awaitable[int]], *, creates: bool = False) -> int:
+def _run(
+    command: MemoryCommand,
+    work: Callable[[TenantMemories], Awaitable[int]],
+    *,
+    creates: bool = False,
+    extra: str = "memory",
+) -> int:
     async def run() -> int:
+        require_extra(extra, f"`accordion {extra}`")
         async with _open_memories(command, creates=creates) as memories:
             return await work(memories)
 

@@ -25,6 +25,7 @@ from uvicorn.supervisors import multiprocess
 
 from accordion.composition import Application
 from accordion.config import Settings, SettingsFile, find_hints
+from accordion.config.extras import is_installed
 from accordion.http.uvicorn_connection import ClientConnection, ClientTimeouts
 from accordion.model.errors import ConfigError
 from accordion.server import logging_setup
@@ -262,7 +263,7 @@ def serve(path: Path | None, overrides: Mapping[str, object], print_line: Callab
             "address (--host, --port, or ACCORDION_HOST, ACCORDION_PORT)",
             path="$.server",
         ) from None
-    print_line(_format_greeting(server.host, sock.getsockname()[1], str(settings.store.url)))
+    print_line(_format_greeting(settings, sock.getsockname()[1]))
     if server.workers == 1:
         _Server(config).run(sockets=[sock])
         return
@@ -284,14 +285,23 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _format_greeting(host: str, port: int, store: str) -> str:
+def _format_greeting(settings: Settings, port: int) -> str:
+    host = settings.server.host
     address = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
     base = f"http://{address}:{port}"
     return f"""
-  Accordion listens on {base}, its store is {store}
+  Accordion listens on {base}, its store is {settings.store.url}
 
     OpenAI SDK       OpenAI(base_url="{base}/v1")         OPENAI_BASE_URL={base}/v1
     Anthropic SDK    Anthropic(base_url="{base}")         ANTHROPIC_BASE_URL={base}
 
     look             {base}/accordion/models   {base}/accordion/sessions   {base}/metrics
-"""
+{_format_missing_extras(settings)}"""
+
+
+def _format_missing_extras(settings: Settings) -> str:
+    """Formats a line about memory and MCP if they are enabled and not installed; else nothing."""
+    if not settings.memory.enabled or is_installed("mcp"):
+        return ""
+    names = "MCP" if is_installed("memory") else "memory and MCP"
+    return f"    not installed    {names}: pip install 'accordion-proxy[mcp]'\n"

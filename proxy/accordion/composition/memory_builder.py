@@ -6,12 +6,14 @@ Also here: the endpoints for embeddings and relevance, and the model that writes
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route as HttpRoute
 
 from accordion.accounting.learned_limits import LearnedLimits
@@ -20,6 +22,7 @@ from accordion.archive.transcripts import TranscriptStore
 from accordion.composition.cache_shares import divide_cache
 from accordion.composition.tables import build_windows, protocols_by_name, routes
 from accordion.config import Settings
+from accordion.config.extras import is_installed
 from accordion.config.memory import EndpointModel
 from accordion.http.mcp_app import McpApp
 from accordion.http.memory_api import MemoryApi
@@ -34,7 +37,7 @@ from accordion.memory.narration import Narrator
 from accordion.memory.reader import MemoryReader
 from accordion.memory.search import MemorySearch, SearchQuery
 from accordion.memory.session_memory import SessionMemories
-from accordion.model.errors import AccordionError
+from accordion.model.errors import AccordionError, MissingExtra
 from accordion.model.memories import MemoryStore
 from accordion.model.ports import Clock, Key, Outbox, Route, Tasks, TokenCounter, Translator, Upstream
 from accordion.model.summarizer import SummaryCaller
@@ -110,7 +113,7 @@ class MemoryBuilder:
 
     def session_import(self, settings: Settings, insertion_store: InsertionStore) -> SessionImport | None:
         """Builds the import of session memories into conversations; None if memories are disabled."""
-        if not settings.memory.enabled:
+        if not (settings.memory.enabled and is_installed("memory")):
             return None
         return SessionImport(self.memories, insertion_store, self._clock, self._count)
 
@@ -161,11 +164,17 @@ class MemoryBuilder:
         )
 
     def routes(self, tenants: Callable[[], Tenants], version: str) -> list[HttpRoute]:
-        """Returns the routes of memories for REST and MCP; none if memories are disabled."""
+        """Returns the routes of memories for REST and MCP; none if memories are disabled.
+
+        Without the extra, each raises MissingExtra.
+        """
         if not self._settings().memory.enabled:
             return []
-        rest = MemoryApi(self.services, tenants, version)
-        return [*rest.routes(), *McpApp(self.services, tenants, self._tasks.spawn, version).routes()]
+        rest = MemoryApi(self.services, tenants, version).routes()
+        mcp = McpApp(self.services, tenants, self._tasks.spawn, version).routes()
+        if is_installed("memory"):
+            return [*rest, *mcp]
+        return [*_refuse(rest, "Memory", "memory"), *_refuse(mcp, "MCP", "mcp")]
 
     async def close(self) -> None:
         """Closes the memories and the client."""
@@ -212,6 +221,16 @@ class MemoryBuilder:
             self._temporary_folder = TemporaryDirectory(prefix="accordion-memories-")
             return Path(self._temporary_folder.name)
         return memories_folder(self._settings())
+
+
+def _refuse(routes: Iterable[HttpRoute], purpose: str, extra: str) -> Iterator[HttpRoute]:
+    """Yields the routes with an endpoint that raises MissingExtra."""
+
+    async def refuse(request: Request) -> Response:
+        raise MissingExtra(purpose, extra)
+
+    for route in routes:
+        yield HttpRoute(route.path, refuse, methods=sorted(route.methods or ()))
 
 
 def memories_folder(settings: Settings) -> Path:

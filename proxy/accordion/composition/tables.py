@@ -11,6 +11,7 @@ from accordion import __version__
 from accordion.accounting.learned_limits import LearnedLimits
 from accordion.config import ModelConfig, Settings
 from accordion.model.budget import Thresholds
+from accordion.model.errors import MissingExtra
 from accordion.model.values import replace
 from accordion.pipeline.request import CompactionRules
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
@@ -178,14 +179,11 @@ def spans(environ: Mapping[str, str]) -> SpanExporter | None:
     """Builds the exporter of traces; None if none is configured."""
     if not any(name.startswith("OTEL_") for name in environ):
         return None
-    from accordion.http.telemetry import SpanExporter, create_provider  # noqa: PLC0415  # slow to import, and rarely needed
-
     try:
+        from accordion.http.telemetry import SpanExporter, create_provider  # noqa: PLC0415  # an extra, and slow to import
+
         provider = create_provider(environ, __version__)
     except ImportError:
-        _log.warning(
-            "no traces are sent: a trace exporter is configured, but OpenTelemetry is not installed. Install it with "
-            "`pip install accordion-proxy[otel]`"
-        )
+        _log.warning("no traces are sent, although OTEL_ variables are set: %s", MissingExtra("tracing", "otel"))
         return None
     return SpanExporter(provider) if provider is not None else None

@@ -6,6 +6,7 @@ import os.path
 from collections.abc import Iterator
 
 from accordion.compaction.strategies.compact_tool_results import REFERENCE, CompactToolResultsOptions
+from accordion.config.extras import missing_extras
 from accordion.config.litellm_file import ignored_keys
 from accordion.config.pipelines import PipelineEntry
 from accordion.config.settings import Settings
@@ -81,6 +82,7 @@ def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
     yield from _check_memory(settings)
     yield from _check_summarizers(settings)
     yield from _check_endpoints(settings)
+    yield from missing_extras(settings)
 
 
 def _check_models(settings: Settings) -> Iterator[tuple[str, str]]:

@@ -16,23 +16,13 @@ from starlette.types import Receive, Scope, Send
 
 from accordion.http.api_requests import check_disconnect, identify_caller
 from accordion.http.memory_services import MemoryServices
-from accordion.model.errors import AccordionError
+from accordion.model.errors import MissingExtra
 from accordion.sessions.tenants import Caller, Tenants
 
 if TYPE_CHECKING:
     from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 _MAX_BODY = 4 * 2**20
-
-
-class NotInstalled(AccordionError):
-    """The MCP SDK is not installed."""
-
-    status = 501
-    code = "mcp_not_installed"
-
-    def __init__(self) -> None:
-        super().__init__("MCP needs a package that is not installed here: install accordion-proxy[mcp].")
 
 
 class McpApp:
@@ -74,7 +64,7 @@ class McpApp:
         except Exception as error:
             # The waiting requests get the error; the next request tries again.
             self._manager = None
-            started.set_exception(NotInstalled() if isinstance(error, ImportError) else error)
+            started.set_exception(MissingExtra("MCP", "mcp") if isinstance(error, ImportError) else error)
             return
         async with manager.run():
             started.set_result(manager)

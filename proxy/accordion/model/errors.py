@@ -19,6 +19,7 @@ AccordionError
 ├── Unreadable              a protocol's reader could not parse a body; it is forwarded as it came
 │   └── TooManyMessages     a body has more messages than the proxy reads
 ├── SummaryFailed           no model wrote a usable summary; another strategy is used
+├── MissingExtra            501, an optional dependency is not installed
 ├── StoreUnavailable        the store is away or slow; forwarding goes on without it
 │   └── StoreFull           the store's disk is full; reading and deleting still work
 └── ConfigError             config.yaml is wrong; the message has the path of the key
@@ -197,6 +198,18 @@ class TooManyMessages(Unreadable):
 
 class SummaryFailed(AccordionError):
     """The model could not be reached, or its summary failed a check. Never shown to a client."""
+
+
+class MissingExtra(AccordionError):
+    """`purpose` needs packages of the distribution's extra `extra`, and they are not installed."""
+
+    status = 501
+    code = "extra_not_installed"
+
+    def __init__(self, purpose: str, extra: str) -> None:
+        super().__init__(
+            f"{purpose} needs packages that are not installed. Install them: pip install 'accordion-proxy[{extra}]'"
+        )
 
 
 class StoreUnavailable(AccordionError):

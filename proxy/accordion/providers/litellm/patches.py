@@ -15,7 +15,7 @@ from threading import Lock
 from types import ModuleType
 from typing import Any, cast
 
-from accordion.model.errors import UpstreamError
+from accordion.model.errors import MissingExtra, UpstreamError
 from accordion.providers.litellm.wire import patch_transport
 
 # LiteLLM reads these during its import. Values that the operator has set stay.
@@ -62,10 +62,12 @@ def load_litellm() -> Any:
         os.environ.setdefault(name, value)
     try:
         litellm = _import_litellm()
+    except ModuleNotFoundError as error:
+        text = MissingExtra("translation between providers' protocols", "litellm").message
+        raise UpstreamError(f"This model is reached through LiteLLM: {text}", code="translation_unavailable") from error
     except Exception as error:  # whatever an import may raise
         raise UpstreamError(
-            f"This model is reached through LiteLLM, which could not be imported ({type(error).__name__}: {error}). "
-            "Install the package `litellm` where the proxy runs.",
+            f"This model is reached through LiteLLM, which could not be imported ({type(error).__name__}: {error}).",
             code="translation_unavailable",
         ) from error
     for name, setting in _SETTINGS.items():
