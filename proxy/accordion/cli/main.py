@@ -1,4 +1,4 @@
-"""The command line: serve, check, replay, explain, tenants, artifacts, export, erase, memory, mcp."""
+"""The command line: init, serve, check, replay, explain, tenants, artifacts, export, erase, memory, mcp."""
 
 from __future__ import annotations
 
@@ -60,6 +60,25 @@ def _main(
     ] = False,
 ) -> None:
     """Defines the options before a command; the help text is in `app`."""
+
+
+@app.command()
+def init(
+    path: Annotated[Path, typer.Option(help="File or folder to write to.")] = Path("config.yaml"),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that exists.")] = False,
+) -> None:
+    """Write a config.yaml with every setting, its default and its explanation."""
+    from accordion.cli.init import write_template  # noqa: PLC0415  # not needed by the other commands
+
+    try:
+        file = write_template(path, overwrite=force)
+    except FileExistsError as error:
+        raise config_error(ConfigError("the file exists; use --force to overwrite it", path=error.filename)) from None
+    except OSError as error:
+        raise config_error(ConfigError(f"cannot write the file: {error.strerror}", path=str(path))) from None
+    typer.echo(f"{file} has every setting with its default. Change what you need; `accordion check {file}` checks it.")
+    option = "" if file == Path("config.yaml") else f" --config {file}"
+    typer.echo(f"Start the proxy: accordion serve{option}")
 
 
 @app.command()
