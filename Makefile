@@ -2,18 +2,22 @@
 PYTHON ?= python3
 VENV ?= .venv
 CLIENTS ?= .venv-clients
+PLAIN ?= .venv-plain
 BIN := $(VENV)/bin
 PIP_FLAGS := --quiet --disable-pip-version-check --require-hashes
 
-.PHONY: serve test unit clients lint check format lock bench image clean
+.PHONY: serve test unit clients plain lint check format lock bench image clean
 
 serve: $(VENV)/.serve            ## install what is needed and start the proxy
 	@$(BIN)/accordion serve
 
-test: unit clients               ## all tests
+test: unit plain clients             ## all tests
 
 unit: $(VENV)/.dev               ## the tests of this repository's own
 	$(BIN)/python -m pytest -n auto
+
+plain: $(VENV)/.dev $(PLAIN)/.installed      ## the tests of the package as it is installed without extras
+	$(BIN)/python -m pytest tests/plain
 
 clients: $(VENV)/.dev $(CLIENTS)/.installed  ## the tests of clients that nobody here wrote
 	$(CLIENTS)/bin/python -m pytest tests/clients -q
@@ -51,6 +55,14 @@ $(CLIENTS)/.installed: tests/clients/requirements.lock
 	$(CLIENTS)/bin/python -m pip install $(PIP_FLAGS) -r tests/clients/requirements.lock
 	@touch $@
 
+# Without hashes: pip does not accept a local package with them.
+$(PLAIN)/.installed: requirements.lock pyproject.toml config.yaml $(shell find proxy -type f ! -name '*.pyc') | $(VENV)/.dev
+	rm -rf $(PLAIN)
+	$(PYTHON) -m venv --without-pip $(PLAIN)
+	sed -n '/^[a-z0-9]/s/ *\\$$//p' requirements.lock > $(PLAIN)/constraints.txt
+	$(BIN)/python -m pip --python $(PLAIN)/bin/python install --quiet --disable-pip-version-check -c $(PLAIN)/constraints.txt .
+	@touch $@
+
 # Needs uv. No file names an index, so that the lock holds wherever the packages come from.
 UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 lock:
@@ -62,4 +74,4 @@ image:                           ## the container
 	docker build -t accordion .
 
 clean:
-	rm -rf $(VENV) $(CLIENTS) tests/clients/.cache tests/clients/node/node_modules
+	rm -rf $(VENV) $(CLIENTS) $(PLAIN) tests/clients/.cache tests/clients/node/node_modules

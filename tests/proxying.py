@@ -41,6 +41,7 @@ class Proxy:
     options: tuple[str, ...] = ()
     environ: dict[str, str] = field(default_factory=dict)
     port: int = 0
+    python: str = sys.executable
     _process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -93,7 +94,7 @@ class Proxy:
             "PYTHONUNBUFFERED": "1",
             **self.environ,
         }
-        command = [sys.executable, "-m", "accordion", "serve", "--port", "0", *self.options]
+        command = [self.python, "-m", "accordion", "serve", "--port", "0", *self.options]
         with (self.folder / "log").open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, env=environ)
         self._wait(lambda: _GREETING.search(self.log))

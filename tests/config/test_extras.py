@@ -125,7 +125,6 @@ def test_commands_without_their_extra_name_the_command(
     command: list[str], extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "config.yaml").write_text(f'store: {{url: "sqlite:///{tmp_path}/a.db"}}\n')
-    (tmp_path / "a.db").touch()
     install = remove(monkeypatch, extra)
     result = CliRunner().invoke(app, [*command, "--config", str(tmp_path / "config.yaml")])
     assert result.exit_code == 2

@@ -26,14 +26,14 @@ from accordion.cli.tenants import caller_of, list_tenants
 from accordion.composition.memory_builder import MemoryBuilder, note_tenant
 from accordion.composition.store_identity import TENANT_SECRET
 from accordion.config import Settings
-from accordion.config.extras import require_extra
+from accordion.config.extras import is_installed
 from accordion.http import memory_responses as responses
 from accordion.http.memory_operations import CALLS
 from accordion.http.memory_services import MemoryServices
 from accordion.http.memory_transfer import erase_memories, export_memories, import_memories
 from accordion.memory.session_memory import SaveOptions
 from accordion.memory.session_responses import ExportResponse, ImportResponse, ListedMemory, render_box
-from accordion.model.errors import BadRequest, ConfigError
+from accordion.model.errors import BadRequest, ConfigError, MissingExtra
 from accordion.providers.models.tokenizer import TiktokenCounter
 from accordion.server.event_loop import LoopClock, LoopTasks
 from accordion.sessions.tenants import Caller
@@ -210,8 +210,12 @@ def _run(
     creates: bool = False,
     extra: str = "memory",
 ) -> int:
+    if not is_installed(extra):
+        error = MissingExtra(f"`accordion {extra}`", extra)
+        Console(stderr=True, highlight=False).print(Text(error.message, style="red"))
+        return 2
+
     async def run() -> int:
-        require_extra(extra, f"`accordion {extra}`")
         async with _open_memories(command, creates=creates) as memories:
             return await work(memories)
 

@@ -19,12 +19,6 @@ def is_installed(extra: str) -> bool:
     return all(find_spec(package) is not None for package in _PACKAGES[extra])
 
 
-def require_extra(extra: str, purpose: str) -> None:
-    """Raises MissingExtra, whose text begins with `purpose`, unless the extra is installed."""
-    if not is_installed(extra):
-        raise MissingExtra(purpose, extra)
-
-
 def missing_extras(settings: Settings) -> Iterator[tuple[str, str]]:
     """Yields the path of each setting that needs an extra which is not installed, and a message."""
     for path, extra, purpose in _needs(settings):
