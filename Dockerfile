@@ -4,7 +4,7 @@ WORKDIR /app
 RUN python -m venv /app/.venv
 COPY requirements.lock ./
 RUN .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-COPY pyproject.toml README.md LICENSE config.yaml ./
+COPY pyproject.toml hatch_build.py README.md LICENSE config.yaml ./
 COPY proxy ./proxy
 RUN .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps .
 

@@ -10,8 +10,12 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+import yaml
+
+from accordion.cli.main import app
 
 ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 LOCKS = ("requirements.lock", "requirements-dev.lock", "tests/clients/requirements.lock")
 
 
@@ -97,14 +101,17 @@ def test_the_containers_health_check_asks_this_machine_whatever_http_proxy_is_se
     assert not healthy(server.server_port)
 
 
-def test_the_readmes_commands_are_the_makefiles() -> None:
+def test_the_commands_in_the_documents_exist() -> None:
     targets = set(re.findall(r"^([a-z]+):", read("Makefile"), re.MULTILINE))
-    assert set(re.findall(r"^make ([a-z]+)", read("README.md"), re.MULTILINE)) == {"serve"}
+    assert set(re.findall(r"`make ([a-z]+)", read("README.md"))) == {"serve"}
+    commands = {command.callback.__name__ for command in app.registered_commands if command.callback is not None}
+    used = set(re.findall(r"(?:^|`|uvx )accordion(?:-proxy)? ([a-z]+)", read("README.md"), re.MULTILINE))
+    assert {"init", "serve", "replay"} <= used <= commands
     assert {"serve", *re.findall(r"`make ([a-z]+)", read("CONTRIBUTING.md"))} <= targets
 
 
 def test_links_of_the_documents_lead_somewhere() -> None:
-    for document in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
+    for document in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")):
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", document.read_text("utf-8")):
             assert (document.parent / target).exists(), f"{document.name}: {target}"
 
@@ -120,3 +127,17 @@ def test_nothing_heavy_is_imported_to_serve() -> None:
 def test_the_version_is_said_once_and_the_same() -> None:
     version = tomllib.loads(read("pyproject.toml"))["project"]["version"]
     assert f'__version__ = "{version}"' in read("proxy/accordion/__init__.py")
+
+
+def test_the_release_workflow_publishes_what_was_built_and_tested_and_stores_no_credential() -> None:
+    workflow = yaml.safe_load(read(".github/workflows/release.yml"))
+    jobs = workflow["jobs"]
+    assert workflow["permissions"] == {}
+    assert set(jobs["publish"]["needs"]) == jobs.keys() - {"publish"}
+    assert {name: job["permissions"] for name, job in jobs.items() if "id-token" in job["permissions"]} == {
+        "publish": {"id-token": "write"}
+    }
+    assert "secrets." not in read(".github/workflows/release.yml")
+    assert any(step.get("run") == "bash .ci/run" for step in jobs["test"]["steps"])
+    minors = {entry.rpartition(" ")[2] for entry in PROJECT["classifiers"] if ":: 3." in entry}
+    assert set(jobs["install"]["strategy"]["matrix"]["python"]) == minors
