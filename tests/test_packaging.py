@@ -41,11 +41,21 @@ def test_what_is_served_and_what_is_tested_have_the_same_pins() -> None:
     assert {name: tested.get(name) for name in served} == served
 
 
-def test_every_dependency_of_the_project_is_in_its_lock() -> None:
-    project = tomllib.loads(read("pyproject.toml"))["project"]
-    names = {re.split(r"[\s<>=!;\[]", entry, maxsplit=1)[0].lower() for entry in project["dependencies"]}
+def test_every_dependency_of_the_project_and_of_each_extra_for_users_is_in_its_lock() -> None:
+    extras = {name: entries for name, entries in PROJECT["optional-dependencies"].items() if name != "dev"}
+    entries = [*PROJECT["dependencies"], *(entry for each in extras.values() for entry in each)]
+    names = {re.split(r"[\s<>=!;\[]", entry, maxsplit=1)[0].lower() for entry in entries} - {"accordion-proxy"}
+    assert {"starlette", "litellm", "redis", "mcp", "tokenizers", "opentelemetry-sdk"} <= names
     assert names <= set(pinned("requirements.lock"))
     assert pinned("requirements.lock")["litellm"] not in ("1.82.7", "1.82.8")
+
+
+def test_the_extra_all_has_every_extra_for_users() -> None:
+    extras = PROJECT["optional-dependencies"]
+    (all_extras,) = extras["all"]
+    named = set(all_extras.partition("[")[2].rstrip("]").split(","))
+    assert "accordion-proxy[memory]" in extras["mcp"]
+    assert named | {"memory", "all", "dev"} == set(extras)
 
 
 def test_the_container_installs_as_the_makefile_does() -> None:

@@ -24,7 +24,7 @@ PACKAGES = {
     "mcp": ("mcp",),
     "otel": ("opentelemetry",),
 }
-FENCES = {
+IMPORTERS = {
     "accordion.http.mcp_server",
     "accordion.http.telemetry",
     "accordion.stores.memories_redis",
@@ -146,4 +146,4 @@ def test_extras_are_imported_in_few_modules_and_the_others_do_without() -> None:
         "        print(found.name)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
-    assert set(done.stdout.split()) == FENCES
+    assert set(done.stdout.split()) == IMPORTERS
