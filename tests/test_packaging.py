@@ -151,3 +151,12 @@ def test_the_release_workflow_publishes_what_was_built_and_tested_and_stores_no_
     assert any(step.get("run") == "bash .ci/run" for step in jobs["test"]["steps"])
     minors = {entry.rpartition(" ")[2] for entry in PROJECT["classifiers"] if ":: 3." in entry}
     assert set(jobs["install"]["strategy"]["matrix"]["python"]) == minors
+
+
+def test_each_version_in_the_changelog_has_a_date_and_the_newest_is_this_one() -> None:
+    headings = re.findall(r"^## (.*)$", read("CHANGELOG.md"), re.MULTILINE)
+    assert headings[0] == "Unreleased"
+    versions = [re.fullmatch(r"(\d+\.\d+\.\d+) - \d{4}-\d\d-\d\d", heading) for heading in headings[1:]]
+    assert all(versions)
+    assert versions[0] is not None
+    assert versions[0][1] == PROJECT["version"]

@@ -2,7 +2,7 @@
 
 import os
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # numpy reads it when it is imported. Its matrices are small here: more threads were measured to wait for each other for
 # as long as they work, which doubles what a search costs.
