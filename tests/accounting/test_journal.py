@@ -1,12 +1,12 @@
 from collections.abc import Callable
 
 import msgspec
+from msgspec.structs import replace
 
 from accordion.accounting.ledger import Ledger, ModelTotals, exchanges_key, totals_of_exchange
 from accordion.model.budget import Utilization
 from accordion.model.ports import Key
 from accordion.model.records import CompactionOutcome, Exchange, Session, Totals, Usage
-from accordion.model.values import replace
 from accordion.stores.memory_store import InMemoryStore
 from tests.fakes import DirectOutbox
 

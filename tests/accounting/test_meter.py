@@ -1,11 +1,11 @@
 import re
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from accordion.accounting import token_meter as rules
 from accordion.accounting.media_tokens import media_rules

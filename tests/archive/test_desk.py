@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from threading import get_ident
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from accordion.archive.archive import Archive
 from accordion.archive.artifacts import ArchivedMessage, Artifact, row_key
@@ -256,7 +256,7 @@ async def test_of_several_records_that_of_the_session_which_asks_is_preferred():
 
 
 def _fields(artifact: Artifact) -> dict[str, Any]:
-    return {name: getattr(artifact, name) for name in Artifact.__dataclass_fields__}
+    return {name: getattr(artifact, name) for name in Artifact.__struct_fields__}
 
 
 async def test_artifacts_in_other_arguments_are_given_as_text_or_not_at_all():

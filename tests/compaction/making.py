@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 from msgspec import structs
+from msgspec.structs import replace
 
 from accordion.accounting.token_meter import REPLY, MessageTokenCache, TokenMeter
 from accordion.archive.archive import Archive
@@ -76,12 +78,12 @@ def long_history(turns: int, rounds: int = 1, words: int = 150, end: Literal["as
 
 def fat(history: History) -> History:
     """The same with results that are worth folding."""
-    return replace(
+    return dataclasses.replace(
         history,
         turns=tuple(
-            replace(turn, rounds=tuple(
-                replace(round_, calls=tuple(
-                    replace(call, result=f"{call.result} " + " ".join(f"{call.id}_{n}" for n in range(120)))
+            dataclasses.replace(turn, rounds=tuple(
+                dataclasses.replace(round_, calls=tuple(
+                    dataclasses.replace(call, result=f"{call.result} " + " ".join(f"{call.id}_{n}" for n in range(120)))
                     for call in round_.calls
                 ))
                 for round_ in turn.rounds

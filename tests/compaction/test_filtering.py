@@ -3,14 +3,16 @@ messages."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from accordion.delegation.visibility_filter import FilteredConversation, VisibilityFilter
 from accordion.model.boundaries import PartPosition, find_open_calls
@@ -49,10 +51,10 @@ def shared(draw: st.DrawFn, max_turns: int = 4) -> Shared:
                 given_ = {**call.arguments, "canary": f"argument-{at}."}
                 calls.append(Call(name, call.name, given_, f"result-{at}. {call.result}", call.error))
                 at += 1
-            rounds.append(replace(round_, calls=tuple(calls)))
-        turns.append(replace(turn, rounds=tuple(rounds)))
+            rounds.append(dataclasses.replace(round_, calls=tuple(calls)))
+        turns.append(dataclasses.replace(turn, rounds=tuple(rounds)))
     hidden = draw(st.frozensets(st.sampled_from(range(at)))) if at else frozenset()
-    return Shared(replace(history, turns=tuple(turns)), hidden)
+    return Shared(dataclasses.replace(history, turns=tuple(turns)), hidden)
 
 
 def seen(told: Shared, dialect: DialectName) -> Json:
@@ -65,7 +67,7 @@ def seen(told: Shared, dialect: DialectName) -> Json:
             if calls or round_.text:
                 rounds.append(Round(calls, round_.text, round_.thought))
         turns.append(Turn(turn.said, tuple(rounds), turn.answer))
-    made = body(replace(told.history, turns=tuple(turns)), dialect)
+    made = body(dataclasses.replace(told.history, turns=tuple(turns)), dialect)
     listing = READERS[dialect].messages_field
     made[listing] = [entry for entry in made[listing] if entry.get("content") != []]
     # Somebody has to be asked: what was said behind the last that is seen of others waits until more follows.

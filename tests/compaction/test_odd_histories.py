@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from accordion.archive.artifacts import Artifact, artifact_text
 from accordion.compaction.strategies import DEFAULT_STRATEGIES, build_strategy

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from accordion.compaction.policy import PolicyOptions, PreviousCompaction, decide, is_known_not_to_fit, max_tokens
 from accordion.model.budget import Decision, Thresholds, Utilization, Window

@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from accordion.compaction.record_format import decode, encode, with_content_id
 from accordion.compaction.repository import CompactedPrefixCache, CompactionRepository

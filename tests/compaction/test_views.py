@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from msgspec import structs
+from msgspec.structs import replace
 
 from accordion.accounting.token_meter import REPLY
 from accordion.compaction.plan_state import PlanState

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from accordion.compaction.plan_state import PlanState
 from accordion.compaction.planner import Planner

@@ -1,12 +1,12 @@
 """What the documentation says there is, there is; what there is, it says."""
 
 import re
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 import typer
+from msgspec.structs import fields
 
 from accordion.archive.archive_entries import Kind
 from accordion.cli.main import app

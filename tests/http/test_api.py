@@ -1,10 +1,11 @@
 import asyncio
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import asdict
 
 from accordion.accounting.ledger import sessions_collection
 from accordion.http.json_views import exchange_json, utilization_json

@@ -4,11 +4,11 @@ process."""
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 
 from accordion.http.metrics import Metrics
 from accordion.insertions.artifact_recall import ArtifactRecall

@@ -4,10 +4,10 @@ process."""
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from accordion.insertions.composer import InsertionComposer
 from accordion.insertions.store import InsertionStore

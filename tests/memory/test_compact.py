@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from dataclasses import replace
 
 import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from accordion.memory import compact
 from accordion.memory.compact import CompactionCaller

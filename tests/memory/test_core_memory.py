@@ -4,11 +4,11 @@ import asyncio
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from accordion.archive.transcript_log import Transcript
 from accordion.memory.message_ranges import RecordedConversations, RecordedTranscripts

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from accordion.memory.ranking import SearchScores
 from accordion.memory.recall import RecalledMemory, VisibleContent, choose_relevant, find_questions, quote_memories

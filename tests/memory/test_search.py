@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from accordion.memory.entries import finish_memory
 from accordion.memory.reader import verify_tokens

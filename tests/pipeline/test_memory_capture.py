@@ -1,10 +1,10 @@
 """What a fold takes out becomes memories, behind the request, each range once."""
 
 from collections.abc import Coroutine
-from dataclasses import fields
 from typing import Any, ClassVar
 
 import pytest
+from msgspec.structs import fields
 
 from accordion.memory.compact import ConversationCompactor
 from accordion.memory.compaction_response import CompletedRange

@@ -1,10 +1,10 @@
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from accordion.compaction.reporting import describe_outcome
 from accordion.model.records import CompactionOutcome

@@ -6,9 +6,10 @@ import asyncio
 import json
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from accordion.model.errors import Unreachable
 from accordion.model.ports import Route, UpstreamRequest, UpstreamResponse
-from accordion.model.values import replace
 from accordion.pipeline.send import FIRST_PAUSE, LONGEST_PAUSE
 from tests.fakes import FakeReply, FakeRouter, FakeUpstream
 from tests.world import CHAT, World

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from accordion.model.conversation import Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages

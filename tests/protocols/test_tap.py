@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from accordion.model.records import ObservedCall, ObservedResponse, Usage
-from accordion.model.values import replace
 from accordion.protocols.base import WireProtocol
 from tests.replies import (
     CHAT,

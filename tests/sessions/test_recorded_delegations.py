@@ -4,9 +4,10 @@ import gzip
 import json
 import random
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
+from msgspec.structs import replace
 
 from accordion.delegation.tree import tenant_id
 from accordion.model.conversation import Message, ToolCall

@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from accordion.model.conversation import Media
 from accordion.model.plan import PlanKind
-from accordion.model.values import replace
 from accordion.summaries.checks import CheckedSummary, check
 from accordion.summaries.evidence import gather_evidence
 from accordion.summaries.extractive import ExtractiveWriter

@@ -6,9 +6,9 @@ import threading
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from accordion.model.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
-from accordion.model.values import replace
 from accordion.summaries.extractive import ExtractiveWriter, SourceMessage
 
 

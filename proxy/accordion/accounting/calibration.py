@@ -11,9 +11,10 @@ from collections import OrderedDict
 from statistics import median
 from threading import Lock
 
+import msgspec
+
 from accordion.model.budget import Window
 from accordion.model.cache import LONGEST_NAME
-from accordion.model.values import dataclass
 
 UNKNOWN = 1.0
 """The correction of a session without reports."""
@@ -38,8 +39,7 @@ Carried = tuple[int, int]
 """The counted and the reported tokens of an exchange's list."""
 
 
-@dataclass(frozen=True, slots=True)
-class CorrectionRatios:
+class CorrectionRatios(msgspec.Struct, frozen=True):
     """The latest ratios of reported to counted tokens, oldest first; `factor` is their median (1.0 without any)."""
 
     latest: tuple[float, ...] = ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
@@ -18,7 +18,6 @@ from msgspec import structs
 from accordion.model.budget import Utilization
 from accordion.model.ports import Key, Observer, Outbox
 from accordion.model.records import CompactionOutcome, Exchange, Session, ToolLoopUsage, Totals, Usage
-from accordion.model.values import dataclass
 
 ENCODER = msgspec.msgpack.Encoder()
 _UNREPORTED, _NOT_COMPACTED, _NO_TOOL_LOOP = Usage(), CompactionOutcome(""), ToolLoopUsage()
@@ -63,7 +62,7 @@ def exchanges_key(tenant: str, session: str) -> Key:
     return Key(f"exchanges/{tenant}/{session}", "log")
 
 
-@dataclass(frozen=False, slots=True)
+@dataclass(slots=True)
 class Ledger:
     """Records exchanges. The store has the last `keep` of each session, for `retention` seconds."""
 

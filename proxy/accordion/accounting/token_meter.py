@@ -15,6 +15,8 @@ from collections.abc import Hashable, Iterable
 from threading import Lock
 from typing import Generic, TypeGuard, TypeVar
 
+import msgspec
+
 from accordion.accounting.media_tokens import MediaRules, media_rules
 from accordion.accounting.tool_schemas import function_as_typescript, initial_definition
 from accordion.model.boundaries import find_provider_compaction, find_skipped_messages, survives_provider_compaction
@@ -32,7 +34,6 @@ from accordion.model.conversation import (
     ToolResult,
 )
 from accordion.model.ports import TokenCounter
-from accordion.model.values import dataclass
 
 MESSAGE = 4  # start, role, message, end
 CALL = 6  # channel, recipient and end of a tool call, besides name and arguments
@@ -58,8 +59,7 @@ STRIDE = 16
 V = TypeVar("V")
 
 
-@dataclass(frozen=True, slots=True)
-class TokenSum:
+class TokenSum(msgspec.Struct, frozen=True):
     """Tokens of messages: `text` is counted, `media` is estimated (images, files, and parts of unknown kinds)."""
 
     text: int = 0
@@ -80,8 +80,7 @@ class TokenSum:
 _NOTHING = TokenSum()
 
 
-@dataclass(frozen=True, slots=True)
-class _CountingScheme:
+class _CountingScheme(msgspec.Struct, frozen=True):
     """The rules by which one model counts; `name` is the same for models that count alike."""
 
     name: str
@@ -89,8 +88,7 @@ class _CountingScheme:
     media: MediaRules
 
 
-@dataclass(frozen=True, slots=True)
-class _OverheadTokens:
+class _OverheadTokens(msgspec.Struct, frozen=True):
     preamble: int
     tools: int
     media: int

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
+import msgspec
 from msgspec import structs
 
 from accordion.archive import archive_entries
@@ -33,7 +34,6 @@ from accordion.archive.provider_items import item_key, item_name
 from accordion.archive.sealing import PlainSealer
 from accordion.model.cache import BoundedCache, entry_size
 from accordion.model.ports import Append, Clock, Key, KeyValueStore, Put, Sealer
-from accordion.model.values import dataclass
 
 T = TypeVar("T")
 
@@ -47,8 +47,7 @@ _ROW = "row/"
 _MISSING_KEY = Key("", "nowhere")
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionWrite:
+class CompactionWrite(msgspec.Struct, frozen=True):
     """The compaction that rows and artifacts belong to.
 
     `base` is the id of the compaction that it continues, `at` the time of the request in seconds since the epoch,

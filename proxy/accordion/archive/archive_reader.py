@@ -10,6 +10,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
+import msgspec
+from msgspec.structs import replace
+
 from accordion.archive import archive_entries
 from accordion.archive.archive import Archive
 from accordion.archive.artifacts import Artifact
@@ -19,7 +22,6 @@ from accordion.archive.reader import ReadRequest, TextPart, read
 from accordion.archive.transcripts import TranscriptStore
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Clock, Tasks
-from accordion.model.values import dataclass, replace
 
 AT_ONCE: Final = 8_000_000
 """Characters of a text that are returned at once; `offset` reads the rest."""
@@ -30,8 +32,7 @@ _PAGE: Final = 1_000
 """Records that are read from the store at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArtifactPart:
+class ArtifactPart(msgspec.Struct, frozen=True):
     """A requested part of an artifact.
 
     `what` describes the artifact in a few words, `input` has the arguments of its call in full, `sessions` are those
@@ -47,8 +48,7 @@ class ArtifactPart:
     wires: tuple[bytes, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ArtifactPage:
+class ArtifactPage(msgspec.Struct, frozen=True):
     """A page of a session's artifacts, each once; `next` is the cursor of the next page, empty on the last."""
 
     artifacts: tuple[Artifact, ...]

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from typing import Literal
 
 import msgspec
 
 from accordion.model.conversation import Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
+from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.ports import Key
-from accordion.model.values import dataclass
 from accordion.protocols.zstd import ZstdError, decompress, make_compressor
 
 _VERSION = b"\x01"
@@ -28,16 +27,14 @@ ArtifactKind = Literal["result", "part", "range"]
 """A tool result; another part of a message; a range of messages."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArchivedMessage:
+class ArchivedMessage(msgspec.Struct, frozen=True):
     """One message as the client sent it, under its key."""
 
     key: bytes
     wire: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Artifact:
+class Artifact(StructWithHiddenFields, frozen=True):
     """The record of a result, a part or a range of messages that left the window and can be read again.
 
     `keys` are its messages, in order; for a result the one with the call (where it is another) and the one with the
@@ -46,6 +43,8 @@ class Artifact:
     left; the same content that left others has the same id and a record of its own there. `at` is seconds since the
     epoch.
     """
+
+    hidden_fields = frozenset({"scope"})
 
     id: str
     kind: ArtifactKind
@@ -61,7 +60,7 @@ class Artifact:
     characters: int = 0
     tokens: int = 0
     description: str = ""
-    scope: bytes = field(default=b"", repr=False)
+    scope: bytes = b""
     session: str = ""
     at: float = 0.0
     findings: tuple[str, ...] = ()

@@ -21,7 +21,6 @@ from accordion.archive.shared_values import SharedValues
 from accordion.archive.transcript_log import Transcript, load_transcript
 from accordion.model.conversation import Message
 from accordion.model.ports import Append, Key, Put, Tasks
-from accordion.model.values import dataclass
 
 Described = Callable[[Kind, Key, bytes], object | None]
 """Converts a stored value of a kind to JSON-like values; None where it cannot be read."""
@@ -32,8 +31,7 @@ _PAGE = 64
 _TRIES = 3
 
 
-@dataclass(frozen=True, slots=True)
-class ErasureResult:
+class ErasureResult(msgspec.Struct, frozen=True):
     """The result of an erasure: the number of removed entries and of removed values in the store.
 
     `shared` values stay because another session of the tenant needs them. `verified` says that a second search found

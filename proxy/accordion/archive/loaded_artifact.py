@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
+import msgspec
+from msgspec.structs import replace
+
 from accordion.archive.artifacts import Artifact, artifact_text, result_text
 from accordion.archive.references import shorten_arguments
 from accordion.model.conversation import Media, Message, Opaque, Part, Reasoning, Role, ToolCall, ToolResult
-from accordion.model.values import dataclass, replace
 
 INPUT: Final = "$input"
 """The path that selects the arguments of a result's call."""
@@ -34,8 +36,7 @@ class MessageParser(Protocol):
         """Parses one entry of the client's list."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoadedArtifact:
+class LoadedArtifact(msgspec.Struct, frozen=True):
     """An artifact that was loaded from the archive.
 
     `artifact` is its record, `what` a short description, `text` its text, `input` the arguments of its call as JSON.

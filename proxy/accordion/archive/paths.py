@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from accordion.model.values import dataclass
+import msgspec
 
 
 class InvalidPath(ValueError):
     """A path is not valid, or would cost too much; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class PathSelection:
+class PathSelection(msgspec.Struct, frozen=True):
     """The values at a path, with their own paths, in the document's order.
 
     `complete` is False where there may be more: the limit was reached, or the budget was spent.

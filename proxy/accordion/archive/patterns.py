@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
+import msgspec
 import re2
-
-from accordion.model.values import dataclass
 
 PATTERN_MOST: Final = 500
 """Characters of a pattern."""
@@ -21,8 +20,7 @@ class InvalidPattern(ValueError):
     """A pattern is not valid, or would cost too much; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class LineMatch:
+class LineMatch(msgspec.Struct, frozen=True):
     """A line with a match: its number from 0, and the start and end of the first match in it, in characters."""
 
     line: int

@@ -16,7 +16,6 @@ import msgspec
 from accordion.archive.differences import find_difference
 from accordion.archive.patterns import PATTERN_MOST, InvalidPattern, LineMatch, compile_pattern, find_lines, find_spans
 from accordion.archive.structure import select_text
-from accordion.model.values import dataclass
 
 SEARCHED_MOST: Final = 64_000_000
 COMPARED_MOST: Final = 8_000_000
@@ -37,8 +36,7 @@ class UnanswerableRequest(ValueError):
     """A request cannot be answered; the message says why, and what to do instead."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRequest:
+class ReadRequest(msgspec.Struct, frozen=True):
     """A request for a part of an artifact.
 
     An offset below 0 counts from the end; 0 and "" mean not given. `other` is the id of the artifact to compare with.
@@ -52,8 +50,7 @@ class ReadRequest:
     other: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TextPart:
+class TextPart(msgspec.Struct, frozen=True):
     """A part of a text. `shown` describes its position in the whole; `next` is the offset of the next part, or 0."""
 
     text: str

@@ -19,6 +19,9 @@ from itertools import chain, islice, repeat
 from operator import contains, itemgetter
 from typing import Final
 
+import msgspec
+from msgspec.structs import replace
+
 from accordion.archive.recall_index import (
     NameLookup,
     Passage,
@@ -35,7 +38,6 @@ from accordion.model.compaction import CompactedConversation, Compaction
 from accordion.model.conversation import Conversation, Message, Part, Text, ToolCall, ToolResult
 from accordion.model.spelling import LETTERS
 from accordion.model.subjects import stems_of
-from accordion.model.values import dataclass, replace
 
 Claims = Callable[[str], Iterable[str]]
 """Finds the words of a text that are not plain language: paths, identifiers, numbers, addresses."""
@@ -55,8 +57,7 @@ _FITTING_TRIES: Final = 3
 _RULE_SOURCE: Final = "Standing instruction of the user"
 
 
-@dataclass(frozen=True, slots=True)
-class Excerpt:
+class Excerpt(msgspec.Struct, frozen=True):
     """The text that is put in front of the newest turn, the artifacts that it names, and its tokens."""
 
     text: str
@@ -236,8 +237,7 @@ _LABEL: Final = 60
 """Characters of a quote's label beside its source, roughly."""
 
 
-@dataclass(frozen=True, slots=True)
-class Quote:
+class Quote(msgspec.Struct, frozen=True):
     """A quote of one source.
 
     `names` are the turn's names for which it was chosen, `message` is the client's index of the message that is quoted,
@@ -355,8 +355,7 @@ _WORD_BYTES: Final = 140
 """Bytes of a word in the view, beside a bit for each message."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecallView:
+class RecallView(msgspec.Struct, frozen=True):
     """The texts in view in front of a turn, so that nothing of them is recalled.
 
     They are those of the system prompt, of the list entries that belong to it (`lead`), of `count` messages, of which
@@ -480,8 +479,7 @@ _MIN_SHARE: Final = 0.5
 _RULE_BYTES: Final = 900
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(msgspec.Struct, frozen=True):
     """An instruction of the user that is in force.
 
     `message` is the client's index of its message, `text` its own text, `line` that with notes on instructions that it
@@ -497,8 +495,7 @@ FindRules = Callable[[Sequence[Message], int], Iterable[Rule]]
 """Finds the instructions in force among the first messages of a list, given their number."""
 
 
-@dataclass(frozen=True, slots=True)
-class OmittedRules:
+class OmittedRules(msgspec.Struct, frozen=True):
     """The instructions that no message in view states, with the stems of each, and those of each rare name in it."""
 
     rules: tuple[Rule, ...] = ()

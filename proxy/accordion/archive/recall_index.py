@@ -21,7 +21,6 @@ from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Message, Part, Text, ToolCall, ToolResult
 from accordion.model.plan import WRITTEN_BY_COMPACTION
 from accordion.model.spelling import mask_symbols
-from accordion.model.values import dataclass
 
 ArchivedRange = tuple[int, int, str]
 """The first and the last message of an archived range, and the id of its artifact."""
@@ -44,8 +43,7 @@ _decode: Final = msgspec.json.Decoder().decode
 _WORD_BYTES, _POSTING_BYTES, _PASSAGE_BYTES = 190, 16, 250
 
 
-@dataclass(frozen=True, slots=True)
-class Passage:
+class Passage(msgspec.Struct, frozen=True):
     """A part that left the window: a tool result, a text, or a call whose result is in view or missing.
 
     `body` is the position of the result or text, `call` that of the call; `both` is whether the call left too.
@@ -89,8 +87,7 @@ class Passage:
         return text in readable_text(part)
 
 
-@dataclass(frozen=True, slots=True)
-class RecallIndex:
+class RecallIndex(msgspec.Struct, frozen=True):
     """The passages that left, oldest first, and for each word the numbers of those that hold it; `size` is in bytes."""
 
     passages: tuple[Passage, ...]
@@ -291,8 +288,7 @@ _MAX_SEARCHED: Final = 20_000_000
 """Characters that are searched for the names of one turn, where their words alone do not decide."""
 
 
-@dataclass(frozen=True, slots=True)
-class TurnName:
+class TurnName(msgspec.Struct, frozen=True):
     """A name in a turn, with the numbers of the passages that hold it.
 
     `plain` is whether it is a single word, so that a text with the word has the name.

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
+import msgspec
 from msgspec import structs
 
 from accordion.archive import archive_entries
@@ -18,7 +19,6 @@ from accordion.archive.archive_entries import HOLDERS, ArchiveEntry, TenantTotal
 from accordion.archive.shared_values import SharedValues
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Clock, Key, KeyValueStore, Put, Tasks
-from accordion.model.values import dataclass
 
 EVERY = 1_200.0
 """Seconds between two sweeps of all tenants."""
@@ -35,8 +35,7 @@ _DELETED = 200
 _TENANTS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class SweepResult:
+class SweepResult(msgspec.Struct, frozen=True):
     """The result of a sweep.
 
     `held` are the bytes that all examined tenants have, at most: bytes that several workers wrote count for each of

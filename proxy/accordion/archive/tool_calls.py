@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
 from typing import Final, Protocol
+
+from msgspec.structs import replace
 
 from accordion.archive.archive import Archive
 from accordion.archive.artifacts import Artifact
@@ -23,8 +24,8 @@ from accordion.archive.tool_definition import find_artifact_id, parse_arguments
 from accordion.model.artifact_tool import ArtifactPlaceholder, ArtifactToolCall, ArtifactToolResult
 from accordion.model.conversation import ToolCall
 from accordion.model.errors import StoreUnavailable
+from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.ports import Tasks
-from accordion.model.values import dataclass, replace
 
 _log = logging.getLogger("accordion")
 
@@ -60,8 +61,7 @@ class SharedAccess(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class ReadContext:
+class ReadContext(StructWithHiddenFields, frozen=True):
     """The reader's permissions and limits.
 
     `allowed` are the ids that the tenant of `tenant_key` may read in any case; `others` decides about all other ids,
@@ -70,7 +70,9 @@ class ReadContext:
     preferred.
     """
 
-    tenant_key: bytes = field(repr=False)
+    hidden_fields = frozenset({"tenant_key"})
+
+    tenant_key: bytes
     allowed: frozenset[str]
     room: int
     count: Callable[[str], int]

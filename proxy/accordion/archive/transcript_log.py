@@ -8,15 +8,14 @@ fields, and `build_body` makes a request's body from the transcript and its stor
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 
 import msgspec
+from msgspec.structs import replace
 
 from accordion.archive import archive_entries
 from accordion.archive.archive import Archive
 from accordion.archive.archive_entries import BEHIND, TranscriptEntry
 from accordion.archive.artifacts import tenant_name, unpack
-from accordion.model.values import dataclass, replace
 
 HEAD = ("system", "instructions", "tools", "functions", "response_format", "text", "output_config", "output_format")
 """Request fields that are stored beside the list: system prompt, tools and output formats."""
@@ -27,8 +26,7 @@ _MESSAGES = "messages"
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-@dataclass(frozen=True, slots=True)
-class Transcript:
+class Transcript(msgspec.Struct, frozen=True):
     """The recorded transcript of a session.
 
     `messages` are message keys in the order of the client's list; `lead` are those of its entries that belong to the
@@ -40,7 +38,7 @@ class Transcript:
     model: str
     lead: tuple[bytes, ...]
     messages: tuple[bytes, ...]
-    fields: Mapping[str, bytes] = field(default_factory=dict)
+    fields: Mapping[str, bytes] = msgspec.field(default_factory=dict)
     rows: tuple[bytes, ...] = ()
 
     @property
@@ -60,8 +58,7 @@ class Transcript:
         return self.before + len(self.messages)
 
 
-@dataclass(frozen=True, slots=True)
-class OriginalHistory:
+class OriginalHistory(msgspec.Struct, frozen=True):
     """The whole history as a request's body.
 
     `missing` messages are no longer stored and are left out. `first` is the index in its list of the message that
@@ -74,8 +71,7 @@ class OriginalHistory:
     first: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class LogState:
+class LogState(msgspec.Struct, frozen=True):
     """The state after all entries of a log.
 
     `since` is when its list was last written from the beginning, `entries` the number of entries since then, `size` the

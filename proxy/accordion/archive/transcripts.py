@@ -17,6 +17,9 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import Literal
 
+import msgspec
+from msgspec.structs import replace
+
 from accordion.archive import archive_entries
 from accordion.archive.archive import Archive
 from accordion.archive.archive_entries import BEHIND, OVERHEAD, ArchiveEntry, TranscriptEntry
@@ -35,7 +38,6 @@ from accordion.archive.transcript_log import (
 from accordion.model.conversation import Conversation, Message
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Append, Clock, Key, Put, Tasks
-from accordion.model.values import dataclass, replace
 
 Record = Literal["off", "folded", "all"]
 """The sessions that are recorded: none, those with a compaction (from their first one on), or all."""
@@ -369,8 +371,7 @@ _REQUEST_BYTES, _MESSAGE_BYTES = 2_000, 700
 """Bytes of a request beside its messages, and of a message beside its text."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedRequest:
+class RecordedRequest(msgspec.Struct, frozen=True):
     """A request of a session that is to be recorded.
 
     `at` is when its exchange ended, in seconds since the epoch, `after` the chain key of the part that the provider
@@ -465,8 +466,7 @@ def _is_prefix_of(one: Conversation, other: Conversation) -> bool:
 # -- rows to be written ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class WritePlan:
+class WritePlan(msgspec.Struct, frozen=True):
     """The messages of a request that are to be written, from its message `start` on (see TranscriptEntry).
 
     A rewrite has all rows, also those that are known to be stored. `size` is what the transcript counts before.
@@ -531,8 +531,7 @@ class PackedRows:
 # -- progress ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedProgress:
+class RecordedProgress(msgspec.Struct, frozen=True):
     """How far a session is recorded: `count` messages, of which the last has the chain key `last`.
 
     `head` is the key of the system prompt and tools. `since` is when the whole list was last written, in seconds since

@@ -9,13 +9,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from msgspec.structs import replace
 from rich.text import Text
 
 from accordion.cli.listing import count_with_noun
 from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.delegation.tree import tenant_id
 from accordion.model.delegation import TOP, AgentPosition, Evidence, display_name
-from accordion.model.values import replace
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest
 from accordion.pipeline.visibility import metadata_with_scope
 from accordion.sessions.client_metadata import ClientMetadata, read_client_metadata

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+import msgspec
+
 from accordion.accounting.ledger import sessions_collection
 from accordion.archive import archive_entries
 from accordion.archive.artifacts import tenant_name
@@ -13,7 +15,6 @@ from accordion.memory.entries import EVERY
 from accordion.model.errors import BadRequest, ConfigError, StoreUnavailable
 from accordion.model.memories import MemoryFilter, MemoryStore
 from accordion.model.ports import KeyValueStore
-from accordion.model.values import dataclass
 from accordion.sessions.tenants import DEFAULT_TENANT, TENANTS, TENANTS_WITH_MEMORIES, Caller, ProxyKey, Tenants
 
 LOCAL = "local"
@@ -21,8 +22,7 @@ LOCAL = "local"
 _PAGE = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class TenantRow:
+class TenantRow(msgspec.Struct, frozen=True):
     """A tenant with its number of sessions, the bytes of its archive (at most), and its number of memories."""
 
     tenant: str

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+import msgspec
+from msgspec.structs import replace
+
 from accordion.compaction.layout import PlanLayout, PlanNotApplicable
 from accordion.compaction.policy import MIN_GAIN
 from accordion.compaction.record_format import with_content_id
@@ -24,14 +27,12 @@ from accordion.model.compaction import (
 )
 from accordion.model.conversation import Message
 from accordion.model.plan import Plan, Slot
-from accordion.model.values import dataclass, replace
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.json_writing import without_breakpoints
 from accordion.summaries.author import Summary
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionTerms:
+class CompactionTerms(msgspec.Struct, frozen=True):
     """Metadata of a compaction record, and what it must gain.
 
     `is_forced`: it may gain less than a tenth. `is_for_other_budgets`: it is made for the byte or image limit, and may

@@ -11,6 +11,9 @@ from fnmatch import fnmatchcase
 from functools import partial
 from math import ceil
 
+import msgspec
+from msgspec.structs import replace
+
 from accordion.accounting.token_meter import MessageTokenCache
 from accordion.archive.archive import Archive, CompactionWrite
 from accordion.archive.artifacts import Artifact
@@ -29,7 +32,6 @@ from accordion.model.compaction import CompactedConversation, Compaction, scope_
 from accordion.model.conversation import Conversation, Message
 from accordion.model.plan import Plan, PlanKind, View
 from accordion.model.ports import Put
-from accordion.model.values import dataclass, replace
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.summaries.author import Summary, SummaryTask
 from accordion.summaries.extractive import SourceMessage
@@ -38,8 +40,7 @@ HANDOFFS = CompactToolResultsOptions().skip
 """Tools whose results only report a hand-off to another agent."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedCompaction:
+class PlannedCompaction(msgspec.Struct, frozen=True):
     """A planned compaction. `summary_task` is None if no summary is needed; `last_summarized` is the index of the last
     client message that the summary replaces, or -1."""
 
@@ -52,8 +53,7 @@ class PlannedCompaction:
     passes: int
 
 
-@dataclass(frozen=True, slots=True)
-class FinishedCompaction:
+class FinishedCompaction(msgspec.Struct, frozen=True):
     """A finished compaction: the compacted history, its record, and the writes to store before it is used."""
 
     history: CompactedConversation

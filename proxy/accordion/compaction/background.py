@@ -23,7 +23,6 @@ from accordion.model.conversation import Conversation
 from accordion.model.errors import StoreUnavailable, SummaryFailed
 from accordion.model.ports import Key, KeyValueStore, Signal, Tasks, Waiter
 from accordion.model.summarizer import SummaryCaller
-from accordion.model.values import dataclass
 from accordion.summaries.author import Summary, SummaryAuthor, SummaryRejected, SummaryTask
 
 V = TypeVar("V")
@@ -61,8 +60,7 @@ class ConversationRef(NamedTuple):
         return Key("", f"summary/{digest.hexdigest()}")
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedSummary:
+class PreparedSummary(msgspec.Struct, frozen=True):
     """A model's summary of the client's messages from index `since` up to, not including, `narrated`. `anchor` is the
     chain key of the last one."""
 
@@ -84,8 +82,7 @@ class PreparedSummary:
         return summarized_count < self.narrated <= len(chain) and chain[self.narrated - 1] == self.anchor
 
 
-@dataclass(frozen=True, slots=True)
-class PreparationLimits:
+class PreparationLimits(msgspec.Struct, frozen=True):
     """Limits of preparations: `max_concurrent` in one worker, `max_per_tenant` for one tenant, each `timeout_seconds`
     long. Prepared summaries are stored for `retention_seconds`. The failures of `max_conversations` are remembered."""
 

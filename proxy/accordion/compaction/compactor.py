@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import field
 from functools import partial
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from accordion.archive.archive import Archive
 from accordion.archive.erasure_notices import ErasureNotices
@@ -34,7 +36,6 @@ from accordion.model.conversation import Conversation
 from accordion.model.errors import AccordionError, StoreUnavailable
 from accordion.model.ports import Clock, Signal, Tasks, Waiter
 from accordion.model.records import CompactionOutcome
-from accordion.model.values import dataclass, replace
 from accordion.summaries.author import Summary, SummaryAuthor, SummaryTask
 from accordion.summaries.extractive import ExtractiveWriter
 
@@ -49,8 +50,7 @@ class SummaryPending(Exception):
     """A model is still writing the summary, and the request can be forwarded unchanged until then."""
 
 
-@dataclass(frozen=True, slots=True)
-class _FailedAttempt:
+class _FailedAttempt(msgspec.Struct, frozen=True):
     tokens: int
     index: int
     chain_key: bytes
@@ -96,8 +96,7 @@ class RetryLimit:
         return f"{attempt.reason}; not tried again under {retry_at:,} tokens" if tokens < retry_at else ""
 
 
-@dataclass(frozen=True, slots=True)
-class CompactorServices:
+class CompactorServices(msgspec.Struct, frozen=True):
     """The services that all compactors share. They outlive a change of settings."""
 
     compactions: CompactionRepository
@@ -109,9 +108,9 @@ class CompactorServices:
     clock: Clock
     waiter: Waiter
     erasures: ErasureNotices
-    running_compactions: dict[ConversationRef, Signal] = field(default_factory=dict)
+    running_compactions: dict[ConversationRef, Signal] = msgspec.field(default_factory=dict)
     """The compactions in progress; the signal is set at the end of each."""
-    recent_failures: RetryLimit = field(default_factory=RetryLimit)
+    recent_failures: RetryLimit = msgspec.field(default_factory=RetryLimit)
 
 
 class Compactor:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
+from msgspec.structs import replace
+
 from accordion.accounting.token_meter import MESSAGE
 from accordion.archive.references import artifact_id, sliced_text
 from accordion.compaction.strategies.base import StrategyView, estimate_tokens, media_parts, text_of
@@ -17,7 +19,6 @@ from accordion.compaction.strategies.media_references import replace_with_refere
 from accordion.compaction.strategies.notes import replace_groups_before
 from accordion.model.conversation import Message, Text, ToolResult
 from accordion.model.plan import PlanStep, Replace
-from accordion.model.values import replace
 
 NAME = "last_resort"
 

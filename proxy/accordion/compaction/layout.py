@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate, pairwise
 
+import msgspec
+
 from accordion.model.boundaries import find_open_calls, has_item_reference, is_reasoning_only, match_results_to_calls
 from accordion.model.compaction import Compaction
 from accordion.model.conversation import Conversation, Message, ToolCall, ToolResult
 from accordion.model.errors import AccordionError
 from accordion.model.plan import Plan, Replace, Slot, Summarize, choose_block_slot
-from accordion.model.values import dataclass
 from accordion.protocols.base import WireProtocol
 
 
@@ -24,8 +25,7 @@ class PlanNotApplicable(AccordionError):
     """A plan cannot be carried out, or would gain nothing. The message gives the reason; clients never see it."""
 
 
-@dataclass(frozen=True, slots=True)
-class TextBlock:
+class TextBlock(msgspec.Struct, frozen=True):
     """A text before slot `slot` that replaces the removed ones of the client's messages `first` to `last`. `note` is
     its text, empty if a summary is to be written."""
 
@@ -38,8 +38,7 @@ class TextBlock:
     """The keys of the removed messages, edits included; the artifact id in a note is made of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlanLayout:
+class PlanLayout(msgspec.Struct, frozen=True):
     """The changes to `slots`. `changes` are texts by slot and part, None for removed parts; `removed_slots` are removed
     completely; `covered_count` is how many of the client's messages the record covers."""
 

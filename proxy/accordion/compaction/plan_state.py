@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from accordion.accounting.token_meter import MESSAGE, SEALED_ENVELOPE
 from accordion.compaction.strategies.base import DeferredReplace, StrategyView, media_parts, text_of
 from accordion.model.conversation import Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.plan import WRITTEN_BY_COMPACTION, Drop, PlanStep, Replace, Slot, Summarize, choose_block_slot
-from accordion.model.values import replace
 
 REMOVED_PART = Text("")
 """Takes the place of a dropped part, so that the other parts keep their indexes."""

@@ -12,6 +12,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 
+from msgspec.structs import replace
+
 from accordion.compaction import last_resort
 from accordion.compaction.plan_state import PlanState
 from accordion.compaction.rules import filter_steps
@@ -22,7 +24,6 @@ from accordion.compaction.strategies.delegated_digests import DelegatedDigests
 from accordion.compaction.strategies.images import ImageCountLimit, ImagesOptions
 from accordion.model.conversation import Reasoning
 from accordion.model.plan import Drop, Plan, PlanKind, PlanStep, Proposal, Replace, Summarize
-from accordion.model.values import replace
 
 _log = logging.getLogger("accordion")
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+from msgspec.structs import replace
+
 from accordion.model.budget import CompactionKind, Decision, TokenLimits, Utilization, Window
 from accordion.model.compaction import CompactedConversation
 from accordion.model.plan import WRITTEN_BY_COMPACTION
-from accordion.model.values import dataclass, replace
 
 Mode = Literal["auto", "observe", "off"]
 
@@ -32,8 +34,7 @@ _ROOM_DIVISOR = 4
 """At least this fraction (one in so many) of the tokens between fixed overhead and trigger is left for messages."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreviousCompaction:
+class PreviousCompaction(msgspec.Struct, frozen=True):
     """The result of the previous compaction of a history: tokens of the whole request before and after it."""
 
     before: int
@@ -50,8 +51,7 @@ class PreviousCompaction:
         return int(self.before * (1 + MIN_GAIN))
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyOptions:
+class PolicyOptions(msgspec.Struct, frozen=True):
     """The inputs of a decision beside token counts.
 
     `mode`: the configured mode. `request_mode`: the request's own (`auto`, `now`, `off`, `observe`). `off` of either
@@ -145,8 +145,7 @@ def max_tokens(utilization: Utilization, limits: TokenLimits, window: Window) ->
     return min(below_hard, window.usable_input) if below_hard > fixed_tokens else window.usable_input
 
 
-@dataclass(frozen=True, slots=True)
-class _DecisionInput:
+class _DecisionInput(msgspec.Struct, frozen=True):
     """One request to decide about. `tokens` counts the whole request, `fixed_tokens` its part that no compaction can
     change; `kind` is the kind of compaction that fits the moment."""
 

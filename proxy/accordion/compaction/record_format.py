@@ -9,11 +9,11 @@ import hashlib
 from functools import lru_cache
 
 import msgspec
+from msgspec.structs import replace
 
 from accordion.model.compaction import Cause, Compaction, Entry, ReplacementMessage, StepRecord, VerbatimRange
 from accordion.model.plan import PlanKind
 from accordion.model.ports import Key
-from accordion.model.values import replace
 from accordion.protocols.zstd import ZstdError, compress, decompress
 
 _VERSION = b"\x01"

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import ceil
 
+import msgspec
+from msgspec.structs import replace
+
 from accordion.archive.artifacts import ArchivedMessage, Artifact, ArtifactKind, result_text
 from accordion.archive.references import (
     artifact_id,
@@ -20,7 +23,6 @@ from accordion.model.boundaries import find_indivisible_groups, match_results_to
 from accordion.model.conversation import Message, Part, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.delegation import DelegationNode
 from accordion.model.plan import Slot
-from accordion.model.values import dataclass, replace
 from accordion.summaries.author import REFERENCE_SHARE
 
 MAX_RANGE_TOKENS = 6_000
@@ -32,8 +34,7 @@ RangeArtifacts = tuple[Artifact, ...]
 """A range, and its slices if it is too large to be read at once."""
 
 
-@dataclass(frozen=True, slots=True)
-class ContentOrigin:
+class ContentOrigin(msgspec.Struct, frozen=True):
     """The origin of removed content: tenant, scope, session, protocol, and time in seconds since the epoch."""
 
     tenant_key: bytes
@@ -43,8 +44,7 @@ class ContentOrigin:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class RemovedContent:
+class RemovedContent(msgspec.Struct, frozen=True):
     """The content to archive. `reference_lines` list the artifacts of the summarized messages for the summary's text;
     `ranges` are the same as (first message, last message, artifact id)."""
 

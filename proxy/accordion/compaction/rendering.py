@@ -6,11 +6,12 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from operator import attrgetter, itemgetter
 
+import msgspec
+
 from accordion.model.cache import BoundedCache
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation
 from accordion.model.plan import WRITTEN_BY_COMPACTION
-from accordion.model.values import dataclass
 from accordion.protocols import json_writing
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.json_spans import is_text
@@ -26,8 +27,7 @@ _HOUR_BREAKPOINT = b'"1h"'
 _WIRE = attrgetter("wire")
 
 
-@dataclass(frozen=True, slots=True)
-class _RenderedPrefix:
+class _RenderedPrefix(msgspec.Struct, frozen=True):
     wires: list[bytes]
     written: tuple[bytes, ...]
 

@@ -17,6 +17,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from accordion.archive.sealing import PlainSealer
 from accordion.compaction.record_format import (
     MAX_LEVELS,
@@ -43,7 +45,6 @@ from accordion.model.compaction import (
 from accordion.model.conversation import Conversation
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, KeyValueStore, Sealer
-from accordion.model.values import dataclass
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.written_messages import WrittenMessageReader
 
@@ -59,8 +60,7 @@ _LIST_ENTRY_SIZE = 300
 """Bytes of memory per message of a compacted list."""
 
 
-@dataclass(frozen=True, slots=True)
-class _CachedPrefix:
+class _CachedPrefix(msgspec.Struct, frozen=True):
     prefix: CompactedPrefix
     size: int
     """Estimated bytes of the prefix."""
@@ -101,8 +101,7 @@ class CompactedPrefixCache:
         self._prefixes.clear()
 
 
-@dataclass(frozen=True, slots=True)
-class _CachedCompaction:
+class _CachedCompaction(msgspec.Struct, frozen=True):
     compaction: Compaction
     level: int
     size: int

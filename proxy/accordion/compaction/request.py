@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from typing import Literal
+
+import msgspec
 
 from accordion.model.budget import Decision, TokenLimits, Utilization, Window
 from accordion.model.compaction import Cause, CompactedConversation
 from accordion.model.conversation import Message
 from accordion.model.delegation import DelegationNode
+from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.records import CompactionOutcome
 from accordion.model.summarizer import SummaryCaller
-from accordion.model.values import dataclass
 from accordion.protocols.base import WireProtocol
 
 ThinkingMode = Literal["none", "free", "bound", "droppable"]
@@ -20,16 +21,14 @@ ThinkingMode = Literal["none", "free", "bound", "droppable"]
 behind its exact prefix; `droppable`: bound, but the request lets the provider drop blocks that do not match."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestBudgets:
+class RequestBudgets(msgspec.Struct, frozen=True):
     """The two limits beside tokens: bytes of the whole body, and number of images. 0 means no limit."""
 
     max_body_bytes: int = 0
     max_images: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionRequest:
+class CompactionRequest(StructWithHiddenFields, frozen=True):
     """One request with everything that a compaction needs.
 
     `history` is the conversation with earlier compactions applied. `scope` separates compactions within the tenant: a
@@ -38,9 +37,11 @@ class CompactionRequest:
     since, nothing is stored. `body_size` is in bytes.
     """
 
+    hidden_fields = frozenset({"tenant_key", "scope", "provider_items"})
+
     tenant: str
-    tenant_key: bytes = field(repr=False)
-    scope: bytes = field(repr=False)
+    tenant_key: bytes
+    scope: bytes
     session: str
     protocol: WireProtocol
     history: CompactedConversation
@@ -65,16 +66,15 @@ class CompactionRequest:
     """Whether the request only asks for its token count: then nothing is stored, and no model is asked."""
     is_subagent: bool = False
     """Whether a sub-agent sends the request: then all messages before its first reply stay verbatim."""
-    delegations_by_call: Mapping[str, DelegationNode] = field(default_factory=dict)
+    delegations_by_call: Mapping[str, DelegationNode] = msgspec.field(default_factory=dict)
     """The delegations that calls of this conversation started, by call id."""
-    provider_items: Mapping[bytes, Message] = field(default_factory=dict, repr=False)
+    provider_items: Mapping[bytes, Message] = msgspec.field(default_factory=dict)
     """Full messages for items that the client only references by id, by the keys of the referencing messages."""
     history_with_insertions: CompactedConversation | None = None
     """The history as it would be forwarded, with read-backs and recalls; None if it equals `history`."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionResult:
+class CompactionResult(msgspec.Struct, frozen=True):
     """The history to forward, and the outcome to report.
 
     `is_stored_locally_only`: the removed content is only in the local spool so far, because the store is away.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+import msgspec
+
 from accordion.compaction.request import ThinkingMode
 from accordion.model.conversation import Conversation, Opaque, Reasoning, Text
 from accordion.model.errors import BadRequest
-from accordion.model.values import dataclass
 
 _HEADER, _PINS, _PROJECT = b"x-accordion-compact", b"x-accordion-pin", b"x-accordion-project"
 _CONTROL_HEADERS = frozenset({_HEADER, _PINS, _PROJECT})
@@ -34,8 +35,7 @@ _COMPACTION_PROMPTS = (
 _BEGINNING = 2_000
 
 
-@dataclass(frozen=True, slots=True)
-class RequestControls:
+class RequestControls(msgspec.Struct, frozen=True):
     """The controls of one request.
 
     `mode` is `auto`, `now` (compact whatever the size), `off` or `observe` (only report). Results of `pinned_call_ids`

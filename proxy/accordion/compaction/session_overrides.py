@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import msgspec
 
 from accordion.model.cache import BoundedCache, string_size
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, KeyValueStore
-from accordion.model.values import dataclass
 
 MOST_PINS = 256
 REQUEST_SECONDS = 86_400.0
@@ -27,15 +26,14 @@ _MAX_WAITING = 1_000
 _PAGE = 1_000
 
 
-@dataclass(frozen=True, slots=True)
-class SessionOverrides:
+class SessionOverrides(msgspec.Struct, frozen=True):
     """The overrides of one session."""
 
     pins: frozenset[str] = frozenset()
     wants_compaction: bool = False
 
 
-@dataclass(frozen=False, slots=True)
+@dataclass(slots=True)
 class SessionOverrideStore:
     """Stores session overrides. A pin is kept for `retention` seconds, a compaction request for a day."""
 

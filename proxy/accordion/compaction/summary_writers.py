@@ -11,11 +11,11 @@ cannot pause those of another.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from accordion.model.cache import BoundedCache, string_size
 from accordion.model.ports import Clock
-from accordion.model.values import dataclass
 
 FIRST_PAUSE: Final = 300.0
 """Seconds after the first failure."""
@@ -51,7 +51,7 @@ class SummaryFailure(NamedTuple):
     output: int = 0
 
 
-@dataclass(frozen=False, slots=True)
+@dataclass(slots=True)
 class _WriterRecord:
     """The state of one writer. A pause lasts until `paused_until` (monotonic clock), and until `tokens_until_trial`
     tokens were forwarded."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 
+from msgspec.structs import replace
+
 from accordion.accounting.token_meter import MessageTokenCache, TokenMeter
 from accordion.archive.archive_reader import ArchiveReader
 from accordion.archive.artifacts import artifact_text
@@ -39,7 +41,6 @@ from accordion.insertions.store import InsertionStore
 from accordion.model.conversation import Message
 from accordion.model.ports import Clock, KeyValueStore, Outbox, Put, Tasks, TokenCounter
 from accordion.model.summarizer import Summarizer
-from accordion.model.values import replace
 from accordion.pipeline.response_history import ResponseHistory
 from accordion.pipeline.shared_artifacts import SharedArtifacts
 from accordion.pipeline.tool_loop import ToolLoop

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as HttpRoute
@@ -41,7 +42,6 @@ from accordion.model.errors import AccordionError, MissingExtra
 from accordion.model.memories import MemoryStore
 from accordion.model.ports import Clock, Key, Outbox, Route, Tasks, TokenCounter, Translator, Upstream
 from accordion.model.summarizer import SummaryCaller
-from accordion.model.values import replace
 from accordion.pipeline.memory_capture import MemoryCapture
 from accordion.pipeline.memory_recall import MemoryRecall, MemoryRecallLimits
 from accordion.pipeline.session_import import ALL_PROJECTS, MemoryMentions, SessionImport

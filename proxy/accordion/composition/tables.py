@@ -7,12 +7,13 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from accordion import __version__
 from accordion.accounting.learned_limits import LearnedLimits
 from accordion.config import ModelConfig, Settings
 from accordion.model.budget import Thresholds
 from accordion.model.errors import MissingExtra
-from accordion.model.values import replace
 from accordion.pipeline.request import CompactionRules
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.anthropic_messages.tools import MessagesArtifactTool

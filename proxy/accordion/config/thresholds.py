@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from typing import Annotated
 
 import msgspec
+from msgspec.structs import replace
 
 from accordion.config.base import ConfigSection, Share
 from accordion.config.yaml_text import child_path
 from accordion.model.budget import Thresholds, TokenLimits
-from accordion.model.values import replace
 
 Reserve = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
 

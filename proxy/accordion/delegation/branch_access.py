@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from accordion.delegation.call_owners import CallInHistory, CallOwners, call_namespaces
 from accordion.delegation.tree import DelegationTree, tenant_id
 from accordion.model.conversation import Conversation
 from accordion.model.delegation import TOP, AgentPosition, Path, is_visible
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import KeyValueStore
-from accordion.model.values import dataclass
 from accordion.sessions.tenants import Caller
 
 
-@dataclass(frozen=True, slots=True)
-class BranchViewer:
+class BranchViewer(msgspec.Struct, frozen=True):
     """The agent that wants access; `client_conversation` is the list as its client sent it."""
 
     caller: Caller
@@ -27,8 +27,7 @@ class BranchViewer:
     client_conversation: Conversation
 
 
-@dataclass(frozen=True, slots=True)
-class BranchAccess:
+class BranchAccess(msgspec.Struct, frozen=True):
     """Checks access by branch, with the delegation tree and the owners of calls."""
 
     store: KeyValueStore

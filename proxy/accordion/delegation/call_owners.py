@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -22,7 +22,6 @@ from accordion.model.delegation import TOP, AgentPosition
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, KeyValueStore, Outbox
 from accordion.model.records import ARGUMENTS, ObservedCall
-from accordion.model.values import dataclass
 
 _AMBIGUOUS = "?"
 
@@ -33,8 +32,7 @@ _decode = msgspec.json.Decoder(float_hook=lambda text: _normalize_number(float(t
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-@dataclass(frozen=True, slots=True)
-class CallNamespaces:
+class CallNamespaces(msgspec.Struct, frozen=True):
     """The namespaces in which a request's calls are recorded and looked up.
 
     `specific` are the request's list and its client's session. `tenant_wide` has all calls of declared delegations; it
@@ -59,7 +57,7 @@ def hash_call(tenant_key: bytes, call: ToolCall | ObservedCall) -> bytes:
     return _hash(tenant_key, b"call", id_and_name + _canonical_arguments(call.arguments))
 
 
-@dataclass(frozen=False, slots=True)
+@dataclass(slots=True)
 class CallOwners:
     """The owners of calls: a cache of `capacity` bytes over the store, which keeps them for `retention` seconds."""
 

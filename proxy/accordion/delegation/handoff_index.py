@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
+from msgspec.structs import replace
 
 from accordion.delegation.handoffs import (
     NO_HANDOFF,
@@ -26,7 +27,6 @@ from accordion.model.conversation import Conversation, ToolCall
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, KeyValueStore, Outbox
 from accordion.model.records import ObservedCall
-from accordion.model.values import dataclass, replace
 from accordion.sessions.prefix_nodes import find_deepest
 
 # The number of newest messages whose state is looked up in the store.
@@ -36,7 +36,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(HandoffState).decode
 
 
-@dataclass(frozen=False, slots=True)
+@dataclass(slots=True)
 class HandoffIndex:
     """Hand-off states by label and chain key, within `capacity` bytes in memory; `max_agents` limits one list."""
 

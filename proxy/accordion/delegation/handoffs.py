@@ -12,24 +12,22 @@ import re
 from collections.abc import Callable, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from accordion.model.conversation import Conversation, ToolCall, ToolResult
-from accordion.model.values import dataclass, replace
 
 HandoffTarget = tuple[str, bool]
 """The target agent's name in a hand-off tool, and whether the tool transfers back."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestFingerprint:
+class RequestFingerprint(msgspec.Struct, frozen=True):
     """Identifies an agent by its last request: the key of preamble and tools, and a hash of the tools' names."""
 
     overhead: bytes = b""
     names: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class ActiveAgent:
+class ActiveAgent(msgspec.Struct, frozen=True):
     """An agent that received control: its node, its name, and the tool and call id of the hand-off."""
 
     node: str
@@ -39,8 +37,7 @@ class ActiveAgent:
     look: RequestFingerprint = RequestFingerprint()
 
 
-@dataclass(frozen=True, slots=True)
-class PendingHandoff:
+class PendingHandoff(msgspec.Struct, frozen=True):
     """A hand-off without an answer. `place` is the chain key of its message, `path` the nodes of its sender's path."""
 
     call_id: str
@@ -49,8 +46,7 @@ class PendingHandoff:
     path: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class HandoffState:
+class HandoffState(msgspec.Struct, frozen=True):
     """The control state at one message of a list.
 
     `path` are the agents that received control, the outermost first; empty where the list's own agent has control.

@@ -11,7 +11,7 @@ import hashlib
 from bisect import bisect_left, insort
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -20,7 +20,6 @@ from accordion.model.conversation import Conversation, Text
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, KeyValueStore, Outbox
 from accordion.model.records import ObservedCall
-from accordion.model.values import dataclass
 
 LEAST, LEAST_DELEGATING = 40, 8
 """The shortest argument that is recorded, in characters: of any tool, and of a delegating tool."""
@@ -40,8 +39,7 @@ _TEXT_SIZE = 400
 _PLAN_TOOLS = frozenset({"ExitPlanMode", "exit_plan_mode"})
 
 
-@dataclass(frozen=True, slots=True)
-class OpenCall:
+class OpenCall(msgspec.Struct, frozen=True):
     """An open call.
 
     `node` is the caller's node; it is empty for the main agent, which is then identified by its session. `home` is the
@@ -82,7 +80,7 @@ class _TenantCalls:
         self.texts: dict[int, list[tuple[str, OpenCall]]] = {}
 
 
-@dataclass(frozen=False, slots=True)
+@dataclass(slots=True)
 class OpenCalls:
     """The open calls of one worker: at most `capacity` of each tenant, and `size` bytes of arguments in all.
 

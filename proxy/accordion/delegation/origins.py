@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
+
+import msgspec
+from msgspec.structs import replace
 
 from accordion.delegation.open_calls import LEAST, OpenCall, OpenCalls, opening_texts
 from accordion.delegation.tree import DelegationTree, EdgeRefused
@@ -12,7 +15,6 @@ from accordion.model.cache import BoundedCache, string_size
 from accordion.model.conversation import Conversation
 from accordion.model.delegation import TOP, DelegationNode, Evidence
 from accordion.model.ports import Clock, Tasks
-from accordion.model.values import dataclass, replace
 
 # Seconds between a conversation's beginning and the search among the open calls of other workers. Within this time the
 # workers write their newest calls, and more conversations begin that are searched together. A search for each takes
@@ -25,8 +27,7 @@ _ENTRY_SIZE = 400
 """Bytes of memory that a conversation takes besides its session and texts."""
 
 
-@dataclass(frozen=True, slots=True)
-class _WaitingConversation:
+class _WaitingConversation(msgspec.Struct, frozen=True):
     """A conversation whose origin another worker may still record.
 
     `texts` are its opening texts; they are empty where it did not begin here, and then only its node may appear.
@@ -39,7 +40,7 @@ class _WaitingConversation:
     looked_up_at: float
 
 
-@dataclass(frozen=False, slots=True)
+@dataclass(slots=True)
 class OriginFinder:
     """Finds and caches the nodes of this worker's sessions. Without `sleep` each conversation is searched at once."""
 

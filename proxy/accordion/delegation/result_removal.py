@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
+import msgspec
+
 from accordion.model.boundaries import PartPosition, has_item_reference, is_reasoning_only, match_results_to_calls
 from accordion.model.conversation import Message, Reasoning, ToolCall, ToolResult
-from accordion.model.values import dataclass
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.legality import FIRST
 
@@ -19,8 +20,7 @@ _MAX_ATTEMPTS = 8
 """The most results that are tried as the one that stays, where a provider would refuse the list without all."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResultRemoval:
+class ResultRemoval(msgspec.Struct, frozen=True):
     """The changes to a range; indexes count from its beginning.
 
     `removed_parts` has the removed parts, by message. `edited_messages` has the JSON of the messages that keep a part;

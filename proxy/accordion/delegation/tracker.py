@@ -11,7 +11,10 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
+
+import msgspec
+from msgspec.structs import replace
 
 from accordion.delegation.call_owners import CallOwners, call_namespaces
 from accordion.delegation.handoff_index import HandoffIndex
@@ -25,7 +28,6 @@ from accordion.model.delegation import TOP, AgentPosition, DelegationNode, Evide
 from accordion.model.errors import BadRequest
 from accordion.model.ports import Clock, KeyValueStore, Outbox, Tasks
 from accordion.model.records import ObservedCall
-from accordion.model.values import dataclass, replace
 from accordion.sessions.client_metadata import ClientMetadata, DeclaredDelegation
 from accordion.sessions.tenants import Caller
 
@@ -37,8 +39,7 @@ HANDOFF_TOOLS = ("transfer_to_*", "transfer_back_to_*", "handoff_to_*")
 _SESSION = re.compile(r"s-[0-9a-f]{24}")
 
 
-@dataclass(frozen=True, slots=True)
-class DelegationCacheSizes:
+class DelegationCacheSizes(msgspec.Struct, frozen=True):
     """The capacity of each cache in bytes.
 
     These are nodes, call owners, hand-off states, sessions' origins, visibility decisions, open calls, conversations
@@ -54,7 +55,7 @@ class DelegationCacheSizes:
     waiting: int = 3 * 2**20
 
 
-@dataclass(frozen=False, slots=True)
+@dataclass(slots=True)
 class DelegationTracker:
     """The delegations of one worker's requests. `delegating_tools` are tools whose arguments begin conversations."""
 

@@ -6,16 +6,16 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
+from msgspec.structs import replace
 
 from accordion.model.cache import BoundedCache, string_size
 from accordion.model.delegation import TOP, DelegationNode, Evidence, Path
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Clock, Key, KeyValueStore, Outbox
-from accordion.model.values import dataclass, replace
 
 # Seconds until a node that the store did not have is read again: another worker may have written it since.
 _RETRY_SECONDS = 1.0
@@ -45,7 +45,7 @@ def children_prefix(node: str) -> str:
     return f"{node} "
 
 
-@dataclass(frozen=False, slots=True)
+@dataclass(slots=True)
 class DelegationTree:
     """Delegations by tenant and id, within `capacity` bytes in memory.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
@@ -22,7 +22,6 @@ from accordion.model.conversation import Conversation, ToolCall, ToolResult
 from accordion.model.delegation import TOP, Path, is_visible
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, KeyValueStore, Outbox
-from accordion.model.values import dataclass
 
 HiddenPart = tuple[int, int, str]
 """A hidden result: its message's index, its part's index, and its delegation's node."""
@@ -48,8 +47,7 @@ class _Row(msgspec.Struct, frozen=True, array_like=True):
 _decode = msgspec.msgpack.Decoder(_Row).decode
 
 
-@dataclass(frozen=True, slots=True)
-class HiddenResults:
+class HiddenResults(msgspec.Struct, frozen=True):
     """The results that a viewer does not see.
 
     `owners` has the delegation of each, by the index of its message and of its part in the client's list.
@@ -57,7 +55,7 @@ class HiddenResults:
     the decisions of `decide(…, recompute=True)`.
     """
 
-    owners: dict[tuple[int, int], str] = field(default_factory=dict)
+    owners: dict[tuple[int, int], str] = msgspec.field(default_factory=dict)
     has_late_decisions: bool = False
 
     @property
@@ -69,8 +67,7 @@ class HiddenResults:
 NOTHING_HIDDEN = HiddenResults()
 
 
-@dataclass(frozen=True, slots=True)
-class ResultViewer:
+class ResultViewer(msgspec.Struct, frozen=True):
     """The agent that a list is filtered for: its node and path, and the namespaces of its calls."""
 
     tenant_key: bytes
@@ -92,7 +89,7 @@ class _Decision(msgspec.Struct, frozen=True):
     version: int = 0
 
 
-@dataclass(frozen=False, slots=True)
+@dataclass(slots=True)
 class VisibilityDecisions:
     """The decisions of one worker, within `capacity` bytes; decisions that hide anything are in the store too."""
 

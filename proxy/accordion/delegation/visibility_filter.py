@@ -10,17 +10,18 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence, Set
 
+import msgspec
+from msgspec.structs import replace
+
 from accordion.delegation.result_removal import ResultRemoval, remove_results, split_into_ranges
 from accordion.model.boundaries import PartPosition, has_item_reference
 from accordion.model.conversation import Conversation, Message, ToolCall, ToolResult
-from accordion.model.values import dataclass, replace
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.message_keys import chain_key, chain_start
 from accordion.protocols.written_messages import WrittenMessageReader
 
 
-@dataclass(frozen=True, slots=True)
-class FilteredResult:
+class FilteredResult(msgspec.Struct, frozen=True):
     """A removed result and its removed call, by their positions in the client's list.
 
     `name` is empty and `call` None where the list had no call.
@@ -32,8 +33,7 @@ class FilteredResult:
     call: PartPosition | None
 
 
-@dataclass(frozen=True, slots=True)
-class FilteredConversation:
+class FilteredConversation(msgspec.Struct, frozen=True):
     """The conversation that a viewer sees: with fewer messages, and the chain of the visible list.
 
     `origins[i]` is the client's index of message i. `unremovable_results` are results that should be hidden and had to
@@ -47,8 +47,7 @@ class FilteredConversation:
     unremovable_results: frozenset[PartPosition] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class _EditedMessage:
+class _EditedMessage(msgspec.Struct, frozen=True):
     """An edited message: the original, the removed parts, and the message that is sent."""
 
     original: Message
@@ -56,8 +55,7 @@ class _EditedMessage:
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class _CachedFilter:
+class _CachedFilter(msgspec.Struct, frozen=True):
     """The outcome for the first `count` messages; valid for every list with the same chain key there."""
 
     count: int

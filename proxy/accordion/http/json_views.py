@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -152,4 +151,4 @@ def exchange_json(exchange: Exchange) -> dict[str, Any]:
 
 
 def _agent_report_json(report: AgentReport) -> dict[str, Any]:
-    return {**asdict(report), "owners": dict(report.owners)}
+    return {**structs.asdict(report), "owners": dict(report.owners)}

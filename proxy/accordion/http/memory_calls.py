@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
+from msgspec.structs import replace
 
 from accordion.archive.paths import InvalidPath
 from accordion.archive.reader import ReadRequest, TextPart, UnanswerableRequest
@@ -21,7 +22,6 @@ from accordion.memory.search import SearchQuery
 from accordion.memory.session_memory import SaveOptions
 from accordion.model.errors import BadRequest, NotFound
 from accordion.model.memories import Memory, MemoryChange
-from accordion.model.values import replace
 from accordion.sessions.tenants import Caller
 
 MAX_ARTIFACT = 40_000

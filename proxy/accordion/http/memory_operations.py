@@ -7,7 +7,6 @@ routes (memory_api.py), the OpenAPI document, the MCP tools (mcp_server.py) and 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import field
 from typing import Any, Final, get_args
 
 import msgspec
@@ -19,26 +18,27 @@ from accordion.http.memory_services import MemoryServices
 from accordion.memory.compaction_response import CompactionResponse
 from accordion.memory.session_responses import ExportResponse, ImportResponse, ListResponse, SearchResponse
 from accordion.model.errors import AccordionError, BadRequest
+from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.memories import FactType, MemoryType
-from accordion.model.values import dataclass
 from accordion.sessions.tenants import Caller
 
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryOperation:
+class MemoryOperation(StructWithHiddenFields, frozen=True):
     """A memory operation: its name as a tool, its types, and its path below `/accordion/memory/`.
 
     An empty `path` means no REST route; `tool` says whether it is an MCP tool.
     """
+
+    hidden_fields = frozenset({"run"})
 
     name: str
     title: str
     description: str
     request_type: type[Any]
     response_types: tuple[type[Any], ...]
-    run: Callable[[MemoryServices, Caller, Any], Awaitable[Any]] = field(repr=False)
+    run: Callable[[MemoryServices, Caller, Any], Awaitable[Any]]
     path: str = ""
     tool: bool = True
     reads_only: bool = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from accordion.archive.archive_reader import ArchiveReader
 from accordion.memory.add import MemoryWriter
 from accordion.memory.compact import ConversationCompactor
@@ -14,13 +16,11 @@ from accordion.memory.session_memory import SessionMemories
 from accordion.model.errors import BadRequest
 from accordion.model.memories import MemoryStore
 from accordion.model.ports import Clock
-from accordion.model.values import dataclass
 
 EVERY_PROJECT = "*"
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryServices:
+class MemoryServices(msgspec.Struct, frozen=True):
     """The services that the memory operations use. `project` is the default project, empty for none."""
 
     memories: MemoryStore

@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
+from msgspec.structs import replace
+
 from accordion.http.memory_responses import EraseResponse, ImportMemoriesResponse, MemoryCounts
 from accordion.http.memory_services import EVERY_PROJECT, MemoryServices
 from accordion.memory import entries
 from accordion.model.errors import BadRequest
 from accordion.model.memories import Conflict, Entity, Memory, MemoryChange, MemoryFilter, MemoryStore, Relation
-from accordion.model.values import replace
 from accordion.sessions.tenants import Caller
 
 T = TypeVar("T")

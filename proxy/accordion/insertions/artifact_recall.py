@@ -11,6 +11,8 @@ import logging
 from collections.abc import Callable, Mapping
 from functools import partial
 
+import msgspec
+
 from accordion.archive.recall import ArtifactRecaller, Excerpt
 from accordion.insertions.composition_cache import CompositionCache
 from accordion.insertions.recall_source import RecallRequest
@@ -18,7 +20,6 @@ from accordion.insertions.store import InsertionStore
 from accordion.model.insertions import RecallInsertion
 from accordion.model.ports import Clock, Tasks
 from accordion.model.records import RecallUsage
-from accordion.model.values import dataclass
 from accordion.protocols.tool_loop import ArtifactToolProtocol
 from accordion.protocols.written_messages import WrittenMessageReader
 
@@ -30,8 +31,7 @@ _ROOM_DIVISOR = 8
 """An excerpt takes at most this fraction (one in so many) of the available tokens."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArtifactRecall:
+class ArtifactRecall(msgspec.Struct, frozen=True):
     """Searches the archive for what a turn names, and records the excerpt as an insertion.
 
     `count_tokens` counts a text for a model. An excerpt has at most `max_tokens` from at most `max_sources` sources.

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+
+import msgspec
 
 from accordion.insertions.composition_cache import CompositionCache, without_read_backs
 from accordion.insertions.store import InsertionStore
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation
 from accordion.model.insertions import Insertion
-from accordion.model.values import dataclass
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.tool_loop import ArtifactToolProtocol, ToolDefinition
 from accordion.protocols.written_messages import WrittenMessageReader
@@ -26,8 +26,7 @@ from accordion.protocols.written_messages import WrittenMessageReader
 _log = logging.getLogger("accordion")
 
 
-@dataclass(frozen=True, slots=True)
-class InsertionComposer:
+class InsertionComposer(msgspec.Struct, frozen=True):
     """Puts stored insertions into histories, and offers our tool if the archive has something to read.
 
     `tool_protocols` are by protocol name. `define_tool` returns our tool under a name that is not among the given ones;
@@ -38,7 +37,7 @@ class InsertionComposer:
     tool_protocols: Mapping[str, ArtifactToolProtocol]
     message_reader: WrittenMessageReader
     define_tool: Callable[[frozenset[str]], ToolDefinition] | None = None
-    composition_cache: CompositionCache = field(default_factory=CompositionCache)
+    composition_cache: CompositionCache = msgspec.field(default_factory=CompositionCache)
 
     def offer_tool(self, protocol: WireProtocol, conversation: Conversation) -> Conversation:
         """Returns the conversation with our tool offered, even if there is nothing to read yet. Never raises: returns

@@ -9,12 +9,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
+import msgspec
+from msgspec.structs import replace
+
 from accordion.insertions.placement import InsertionPlacement, PlacedPrefix, ReadMessageFunction
 from accordion.model.cache import BoundedCache
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation, Message
 from accordion.model.insertions import Insertion, RecallInsertion, ToolRoundInsertion
-from accordion.model.values import dataclass, replace
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.tool_loop import ArtifactToolProtocol, ToolDefinition
 
@@ -22,8 +24,7 @@ _MESSAGE_OVERHEAD = 400
 """Bytes of memory per message beside its text."""
 
 
-@dataclass(frozen=True, slots=True)
-class _OfferedTool:
+class _OfferedTool(msgspec.Struct, frozen=True):
     """The effect of offering our tool in an envelope: changed fields, the tool as it is counted, and the key of both.
 
     `fields` is empty if the tool cannot be offered.
@@ -36,8 +37,7 @@ class _OfferedTool:
     key: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _CachedComposition:
+class _CachedComposition(msgspec.Struct, frozen=True):
     scalar_fields: Mapping[str, bytes]
     prefix: PlacedPrefix
     size: int

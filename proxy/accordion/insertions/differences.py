@@ -10,11 +10,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby, takewhile
 
+from msgspec.structs import replace
+
 from accordion.model.boundaries import has_item_reference, is_reasoning_only
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Message, Reasoning, ToolCall
 from accordion.model.plan import INSERTED
-from accordion.model.values import replace
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.json_spans import fields_of, is_object
 

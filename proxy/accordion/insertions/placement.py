@@ -15,11 +15,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 
+import msgspec
+from msgspec.structs import replace
+
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Message
 from accordion.model.insertions import Insertion, RecallInsertion, ToolRoundInsertion
 from accordion.model.plan import INSERTED
-from accordion.model.values import dataclass, replace
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.tool_loop import ArtifactToolProtocol
 
@@ -31,8 +33,7 @@ _UNSTABLE_MESSAGES = 4
 """So many of the newest messages may change until the next turn: clients move cache breakpoints there."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlacedPrefix:
+class PlacedPrefix(msgspec.Struct, frozen=True):
     """The first messages of a history with their insertions, placed for an earlier request.
 
     `client` are the messages without insertions. Valid for histories of the same compaction that begin with the very

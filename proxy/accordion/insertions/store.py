@@ -20,7 +20,6 @@ from accordion.model.compaction import SCOPE_PREFIX_LENGTH, scope_prefix
 from accordion.model.errors import StoreUnavailable
 from accordion.model.insertions import Insertion, RecallInsertion, ToolRound, ToolRoundInsertion
 from accordion.model.ports import Clock, Key, Outbox, Put
-from accordion.model.values import dataclass
 from accordion.protocols.zstd import ZstdError, compress, decompress
 
 _log = logging.getLogger("accordion")
@@ -36,16 +35,14 @@ _RENEWAL_DIVISOR = 4
 """An insertion in use is written anew after this fraction (one in so many) of the retention time."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredInsertions:
+class StoredInsertions(msgspec.Struct, frozen=True):
     """The insertions at one anchor, in order, and the session that they are listed under."""
 
     session: str = ""
     insertions: tuple[Insertion, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _CachedInsertions:
+class _CachedInsertions(msgspec.Struct, frozen=True):
     stored: StoredInsertions
     size: int
     stored_at: float

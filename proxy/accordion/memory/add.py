@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
+import msgspec
+from msgspec.structs import replace
+
 from accordion.memory.entries import GRAIN, ConcurrentWrite, clean_names, finish_memory, make_memory_id
 from accordion.model.errors import BadRequest, NotFound
 from accordion.model.memories import Conflict, Memory, MemoryChange, MemoryStore, MemoryType
 from accordion.model.ports import Clock
-from accordion.model.values import dataclass, replace
 
 _TRIES: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryWriter:
+class MemoryWriter(msgspec.Struct, frozen=True):
     """Adds and rewords single memories."""
 
     memories: MemoryStore

@@ -11,8 +11,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import field
 from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
 
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.memory import compaction_log
@@ -33,7 +35,6 @@ from accordion.model.conversation import Text
 from accordion.model.errors import BadRequest, StoreUnavailable, SummaryFailed
 from accordion.model.memories import Conflict, Entity, Memory, MemoryChange, MemoryStore, Relation
 from accordion.model.ports import Clock, Tasks
-from accordion.model.values import dataclass, replace
 from accordion.summaries.author import SummaryRejected
 from accordion.summaries.fact_words import WordClassifier
 
@@ -54,16 +55,14 @@ _TOPICS: Final = 20
 _TOPIC: Final = 100
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionCaller:
+class CompactionCaller(msgspec.Struct, frozen=True):
     """The caller of a compaction: the project of its memories, and whether the configured model may write them."""
 
     project: str = ""
     may_ask_model: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class _RangeCandidates:
+class _RangeCandidates(msgspec.Struct, frozen=True):
     """The candidates of a range, their writer, and the sentences of the range and of the turns before it."""
 
     candidates: list[MemoryCandidate]
@@ -71,8 +70,7 @@ class _RangeCandidates:
     sentences: list[Sentence]
 
 
-@dataclass(frozen=True, slots=True)
-class ConversationCompactor:
+class ConversationCompactor(msgspec.Struct, frozen=True):
     """Compacts ranges of recorded conversations into memories.
 
     Without a narrator, or where its model fails, rules find the candidates.
@@ -84,7 +82,7 @@ class ConversationCompactor:
     clock: Clock
     erasures: ErasureNotices
     narrator: Narrator | None = None
-    classifier: WordClassifier = field(default_factory=WordClassifier)
+    classifier: WordClassifier = msgspec.field(default_factory=WordClassifier)
 
     async def find_completed(self, tenant_key: bytes, conversation: str) -> list[CompletedRange]:
         """Returns the compacted ranges of a conversation, and records the search that permits the next compaction.

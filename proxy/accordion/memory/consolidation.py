@@ -11,6 +11,9 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+import msgspec
+from msgspec.structs import replace
+
 from accordion.memory.corpus import corpus_filter, load_corpus, normalize_topic
 from accordion.memory.entries import CONTENT_MOST, ConcurrentWrite, finish_memory, make_memory_id
 from accordion.memory.information_density import count_meaningful_tokens
@@ -18,7 +21,6 @@ from accordion.memory.reader import ReadProof, verify_tokens
 from accordion.model.errors import BadRequest
 from accordion.model.memories import Conflict, Memory, MemoryChange, MemoryFilter, MemoryStore
 from accordion.model.ports import Clock
-from accordion.model.values import dataclass, replace
 
 FEWEST: Final = 10
 """Memories that a topic needs for a summary."""
@@ -34,8 +36,7 @@ _WARNED: Final = re.compile(r"(?m)^\[?This summary may be out of date: [^\n]*(?:
 """The warning of a stale summary (search.py)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConsolidationResult:
+class ConsolidationResult(msgspec.Struct, frozen=True):
     """The active summary, the id of its archived predecessor (empty for none), and the summary's meaningful tokens."""
 
     summary: Memory

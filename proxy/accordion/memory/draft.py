@@ -11,6 +11,8 @@ from heapq import nlargest
 from itertools import chain, islice
 from typing import Final
 
+import msgspec
+
 from accordion.memory.consolidation import FEWEST, summary_id
 from accordion.memory.corpus import load_corpus, normalize_topic
 from accordion.memory.self_contained import content_words, find_claims
@@ -18,7 +20,6 @@ from accordion.memory.sentences import normalize_words
 from accordion.model.errors import BadRequest
 from accordion.model.memories import Memory, MemoryStore
 from accordion.model.ports import Tasks
-from accordion.model.values import dataclass
 
 MOST: Final = 500
 """Tokens of a draft."""
@@ -50,8 +51,7 @@ _PAST: Final = re.compile(rf"\b(?:{'|'.join(_PRESENT)})\b(?! (?:by|in|under|at|o
 """Verbs in past tense. Before these prepositions, most are participles (`the keys stored under`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class ConsolidationDraft:
+class ConsolidationDraft(msgspec.Struct, frozen=True):
     """A draft of a summary.
 
     `count` is the number of the topic's memories, `sources` are the ids that its lines cite, `summary` is the id of the
@@ -66,8 +66,7 @@ class ConsolidationDraft:
     summary: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _DraftLine:
+class _DraftLine(msgspec.Struct, frozen=True):
     """A line of a draft with the ids of its memories, the newest first."""
 
     part: int
@@ -79,8 +78,7 @@ class _DraftLine:
         return f"- {self.text} [{', '.join(self.ids[:_NAMED])}]"
 
 
-@dataclass(frozen=True, slots=True)
-class DraftWriter:
+class DraftWriter(msgspec.Struct, frozen=True):
     """Writes drafts of summaries. `count` counts the tokens of a text."""
 
     memories: MemoryStore

@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from accordion.model.errors import BadRequest, RequestError
 from accordion.model.memories import Entity, Memory, MemoryType, Relation
-from accordion.model.values import replace
 
 GRAIN: Final[tuple[MemoryType, ...]] = ("fact", "decision", "preference", "solution", "question")
 """The types of single memories. Summaries are written from these."""

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterable, Sequence
 from heapq import nsmallest
 from typing import Final, Literal
 
+import msgspec
+from msgspec.structs import replace
+
 from accordion.memory import speech
 from accordion.memory.credentials import has_credential
 from accordion.memory.self_contained import content_words, find_claims, has_statement, is_self_contained
 from accordion.memory.sentences import KnownText, Sentence, normalize_words
 from accordion.memory.steps import ConversationRecord, RecordedStep
-from accordion.model.values import dataclass, replace
 from accordion.summaries.facts import find_trouble
 
 Kind = Literal["fact", "decision", "preference", "solution", "question"]
@@ -53,8 +55,7 @@ _SOLVED_WITHIN: Final = 40
 """Messages between an error and its solution at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryCandidate:
+class MemoryCandidate(msgspec.Struct, frozen=True):
     """A text that may become a memory.
 
     `text` is the quotation, `label` names its speaker and kind; `first` and `last` are the indexes of its messages.

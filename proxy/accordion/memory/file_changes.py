@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final, Literal
 
+import msgspec
+from msgspec.structs import replace
+
 from accordion.memory.steps import RecordedStep
-from accordion.model.values import dataclass, replace
 
 Act = Literal["read", "created", "edited", "deleted"]
 
@@ -73,16 +75,14 @@ _LONGEST: Final = 1_000
 """Characters of a path; a longer text is no path."""
 
 
-@dataclass(frozen=True, slots=True)
-class FileAccess:
+class FileAccess(msgspec.Struct, frozen=True):
     """One access of a step to a file. `path` is as the agent wrote it."""
 
     path: str
     act: Act
 
 
-@dataclass(frozen=True, slots=True)
-class HereDocument:
+class HereDocument(msgspec.Struct, frozen=True):
     """A here document in a command.
 
     `line` is the command's line that begins it; `exact`: the shell expands nothing in it; `whole`: its end is there.

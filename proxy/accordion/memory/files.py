@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Final
 
 from accordion.memory.file_changes import find_file_accesses
 from accordion.memory.file_paths import is_absolute, is_within, make_absolute, normalize_path, split_path
 from accordion.memory.steps import ConversationRecord, RecordedStep
-from accordion.model.values import dataclass
 
 WORKING, REFERENCE = 8, 8
 """Files that a session memory lists at most."""
@@ -49,7 +48,7 @@ _CODE: Final = re.compile(
 )
 
 
-@dataclass(frozen=False, slots=True)
+@dataclass(slots=True)
 class SessionFile:
     """A file with the accesses of a session."""
 

@@ -6,12 +6,13 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
+import msgspec
+
 from accordion.archive.loaded_artifact import MessageParser
 from accordion.archive.transcript_log import Transcript, system_json
 from accordion.model.conversation import Conversation, Message, Part
 from accordion.model.errors import BadRequest, NotFound
 from accordion.model.ports import Tasks
-from accordion.model.values import dataclass
 
 _DIGITS: Final = 8
 """Bytes of a message's short key."""
@@ -28,8 +29,7 @@ class RecordedTranscripts(Protocol):
         """Returns the client's messages as JSON, from index 0 with the system prompt; None for a lost one."""
 
 
-@dataclass(frozen=True, slots=True)
-class MessageRange:
+class MessageRange(msgspec.Struct, frozen=True):
     """Messages `first` to `last` of a recorded conversation.
 
     `conversation` holds all messages up to `last`; its message 0 is the transcript's message `shift`. `keys` are the
@@ -45,8 +45,7 @@ class MessageRange:
     is_end: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedConversations:
+class RecordedConversations(msgspec.Struct, frozen=True):
     """Loads recorded conversations; `dialects` are the parsers by protocol name."""
 
     recordings: RecordedTranscripts

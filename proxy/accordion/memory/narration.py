@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+import msgspec
+from msgspec.structs import replace
+
 from accordion.memory.extraction import REPORTED, Kind, MemoryCandidate, is_safe
 from accordion.memory.message_ranges import MessageRange
 from accordion.memory.self_contained import is_self_contained
 from accordion.memory.sentences import KnownText, own_parts
 from accordion.model.ports import Tasks
 from accordion.model.summarizer import Summarizer, SummaryCaller
-from accordion.model.values import dataclass, replace
 from accordion.summaries.author import SummaryAuthor, SummaryRejected, SummaryTask
 from accordion.summaries.extractive import ExtractiveWriter, SourceMessage
 from accordion.summaries.prompts import Prompts
@@ -56,8 +58,7 @@ _PATHS: Final = {section.label: section.path for section in CONVERSATION_SECTION
 _TOOL: Final = " (reported by a tool)"
 
 
-@dataclass(frozen=True, slots=True)
-class Narration:
+class Narration(msgspec.Struct, frozen=True):
     """The candidates that a model wrote, its name, and its tokens."""
 
     candidates: list[MemoryCandidate]
@@ -66,8 +67,7 @@ class Narration:
     output: int
 
 
-@dataclass(frozen=True, slots=True)
-class Narrator:
+class Narrator(msgspec.Struct, frozen=True):
     """Asks the configured model for candidates. `prompts` are those of summaries; `count` counts tokens."""
 
     summarizer: Summarizer

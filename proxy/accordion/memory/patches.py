@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from accordion.model.values import dataclass
+import msgspec
 
 _FILE: Final = re.compile(r"^\*\*\* (Add|Update|Delete) File: (\S[^\n\r]*)", re.MULTILINE)
 _END: Final = "*** End Patch"
 
 
-@dataclass(frozen=True, slots=True)
-class PatchResult:
+class PatchResult(msgspec.Struct, frozen=True):
     """The result of a patch for one file.
 
     `text` is None where the patch cannot be applied exactly; `piece` is the file's part of the patch.

@@ -9,11 +9,12 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final, Literal
 
+import msgspec
+
 from accordion.memory.files import SessionFile
 from accordion.memory.plan_files import PlanFile
 from accordion.memory.steps import ConversationRecord, Statement
 from accordion.memory.todos import TodoList, find_todos
-from accordion.model.values import dataclass
 
 Source = Literal["workflow", "todo", "user-stated", "inferred"]
 
@@ -42,8 +43,7 @@ _TYPED_CHARACTERS: Final = 4_000
 """Characters of a message that a person likely typed. Longer ones have pasted documents or output."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionPlan:
+class SessionPlan(msgspec.Struct, frozen=True):
     """A plan.
 
     `label` is its source with its path or tool; `text` is the plan itself, character for character; `open` are its open

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from accordion.memory.file_changes import (
@@ -18,7 +18,6 @@ from accordion.memory.file_changes import (
 from accordion.memory.file_paths import make_absolute, normalize_path
 from accordion.memory.patches import apply_patch
 from accordion.memory.steps import ConversationRecord, RecordedStep, remove_client_blocks
-from accordion.model.values import dataclass
 
 _PLAN_NAME: Final = re.compile(
     r"(?:^|[\\/])(?:[\w.-]*[_.-])?plan(?:[_.-][\w .-]*)?\.(?:md|markdown|txt)$"
@@ -42,7 +41,7 @@ _NEW: Final = ("new_string", "new_str", "newText", "newString", "new_text", "rep
 _CONTENT: Final = ("content", "contents", "file_text", "text", "file_content", "CodeContent")
 
 
-@dataclass(frozen=False, slots=True)
+@dataclass(slots=True)
 class PlanFile:
     """A plan file.
 

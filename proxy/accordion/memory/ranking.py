@@ -12,8 +12,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import msgspec
+
 from accordion.model.memories import Memory, MemoryType, SearchCandidate
-from accordion.model.values import dataclass
 
 FUSION_BOOST: Final[Mapping[MemoryType, float]] = {"summary": 1.4, "preference": 1.3}
 """Factors by type in the fusion, so that a topic's summary stays in the pool beside dozens of memories."""
@@ -42,8 +43,7 @@ _STOP_TEXT = (
 STOP_WORDS: Final = frozenset(_STOP_TEXT.split())
 
 
-@dataclass(frozen=True, slots=True)
-class SearchScores:
+class SearchScores(msgspec.Struct, frozen=True):
     """The scores of a result.
 
     `lexical` and `dense` are the store's, `relevance` is from 0 to 1; `author` and `neighbour` are the amounts added

@@ -15,10 +15,11 @@ import hmac
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+import msgspec
+
 from accordion.model.errors import BadRequest
 from accordion.model.memories import Memory, MemoryStore
 from accordion.model.ports import Clock
-from accordion.model.values import dataclass
 
 MOST_IDS: Final = 100
 """Memories that one call may read."""
@@ -30,8 +31,7 @@ _VERSION, _FINGERPRINT_BYTES, _SIGNATURE_BYTES = b"\x01", 4, 12
 _HEADER_BYTES = len(_VERSION) + 4
 
 
-@dataclass(frozen=True, slots=True)
-class ReadProof:
+class ReadProof(msgspec.Struct, frozen=True):
     """The searches and reads of a tenant's caller, as keyed fingerprints, oldest first."""
 
     tenant_key: bytes
@@ -86,8 +86,7 @@ def verify_tokens(tenant_key: bytes, tokens: str | Sequence[str], *, now: float)
     return proof
 
 
-@dataclass(frozen=True, slots=True)
-class ReadMemories:
+class ReadMemories(msgspec.Struct, frozen=True):
     """Memories in full, the ids that do not exist, and the reading token."""
 
     memories: tuple[Memory, ...]

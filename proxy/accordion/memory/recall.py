@@ -14,6 +14,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final
 
+import msgspec
+
 from accordion.memory.ranking import STOP_WORDS, query_words
 from accordion.memory.search import QUERY_MOST, SearchResult
 from accordion.memory.sentences import KnownText
@@ -22,7 +24,6 @@ from accordion.memory.session_responses import saved_at
 from accordion.memory.steps import user_text
 from accordion.model.conversation import Conversation, Part, Text
 from accordion.model.memories import Memory
-from accordion.model.values import dataclass
 
 QUESTIONS: Final = 3
 """Sentences of one turn that are searched for: the first one, and the last ones."""
@@ -59,8 +60,7 @@ _COMMONPLACE: Final = frozenset(_COMMONPLACE_TEXT.split())
 _LETTERS: Final = re.compile(r"[^\W\d_]{3}")
 
 
-@dataclass(frozen=True, slots=True)
-class RecalledMemory:
+class RecalledMemory(msgspec.Struct, frozen=True):
     """A memory with its relevance (0 to 1) and the warning of a stale summary."""
 
     memory: Memory

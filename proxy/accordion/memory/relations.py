@@ -11,10 +11,11 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from typing import Final
 
+import msgspec
+
 from accordion.memory.entries import NAME_MOST
 from accordion.memory.self_contained import EMPTY
 from accordion.model.memories import Entity, Relation
-from accordion.model.values import dataclass
 from accordion.summaries.fact_words import WordClassifier
 
 _NAME: Final = r"[`\"']?([A-Za-z@][\w@./+-]{1,60})[`\"']?"
@@ -99,8 +100,7 @@ _GAP: Final = 70
 _MOST: Final = 24
 
 
-@dataclass(frozen=True, slots=True)
-class EntitiesAndRelations:
+class EntitiesAndRelations(msgspec.Struct, frozen=True):
     """The entities of a text in order, and the relations between them."""
 
     entities: tuple[Entity, ...]

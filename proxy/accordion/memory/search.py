@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import msgspec
+
 from accordion.memory.corpus import corpus_filter
 from accordion.memory.entries import clean_text
 from accordion.memory.ranking import SearchScores, names_topic, order_candidates, query_words
@@ -16,7 +18,6 @@ from accordion.memory.reader import issue_token, verify_tokens, with_search
 from accordion.model.errors import BadRequest
 from accordion.model.memories import Embedder, Memory, MemoryFilter, MemoryStore, SearchCandidate
 from accordion.model.ports import Clock
-from accordion.model.values import dataclass
 
 RESULTS, POOL = 32, 64
 DEEP_RESULTS, DEEP_POOL = 100, 256
@@ -28,8 +29,7 @@ _AT_ONCE: Final = 500
 """Sources of summaries that are read in one call, because calls of a store must be short."""
 
 
-@dataclass(frozen=True, slots=True)
-class SearchQuery:
+class SearchQuery(msgspec.Struct, frozen=True):
     """A search. `limit` is at most 32, for a deep search 100; 0 stands for the maximum.
 
     `token` is the caller's reading token so far, or several.
@@ -43,8 +43,7 @@ class SearchQuery:
     token: str | tuple[str, ...] = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SearchResult:
+class SearchResult(msgspec.Struct, frozen=True):
     """One result of a search.
 
     `warning` says why a summary may be out of date; `scores` explain the order, where the query asked for that.
@@ -56,8 +55,7 @@ class SearchResult:
     scores: SearchScores | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SearchResults:
+class SearchResults(msgspec.Struct, frozen=True):
     """Results, best first, the number of candidates, and the reading token that proves the search."""
 
     results: tuple[SearchResult, ...]

@@ -10,10 +10,11 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal, TypeGuard
 
+import msgspec
+
 from accordion.archive.recall_quotes import OPENING
 from accordion.memory.steps import ConversationRecord, user_text
 from accordion.model.conversation import Conversation, Message, Part, Text, ToolCall, ToolResult
-from accordion.model.values import dataclass
 
 Speaker = Literal["user", "assistant"]
 
@@ -54,8 +55,7 @@ _LINE: Final = 8_000
 _WORD: Final = re.compile(r"\w+")
 
 
-@dataclass(frozen=True, slots=True)
-class Sentence:
+class Sentence(msgspec.Struct, frozen=True):
     """One sentence.
 
     `at` is the index of its message, `place` its number in that message; `before` is the previous sentence of the same

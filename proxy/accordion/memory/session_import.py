@@ -9,12 +9,13 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from accordion.memory.sentences import is_own_text
 from accordion.memory.session_responses import saved_at
 from accordion.memory.steps import user_text
 from accordion.model.conversation import Conversation, Text
 from accordion.model.memories import Memory, MemoryStore
-from accordion.model.values import dataclass
 
 MOST: Final = 3
 """Memories that one message can import."""
@@ -29,8 +30,7 @@ _BEFORE, _AFTER = 240, 80
 _FENCE: Final = re.compile(r"^\s{0,3}(?:```|~~~)")
 
 
-@dataclass(frozen=True, slots=True)
-class RestoredMemories:
+class RestoredMemories(msgspec.Struct, frozen=True):
     """The text for the conversation, with the ids of its memories, of missing ones and of oversized ones."""
 
     text: str

@@ -11,6 +11,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+import msgspec
+from msgspec.structs import replace
+
 from accordion.memory.entries import clean_names, finish_memory
 from accordion.memory.message_ranges import MessageRange, RecordedConversations
 from accordion.memory.search import RESULTS, MemorySearch, SearchQuery
@@ -27,7 +30,6 @@ from accordion.memory.session_text import find_latest_plan, write_session_text
 from accordion.model.errors import BadRequest, NotFound, StoreUnavailable
 from accordion.model.memories import Conflict, Memory, MemoryChange, MemoryFilter, MemoryStore
 from accordion.model.ports import Clock, Tasks
-from accordion.model.values import dataclass, replace
 
 MOST, SEARCH_MOST = 100, RESULTS
 """Memories of one list, and of one search."""
@@ -42,8 +44,7 @@ Confirm = Callable[[str], Awaitable[bool]]
 """Shows the user the text and asks for confirmation."""
 
 
-@dataclass(frozen=True, slots=True)
-class SaveOptions:
+class SaveOptions(msgspec.Struct, frozen=True):
     """Options of saving a session memory. `force` saves without confirmation."""
 
     description: str = ""
@@ -53,8 +54,7 @@ class SaveOptions:
     author: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionMemories:
+class SessionMemories(msgspec.Struct, frozen=True):
     """The four operations of `core_memory`, each within one tenant."""
 
     memories: MemoryStore

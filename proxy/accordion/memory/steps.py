@@ -12,7 +12,6 @@ from typing import Any, Final, Literal
 import msgspec
 
 from accordion.model.conversation import Conversation, Message, Text, ToolCall, ToolResult
-from accordion.model.values import dataclass
 
 Author = Literal["user", "assistant", "summary"]
 """`summary` is the author of a summary that a client put in place of a history that it compacted itself."""
@@ -56,8 +55,7 @@ _HEADED: Final = re.compile(
 _EXAMINED: Final = 2_000
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedStep:
+class RecordedStep(msgspec.Struct, frozen=True):
     """A tool call with its result (None: not recorded). `name` has no prefix of an MCP server."""
 
     at: int
@@ -101,8 +99,7 @@ class RecordedStep:
         return next((value for name in names if isinstance(value := self.fields.get(name), str) and value), "")
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(msgspec.Struct, frozen=True):
     """A message's text without the client's additions."""
 
     at: int
@@ -110,8 +107,7 @@ class Statement:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class ConversationRecord:
+class ConversationRecord(msgspec.Struct, frozen=True):
     """A whole conversation. `background` are the system prompt and the messages with the clients' additions."""
 
     steps: tuple[RecordedStep, ...]

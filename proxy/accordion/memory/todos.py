@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, Final
 
@@ -12,7 +12,6 @@ import msgspec
 
 from accordion.memory.file_changes import tool_kind
 from accordion.memory.steps import RecordedStep
-from accordion.model.values import dataclass
 
 _LIST_TOOLS: Final = frozenset(
     (
@@ -31,7 +30,7 @@ _DROPPED: Final = frozenset({"cancelled", "canceled", "skipped", "abandoned"})
 _UNKNOWN: Final = "(its subject is not recorded)"
 
 
-@dataclass(frozen=False, slots=True)
+@dataclass(slots=True)
 class TodoItem:
     """One item. `text` is as the agent wrote it; `mark` is one of `x`, `>`, space and `-` (dropped)."""
 
@@ -47,8 +46,7 @@ class TodoItem:
         return "\n".join([f"- [{self.mark}] {self.text}", *(f"  {row}" for each in more for row in each.split("\n"))])
 
 
-@dataclass(frozen=True, slots=True)
-class TodoList:
+class TodoList(msgspec.Struct, frozen=True):
     """A to-do list. `tool` is the tool's name; `text` replaces the items where the tool took the list as text."""
 
     tool: str

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from accordion.model.values import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class ToolDefinition:
+class ToolDefinition(msgspec.Struct, frozen=True):
     """The definition that is sent to the model. `schema` is the JSON schema of the arguments, as JSON."""
 
     name: str
@@ -14,8 +13,7 @@ class ToolDefinition:
     schema: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ArtifactToolCall:
+class ArtifactToolCall(msgspec.Struct, frozen=True):
     """The model's call of the artifact tool. `arguments` is the model's text, which may be invalid JSON."""
 
     call_id: str
@@ -23,8 +21,7 @@ class ArtifactToolCall:
     arguments: str
 
 
-@dataclass(frozen=True, slots=True)
-class ArtifactToolResult:
+class ArtifactToolResult(msgspec.Struct, frozen=True):
     """The artifact tool's answer to a call."""
 
     call_id: str
@@ -32,8 +29,7 @@ class ArtifactToolResult:
     error: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ArtifactPlaceholder:
+class ArtifactPlaceholder(msgspec.Struct, frozen=True):
     """A reference in the arguments of a call of the client's own tool, in place of an artifact's text.
 
     The model writes `{"$artifact": "art_…", "path": "$.x"}`. An empty `path` means the whole artifact.

@@ -5,13 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Literal
 
-from accordion.model.values import dataclass
+import msgspec
 
 WindowSource = Literal["config", "learnt", "table", "default"]
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(msgspec.Struct, frozen=True):
     """A model's context window, in tokens.
 
     Utilization is a share of `size`. `usable_input` is the largest input that may be sent: less than `size` where input
@@ -29,8 +28,7 @@ class Window:
         return self.source != "default"
 
 
-@dataclass(frozen=True, slots=True)
-class Thresholds:
+class Thresholds(msgspec.Struct, frozen=True):
     """Triggers and targets of compaction, as shares of the window. A trigger of 1.0 means never, 0.0 always.
 
     `generation` and `hard` are None where the window's size decides (see `generation_shares`). A summary is prepared in
@@ -51,8 +49,7 @@ class Thresholds:
         return _limits(self, size)
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLimits:
+class TokenLimits(msgspec.Struct, frozen=True):
     """The thresholds for one window size, in tokens. A trigger is inclusive.
 
     `never` has the kinds of compaction that a trigger of 1.0 switches off.
@@ -101,8 +98,7 @@ def generation_shares(size: int) -> tuple[int, int]:
     return 95, 4
 
 
-@dataclass(frozen=True, slots=True)
-class Utilization:
+class Utilization(msgspec.Struct, frozen=True):
     """Estimated tokens of a request by kind, against the window.
 
     `carried` is True where `messages` includes a count that the provider reported for the beginning of this very list.
@@ -164,8 +160,7 @@ the provider's thread: the client is asked to send the whole conversation."""
 CompactionKind = Literal["conversation", "generation"]
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """The action for a request, and the reason as a text for people.
 
     For a compaction: its kind, the `target` in tokens, the `trigger` that was reached, whether it `must_succeed` (the

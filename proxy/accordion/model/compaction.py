@@ -13,24 +13,24 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Literal
 
+import msgspec
+from msgspec.structs import replace
+
 from accordion.model.boundaries import find_open_calls
 from accordion.model.conversation import Conversation, Message, Part, ToolCall, ToolResult
 from accordion.model.plan import WRITTEN_BY_COMPACTION, PlanKind, Slot
-from accordion.model.values import dataclass, replace
 
 Cause = Literal["automatic", "manual", "overflow"]
 
 
-@dataclass(frozen=True, slots=True)
-class VerbatimRange:
+class VerbatimRange(msgspec.Struct, frozen=True):
     """An entry that leaves the client's messages `first` to `last` (inclusive) as they are."""
 
     first: int
     last: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReplacementMessage:
+class ReplacementMessage(msgspec.Struct, frozen=True):
     """An entry with a message in place of the client's messages `first` to `last` (inclusive).
 
     It is an edited message (then both are its index), or a block that stands for many. `wire` is its stored JSON.
@@ -45,8 +45,7 @@ class ReplacementMessage:
 Entry = VerbatimRange | ReplacementMessage
 
 
-@dataclass(frozen=True, slots=True)
-class StepRecord:
+class StepRecord(msgspec.Struct, frozen=True):
     """One strategy's part in a compaction: its name, and the tokens of the whole request before and after."""
 
     compactor: str
@@ -54,8 +53,7 @@ class StepRecord:
     after: int
 
 
-@dataclass(frozen=True, slots=True)
-class Compaction:
+class Compaction(msgspec.Struct, frozen=True):
     """One compaction. `anchor` is the chain key of the last message that it covers, `covered` the number of messages.
 
     `utilization` is the occupied share of the window before it (None where the trigger was 0.0), `at` seconds since
@@ -90,8 +88,7 @@ class Compaction:
     """The index of the first message that `narrative` covers."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompactedConversation:
+class CompactedConversation(msgspec.Struct, frozen=True):
     """A conversation as it is forwarded: the list with a compaction applied.
 
     `origins[i]` is the client's index of message i, or `WRITTEN_BY_COMPACTION`. `compaction` is None where there is
@@ -120,8 +117,7 @@ def without_compaction(conversation: Conversation) -> CompactedConversation:
     return CompactedConversation(conversation, tuple(range(len(conversation.messages))))
 
 
-@dataclass(frozen=True, slots=True)
-class CompactedPrefix:
+class CompactedPrefix(msgspec.Struct, frozen=True):
     """The covered part of a list after a compaction. It is valid for every request that begins with `client`."""
 
     client: tuple[Message, ...]
@@ -133,8 +129,7 @@ class CompactedPrefix:
     """Ids of calls that the compaction removed before they had a result."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompactedList:
+class CompactedList(msgspec.Struct, frozen=True):
     """The compacted form of the client's first `count` messages, the last of which has the chain key `last`.
 
     It is valid for every request with the same compaction whose list begins with these messages.

@@ -7,11 +7,10 @@ back exactly as it came. `protocols/` builds these values from request bodies; e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from sys import getsizeof
 from typing import Literal
 
-from accordion.model.values import dataclass
+import msgspec
 
 MediaKind = Literal["image", "audio", "video", "file"]
 
@@ -24,23 +23,20 @@ omits system prompt and tools from requests that continue the thread, and sends 
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(msgspec.Struct, frozen=True):
     """Plain text."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Reasoning:
+class Reasoning(msgspec.Struct, frozen=True):
     """A model's reasoning: the readable part as `text`, and the size in bytes of the encrypted or signed part."""
 
     text: str
     sealed: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(msgspec.Struct, frozen=True):
     """A tool call by the model. `arguments` is the text as it is on the wire (JSON for function tools)."""
 
     call_id: str
@@ -48,8 +44,7 @@ class ToolCall:
     arguments: str
 
 
-@dataclass(frozen=True, slots=True)
-class Media:
+class Media(msgspec.Struct, frozen=True):
     """An image, audio, video or document. `size` is in bytes, `width` and `height` in pixels; 0 means unknown."""
 
     kind: MediaKind
@@ -61,8 +56,7 @@ class Media:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Opaque:
+class Opaque(msgspec.Struct, frozen=True):
     """A part that the proxy does not understand: it is counted by its size in bytes and passed on unchanged.
 
     `runs` are the sizes of the long base64 texts in it, which are counted as media.
@@ -73,8 +67,7 @@ class Opaque:
     runs: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ToolResult:
+class ToolResult(msgspec.Struct, frozen=True):
     """A tool's result for the call `call_id`."""
 
     call_id: str
@@ -111,8 +104,7 @@ INSTRUCTION_ROLES: frozenset[Role] = frozenset({"system", "developer"})
 """The roles of messages that instruct the model and belong to no turn."""
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True):
     """One entry of the client's list.
 
     `key` is the hash of its content (protocols/message_keys.py), `wire` the client's own JSON, `marks` the number of
@@ -144,8 +136,7 @@ class Message:
         return ToolResult in map(type, self.parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Conversation:
+class Conversation(msgspec.Struct, frozen=True):
     """The parsed content of a request.
 
     `messages` does not include the `preamble`: the system prompt, wherever the protocol puts it. `chain[i]` is the
@@ -164,7 +155,7 @@ class Conversation:
     previous: str | None = None
     """The id of the provider-kept state that this request continues: of a response, or of a `conversation`."""
     kept: ProviderState = ""
-    envelope: Mapping[str, bytes] = field(default_factory=dict)
+    envelope: Mapping[str, bytes] = msgspec.field(default_factory=dict)
     lead: tuple[Message, ...] = ()
     """The entries of the client's list that precede `messages` and belong to the preamble."""
     overhead_key: bytes = b""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from accordion.model.values import dataclass
+import msgspec
 
 TOP = ""
 """The id of the main agent's node, the top of the tree: an ancestor of all delegations."""
@@ -23,8 +23,7 @@ hand-off call, a string argument of a delegating tool (`tool`) or of any other t
 edge is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class DelegationNode:
+class DelegationNode(msgspec.Struct, frozen=True):
     """A stored node of the tree. Its id is unique within a tenant.
 
     `parent` is the node that delegated the work, `agent` the agent's name, `session` the session of its last request,
@@ -47,8 +46,7 @@ class DelegationNode:
         return self.evidence == "none" and not self.session
 
 
-@dataclass(frozen=True, slots=True)
-class AgentPosition:
+class AgentPosition(msgspec.Struct, frozen=True):
     """The position of a request in the tree. A request without any evidence is at the top.
 
     `scope` separates sessions and compactions of requests that share a label; it is empty where nothing needs to be

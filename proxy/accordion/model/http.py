@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import field
+
+import msgspec
 
 from accordion.model.errors import ShuttingDown
+from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.ports import Headers
-from accordion.model.values import dataclass
 
 CLIENT_DISCONNECTED = "the client went away"
 """The message with which `http/` cancels a task whose client disconnected. Any other cancellation is a shutdown."""
@@ -22,23 +23,24 @@ def stop_error(reason: BaseException) -> ShuttingDown | None:
     return None if is_gone else ShuttingDown()
 
 
-@dataclass(frozen=True, slots=True)
-class Inbound:
+class Inbound(StructWithHiddenFields, frozen=True):
     """A client's request. Header names are lower-case, `path` and `query` percent-encoded as they came.
 
     `body` is whole where the proxy reads requests of this path; otherwise it may be an iterator of chunks, and `start`
     is the first chunk, if it was waited for.
     """
 
+    hidden_fields = frozenset({"headers", "body", "start"})
+
     method: str
     path: str
     query: str
-    headers: Headers = field(repr=False)
-    body: bytes | AsyncIterator[bytes] = field(repr=False)
+    headers: Headers
+    body: bytes | AsyncIterator[bytes]
     request_id: str
     bare_query: bool = False
     """Whether the target ends in `?` and has no query."""
-    start: bytes = field(default=b"", repr=False)
+    start: bytes = b""
 
     @property
     def target(self) -> str:
@@ -56,8 +58,7 @@ class Inbound:
         return dict(reversed(self.headers))
 
 
-@dataclass(frozen=True, slots=True)
-class Outbound:
+class Outbound(msgspec.Struct, frozen=True):
     """A response to the client.
 
     Where an iterator in `body` raises, the body is incomplete, and the connection must not end as if it were whole.

@@ -7,11 +7,10 @@ compaction it is found by content: its anchor is the chain key of the client's m
 
 from __future__ import annotations
 
-from accordion.model.values import dataclass
+import msgspec
 
 
-@dataclass(frozen=True, slots=True)
-class ToolRound:
+class ToolRound(msgspec.Struct, frozen=True):
     """One of several provider responses that make up one response to the client.
 
     `said` has the response's entries, in the form of a request's messages and with the provider's own bytes, including
@@ -22,8 +21,7 @@ class ToolRound:
     answered: tuple[bytes, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ToolRoundInsertion:
+class ToolRoundInsertion(msgspec.Struct, frozen=True):
     """The tool rounds of one response: several, or one with calls of both the artifact tool and the client's tools.
 
     `anchor` is the chain key of the last message of the request. `calls` are the ids of the calls of the client's own
@@ -38,8 +36,7 @@ class ToolRoundInsertion:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class RecallInsertion:
+class RecallInsertion(msgspec.Struct, frozen=True):
     """A user message that the proxy adds: an archived excerpt, memories, or imported session memories.
 
     An excerpt precedes the turn that names it. Memories follow the message that they belong to. Imported session

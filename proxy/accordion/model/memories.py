@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import field
 from typing import Literal, Protocol
 
-from accordion.model.values import dataclass
+import msgspec
+
+from accordion.model.hidden_fields import StructWithHiddenFields
 
 MemoryType = Literal["fact", "decision", "preference", "solution", "question", "summary", "summary_archived", "session"]
 """`summary` is the active summary of a topic, `summary_archived` an earlier one, `session` a memory for recovery."""
@@ -19,8 +20,7 @@ MemorySource = Literal["compaction", "consolidation", "manual", "fold", "session
 (`manual`), a compaction of the conversation (`fold`), `core_memory` (`session`), or an import."""
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(msgspec.Struct, frozen=True):
     """One memory, which is understandable on its own. Times in seconds since the epoch.
 
     `first` and `last` (inclusive, from 0; -1: none) are its source messages in the session `conversation`. `context` is
@@ -54,16 +54,14 @@ class Memory:
     """Of an archived summary: its topic."""
 
 
-@dataclass(frozen=True, slots=True)
-class Entity:
+class Entity(msgspec.Struct, frozen=True):
     """A person or thing in memories. A tenant has one entity of each name (compared without case) and type."""
 
     name: str
     type: str
 
 
-@dataclass(frozen=True, slots=True)
-class Relation:
+class Relation(msgspec.Struct, frozen=True):
     """A relation from one entity to another, and the id of its source memory."""
 
     start: str
@@ -72,8 +70,7 @@ class Relation:
     memory: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryChange:
+class MemoryChange(msgspec.Struct, frozen=True):
     """The content of one transaction: all of it is written, or nothing.
 
     `require` has pairs (id, revision) of memories that must be unchanged (an empty revision: must not exist). Markers
@@ -88,8 +85,7 @@ class MemoryChange:
     require: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryFilter:
+class MemoryFilter(msgspec.Struct, frozen=True):
     """A filter of memories. Empty fields do not restrict; empty `types` mean all but `summary_archived` and `session`.
 
     One of `topics` must be in a memory's `topics` or `macro_topics`; all of `tags` are required; both ignore case.
@@ -105,8 +101,7 @@ class MemoryFilter:
     conversation: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryPage:
+class MemoryPage(msgspec.Struct, frozen=True):
     """A page of memories, the newest first; memories of the same time are in the order of their writing.
 
     `next` is the value of `after` for the next page, which stays valid whatever is written, edited or deleted
@@ -117,24 +112,24 @@ class MemoryPage:
     next: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SearchCandidate:
+class SearchCandidate(StructWithHiddenFields, frozen=True):
     """A memory that matches a search, with its ranks (from 0; -1: no match) and scores in the lexical and the vector
     search (higher is better; 0 where there is none).
 
     `tokens` is the embedder's data about the text besides its vector, for `Embedder.score_relevance`.
     """
 
+    hidden_fields = frozenset({"tokens"})
+
     memory: Memory
     lexical: float = 0.0
     dense: float = 0.0
     lexical_rank: int = -1
     dense_rank: int = -1
-    tokens: bytes = field(default=b"", repr=False)
+    tokens: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Embedding:
+class Embedding(msgspec.Struct, frozen=True):
     """The embedding of a text.
 
     `vector` has four bytes that identify the embedder, then one int8 for each dimension. Only vectors with the same

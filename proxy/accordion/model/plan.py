@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+import msgspec
+
 from accordion.model.boundaries import is_provider_compaction
 from accordion.model.conversation import Message
-from accordion.model.values import base, dataclass
 
 PlanKind = Literal["conversation", "generation"]
 """Conversation-level compactions touch the whole history; mid-generation ones only what was produced since the task."""
@@ -23,8 +24,7 @@ INSERTED = -2
 """The origin of a message that an insertion added or changed: a tool round, a recalled excerpt or memories."""
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(msgspec.Struct, frozen=True):
     """One message of the list that would be forwarded.
 
     `origin` is its index in the client's list of messages, `WRITTEN_BY_COMPACTION` or `INSERTED`. `edited` is True
@@ -63,8 +63,7 @@ def choose_block_slot(slots: Sequence[Slot], leaving: Sequence[int]) -> int:
     return next(index for index in leaving if index > last)
 
 
-@base(frozen=True, slots=True)
-class View:
+class View(msgspec.Struct, frozen=True):
     """The list as strategies see it.
 
     `free[i]` is True where slot i may be changed, `whole[i]` where it may leave the list (it is free, and its group has
@@ -87,8 +86,7 @@ class View:
     """The call ids of results that no strategy may touch."""
 
 
-@dataclass(frozen=True, slots=True)
-class Replace:
+class Replace(msgspec.Struct, frozen=True):
     """A step that replaces part `part` of slot `slot` by `text`, which has `tokens` tokens."""
 
     slot: int
@@ -97,16 +95,14 @@ class Replace:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(msgspec.Struct, frozen=True):
     """A step that removes parts of a slot, or the whole slot where `parts` is empty."""
 
     slot: int
     parts: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Summarize:
+class Summarize(msgspec.Struct, frozen=True):
     """A step that replaces slots `first` to `last` (inclusive) by one block of text of at most `budget` tokens.
 
     Slots between them that are not free stay, around the block (see `choose_block_slot`). `note` is a fixed text in
@@ -122,8 +118,7 @@ class Summarize:
 PlanStep = Replace | Drop | Summarize
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
+class Proposal(msgspec.Struct, frozen=True):
     """The steps of one strategy, and the tokens of the list before and after them."""
 
     strategy: str
@@ -132,8 +127,7 @@ class Proposal:
     after: int
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """All steps of one compaction, in the order in which the strategies proposed them."""
 
     view: View

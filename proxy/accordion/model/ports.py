@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import field
 from typing import Any, Literal, Protocol, TypeVar
 
+import msgspec
+
 from accordion.model.budget import Window
+from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.records import Exchange
-from accordion.model.values import dataclass
 
 T = TypeVar("T")
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(msgspec.Struct, frozen=True):
     """The key of a stored value. Keys of one collection can be listed together and are on one shard.
 
     A key with an empty collection cannot be listed.
@@ -36,8 +36,7 @@ class Key:
         return f"{self.collection}\n{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Put:
+class Put(msgspec.Struct, frozen=True):
     """A write of a batch that sets the value of a key; with `if_absent`, only where the key has none.
 
     `ttl` is in seconds, None means no expiry. `for_erasing` marks a write that an erasure needs: it may use the disk
@@ -51,8 +50,7 @@ class Put:
     for_erasing: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Append:
+class Append(msgspec.Struct, frozen=True):
     """A write of a batch that adds `value` to the end of the log `key`; only the newest `keep` entries stay."""
 
     key: Key
@@ -61,8 +59,7 @@ class Append:
     ttl: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ErasedWrites:
+class ErasedWrites(msgspec.Struct, frozen=True):
     """Pending writes that were erased: the keys of values, and entries of logs.
 
     `stored` has keys that must be deleted from the store too, where a part of the writes has reached it already.
@@ -153,14 +150,15 @@ class Sealer(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class UpstreamRequest:
+class UpstreamRequest(StructWithHiddenFields, frozen=True):
     """A request to a provider. `url` is complete, percent-encoded as it came; `body` may be an iterator of chunks."""
+
+    hidden_fields = frozenset({"headers", "body"})
 
     method: str
     url: str
-    headers: Headers = field(repr=False)
-    body: bytes | AsyncIterator[bytes] = field(default=b"", repr=False)
+    headers: Headers
+    body: bytes | AsyncIterator[bytes] = b""
 
 
 class UpstreamResponse(Protocol):
@@ -191,21 +189,22 @@ class Upstream(Protocol):
         """Closes all connections."""
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(StructWithHiddenFields, frozen=True):
     """The destination of a request. `name` is its label in metrics and learned limits.
 
     `family` is the provider's protocol: `openai` and `anthropic` natively, `litellm` by translation. `model` replaces
     the request's model where it is not None. `api_key` is used only for callers that presented a proxy key.
     """
 
+    hidden_fields = frozenset({"api_key", "extra_headers", "options"})
+
     name: str
     family: Literal["openai", "anthropic", "litellm"]
     base_url: str = ""
     model: str | None = None
-    api_key: str = field(default="", repr=False)
-    extra_headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    options: tuple[tuple[str, object], ...] = field(default=(), repr=False)
+    api_key: str = ""
+    extra_headers: tuple[tuple[str, str], ...] = ()
+    options: tuple[tuple[str, object], ...] = ()
     """For `litellm`: the other `litellm_params`, passed on unchanged."""
     ambient: bool = False
     """Whether requests may use the credentials of the machine that the proxy runs on (a cloud identity)."""

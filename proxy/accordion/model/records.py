@@ -9,11 +9,9 @@ import msgspec
 from msgspec import structs
 
 from accordion.model.budget import Utilization
-from accordion.model.values import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """The provider's own count for one response, in tokens. `input` is all of the input, cached or not."""
 
     input: int = 0
@@ -27,8 +25,7 @@ ARGUMENTS = 64 * 1024
 """The longest arguments of a call that are recorded, in characters; longer ones are left out."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObservedCall:
+class ObservedCall(msgspec.Struct, frozen=True):
     """A tool call in a response.
 
     `arguments` is the model's text (JSON, except for tools that take free text), as far as it arrived; empty where it
@@ -40,8 +37,7 @@ class ObservedCall:
     arguments: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ObservedResponse:
+class ObservedResponse(msgspec.Struct, frozen=True):
     """The content of a response that the observer read. A field is empty where the response does not have it."""
 
     response_id: str = ""
@@ -69,8 +65,7 @@ class ObservedResponse:
         return self.usage.input if self.usage is not None else 0
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionOutcome:
+class CompactionOutcome(msgspec.Struct, frozen=True):
     """The outcome of compaction for a request, as headers, ledger and metrics report it.
 
     `state` is `folded` (compacted for this request), `replayed` (compacted for an earlier one), `observed` (only
@@ -104,8 +99,7 @@ class CompactionOutcome:
     """The number of artifacts that the compaction archived."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolLoopUsage:
+class ToolLoopUsage(msgspec.Struct, frozen=True):
     """The usage of the tool loop in one response.
 
     `rounds` is the number of further requests to the provider, `calls` the number of answered calls. `input` has the
@@ -119,8 +113,7 @@ class ToolLoopUsage:
     first: Usage | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RecallUsage:
+class RecallUsage(msgspec.Struct, frozen=True):
     """The content that was recalled into one request: its tokens, and the number of its sources.
 
     `memories` has an entry for each memory among the sources, such as `CMEM-… imported` (a session memory that the user
@@ -135,8 +128,7 @@ class RecallUsage:
         return RecallUsage(self.tokens + other.tokens, self.sources + other.sources, (*self.memories, *other.memories))
 
 
-@dataclass(frozen=True, slots=True)
-class AgentReport:
+class AgentReport(msgspec.Struct, frozen=True):
     """The agent of a request, and the results that were hidden from it. Delegations have the names that clients use.
 
     `delegated` is True for a sub-agent. `evidence` and `candidates` are as in `DelegationNode` (model/delegation.py).
@@ -153,8 +145,7 @@ class AgentReport:
     owners: tuple[tuple[str, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Exchange:
+class Exchange(msgspec.Struct, frozen=True):
     """One request with its response. Times in seconds (`at` since the epoch), counts in tokens."""
 
     at: float

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Protocol
 
+import msgspec
+
+from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.ports import Headers, Route
-from accordion.model.values import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class SummaryCaller:
+class SummaryCaller(StructWithHiddenFields, frozen=True):
     """The caller on whose behalf a summary is requested: route, headers and credential of the compacted request.
 
     `dialect` is that request's protocol, `model` its model; `keyed` is True where it presented a proxy key.
     """
 
+    hidden_fields = frozenset({"headers", "credential"})
+
     tenant: str
     route: Route
     dialect: str
     model: str
-    headers: Headers = field(repr=False)
-    credential: str = field(default="", repr=False)
+    headers: Headers
+    credential: str = ""
     keyed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SummaryRequest:
+class SummaryRequest(msgspec.Struct, frozen=True):
     """A request for a summary: the system prompt, the user's text, and the longest response in tokens."""
 
     instructions: str
@@ -34,8 +35,7 @@ class SummaryRequest:
     max_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class SummaryResponse:
+class SummaryResponse(msgspec.Struct, frozen=True):
     """The model's response, and the tokens that it used."""
 
     text: str

@@ -11,15 +11,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from accordion.model.conversation import Message, Part, ProviderState, Role
 from accordion.model.errors import AccordionError
 from accordion.model.http import Outbound
 from accordion.model.records import ObservedResponse
-from accordion.model.values import dataclass
 
 
-@dataclass(frozen=True, slots=True)
-class ReadMessage:
+class ReadMessage(msgspec.Struct, frozen=True):
     """One message as a protocol reads it. Its key is made from `canonical` (JSON-like values only)."""
 
     role: Role

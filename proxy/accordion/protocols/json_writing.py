@@ -11,8 +11,9 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
+
 from accordion.model.conversation import Conversation, Message, Opaque, Part, Reasoning, ToolCall, ToolResult
-from accordion.model.values import dataclass
 from accordion.protocols.json_spans import (
     NULL,
     fields_of,
@@ -109,8 +110,7 @@ def arguments_object(text: str) -> bytes:
     return text.encode()
 
 
-@dataclass(frozen=True, slots=True)
-class ValueChange:
+class ValueChange(msgspec.Struct, frozen=True):
     """The change of one JSON value: its new text, or None to remove it. `parts` are those that were read from it."""
 
     parts: tuple[Part, ...]

@@ -10,8 +10,9 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from msgspec.structs import replace
+
 from accordion.model.records import ARGUMENTS, ObservedCall, ObservedResponse, Usage
-from accordion.model.values import replace
 from accordion.protocols.base import ResponseObserver
 from accordion.protocols.json_values import as_string, find_error_text
 from accordion.protocols.message_keys import decode_json

@@ -26,11 +26,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from accordion.model.artifact_tool import ArtifactPlaceholder, ArtifactToolCall, ArtifactToolResult, ToolDefinition
 from accordion.model.conversation import Message
 from accordion.model.insertions import ToolRoundInsertion
 from accordion.model.records import Usage
-from accordion.model.values import dataclass
 
 __all__ = [
     "ArtifactPlaceholder",
@@ -43,8 +44,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class ObservedRound:
+class ObservedRound(msgspec.Struct, frozen=True):
     """One complete response of the provider.
 
     `entries` are its messages or items in the request's form, ready to be sent back to the provider. `finished` is

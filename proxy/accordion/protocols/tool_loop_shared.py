@@ -14,10 +14,10 @@ from itertools import takewhile
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from accordion.model.conversation import Message, Part, Text, ToolCall, ToolResult
 from accordion.model.insertions import ToolRoundInsertion
-from accordion.model.values import replace
 from accordion.protocols.json_spans import NULL, is_list, items_of
 from accordion.protocols.json_values import HOSTED, as_count, as_mapping, encode
 from accordion.protocols.response_observer import BOUND

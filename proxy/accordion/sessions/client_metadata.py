@@ -16,7 +16,6 @@ from functools import lru_cache
 import msgspec
 
 from accordion.model.errors import BadRequest
-from accordion.model.values import dataclass
 
 DELEGATION, PARENT, AGENT = "x-accordion-delegation", "x-accordion-parent", "x-accordion-agent"
 HEADERS = frozenset(name.encode() for name in (DELEGATION, PARENT, AGENT))
@@ -61,8 +60,7 @@ _METADATA_FIELDS = frozenset({*_SESSION_FIELDS, "metadata", "prompt_cache_key"})
 _LONGEST_AGENT = 200
 
 
-@dataclass(frozen=True, slots=True)
-class DeclaredDelegation:
+class DeclaredDelegation(msgspec.Struct, frozen=True):
     """A delegation that a client declares. `param` and `parent_param` are the names of the headers or fields."""
 
     delegation: str
@@ -71,8 +69,7 @@ class DeclaredDelegation:
     parent_param: str = PARENT
 
 
-@dataclass(frozen=True, slots=True)
-class ClientMetadata:
+class ClientMetadata(msgspec.Struct, frozen=True):
     """The metadata of a request. A field is empty where the request has no well-formed value."""
 
     session: str = ""

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import partial
 
 from accordion.model.conversation import Conversation
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, KeyValueStore, Outbox, Put, WorkerSync
-from accordion.model.values import dataclass
 from accordion.sessions.prefix_nodes import (
     ENCODER,
     PrefixNode,
@@ -43,7 +42,7 @@ _LOOKUP_SIZES = (64, 576, 64)
 _PENDING_READS, _UNCONNECTED_READS = 25, 4
 
 
-@dataclass(frozen=False, slots=True)
+@dataclass(slots=True)
 class PrefixIndex:
     """The prefix nodes of one worker.
 

@@ -13,16 +13,17 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from itertools import accumulate
 
+import msgspec
 from msgspec import structs
+from msgspec.structs import replace
 
 from accordion.model.cache import LONGEST_NAME
 from accordion.model.conversation import Conversation
 from accordion.model.ports import Clock, Key, KeyValueStore, Outbox, Put, WorkerSync
 from accordion.model.records import Session
-from accordion.model.values import dataclass, replace
 from accordion.sessions.client_metadata import ClientMetadata
 from accordion.sessions.prefix_index import PrefixIndex
 from accordion.sessions.prefix_nodes import (
@@ -41,8 +42,7 @@ from accordion.sessions.prefix_nodes import (
 from accordion.sessions.tenants import TENANTS, Caller
 
 
-@dataclass(frozen=True, slots=True)
-class SessionMatch:
+class SessionMatch(msgspec.Struct, frozen=True):
     """The session of a request, and the node from which the request continues.
 
     `base_node` is the node of the longest recorded prefix, `base_index` the index of its message (-1 where the provider
@@ -58,7 +58,7 @@ class SessionMatch:
     is_recorded: bool = True
 
 
-@dataclass(frozen=False, slots=True)
+@dataclass(slots=True)
 class Sessions:
     """The sessions of one worker: a cache over the store, which other workers and earlier runs write too.
 

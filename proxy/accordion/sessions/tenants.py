@@ -6,8 +6,9 @@ import hashlib
 import hmac
 from collections.abc import Mapping
 
+import msgspec
+
 from accordion.model.errors import Unauthorized
-from accordion.model.values import dataclass
 from accordion.sessions.browser_origin import is_web_site
 
 DEFAULT_TENANT = "default"
@@ -20,8 +21,7 @@ CREDENTIAL_HEADERS = (b"authorization", b"x-api-key", b"api-key")
 """The headers in which clients send a credential."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProxyKey:
+class ProxyKey(msgspec.Struct, frozen=True):
     """One of the proxy's own keys: a caller that presents `key` is the tenant `id`."""
 
     id: str
@@ -31,8 +31,7 @@ class ProxyKey:
         return f"ProxyKey(id={self.id!r})"
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(msgspec.Struct, frozen=True):
     """The caller of a request.
 
     `tenant_key` is the start of every hash of the tenant's content, so that no hash matches another tenant's.

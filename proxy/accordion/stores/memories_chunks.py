@@ -21,7 +21,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from accordion.model.values import dataclass
+import msgspec
+
 from accordion.stores.memories_columns import POSTING, ROW, SearchColumns
 from accordion.stores.nearest_vectors import KIND_BYTES
 
@@ -38,8 +39,7 @@ _MOST: Final = 0xFFFF
 Parts = tuple[bytes, bytes, bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkEntry:
+class ChunkEntry(msgspec.Struct, frozen=True):
     """A memory in a chunk: its row entry, digests and counts of its stems, digests of its labels, its vector."""
 
     lead: bytes

@@ -9,10 +9,11 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from accordion.memory.ranking import AUTHOR_WEIGHT, BODY_WEIGHT, CONTEXT_WEIGHT, fuse
 from accordion.model.errors import BadRequest
 from accordion.model.memories import Memory, MemoryFilter, MemoryPage, MemoryType
-from accordion.model.values import dataclass
 from accordion.stores.nearest_vectors import find_nearest_in
 
 if TYPE_CHECKING:
@@ -51,8 +52,7 @@ _SATURATION, _LENGTH = 1.2, 0.75
 _LEAST = 1e-6
 
 
-@dataclass(frozen=True, slots=True)
-class SearchColumns:
+class SearchColumns(msgspec.Struct, frozen=True):
     """The columns of a tenant that a query needs.
 
     `rows` are chunks; `labels` are rows by label; `words` are the posting lists of each word's stems; `vectors` are
@@ -65,8 +65,7 @@ class SearchColumns:
     vectors: Sequence[bytes] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenRow:
+class ChosenRow(msgspec.Struct, frozen=True):
     """A row that a search chose, with the scores and ranks of its SearchCandidate."""
 
     row: int

@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 
 from accordion.model.memories import Embedding, Entity, Memory, MemoryChange, Relation
-from accordion.model.values import dataclass
 from accordion.stores import memories_columns as columns
 from accordion.stores import memories_records as records
 from accordion.stores.memories_columns import fold_case
@@ -22,8 +21,7 @@ _VECTOR = "memories/vector"
 """The place of sealed vectors."""
 
 
-@dataclass(frozen=True, slots=True)
-class PackedChange:
+class PackedChange(msgspec.Struct, frozen=True):
     """A change in the script's format, and the descriptions of its conflicts."""
 
     change: bytes

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import field
 from typing import Final
+
+import msgspec
+from msgspec.structs import replace
 
 from accordion.model.conversation import Message, Text
 from accordion.model.errors import SummaryFailed
+from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.plan import PlanKind
 from accordion.model.ports import Tasks
 from accordion.model.summarizer import Summarizer, SummaryCaller, SummaryRequest, SummaryResponse
-from accordion.model.values import dataclass, replace
 from accordion.summaries.checks import CheckedSummary, check
 from accordion.summaries.evidence import Evidence, gather_evidence
 from accordion.summaries.extractive import ExtractiveWriter, SourceMessage
@@ -67,8 +69,7 @@ class SummaryRejected(SummaryFailed):
         self.input, self.output, self.answers = input, output, answers
 
 
-@dataclass(frozen=True, slots=True)
-class SummaryTask:
+class SummaryTask(StructWithHiddenFields, frozen=True):
     """The input of a summary.
 
     `sources` are the messages to summarize, in order, as the client sent them; `remaining_messages` stay in the window.
@@ -80,27 +81,38 @@ class SummaryTask:
     works on, if it is not a source; it may be cited.
     """
 
+    hidden_fields = frozenset(
+        {
+            "sources",
+            "remaining_messages",
+            "count_tokens",
+            "prior_narrative",
+            "reference_lines",
+            "others",
+            "task_message",
+        }
+    )
+
     kind: PlanKind
-    sources: tuple[SourceMessage, ...] = field(repr=False)
-    remaining_messages: tuple[Message, ...] = field(repr=False)
+    sources: tuple[SourceMessage, ...]
+    remaining_messages: tuple[Message, ...]
     budget: int
-    count_tokens: Callable[[str], int] = field(repr=False)
-    prior_narrative: str = field(default="", repr=False)
+    count_tokens: Callable[[str], int]
+    prior_narrative: str = ""
     prior_until: int = 0
     first_index: int = 0
-    reference_lines: tuple[str, ...] = field(default=(), repr=False)
-    others: tuple[SourceMessage, ...] = field(default=(), repr=False)
+    reference_lines: tuple[str, ...] = ()
+    others: tuple[SourceMessage, ...] = ()
     artifacts: tuple[tuple[int, int, str], ...] = ()
     summary_caller: SummaryCaller | None = None
-    task_message: SourceMessage | None = field(default=None, repr=False)
+    task_message: SourceMessage | None = None
 
     def artifact(self, index: int) -> str:
         """Returns the id of the artifact that contains a message, or an empty string."""
         return next((name for first, last, name in self.artifacts if first <= index <= last), "")
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(StructWithHiddenFields, frozen=True):
     """The complete text of a block, and its origin.
 
     `narrative` is a model's checked text, without extracted lines, about the client's messages from `narrated_from` to
@@ -109,19 +121,20 @@ class Summary:
     facts from tool results, each with the index of its message.
     """
 
-    text: str = field(repr=False)
-    narrative: str = field(default="", repr=False)
+    hidden_fields = frozenset({"text", "narrative", "dropped_lines", "findings"})
+
+    text: str
+    narrative: str = ""
     narrated_until: int = 0
     writer: str = "extractive"
     input: int = 0
     output: int = 0
-    dropped_lines: tuple[str, ...] = field(default=(), repr=False)
-    findings: tuple[tuple[int, str], ...] = field(default=(), repr=False)
+    dropped_lines: tuple[str, ...] = ()
+    findings: tuple[tuple[int, str], ...] = ()
     narrated_from: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _SummaryJob:
+class _SummaryJob(msgspec.Struct, frozen=True):
     """The prepared input of the model calls for one summary."""
 
     task: SummaryTask

@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from accordion.model.plan import PlanKind
-from accordion.model.values import dataclass
 from accordion.summaries.evidence import Evidence
 from accordion.summaries.instructions import states
 from accordion.summaries.schema import SummaryDocument, SummaryLine, build_lines, render_lines
@@ -58,8 +59,7 @@ _COMMON_WORDS: Final = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CheckedSummary:
+class CheckedSummary(msgspec.Struct, frozen=True):
     """The remaining lines, the dropped ones with reasons, and the problem of the whole; empty if it is usable."""
 
     lines: tuple[SummaryLine, ...]

@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+import msgspec
+
 from accordion.model.conversation import Media, Message, Text, ToolCall, ToolResult
-from accordion.model.values import dataclass
 from accordion.summaries.extractive import SourceMessage
 from accordion.summaries.instructions import StandingInstructions
 from accordion.summaries.schema import find_citations, strip_citations
@@ -37,8 +38,7 @@ _ELLIPSIS = re.compile(r"\s*(?:\.{3,}|\[\.{3}\])\s*")
 _EDGES = ".:-–—~#$€£≈≤≥±+&^"
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(msgspec.Struct, frozen=True):
     """The indexed text of a summary's sources.
 
     `text` is all of it on one line, `words` and `numbers` are its contents. `user_texts` are the user's messages by

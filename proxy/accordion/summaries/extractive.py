@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
+import msgspec
+
 from accordion.model.cache import ENTRY, BoundedCache, entry_size
 from accordion.model.conversation import Message
-from accordion.model.values import dataclass
 from accordion.summaries.candidate_lines import (
     FILES,
     SHARES,
@@ -32,8 +33,7 @@ _CITATION_LENGTH: Final = 8
 """The usual characters of a line's citation."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceMessage:
+class SourceMessage(msgspec.Struct, frozen=True):
     """A message to summarize. `index` is its position in the client's list, counted from 0."""
 
     index: int

@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from accordion.model.values import dataclass
+import msgspec
+
 from accordion.summaries.fact_words import ExtractedWords
 from accordion.summaries.facts import CallFacts, MessageFacts, ResultFacts
 
@@ -21,8 +22,7 @@ _CALL_REUSE: Final = 0.06
 _SPOKEN_FACTOR: Final = 1.6
 
 
-@dataclass(frozen=True, slots=True)
-class CallStep:
+class CallStep(msgspec.Struct, frozen=True):
     """A tool call with its result. `at` and `until` are message indexes; `age` is in characters from the end."""
 
     at: int
@@ -32,8 +32,7 @@ class CallStep:
     result: ResultFacts | None
 
 
-@dataclass(frozen=True, slots=True)
-class Utterance:
+class Utterance(msgspec.Struct, frozen=True):
     """A text of a user or the assistant."""
 
     at: int
@@ -41,8 +40,7 @@ class Utterance:
     facts: MessageFacts
 
 
-@dataclass(frozen=True, slots=True)
-class SummaryMaterial:
+class SummaryMaterial(msgspec.Struct, frozen=True):
     """The facts of all summarized messages, in order."""
 
     steps: tuple[CallStep, ...]

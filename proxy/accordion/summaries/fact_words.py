@@ -10,8 +10,9 @@ import re
 from itertools import islice
 from typing import Final
 
+import msgspec
+
 from accordion.model.spelling import LETTERS
-from accordion.model.values import dataclass
 
 MAX_WORD_LENGTH: Final = 200
 """Characters. Anything longer is encoded data, not a word."""
@@ -49,8 +50,7 @@ _WordSet = dict[str, None]
 """Distinct words of one kind, in order."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExtractedWords:
+class ExtractedWords(msgspec.Struct, frozen=True):
     """The distinct words of a text, in the order of their first occurrence."""
 
     paths: tuple[str, ...] = ()

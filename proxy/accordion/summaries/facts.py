@@ -10,7 +10,6 @@ from typing import Any, Final
 import msgspec
 
 from accordion.model.conversation import Media, Message, Opaque, Text, ToolCall, ToolResult
-from accordion.model.values import dataclass
 from accordion.summaries.fact_words import NO_EXTRACTED_WORDS, ExtractedWords, WordClassifier, clip_text
 from accordion.summaries.instructions import Instruction, find_instructions
 
@@ -39,8 +38,7 @@ TROUBLE_WORDS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CallFacts:
+class CallFacts(msgspec.Struct, frozen=True):
     """A tool call: its scalar arguments in order, and their words."""
 
     call_id: str
@@ -49,8 +47,7 @@ class CallFacts:
     words: ExtractedWords
 
 
-@dataclass(frozen=True, slots=True)
-class ResultFacts:
+class ResultFacts(msgspec.Struct, frozen=True):
     """A tool result. `trouble` are lines about errors, `outline` the numbered lines of source code that begin a block,
     `fields` the scalars of a JSON result."""
 
@@ -66,8 +63,7 @@ class ResultFacts:
     words: ExtractedWords
 
 
-@dataclass(frozen=True, slots=True)
-class MessageFacts:
+class MessageFacts(msgspec.Struct, frozen=True):
     """A message: its author's text, its calls, its results, and a user's instructions."""
 
     role: str

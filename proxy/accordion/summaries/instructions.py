@@ -22,8 +22,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
+import msgspec
+from msgspec.structs import replace
+
 from accordion.model.subjects import EAST_ASIA, words_of
-from accordion.model.values import dataclass, replace
 from accordion.summaries.schema import format_citations
 
 TITLE: Final = "Standing instructions of the user"
@@ -192,8 +194,7 @@ _NOT_PROSE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True):
     """The content of one sentence, for comparison with others.
 
     `words` leave out figures; `figures` come in order, each with whether it is a value (an amount, a limit, a date).
@@ -208,8 +209,7 @@ class Claim:
     is_negative: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Instruction:
+class Instruction(msgspec.Struct, frozen=True):
     """A line or sentence of a user, verbatim.
 
     `rank` is from STATEMENT to RULE; `claims` has one entry for each sentence. `is_change`: something is different from
@@ -233,8 +233,7 @@ class Instruction:
         return frozenset().union(*(claim.words for claim in self.claims))
 
 
-@dataclass(frozen=True, slots=True)
-class CitedInstruction:
+class CitedInstruction(msgspec.Struct, frozen=True):
     """An instruction with the client's index of its message.
 
     It replaces the instructions of the messages `replaces`, and may contradict those of `newer_than` and `older_than`;
@@ -265,8 +264,7 @@ Outdated = tuple[tuple[int, Instruction], ...]
 """Instructions with the indexes of their messages."""
 
 
-@dataclass(frozen=True, slots=True)
-class StandingInstructions:
+class StandingInstructions(msgspec.Struct, frozen=True):
     """The instructions to list, in order, and the outdated ones, which nothing else may repeat.
 
     A newer instruction replaces or may contradict an outdated one.

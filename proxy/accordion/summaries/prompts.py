@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from importlib import resources
 from typing import Final
 
+import msgspec
+
 from accordion.model.boundaries import find_indivisible_groups
 from accordion.model.conversation import Media, Message, Opaque, Text, ToolCall, ToolResult
 from accordion.model.plan import PlanKind
-from accordion.model.values import dataclass
 from accordion.summaries.extractive import SourceMessage
 
 HEADING_TOKENS: Final = 16
@@ -25,8 +26,7 @@ _MAX_TASK_LENGTH: Final = 8_000
 CountTokens = Callable[[str], int]
 
 
-@dataclass(frozen=True, slots=True)
-class Prompts:
+class Prompts(msgspec.Struct, frozen=True):
     """The texts of prompts/*.md."""
 
     conversation: str
@@ -42,12 +42,11 @@ class Prompts:
 def load_prompts() -> Prompts:
     """Loads the packaged prompts."""
     folder = resources.files(__package__) / "prompts"
-    texts = {name: (folder / f"{name}.md").read_text("utf-8") for name in Prompts.__slots__}
+    texts = {name: (folder / f"{name}.md").read_text("utf-8") for name in Prompts.__struct_fields__}
     return Prompts(**texts)
 
 
-@dataclass(frozen=True, slots=True)
-class TranscriptMessage:
+class TranscriptMessage(msgspec.Struct, frozen=True):
     """A message as the model reads it: index, speaker and text."""
 
     index: int

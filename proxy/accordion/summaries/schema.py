@@ -15,7 +15,6 @@ from typing import Annotated, Final
 import msgspec
 
 from accordion.model.plan import PlanKind
-from accordion.model.values import dataclass
 
 MAX_ANSWER_LENGTH: Final = 400_000
 """Characters. A longer answer is not parsed."""
@@ -123,8 +122,7 @@ class GenerationSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 SummaryDocument = ConversationSummary | GenerationSummary
 
 
-@dataclass(frozen=True, slots=True)
-class SummarySection:
+class SummarySection(msgspec.Struct, frozen=True):
     """The label of the entries at `path`, and their treatment.
 
     Entries with the highest `rank` are dropped first. `is_user_claim`: they are about the user's wishes.
@@ -171,8 +169,7 @@ GENERATION_SECTIONS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SummaryLine:
+class SummaryLine(msgspec.Struct, frozen=True):
     """A line of a summary. `sources` are sorted and distinct. `is_tool_report`: only tool results support it."""
 
     section: SummarySection

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from accordion.archive.references import artifact_id, result_reference
 from accordion.compaction.plan_state import PlanState

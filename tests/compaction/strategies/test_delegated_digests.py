@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from accordion.archive.references import artifact_id
 from accordion.compaction.plan_state import PlanState

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from accordion.archive.references import artifact_id, range_id
 from accordion.compaction.strategies import build_strategy

@@ -6,11 +6,11 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from accordion.model.errors import Unreachable
 from accordion.model.memories import Memory, MemoryChange, MemoryFilter, SearchCandidate

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gzip
 import json
 import logging
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from accordion.model.budget import Window
 from accordion.model.errors import SummaryFailed, Unreachable, UpstreamDisconnected
@@ -216,7 +217,7 @@ async def test_a_server_that_knows_the_other_name_is_asked_once_more() -> None:
     upstream = FakeUpstream([refused, answers()])
     assert (await made(upstream).write(REQUEST, asker(model="my-alias"))).text == "the record"
     assert "max_completion_tokens" in json.loads(upstream.requests[1].body)
-    upstream = FakeUpstream([refused, replace(refused), answers()])
+    upstream = FakeUpstream([refused, dataclasses.replace(refused), answers()])
     with pytest.raises(SummaryFailed, match="unsupported_parameter"):
         await made(upstream).write(REQUEST, asker(model="my-alias"))
     assert len(upstream.requests) == 2

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from tests.loopback import full_queue
 from tests.providers.models.translation import DIALECTS, Rig, request

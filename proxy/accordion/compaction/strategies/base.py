@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
 from typing import Protocol
 
 import msgspec
@@ -12,8 +11,8 @@ from accordion.compaction.request import ThinkingMode
 from accordion.model.boundaries import PartPosition
 from accordion.model.conversation import Media, Message, Part, Text, ToolCall, ToolResult
 from accordion.model.delegation import DelegationNode
+from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.plan import PlanStep, View
-from accordion.model.values import dataclass
 
 DigestFunction = Callable[[str, int], str]
 """Digests a text in at most so many characters; returns an empty text if there is nothing worth saying."""
@@ -37,8 +36,7 @@ class StrategyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """Base class of strategies' options; an unknown key is an error."""
 
 
-@dataclass(frozen=True, slots=True)
-class StrategyView(View):
+class StrategyView(View, StructWithHiddenFields, frozen=True):
     """A history as the earlier strategies left it. Slots and parts keep their indexes: a removed slot is marked in
     `removed`, a removed part is an empty text.
 
@@ -48,6 +46,8 @@ class StrategyView(View):
     `max_body_size` (bytes of the request) are the provider's limits; 0 means none.
     """
 
+    hidden_fields = frozenset({"tenant_key"})
+
     removed: tuple[bool, ...] = ()
     reachable: tuple[bool, ...] = ()
     limit: int = 0
@@ -55,9 +55,9 @@ class StrategyView(View):
     open_turn: int = 0
     opening_request: int = -1
     thinking: ThinkingMode = "none"
-    calls: Mapping[PartPosition, PartPosition] = field(default_factory=dict)
+    calls: Mapping[PartPosition, PartPosition] = msgspec.field(default_factory=dict)
     open_calls: frozenset[PartPosition] = frozenset()
-    tenant_key: bytes = field(default=b"", repr=False)
+    tenant_key: bytes = b""
     make_digest: DigestFunction = no_digest
     count_message: Callable[[Message], int] = lambda _message: 0
     """Counts a message without correction; `scale` is the correction."""
@@ -75,7 +75,7 @@ class StrategyView(View):
     """Whether our tool is offered from this compaction on. Then the prefix changes for everything bound to it."""
     insertion_tokens: tuple[int, ...] = ()
     """Tokens of read-backs and recalls in each slot's count; dropped if this slot or a later one is changed."""
-    delegations_by_call: Mapping[str, DelegationNode] = field(default_factory=dict)
+    delegations_by_call: Mapping[str, DelegationNode] = msgspec.field(default_factory=dict)
     """The delegations that calls started, by call id."""
     orphan_reasoning: tuple[tuple[int, int], ...] = ()
     """Slots of reasoning that led only to calls of our tool, each with the slot that these calls belong to."""
@@ -125,8 +125,7 @@ class StrategyView(View):
         return call if isinstance(call, ToolCall) else None
 
 
-@dataclass(frozen=True, slots=True)
-class DeferredReplace:
+class DeferredReplace(msgspec.Struct, frozen=True):
     """A Replace whose text is written only if the part is still in the finished plan. `tokens` estimates the text's
     count, rather too high."""
 

@@ -7,10 +7,10 @@ needs `tools`; `tool_choice` is valid only with `tools`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from accordion.model.conversation import Message
 from accordion.model.insertions import ToolRoundInsertion
-from accordion.model.values import dataclass
 from accordion.protocols.anthropic_messages import writing
 from accordion.protocols.anthropic_messages.tool_document import MessagesToolDocument
 from accordion.protocols.anthropic_messages.tool_stream import MessagesToolStream

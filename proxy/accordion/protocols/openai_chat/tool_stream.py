@@ -19,7 +19,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from accordion.model.values import replace
+from msgspec.structs import replace
+
 from accordion.protocols.json_values import as_list, as_mapping, as_string
 from accordion.protocols.openai_chat.chunks import DONE, ChunkRun, read_event, write_event
 from accordion.protocols.openai_chat.rounds import (

@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+import msgspec
+
 from accordion.model.boundaries import has_item_reference
 from accordion.model.conversation import Message, Reasoning, Text
 from accordion.model.insertions import ToolRound, ToolRoundInsertion
-from accordion.model.values import dataclass
 from accordion.protocols.artifact_placeholders import find_placeholders
 from accordion.protocols.json_spans import fields_of, object_of, remove_fields
 from accordion.protocols.json_values import as_string
@@ -28,8 +29,7 @@ RenderRound = Callable[[Sequence[bytes]], Sequence[bytes]]
 _ID_FIELDS = ("id", "call_id", "encrypted_content")
 
 
-@dataclass(frozen=True, slots=True)
-class _ProviderItem:
+class _ProviderItem(msgspec.Struct, frozen=True):
     """An item of the round `number`. An own call that was answered is `hidden`."""
 
     number: int

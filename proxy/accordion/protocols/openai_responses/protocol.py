@@ -19,10 +19,11 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from accordion.model.conversation import Message, Part, ProviderState, Text
 from accordion.model.errors import AccordionError, ContextOverflow
 from accordion.model.records import ObservedCall, ObservedResponse
-from accordion.model.values import replace
 from accordion.protocols.base import ReadMessage, ResponseObserver, WireProtocol
 from accordion.protocols.json_values import (
     as_mapping,

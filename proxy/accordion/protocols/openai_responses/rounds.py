@@ -10,7 +10,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from accordion.model.values import dataclass
+import msgspec
+
 from accordion.protocols.json_spans import NULL, fields_of, is_object, list_of, object_of
 from accordion.protocols.json_values import as_mapping, as_string
 from accordion.protocols.openai_responses.items import CALLS, read_call, read_item
@@ -30,8 +31,7 @@ from accordion.protocols.tool_loop_shared import (
 _FIRST = ("id", "created_at", "tool_choice")
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseObject:
+class ResponseObject(msgspec.Struct, frozen=True):
     """A response object: its fields as JSON, and the visible items of its output; None where it has no output."""
 
     fields: Mapping[str, bytes]

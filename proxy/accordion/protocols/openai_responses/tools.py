@@ -11,11 +11,11 @@ are not persisted when `store` is set to false").
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from accordion.model.boundaries import has_item_reference
 from accordion.model.conversation import Message, Opaque, Reasoning
 from accordion.model.insertions import ToolRoundInsertion
-from accordion.model.values import dataclass
 from accordion.protocols.json_spans import NULL, fields_of, is_list, list_of, object_of, remove_fields
 from accordion.protocols.json_values import as_list, as_mapping, decode_field, encode
 from accordion.protocols.openai_responses.client_copies import insert_rounds, remove_own_calls

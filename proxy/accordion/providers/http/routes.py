@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import unquote
 
+from msgspec.structs import replace
+
 from accordion.model.errors import BadRequest, NotFound
+from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.ports import Route
-from accordion.model.values import replace
 from accordion.providers.http.provider_names import AMBIENT, OPENAI_COMPATIBLE, PROVIDERS
 
 Family = Literal["openai", "anthropic", "litellm"]
@@ -32,16 +33,17 @@ _MOST_CACHED_NAMES = 1_000
 _NATIVE: Mapping[str, Family] = {"chat": "openai", "responses": "openai", "messages": "anthropic"}
 
 
-@dataclass(frozen=True, slots=True)
-class ModelEntry:
+class ModelEntry(StructWithHiddenFields, frozen=True):
     """One entry of `model_list`, in plain values. Fields that may hold a secret are left out of its repr."""
+
+    hidden_fields = frozenset({"api_base", "api_key", "extra_headers", "options"})
 
     name: str
     model: str
-    api_base: str = field(default="", repr=False)
-    api_key: str = field(default="", repr=False)
-    extra_headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    options: tuple[tuple[str, object], ...] = field(default=(), repr=False)
+    api_base: str = ""
+    api_key: str = ""
+    extra_headers: tuple[tuple[str, str], ...] = ()
+    options: tuple[tuple[str, object], ...] = ()
     """The other `litellm_params`; only LiteLLM uses them."""
 
 

@@ -12,16 +12,16 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from dataclasses import field
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from accordion.model.errors import AccordionError
+from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.memories import Embedder, Embedding, SearchCandidate, embedding_text
 from accordion.model.ports import Headers, Upstream, UpstreamRequest
-from accordion.model.values import dataclass, replace
 from accordion.providers.models.static_embedder import pack_vector
 
 T = TypeVar("T")
@@ -36,16 +36,17 @@ _MAX_RESPONSE_BYTES: Final = 32 << 20
 _HEADERS: Final = ((b"content-type", b"application/json"), (b"accept-encoding", b"identity"))
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddingEndpoint:
+class EmbeddingEndpoint(StructWithHiddenFields, frozen=True):
     """A model's endpoint. `base` is the URL before `/embeddings` or `/rerank`; `timeout` is in seconds.
 
     The first `longest` characters of each text are sent. `dimensions` is sent unless it is 0.
     """
 
+    hidden_fields = frozenset({"headers"})
+
     model: str
     base: str
-    headers: Headers = field(default=(), repr=False)
+    headers: Headers = ()
     timeout: float = 5.0
     longest: int = 2_000
     dimensions: int = 0
@@ -56,8 +57,7 @@ class EmbeddingEndpoint:
         return hashlib.sha256(f"embedding {self.model}".encode()).digest()[:4]
 
 
-@dataclass(frozen=True, slots=True)
-class EmbeddingEndpoints:
+class EmbeddingEndpoints(msgspec.Struct, frozen=True):
     """The endpoints for vectors and for relevance; None: the static embedding."""
 
     embeddings: EmbeddingEndpoint | None = None

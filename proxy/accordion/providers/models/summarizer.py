@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import msgspec
+from msgspec.structs import replace
 
 from accordion.model.budget import Window
 from accordion.model.errors import AccordionError, SummaryFailed
@@ -29,7 +30,6 @@ from accordion.model.ports import (
 )
 from accordion.model.records import ObservedResponse, Usage
 from accordion.model.summarizer import SummaryCaller, SummaryRequest, SummaryResponse
-from accordion.model.values import replace
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.content_encoding import Decoder
 from accordion.summaries.author import SummaryRejected

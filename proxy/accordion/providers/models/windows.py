@@ -21,10 +21,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 
+from msgspec.structs import replace
+
 from accordion.accounting.learned_limits import LearnedLimits, LimitOwner
 from accordion.model.budget import Window
 from accordion.model.errors import ConfigError
-from accordion.model.values import replace
 from accordion.providers.models.model_table import LONGEST_ID, ModelTable, candidate_names
 
 DEFAULT_WINDOW = 120_000
