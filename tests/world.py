@@ -6,6 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
+
 from accordion.accounting.calibration import Calibrations
 from accordion.accounting.ledger import Ledger
 from accordion.accounting.token_meter import TokenMeter
@@ -19,7 +21,6 @@ from accordion.model.budget import Thresholds
 from accordion.model.http import Inbound, Outbound
 from accordion.model.records import Exchange
 from accordion.model.summarizer import Summarizer
-from accordion.model.values import replace
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.compose import RequestComposer

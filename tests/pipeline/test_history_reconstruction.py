@@ -198,7 +198,7 @@ async def test_who_is_not_folded_is_not_kept(config: str) -> None:
 async def test_what_is_translated_is_kept_nowhere() -> None:
     chain = Chain(router=FakeRouter(only=Route("other", "litellm", "")))
     translator = Translator()
-    object.__setattr__(chain.world.forward.sender, "translator", translator)
+    chain.world.replace_in("sender", translator=translator)
     for number in range(3):
         previous = {"previous_response_id": f"resp_{number - 1}"} if number else {}
         await chain.world.ask(RESPONSES, {**FIXED, "input": chain.first, **previous})
@@ -400,7 +400,7 @@ async def test_the_whole_history_is_sent_where_it_is_on_record_and_what_it_stand
     await chain.turns(3)
     provider = Missing()
     provider.kept = chain.last
-    object.__setattr__(chain.world.forward.sender, "upstream", provider)
+    chain.world.replace_in("sender", upstream=provider)
     chain.world.forward.identifier.sessions.prefix_index.nodes.clear()
     for key in [key for key in chain.world.store._values if key.name.startswith("point/")]:
         await chain.world.store.delete([key])

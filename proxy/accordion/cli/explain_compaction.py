@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import Any, Literal
@@ -23,7 +23,6 @@ from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation, Message, Part, Text, ToolResult
 from accordion.model.plan import WRITTEN_BY_COMPACTION
-from accordion.model.values import replace
 from accordion.pipeline.request import MeasuredRequest, PreparedRequest
 from accordion.protocols.json_spans import FIELDS
 from accordion.sessions.tenants import Caller

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import replace
 
 from accordion.accounting.token_meter import TokenMeter
 from accordion.archive.archive import Archive
@@ -20,7 +21,6 @@ from accordion.config import Settings
 from accordion.config.value_types import Secret, StoreUrl
 from accordion.model.budget import Window
 from accordion.model.http import Inbound
-from accordion.model.values import replace
 from accordion.pipeline.forward import RequestPipeline
 from accordion.pipeline.memory_recall import MemoryRecall
 from accordion.pipeline.request import PassthroughRequest, PreparedRequest

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import msgspec
+
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation
 from accordion.model.records import RecallUsage
-from accordion.model.values import dataclass
 from accordion.protocols.base import WireProtocol
 
 
-@dataclass(frozen=True, slots=True)
-class RecallRequest:
+class RecallRequest(msgspec.Struct, frozen=True):
     """A request that content may be recalled into.
 
     `scope` separates conversations within the tenant. `history` is the compacted history, `history_with_insertions` the

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import structs
 
 from accordion.accounting.calibration import Calibrations, is_credible
@@ -9,15 +10,13 @@ from accordion.accounting.overflow import WindowOverflow, read_overflow
 from accordion.model.conversation import Conversation
 from accordion.model.ports import WindowTable
 from accordion.model.records import ObservedResponse, Session
-from accordion.model.values import dataclass
 from accordion.pipeline.request import MeasuredRequest, PreparedRequest
 from accordion.pipeline.visibility import Visibility
 from accordion.sessions.prefix_nodes import PrefixNode
 from accordion.sessions.sessions import Sessions
 
 
-@dataclass(frozen=True, slots=True)
-class Calibrator:
+class Calibrator(msgspec.Struct, frozen=True):
     """Learns from responses: how our counts relate to the provider's, limits that errors name, and calls."""
 
     sessions: Sessions

@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
+import msgspec
 from msgspec import structs
+from msgspec.structs import replace
 
 from accordion.accounting.overflow import WindowOverflow
 from accordion.archive.named_items import NamedItems
@@ -26,7 +28,6 @@ from accordion.model.compaction import Cause, without_compaction
 from accordion.model.ports import WindowTable
 from accordion.model.records import CompactionOutcome, RecallUsage
 from accordion.model.summarizer import SummaryCaller
-from accordion.model.values import dataclass, replace
 from accordion.pipeline.compose import RequestComposer
 from accordion.pipeline.request import MeasuredRequest, PreparedRequest, advance
 from accordion.pipeline.visibility import Visibility
@@ -39,8 +40,7 @@ SummaryCallers = Callable[[MeasuredRequest], SummaryCaller | None]
 """Returns the caller in whose name a summary of the request is made; None if no model may write it."""
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionStep:
+class CompactionStep(msgspec.Struct, frozen=True):
     """Compacts requests and inserts recalled content, following the decision."""
 
     composer: RequestComposer

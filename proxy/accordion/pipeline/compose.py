@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+import msgspec
 from msgspec import structs
+from msgspec.structs import replace
 
 from accordion.accounting.calibration import UNKNOWN, Calibrations, correction_from_report, estimate_tokens, is_credible
 from accordion.accounting.token_meter import TokenMeter
@@ -18,7 +20,6 @@ from accordion.model.budget import Utilization
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation
 from accordion.model.ports import Tasks
-from accordion.model.values import dataclass, replace
 from accordion.pipeline.request import (
     MeasuredRequest,
     find_compaction_id,
@@ -29,8 +30,7 @@ from accordion.pipeline.request import (
 Measured = TypeVar("Measured", bound=MeasuredRequest)
 
 
-@dataclass(frozen=True, slots=True)
-class RequestComposer:
+class RequestComposer(msgspec.Struct, frozen=True):
     """Composes and counts the forwarded lists of requests."""
 
     insertion_composer: InsertionComposer

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import msgspec
+
 from accordion.archive.named_items import NamedItems
 from accordion.archive.transcripts import TranscriptStore
 from accordion.model.records import ObservedResponse
-from accordion.model.values import dataclass
 from accordion.pipeline.memory_capture import MemoryCapture
 from accordion.pipeline.request import PreparedRequest
 from accordion.pipeline.shared_artifacts import SharedArtifacts
@@ -24,8 +25,7 @@ class ExchangeFeature(Protocol):
         """Acts on an exchange of a session that was not erased. Returns at once; slow work runs in the background."""
 
 
-@dataclass(frozen=True, slots=True)
-class HiddenResultArchiving:
+class HiddenResultArchiving(msgspec.Struct, frozen=True):
     """Archives results that were hidden from an agent, for the agents that may read them."""
 
     shared_artifacts: SharedArtifacts
@@ -44,8 +44,7 @@ class HiddenResultArchiving:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class TranscriptRecording:
+class TranscriptRecording(msgspec.Struct, frozen=True):
     """Records the messages of requests in the transcript of their session."""
 
     transcripts: TranscriptStore
@@ -61,8 +60,7 @@ class TranscriptRecording:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryCapturing:
+class MemoryCapturing(msgspec.Struct, frozen=True):
     """Creates memories from the messages that a compaction removed."""
 
     memory_capture: MemoryCapture
@@ -76,8 +74,7 @@ class MemoryCapturing:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class NamedItemRecording:
+class NamedItemRecording(msgspec.Struct, frozen=True):
     """Records response items that clients may later reference by the provider's ids only."""
 
     named_items: NamedItems

@@ -17,8 +17,7 @@ forwarded.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 from msgspec import structs
 
 from accordion.model.errors import AccordionError
@@ -40,8 +39,7 @@ from accordion.pipeline.tool_loop import ToolLoop
 from accordion.sessions.tenants import Caller, Tenants
 
 
-@dataclass(frozen=True, slots=True)
-class RequestPipeline:
+class RequestPipeline(msgspec.Struct, frozen=True):
     """Runs the steps of a request in order. Keeps no state between requests."""
 
     clock: Clock

@@ -11,15 +11,15 @@ provider refuses the reconstructed form.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 
+import msgspec
 from msgspec import structs
+from msgspec.structs import replace
 
 from accordion.archive.response_links import ResponseLinks
 from accordion.model.budget import Decision
 from accordion.model.errors import StoreUnavailable
 from accordion.model.http import Inbound
-from accordion.model.values import replace
 from accordion.pipeline.identify import Identifier
 from accordion.pipeline.measure import Measurer
 from accordion.pipeline.receive import Receiver
@@ -32,8 +32,7 @@ _PASSES_UNCHANGED = "so it passes unchanged"
 _PROVIDER_KEEPS_HISTORY = f"the provider keeps the history, {_PASSES_UNCHANGED}"
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryReconstruction:
+class HistoryReconstruction(msgspec.Struct, frozen=True):
     """Reconstructs requests that continue a response by its id."""
 
     response_links: ResponseLinks

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 
-from accordion.model.values import dataclass
+import msgspec
+
 from accordion.pipeline.request import IdentifiedRequest, PassthroughRequest, ReceivedRequest, advance, pass_through
 from accordion.pipeline.session_import import MemoryMentions
 from accordion.pipeline.visibility import Visibility, VisibleRequest, metadata_with_scope
@@ -18,8 +19,7 @@ from accordion.sessions.sessions import SessionMatch, Sessions
 _log = logging.getLogger("accordion")
 
 
-@dataclass(frozen=True, slots=True)
-class Identifier:
+class Identifier(msgspec.Struct, frozen=True):
     """Finds agents and sessions."""
 
     visibility: Visibility

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+import msgspec
 from msgspec import structs
 
 from accordion.compaction.policy import PolicyOptions, decide
@@ -17,7 +18,6 @@ from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.model.budget import Decision, Utilization
 from accordion.model.compaction import without_compaction
 from accordion.model.ports import WindowTable
-from accordion.model.values import dataclass
 from accordion.pipeline.compose import RequestComposer
 from accordion.pipeline.request import (
     CompactionRules,
@@ -41,8 +41,7 @@ _UNMEASURED = Utilization(0)
 _UNDECIDED = Decision("pass", "not measured yet")
 
 
-@dataclass(frozen=True, slots=True)
-class Measurer:
+class Measurer(msgspec.Struct, frozen=True):
     """Measures requests, and decides what is done with them."""
 
     composer: RequestComposer

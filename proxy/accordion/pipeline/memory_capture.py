@@ -8,7 +8,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import field
+
+import msgspec
 
 from accordion.memory.compact import SEARCH_REQUIRED, CompactionCaller, ConversationCompactor
 from accordion.memory.compaction_response import CompletedRange
@@ -16,7 +17,6 @@ from accordion.memory.entries import ConcurrentWrite
 from accordion.memory.message_ranges import RecordedTranscripts
 from accordion.model.errors import AccordionError, BadRequest, StoreUnavailable
 from accordion.model.ports import Tasks
-from accordion.model.values import dataclass
 
 _log = logging.getLogger("accordion")
 
@@ -29,8 +29,7 @@ _MAX_WAITING = 8
 """Maximum number of waiting compactions of a session. Neighbours of one project count as one."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryCapture:
+class MemoryCapture(msgspec.Struct, frozen=True):
     """Creates memories from compacted messages.
 
     `open_memory_compactions` runs at the first use and may raise AccordionError. `project` is the project of memories
@@ -42,7 +41,7 @@ class MemoryCapture:
     tasks: Tasks
     sleep: Callable[[float], Awaitable[object]]
     project: str = ""
-    _pending_ranges: dict[tuple[bytes, str], deque[tuple[int, str | None]]] = field(default_factory=dict)
+    _pending_ranges: dict[tuple[bytes, str], deque[tuple[int, str | None]]] = msgspec.field(default_factory=dict)
     """Ranges that wait, in order and with their project, by tenant's key and session."""
 
     def enqueue(self, tenant_key: bytes, session: str, covered_count: int, project: str | None = None) -> None:

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import field
+
+import msgspec
 
 from accordion.insertions.recall_source import RecallRequest
 from accordion.insertions.store import InsertionStore
@@ -24,7 +25,6 @@ from accordion.model.insertions import RecallInsertion
 from accordion.model.memories import Memory, MemoryFilter, MemoryStore
 from accordion.model.ports import Clock, Tasks, Waiter
 from accordion.model.records import RecallUsage
-from accordion.model.values import dataclass
 
 _log = logging.getLogger("accordion")
 
@@ -36,8 +36,7 @@ _PAUSE_SECONDS = 10.0
 """Seconds without searches after a search that failed or took too long."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryRecallLimits:
+class MemoryRecallLimits(msgspec.Struct, frozen=True):
     """Limits of recall: tokens and memories for one turn, minimum relevance (0 to 1), and seconds that a request waits.
 
     `project` is the project that is searched if a request names none; `all_projects`: all are searched.
@@ -58,8 +57,7 @@ class SearchPause:
         self.until = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryRecall:
+class MemoryRecall(msgspec.Struct, frozen=True):
     """Searches for memories and records the insertions.
 
     `open_search` and `open_memories` run at the first use and may raise AccordionError. `count_tokens` counts a text
@@ -74,7 +72,7 @@ class MemoryRecall:
     clock: Clock
     count_tokens: Callable[[str, str], int]
     recall_limits: MemoryRecallLimits = MemoryRecallLimits()
-    search_pause: SearchPause = field(default_factory=SearchPause)
+    search_pause: SearchPause = msgspec.field(default_factory=SearchPause)
 
     async def recall(self, request: RecallRequest) -> RecallUsage | None:
         """Inserts memories after the newest message; returns their usage.

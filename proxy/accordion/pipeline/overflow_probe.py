@@ -13,9 +13,10 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Any
 
+import msgspec
+
 from accordion.accounting.overflow import NEVER, WindowOverflow, read_overflow
 from accordion.model.ports import UpstreamResponse
-from accordion.model.values import dataclass
 from accordion.pipeline.relay import content_length, content_type_and_encoding
 from accordion.protocols.base import ResponseObserver, WireProtocol
 from accordion.protocols.content_encoding import Decoder, decode_body
@@ -46,8 +47,7 @@ _OUTPUT_FIELDS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ProbedResponse:
+class ProbedResponse(msgspec.Struct, frozen=True):
     """A response that still yields its whole body, and the overflow that it reports."""
 
     response: UpstreamResponse

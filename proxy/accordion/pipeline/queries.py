@@ -6,7 +6,6 @@ The API and the CLI use these queries, over the ledger records of every worker. 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Set
-from dataclasses import dataclass
 from heapq import nsmallest
 from itertools import groupby
 from typing import NamedTuple
@@ -56,8 +55,7 @@ class SessionPosition(NamedTuple):
     session: str
 
 
-@dataclass(frozen=True, slots=True)
-class ModelView:
+class ModelView(msgspec.Struct, frozen=True):
     """One tenant's use of one model, with the model's limits."""
 
     row: ModelTotals
@@ -66,8 +64,7 @@ class ModelView:
     window_source: str
 
 
-@dataclass(frozen=True, slots=True)
-class SessionView:
+class SessionView(msgspec.Struct, frozen=True):
     """One session with its last exchanges, oldest first."""
 
     session: Session
@@ -75,8 +72,7 @@ class SessionView:
     exchanges: tuple[Exchange, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AgentView:
+class AgentView(msgspec.Struct, frozen=True):
     """One agent of a tree: its delegation, and its session if that is on record. `depth` counts from 0."""
 
     node: DelegationNode
@@ -84,8 +80,7 @@ class AgentView:
     session: Session | None
 
 
-@dataclass(frozen=True, slots=True)
-class Queries:
+class Queries(msgspec.Struct, frozen=True):
     """Reads the store, this worker's latest writes included. Every method may raise StoreUnavailable."""
 
     store: KeyValueStore

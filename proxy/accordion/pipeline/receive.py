@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import field
+
+import msgspec
 
 from accordion.compaction.request_controls import read_controls
 from accordion.model.conversation import Conversation
 from accordion.model.errors import TooManyMessages, Unreadable
 from accordion.model.http import Inbound
 from accordion.model.ports import Router, Tasks
-from accordion.model.values import dataclass
 from accordion.pipeline.request import PassthroughRequest, ReceivedRequest, is_anthropic
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.body_reader import BodyReader
@@ -36,8 +36,7 @@ _TENANTS_LOGGED = 1_000
 _MIN_READ_ALONE = 4 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Receiver:
+class Receiver(msgspec.Struct, frozen=True):
     """Reads requests. Keeps no state between requests but what was logged."""
 
     protocols: Mapping[str, WireProtocol]
@@ -53,7 +52,7 @@ class Receiver:
     router: Router
     tasks: Tasks
     max_body: int = 64 * 2**20
-    unread_logged: set[str] = field(default_factory=set)
+    unread_logged: set[str] = msgspec.field(default_factory=set)
     """Tenants and reasons for which an unread request was already logged."""
 
     async def receive(

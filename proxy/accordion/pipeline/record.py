@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+import msgspec
+from msgspec.structs import replace
 
 from accordion.accounting.ledger import Ledger
 from accordion.archive.erasure_notices import ErasureNotices
@@ -17,7 +19,6 @@ from accordion.model.cache import LONGEST_NAME
 from accordion.model.http import Inbound
 from accordion.model.ports import Clock, Tasks
 from accordion.model.records import Exchange, ObservedResponse
-from accordion.model.values import replace
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.features import ExchangeFeature
 from accordion.pipeline.relay import ExchangeProgress
@@ -41,8 +42,7 @@ class RequestProgress(ExchangeProgress, kw_only=True):
     """Whether the state that a later request needs of the response was stored."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExchangeRecorder:
+class ExchangeRecorder(msgspec.Struct, frozen=True):
     """Records exchanges."""
 
     ledger: Ledger

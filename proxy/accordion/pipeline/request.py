@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from accordion.compaction.plan_state import count_images
 from accordion.compaction.policy import Mode, PreviousCompaction
@@ -27,7 +28,6 @@ from accordion.model.conversation import Conversation
 from accordion.model.http import Inbound
 from accordion.model.ports import Route
 from accordion.model.records import CompactionOutcome, RecallUsage
-from accordion.model.values import dataclass, replace
 from accordion.pipeline.visibility import VisibleRequest
 from accordion.protocols.base import WireProtocol
 from accordion.sessions.client_metadata import ClientMetadata
@@ -39,8 +39,7 @@ from accordion.sessions.tenants import Caller
 _NEAR_RATIO = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class CompactionRules:
+class CompactionRules(msgspec.Struct, frozen=True):
     """The compaction settings for one model and one kind of agent."""
 
     thresholds: Thresholds = Thresholds()

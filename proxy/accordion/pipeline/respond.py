@@ -7,14 +7,15 @@ response ends, and the exchange is recorded behind it (record.py).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
+from msgspec.structs import replace
 
 from accordion.model.errors import AccordionError
 from accordion.model.http import Inbound, Outbound, stop_error
 from accordion.model.ports import Clock, Headers, UpstreamResponse
 from accordion.model.records import ObservedResponse
-from accordion.model.values import replace
 from accordion.pipeline.record import ExchangeRecorder, RequestProgress
 from accordion.pipeline.relay import relay
 from accordion.pipeline.request import PreparedRequest
@@ -23,8 +24,7 @@ from accordion.pipeline.response_history import ResponseHistory
 from accordion.protocols.base import WireProtocol
 
 
-@dataclass(frozen=True, slots=True)
-class Responder:
+class Responder(msgspec.Struct, frozen=True):
     """Builds the responses to clients."""
 
     recorder: ExchangeRecorder

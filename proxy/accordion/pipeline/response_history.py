@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from accordion.archive.archive import Archive
 from accordion.archive.erasure_notices import ErasureNotices
@@ -32,8 +33,7 @@ from accordion.sessions.sessions import Sessions
 _log = logging.getLogger("accordion")
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseHistory:
+class ResponseHistory(msgspec.Struct, frozen=True):
     """Stores responses. While the store is unavailable they are queued and written later."""
 
     sessions: Sessions

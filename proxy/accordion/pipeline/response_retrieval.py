@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from urllib.parse import quote, unquote
 
+import msgspec
 from msgspec import structs
 
 from accordion.insertions.store import InsertionStore
@@ -19,7 +19,6 @@ from accordion.model.errors import AccordionError
 from accordion.model.http import CompleteResponse
 from accordion.model.insertions import ToolRoundInsertion
 from accordion.model.ports import UpstreamResponse
-from accordion.model.values import replace
 from accordion.pipeline.relay import content_type_and_encoding
 from accordion.pipeline.request import PassthroughRequest
 from accordion.pipeline.response_rewriting import RewrittenResponse, read_body, strip_body_headers
@@ -35,8 +34,7 @@ _RESPONSES_PATH = "/v1/responses/"
 SendRequest = Callable[[PassthroughRequest], Awaitable[UpstreamResponse]]
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseRetrieval:
+class ResponseRetrieval(msgspec.Struct, frozen=True):
     """Sends such requests with the provider's own ids, and returns the responses under the client's."""
 
     sessions: Sessions
@@ -92,7 +90,7 @@ class ResponseRetrieval:
 def _with_path(request: PassthroughRequest, path: str) -> PassthroughRequest:
     """Returns the request for another path. Its response must be readable."""
     headers = tuple(pair for pair in request.inbound.headers if pair[0] != b"accept-encoding")
-    inbound = replace(request.inbound, path=path, headers=(*headers, (b"accept-encoding", b"identity")))
+    inbound = structs.replace(request.inbound, path=path, headers=(*headers, (b"accept-encoding", b"identity")))
     return structs.replace(request, inbound=inbound)
 
 

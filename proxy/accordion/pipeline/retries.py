@@ -7,8 +7,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 from msgspec import structs
 
@@ -38,8 +36,7 @@ class Attempts(msgspec.Struct):
     """Whether the next response goes to the client in any case: after a compaction that an overflow required."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetryStep:
+class RetryStep(msgspec.Struct, frozen=True):
     """Builds the request that is sent in place of a refused one."""
 
     measurer: Measurer

@@ -10,13 +10,14 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
+import msgspec
 from msgspec import structs
+from msgspec.structs import replace
 
 from accordion.model.errors import BadRequest, ContextOverflow, ThreadNotFound, Unauthorized, Unreachable
 from accordion.model.http import CompleteResponse
 from accordion.model.ports import Clock, Headers, Route, Router, Translator, Upstream, UpstreamRequest, UpstreamResponse
 from accordion.model.summarizer import SummaryCaller
-from accordion.model.values import replace
 from accordion.pipeline.request import (
     IncomingRequest,
     MeasuredRequest,
@@ -104,8 +105,7 @@ def _place(route: Route) -> str:
     return route.base_url or (route.model or "").partition("/")[0]
 
 
-@dataclass(frozen=True, slots=True)
-class Sender:
+class Sender(msgspec.Struct, frozen=True):
     """Sends requests along their routes."""
 
     tenants: Tenants

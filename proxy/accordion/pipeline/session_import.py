@@ -11,6 +11,9 @@ import logging
 from collections.abc import Callable
 from operator import attrgetter
 
+import msgspec
+from msgspec.structs import replace
+
 from accordion.insertions.recall_source import RecallRequest
 from accordion.insertions.store import InsertionStore
 from accordion.memory.session_import import (
@@ -27,7 +30,6 @@ from accordion.model.insertions import RecallInsertion
 from accordion.model.memories import MemoryStore
 from accordion.model.ports import Clock
 from accordion.model.records import RecallUsage
-from accordion.model.values import dataclass, replace
 from accordion.sessions.client_metadata import ClientMetadata
 from accordion.sessions.sessions import SessionMatch
 
@@ -84,8 +86,7 @@ def _contains_memory_id(text: bytes) -> bool:
     return any(text.find(mark) >= 0 for mark in _ID_PREFIXES)
 
 
-@dataclass(frozen=True, slots=True)
-class SessionImport:
+class SessionImport(msgspec.Struct, frozen=True):
     """Finds requested memories and records the insertions.
 
     `open_memories` runs at the first use and may raise AccordionError. `count_tokens` counts a text for a model.

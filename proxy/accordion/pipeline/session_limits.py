@@ -20,7 +20,6 @@ from accordion.accounting.ledger import exchanges_key, sessions_collection
 from accordion.delegation.erasure import forget_delegations_of, forget_nodes
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, KeyValueStore
-from accordion.model.values import dataclass
 from accordion.sessions.tenants import TENANTS
 
 ROUND_SECONDS: Final = 300.0
@@ -47,8 +46,7 @@ class _SessionRow(msgspec.Struct):
     totals: _RequestCount = _RequestCount()
 
 
-@dataclass(frozen=True, slots=True)
-class _SessionSize:
+class _SessionSize(msgspec.Struct, frozen=True):
     """One session: its last use, its size in bytes, and the names of its rows."""
 
     id: str

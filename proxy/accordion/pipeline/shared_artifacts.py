@@ -11,9 +11,11 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
+
+from msgspec.structs import replace
 
 from accordion.archive.archive import Archive, CompactionWrite
 from accordion.archive.artifacts import ArchivedMessage, Artifact, result_text
@@ -28,8 +30,8 @@ from accordion.model.cache import ENTRY, BoundedCache, string_size
 from accordion.model.conversation import Conversation, Message, ToolCall, ToolResult
 from accordion.model.delegation import AgentPosition, DelegationNode
 from accordion.model.errors import StoreUnavailable
+from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.ports import Clock, Tasks
-from accordion.model.values import dataclass, replace
 from accordion.sessions.client_metadata import ClientMetadata
 from accordion.sessions.prefix_nodes import label_prefix
 from accordion.sessions.tenants import Caller
@@ -45,13 +47,14 @@ _RETRY_SECONDS = 2.0
 """Seconds until an id that could not be read is looked up again."""
 
 
-@dataclass(frozen=True, slots=True)
-class VisibleArtifacts:
+class VisibleArtifacts(StructWithHiddenFields, frozen=True):
     """The artifacts that one request may read. `texts` are the bytes of its list, and of the compaction's text."""
+
+    hidden_fields = frozenset({"texts"})
 
     shared_artifacts: SharedArtifacts
     viewer: BranchViewer
-    texts: Sequence[bytes] = field(repr=False)
+    texts: Sequence[bytes]
 
     def contains_id(self, name: str) -> bool:
         """Returns whether the texts contain an id."""
@@ -68,7 +71,7 @@ class VisibleArtifacts:
         return related and await kinship.can_see_results(self.viewer, calls)
 
 
-@dataclass(frozen=False, slots=True)
+@dataclass(slots=True)
 class SharedArtifacts:
     """Checks access to artifacts, and archives hidden results.
 

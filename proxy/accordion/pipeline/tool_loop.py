@@ -12,9 +12,10 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 
+import msgspec
 from msgspec import structs
+from msgspec.structs import replace
 
 from accordion.archive.tool_calls import ArtifactTool, ReadContext
 from accordion.compaction.rendering import RequestRenderer
@@ -27,7 +28,6 @@ from accordion.model.http import CompleteResponse
 from accordion.model.insertions import ToolRound, ToolRoundInsertion
 from accordion.model.ports import Clock, Headers, UpstreamResponse
 from accordion.model.records import ToolLoopUsage, Usage
-from accordion.model.values import replace
 from accordion.pipeline.relay import ExchangeProgress, content_type_and_encoding
 from accordion.pipeline.request import PreparedRequest
 from accordion.pipeline.response_rewriting import RewrittenResponse, read_body, strip_body_headers
@@ -48,8 +48,7 @@ _TOO_MANY_ROUNDS_ANSWER = "No more artifacts can be read within this response. G
 _TOO_LONG_STATUSES = (400, 413)
 
 
-@dataclass(frozen=True, slots=True)
-class ToolLoop:
+class ToolLoop(msgspec.Struct, frozen=True):
     """Runs the tool loop. `max_rounds` is the maximum number of further requests within one response."""
 
     tool_protocols: Mapping[str, ArtifactToolProtocol]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TypeVar
+
+import msgspec
 
 from accordion.model.errors import AccordionError, UpgradeRefused
 from accordion.model.http import Inbound, Outbound
@@ -19,8 +20,7 @@ from accordion.sessions.tenants import Tenants
 Answer = TypeVar("Answer")
 
 
-@dataclass(frozen=True, slots=True)
-class UpgradePipeline:
+class UpgradePipeline(msgspec.Struct, frozen=True):
     """Identifies the caller of an upgrade, finds its route, and passes it on."""
 
     clock: Clock

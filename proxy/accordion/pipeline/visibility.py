@@ -11,7 +11,9 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+
+import msgspec
+from msgspec.structs import replace
 
 from accordion.delegation.branch_access import BranchViewer
 from accordion.delegation.tracker import DelegationTracker
@@ -21,8 +23,8 @@ from accordion.model.boundaries import PartPosition as Spot
 from accordion.model.conversation import Conversation, ToolCall
 from accordion.model.delegation import AgentPosition, DelegationNode
 from accordion.model.errors import BadRequest
+from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.records import ObservedCall
-from accordion.model.values import dataclass, replace
 from accordion.pipeline.shared_artifacts import SharedArtifacts
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.json_writing import write_body
@@ -35,8 +37,7 @@ from accordion.sessions.tenants import Caller
 _log = logging.getLogger("accordion")
 
 
-@dataclass(frozen=True, slots=True)
-class VisibleRequest:
+class VisibleRequest(StructWithHiddenFields, frozen=True):
     """A request with its agent's position and the part of it that the agent may see.
 
     `client_conversation` is the list that the client sent, `conversation` the visible part of it, and `body` a body
@@ -47,18 +48,19 @@ class VisibleRequest:
     they were shown earlier.
     """
 
+    hidden_fields = frozenset({"body"})
+
     position: AgentPosition
     client_conversation: Conversation
     conversation: Conversation
-    body: bytes = field(repr=False)
+    body: bytes
     is_changed: bool = False
     hidden_results: tuple[FilteredResult, ...] = ()
-    owners: Mapping[Spot, str] = field(default_factory=dict)
+    owners: Mapping[Spot, str] = msgspec.field(default_factory=dict)
     has_late_decisions: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Visibility:
+class Visibility(msgspec.Struct, frozen=True):
     """Resolves the positions of agents and the visible parts of their requests."""
 
     delegation_tracker: DelegationTracker
