@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pkgutil
 from importlib import import_module
 
@@ -69,3 +70,7 @@ def test_hidden_fields_exist() -> None:
     for struct in structs():
         if issubclass(struct, StructWithHiddenFields):
             assert struct.hidden_fields <= set(struct.__struct_fields__), struct
+
+
+def test_values_are_no_dataclasses() -> None:
+    assert not [struct for struct in structs() if dataclasses.is_dataclass(struct)]
