@@ -12,23 +12,24 @@ import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
 from multiprocessing import parent_process
 from pathlib import Path
-from socket import socket
 
-import uvicorn
-from prometheus_client.multiprocess import mark_process_dead
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.supervisors import multiprocess
 
 from accordion.composition import Application
 from accordion.config import Settings, SettingsFile, find_hints
 from accordion.config.extras import is_installed
-from accordion.http.uvicorn_connection import ClientConnection, ClientTimeouts
 from accordion.model.errors import ConfigError
 from accordion.server import logging_setup
+from accordion.server.uvicorn_compat import (
+    ClientTimeouts,
+    Server,
+    Supervisor,
+    block_reload_signal,
+    server_config,
+)
 from accordion.stores.open import open_store
 from accordion.stores.spool import SPOOL
 from accordion.stores.sqlite_file import refuse_foreign
@@ -123,14 +124,8 @@ def _listen_for_reload() -> asyncio.Event:
     # Windows has no SIGHUP; there only a change of the file counts.
     if hasattr(signal, "SIGHUP"):
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reload_requested.set)
-        _block_reload_signal(False)
+        block_reload_signal(False)
     return reload_requested
-
-
-def _block_reload_signal(block: bool) -> None:
-    """Blocks or unblocks SIGHUP. A blocked signal waits; processes that are spawned meanwhile inherit the block."""
-    if hasattr(signal, "SIGHUP"):
-        signal.pthread_sigmask(signal.SIG_BLOCK if block else signal.SIG_UNBLOCK, {signal.SIGHUP})
 
 
 async def _reload_on_request(file: SettingsFile, application: Application, reload_requested: asyncio.Event) -> None:
@@ -159,70 +154,6 @@ async def _reload_on_request(file: SettingsFile, application: Application, reloa
             _log.warning("%s changes only at the next start", key)
 
 
-class _Server(uvicorn.Server):
-    """Uvicorn's server, which also stops in order after a second signal.
-
-    Overrides `shutdown`: uvicorn would raise the signals again first, and SIGTERM would end the process before pending
-    writes are done.
-    """
-
-    async def shutdown(self, sockets: list[socket] | None = None) -> None:
-        await super().shutdown(sockets)
-        if self.force_exit and not self.lifespan.shutdown_event.is_set():
-            if running := tuple(self.server_state.tasks):
-                for task in running:
-                    task.cancel()
-                # Their last log lines and records are written, too.
-                await asyncio.wait(running, timeout=1.0)
-            await self.lifespan.shutdown()
-
-
-class _Worker(multiprocess.Process):
-    """Uvicorn's worker process with our server."""
-
-    @property
-    def server(self) -> uvicorn.Server:
-        if self._server is None:
-            self._server = _Server(self.config)
-        return self._server
-
-
-class _Workers(multiprocess.Multiprocess):
-    """Uvicorn's supervisor, which passes a SIGHUP on to the workers, so that they reload their settings.
-
-    Uvicorn's own would restart all workers. `file` is the one of the ApplicationFactory, so each new worker gets the
-    current settings.
-    """
-
-    def __init__(self, config: uvicorn.Config, sockets: list[socket], file: SettingsFile) -> None:
-        super().__init__(config, sockets)
-        self._file = file
-        # Uvicorn creates its workers by this name, and has no setting for their server.
-        multiprocess.Process = _Worker  # type: ignore[misc]
-
-    def init_processes(self) -> None:
-        # The command blocks SIGHUP, and so does each worker until it has a handler: without one it would end.
-        super().init_processes()
-        _block_reload_signal(False)
-
-    def keep_subprocess_alive(self) -> None:
-        # The workers log the result.
-        if self._file.has_changed():
-            self._file.reload()
-        before = {process.pid for process in self.processes}
-        _block_reload_signal(True)
-        super().keep_subprocess_alive()
-        _block_reload_signal(False)
-        for pid in before - {process.pid for process in self.processes}:
-            mark_process_dead(pid)  # type: ignore[no-untyped-call]  # the library has no hints here
-
-    def handle_hup(self) -> None:
-        self._file.reload()
-        for process in self.processes:
-            if process.pid is not None:
-                os.kill(process.pid, signal.SIGHUP)
-
-
 def serve(path: Path | None, overrides: Mapping[str, object], print_line: Callable[[str], object]) -> None:
     """Serves until a signal stops it, and prints how to use it. Raises ConfigError before anything starts."""
     file = SettingsFile(path, os.environ, overrides)
@@ -234,26 +165,13 @@ def serve(path: Path | None, overrides: Mapping[str, object], print_line: Callab
     if spool := settings.store.spool_path():
         refuse_foreign(Path(spool), SPOOL)
     _raise_file_limit()
-    patience = ClientTimeouts(server.idle_seconds, server.head_seconds, server.body_seconds)
-    config = uvicorn.Config(
+    config = server_config(
         ApplicationFactory(file, shared_slots() if server.workers > 1 else None),
-        factory=True,
-        host=server.host,
-        port=server.port,
-        workers=server.workers,
-        loop="uvloop",
-        http=partial(ClientConnection, patience=patience),  # type: ignore[arg-type]  # it is only called
-        ws="websockets-sansio",
-        ws_max_size=server.max_body_bytes,
-        ws_ping_interval=None,
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        date_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=server.shutdown_seconds,
-        timeout_keep_alive=75,
-        backlog=2048,
+        (server.host, server.port),
+        server.workers,
+        ClientTimeouts(server.idle_seconds, server.head_seconds, server.body_seconds),
+        max_message=server.max_body_bytes,
+        shutdown_seconds=server.shutdown_seconds,
     )
     try:
         sock = config.bind_socket()
@@ -265,11 +183,11 @@ def serve(path: Path | None, overrides: Mapping[str, object], print_line: Callab
         ) from None
     print_line(_format_greeting(settings, sock.getsockname()[1]))
     if server.workers == 1:
-        _Server(config).run(sockets=[sock])
+        Server(config).run(sockets=[sock])
         return
     with tempfile.TemporaryDirectory(prefix="accordion-metrics-") as folder:
         os.environ[_METRICS_DIRECTORY_VARIABLE] = folder
-        _Workers(config, [sock], file).run()
+        Supervisor(config, [sock], file).run()
 
 
 def _raise_file_limit() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from http import HTTPStatus
 from typing import cast
 
 from httptools import HttpParserCallbackError, HttpParserInvalidURLError
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from accordion.http.proxy_app import new_id
 from accordion.model.errors import BadRequest, RequestError
@@ -65,4 +65,5 @@ def error_response(error: RequestError, head: bytes) -> Outbound:
 def response_bytes(out: Outbound) -> bytes:
     """Encodes a response to write on a connection without a request; the connection closes after it."""
     lines = [b"%b: %b" % header for header in (*out.headers, (b"connection", b"close"))]
-    return b"".join([STATUS_LINE[out.status], b"\r\n".join(lines), b"\r\n\r\n", cast(bytes, out.body)])
+    first = f"HTTP/1.1 {out.status} {HTTPStatus(out.status).phrase}\r\n".encode()
+    return b"".join([first, b"\r\n".join(lines), b"\r\n\r\n", cast(bytes, out.body)])

@@ -28,7 +28,7 @@ from accordion.pipeline.upgrade import UpgradePipeline
 from accordion.protocols.model_name import model_in_target
 
 BARE_QUERY = "accordion.bare_query"
-"""The key in `scope["extensions"]` of a request whose target ends in `?` without a query (uvicorn_connection.py)."""
+"""The key in `scope["extensions"]` of a request whose target ends in `?` without a query (server/uvicorn_compat.py)."""
 
 LOST = "accordion.lost"
 """The key in `scope["state"]` of a future that is done once the client reset the connection or left within a request

@@ -24,11 +24,6 @@ _REDACTED = "***"
 # The attributes of every record, and those that uvicorn adds for its own formatter. All others come from `extra`.
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message"}
 
-_IGNORED_MESSAGES = (
-    "ASGI callable returned without completing response.",
-    "ASGI callable returned without completing handshake.",
-)
-
 _CREDENTIALS: tuple[tuple[re.Pattern[str], str], ...] = (
     # A header or field that holds one, as text, in JSON, or in the repr of a dict or of a list of pairs.
     (
@@ -73,11 +68,7 @@ def configure(level: str, format: Literal["text", "json"], stream: TextIO | None
         logger.handlers.clear()
         logger.propagate = name != "uvicorn.access"
     # Without a handler, uvicorn does not build its access lines.
-    server = logging.getLogger("uvicorn.error")
-    server.setLevel(logging.NOTSET)
-    for old_filter in [old for old in server.filters if isinstance(old, UvicornNoiseFilter)]:
-        server.removeFilter(old_filter)
-    server.addFilter(UvicornNoiseFilter())
+    logging.getLogger("uvicorn.error").setLevel(logging.NOTSET)
 
 
 def redact(text: str) -> str:
@@ -85,19 +76,6 @@ def redact(text: str) -> str:
     for pattern, replacement in _CREDENTIALS:
         text = pattern.sub(replacement, text)
     return text
-
-
-class UvicornNoiseFilter(logging.Filter):
-    """Drops three of uvicorn's lines.
-
-    They are about a response without an end, which is how the proxy ends a response that the upstream cut; about a
-    WebSocket that was not opened, which is how the proxy refuses one; and WebSockets' access line, with the query.
-    """
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Returns False for these lines."""
-        message = str(record.msg)
-        return message not in _IGNORED_MESSAGES and '"WebSocket %s"' not in message
 
 
 class TextFormatter(logging.Formatter):

@@ -1,24 +1,43 @@
-"""A client connection: uvicorn's httptools protocol with time limits, size limits and clients that uvicorn fails.
+"""Everything that depends on uvicorn's internals: its HTTP protocol, request cycle, flow control, server, supervisor.
 
-`ClientConnection` is the protocol class that `accordion serve` gives uvicorn. For each connection it puts a
-`CorkedTransport` around the transport (corked_transport.py), a `ClientFlow` in the place of uvicorn's flow control, and
-makes each request a `ResponseCycle` (uvicorn_cycle.py). It overrides uvicorn's methods and reads uvicorn's attributes;
-the comment at the head of each override names its reason.
+No other module imports uvicorn. `pyproject.toml` has an upper bound for its version, and
+`tests/server/test_uvicorn_contract.py` fails when a method that is overridden here changes in uvicorn. Each override
+names the client or the measurement that it is there for; the measurements are those of `python -m bench overrides`.
+
+- `ClientConnection` (a client that uvicorn fails, time limits, size limits) puts a `CorkedTransport` around the
+  transport, a `ClientFlow` in the place of uvicorn's flow control, and makes each request a `ResponseCycle`.
+- `Server`, `Worker` and `Supervisor` stop in order and reload the settings at a SIGHUP.
+- `LineFilter` drops log lines of uvicorn's that are no news here.
 """
 
 from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
+import os
 import select
+import signal
 import sys
 import termios
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from functools import partial
+from socket import socket
+from typing import Any, NamedTuple, Protocol
 
+import uvicorn
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
+from prometheus_client.multiprocess import mark_process_dead
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import (
+    HEADER_RE,
+    HEADER_VALUE_RE,
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+from uvicorn.supervisors import multiprocess
 
 from accordion.http.bad_request import (
     check_host,
@@ -27,12 +46,11 @@ from accordion.http.bad_request import (
     malformed_request,
     response_bytes,
 )
-from accordion.http.corked_transport import CorkedTransport
 from accordion.http.proxy_app import BARE_QUERY, LOST, respond_with
-from accordion.http.uvicorn_cycle import ResponseCycle
 from accordion.model.deadlines import Deadline
 from accordion.model.errors import HeadTooLarge, RequestError, RequestTimeout
 from accordion.pipeline.relay import content_length
+from accordion.server.corked_transport import CorkedTransport
 
 # Servers accept 8 to 64 KiB of a head. Four times as much fits tokens and tracing headers.
 _MAX_HEAD = 256 * 1024
@@ -42,6 +60,13 @@ _LINGER = 2.0
 _MIN_BODY = 4_096
 # Seconds between two checks of a client whose connection is not read.
 _CHECK_INTERVAL = 0.5
+# The bytes that uvicorn refuses in a header.
+_NOT_IN_NAMES, _NOT_IN_VALUES = (
+    bytes(code for code in range(256) if invalid.search(bytes((code,)))) for invalid in (HEADER_RE, HEADER_VALUE_RE)
+)
+_LINE_BREAKS = frozenset(b"\r\n\0")
+# RFC 9110 5.5: a recipient may replace invalid characters of a value with spaces.
+_SPACED = bytes(0x20 if code in _NOT_IN_VALUES else code for code in range(256))
 
 
 class ClientTimeouts(NamedTuple):
@@ -55,6 +80,97 @@ class ClientTimeouts(NamedTuple):
 _DEFAULT_TIMEOUTS = ClientTimeouts()
 
 
+class ResponseCycle(RequestResponseCycle):
+    """A request and its response, without an access log.
+
+    To an HTTP/1.0 client, which knows no chunks, a body without a length ends with the connection (RFC 9112 6.3);
+    `chunked_encoding` is None then. Uvicorn would send it chunks.
+    """
+
+    transport: CorkedTransport
+    came = 0
+    """Bytes of the request body that were read from the connection."""
+
+    async def send(self, message: Mapping[str, Any]) -> None:
+        """Sends a part of the response. Raises RuntimeError for an unexpected message or an invalid header.
+
+        Overrides uvicorn's for speed: it checks all headers in one pass and writes a head together with its body, which
+        counts in small requests. It also serves HTTP/1.0 clients (nginx as a reverse proxy with its defaults),
+        providers' statuses that HTTP does not define, and header values with control characters, all of which uvicorn
+        fails. A property test compares the bytes.
+        """
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        if not self.response_started and message["type"] == "http.response.start":
+            self.response_started = True
+            self.waiting_for_100_continue = False
+            self._begin(message["status"], [*self.default_headers, *message.get("headers", ())])
+        elif self.response_started and not self.response_complete and message["type"] == "http.response.body":
+            self._continue(message.get("body", b""), more=message.get("more_body", False))
+        else:
+            raise RuntimeError(f"Unexpected ASGI message '{message['type']}'.")
+
+    def _begin(self, status: int, headers: list[tuple[bytes, bytes]]) -> None:
+        # A status that HTTP does not define is passed on; the client interprets it (RFC 9110 15).
+        head = [STATUS_LINE.get(status) or b"HTTP/1.1 %d \r\n" % status]
+        for name, value in headers:
+            head += name.lower(), b": ", value, b"\r\n"
+        names, values = head[1::4], head[3::4]
+        # One check of the joined headers is faster than one for each.
+        name, value = b"".join(names), b"".join(values)
+        if name.translate(None, _NOT_IN_NAMES) != name:
+            raise RuntimeError("Invalid HTTP header.")
+        if value.translate(None, _NOT_IN_VALUES) != value:
+            # No provider's header can contain a line break, so this is a bug of this proxy.
+            if not _LINE_BREAKS.isdisjoint(value):
+                raise RuntimeError("Invalid HTTP header.")
+            self._begin(status, [(name, value.translate(_SPACED)) for name, value in headers])
+            return
+        if b"connection" in names and b"close" in values[names.index(b"connection")].lower():
+            self.keep_alive = False
+        elif not self.keep_alive:
+            head.append(b"connection: close\r\n")
+        if b"transfer-encoding" in names:
+            self.chunked_encoding = True
+        elif b"content-length" in names:
+            self.chunked_encoding = False
+            self.expected_content_length = int(values[names.index(b"content-length")])
+        elif self.scope["method"] == "HEAD" or status in (204, 304):
+            self.chunked_encoding = False
+        elif self.scope["http_version"] != "1.0":
+            self.chunked_encoding = True
+            head.append(b"transfer-encoding: chunked\r\n")
+        else:
+            self.transport.open_ended = True
+        head.append(b"\r\n")
+        self.transport.hold(b"".join(head))
+
+    def _continue(self, body: bytes, *, more: bool) -> None:
+        if self.scope["method"] == "HEAD":
+            self.expected_content_length = 0
+        elif self.chunked_encoding:
+            chunk = [b"%x\r\n" % len(body), body, b"\r\n"] if body else []
+            self.transport.write(b"".join(chunk if more else [*chunk, b"0\r\n\r\n"]))
+        else:
+            if self.chunked_encoding is False:
+                if len(body) > self.expected_content_length:
+                    raise RuntimeError("Response content longer than Content-Length")
+                self.expected_content_length -= len(body)
+            self.transport.write(body)
+        if more:
+            return
+        if self.expected_content_length:
+            raise RuntimeError("Response content shorter than Content-Length")
+        self.response_complete = True
+        self.message_event.set()
+        if not self.keep_alive:
+            self.transport.open_ended = False
+            self.transport.close()
+        self.on_response()
+
+
 class ClientConnection(HttpToolsProtocol):
     """Uvicorn's HTTP protocol with our transport, our request cycle and our flow control."""
 
@@ -62,8 +178,6 @@ class ClientConnection(HttpToolsProtocol):
     flow: ClientFlow
     _idle: Deadline
     _lost: asyncio.Future[None]
-    _running: RequestResponseCycle | None = None
-    """The request that is answered now, while pipelined ones wait."""
     _head = 0
     """Bytes of an unfinished head, or of unfinished trailers."""
     _received = 0
@@ -80,7 +194,8 @@ class ClientConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Sets up the timers, the transport and the flow control.
 
-        Overrides uvicorn's, which has no time limit for a client that opens a connection and sends nothing.
+        Overrides uvicorn's, which has no time limit for a client that opens a connection and sends nothing, such as a
+        port scanner or a browser that connects in advance.
         """
         self._idle = Deadline(self.loop, self._on_timeout)
         self._idle.restart(self._timeouts.silent)
@@ -91,9 +206,9 @@ class ClientConnection(HttpToolsProtocol):
         self.app_state = {**self.app_state, LOST: self._lost}
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Notifies the requests of this connection that the client has left.
+        """Ends the timers, and notifies a request whose body is still being forwarded that the client has left.
 
-        Overrides uvicorn's, which notifies only the newest request: a pipelining client's running one went on.
+        Overrides uvicorn's for a client that breaks off its upload: `receive` belongs to the reader of the body then.
         """
         self._idle.close()
         self.flow.close()
@@ -102,10 +217,6 @@ class ClientConnection(HttpToolsProtocol):
         if exc is not None or (cycle is not None and cycle.more_body):
             self._notify_waiters()
         super().connection_lost(exc)
-        if self.pipeline and self._running is not None:
-            # Uvicorn notifies only the last one, which has not begun.
-            self._running.disconnected = True
-            self._running.message_event.set()
 
     def _check_client(self, reset: bool, unread: int) -> None:
         """Decides whether a client that ended its input has left; `unread` bytes of the input are buffered.
@@ -124,8 +235,9 @@ class ClientConnection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Parses received bytes, and starts or stops the timers of a head and a body.
 
-        Overrides uvicorn's, which limits neither the size of a head nor the time of a request, and answers invalid HTTP
-        in plain text, even in the middle of an earlier request's response.
+        Overrides uvicorn's, which limits neither the size of a head nor the time of a request (slowloris), and answers
+        invalid HTTP in plain text, even in the middle of an earlier request's response. OpenAI's and Anthropic's SDKs
+        read errors in their own shapes only; a client that speaks TLS to this port gets to know it.
         """
         if self._head > _MAX_HEAD:
             return
@@ -258,7 +370,8 @@ class ClientConnection(HttpToolsProtocol):
         return any(n == b"transfer-encoding" or (n == b"content-length" and v != b"0") for n, v in self.headers)
 
     def _get_upgrade(self) -> bytes | None:
-        # Overrides uvicorn's, which reads the last `Connection` line only. The parser has checked that one names it.
+        # Overrides uvicorn's for a WebSocket whose `Connection` list stands on several lines (RFC 9110 5.3), as where a
+        # proxy in between adds its own: uvicorn reads the last line only. The parser has checked that one names it.
         return next((value.lower() for name, value in self.headers if name == b"upgrade"), None)
 
     def _head_without_upgrade(self) -> bytes:
@@ -296,8 +409,9 @@ class ClientConnection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Marks a request as complete.
 
-        Overrides uvicorn's, which would complete a request whose Upgrade header is ignored before its body is read, and
-        leaves `more_body` set if the response is complete already.
+        Overrides uvicorn's for Java's HttpClient, whose request would be complete before its body is read, and for
+        clients that send on after an early refusal (curl): uvicorn leaves `more_body` set then, and the time limit of
+        the body would go on.
         """
         if self._ignores_upgrade():
             return
@@ -308,16 +422,14 @@ class ClientConnection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Checks a request's head and starts its cycle; the cycle's task has not run yet.
 
-        Overrides uvicorn's for: requests with two hosts (RFC 9112 3.2), ignored Upgrade headers (Java's client), a
-        target that ends in `?`, our cycle class, and HTTP/1.0 clients that send `Expect: 100-continue`.
+        Overrides uvicorn's for: requests with two hosts (smuggling, RFC 9112 3.2), Java's HttpClient, which offers
+        HTTP/2, a target that ends in `?` (forwarded unchanged), our cycle class, and HTTP/1.0 clients that send
+        `Expect: 100-continue` (ApacheBench).
         """
         check_host(self.url, self.headers)
         if self._ignores_upgrade():
             return
-        previous = self.cycle
         super().on_headers_complete()
-        if self.pipeline and len(self.pipeline) == 1:
-            self._running = previous
         self._head = 0
         # The parser appends trailers to this list, but trailers are not headers (RFC 9110 6.5.1).
         self.headers = self.headers.copy()
@@ -337,7 +449,6 @@ class ClientConnection(HttpToolsProtocol):
         part of every small request.
         """
         if self.pipeline or self.transport.is_closing():
-            self._running = self.pipeline[-1][0] if self.pipeline else None
             super().on_response_complete()
             return
         self.server_state.total_requests += 1
@@ -418,3 +529,158 @@ def _connection_end(descriptor: int) -> tuple[bool, int] | None:
 
 def _nothing(reset: bool, unread: int) -> None:
     """Does nothing."""
+
+
+_IGNORED_MESSAGES = (
+    "ASGI callable returned without completing response.",
+    "ASGI callable returned without completing handshake.",
+)
+
+
+class LineFilter(logging.Filter):
+    """Drops three of uvicorn's lines.
+
+    They are about a response without an end, which is how the proxy ends a response that the upstream cut; about a
+    WebSocket that was not opened, which is how the proxy refuses one; and WebSockets' access line, with the query.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Returns False for these lines."""
+        message = str(record.msg)
+        return message not in _IGNORED_MESSAGES and '"WebSocket %s"' not in message
+
+
+class Server(uvicorn.Server):
+    """Uvicorn's server, which also stops in order after a second signal, and logs fewer lines."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        log = logging.getLogger("uvicorn.error")
+        if not any(isinstance(each, LineFilter) for each in log.filters):
+            log.addFilter(LineFilter())
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        """Cancels running requests after a second signal, and ends the application.
+
+        Overrides uvicorn's for a user who presses Ctrl-C twice, and for systemd, which may repeat SIGTERM:
+        uvicorn would raise the signals again first, and the process would end before pending writes are done.
+        """
+        await super().shutdown(sockets)
+        if self.force_exit and not self.lifespan.shutdown_event.is_set():
+            if running := tuple(self.server_state.tasks):
+                for task in running:
+                    task.cancel()
+                # Their last log lines and records are written, too.
+                await asyncio.wait(running, timeout=1.0)
+            await self.lifespan.shutdown()
+
+
+class Worker(multiprocess.Process):
+    """Uvicorn's worker process with our server. Uvicorn has no setting for the server's class."""
+
+    @property
+    def server(self) -> uvicorn.Server:
+        """The server, which is made in the worker process."""
+        if self._server is None:
+            self._server = Server(self.config)
+        return self._server
+
+
+class ReloadableFile(Protocol):
+    """The file of the settings."""
+
+    def has_changed(self) -> bool:
+        """Whether it has changed since it was read."""
+
+    def reload(self) -> object:
+        """Reads it again."""
+
+
+class Supervisor(multiprocess.Multiprocess):
+    """Uvicorn's supervisor, which passes a SIGHUP on to the workers, so that they reload their settings.
+
+    `file` is the one that the application's factory has, so each new worker
+    gets the current settings.
+    """
+
+    def __init__(self, config: uvicorn.Config, sockets: list[socket], file: ReloadableFile) -> None:
+        super().__init__(config, sockets)
+        self._file = file
+        # Uvicorn creates its workers by this name, and has no setting for their server.
+        multiprocess.Process = Worker  # type: ignore[misc]
+
+    def init_processes(self) -> None:
+        """Starts the workers, then lets SIGHUP through.
+
+        Overrides uvicorn's for `kill -HUP` (systemd's `ExecReload`) while the workers start.
+        """
+        # The command blocks SIGHUP, and so does each worker until it has a handler: without one it would end.
+        super().init_processes()
+        block_reload_signal(False)
+
+    def keep_subprocess_alive(self) -> None:
+        """Replaces workers that have ended.
+
+        Overrides uvicorn's for Prometheus, which would add up the gauges of ended workers, and for an operator who has
+        changed the settings' file: a new worker starts with them.
+        """
+        # The workers log the result.
+        if self._file.has_changed():
+            self._file.reload()
+        before = {process.pid for process in self.processes}
+        block_reload_signal(True)
+        super().keep_subprocess_alive()
+        block_reload_signal(False)
+        for pid in before - {process.pid for process in self.processes}:
+            mark_process_dead(pid)  # type: ignore[no-untyped-call]  # the library has no hints here
+
+    def handle_hup(self) -> None:
+        """Passes a SIGHUP on.
+
+        Overrides uvicorn's for `kill -HUP` (systemd's `ExecReload`): uvicorn would restart all workers.
+        """
+        self._file.reload()
+        for process in self.processes:
+            if process.pid is not None:
+                os.kill(process.pid, signal.SIGHUP)
+
+
+def block_reload_signal(block: bool) -> None:
+    """Blocks or unblocks SIGHUP. A blocked signal waits; processes that are spawned meanwhile inherit the block."""
+    if hasattr(signal, "SIGHUP"):
+        signal.pthread_sigmask(signal.SIG_BLOCK if block else signal.SIG_UNBLOCK, {signal.SIGHUP})
+
+
+def server_config(
+    factory: Callable[[], ASGIApp],
+    address: tuple[str, int],
+    workers: int,
+    timeouts: ClientTimeouts,
+    *,
+    max_message: int,
+    shutdown_seconds: int,
+) -> uvicorn.Config:
+    """Returns uvicorn's configuration for `address` (host, port). Calls `factory` in each worker.
+
+    `max_message` limits a WebSocket's messages, in bytes.
+    """
+    return uvicorn.Config(
+        factory,
+        factory=True,
+        host=address[0],
+        port=address[1],
+        workers=workers,
+        loop="uvloop",
+        http=partial(ClientConnection, patience=timeouts),  # type: ignore[arg-type]  # it is only called
+        ws="websockets-sansio",
+        ws_max_size=max_message,
+        ws_ping_interval=None,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=shutdown_seconds,
+        timeout_keep_alive=75,
+        backlog=2048,
+    )

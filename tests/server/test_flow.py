@@ -16,7 +16,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from accordion.http.proxy_app import LOST
-from accordion.http.uvicorn_connection import ClientConnection
+from accordion.server.uvicorn_compat import ClientConnection
 
 FIRST, SENT = 100_000, 120_000
 """More than waits to be taken, and with what the system holds beside that."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from accordion.http.uvicorn_connection import ClientConnection
+from accordion.server.uvicorn_compat import ClientConnection
 
 HEAD = b"POST /v1/files HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
 WAITING = 64 * 1024

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from accordion.http.corked_transport import CorkedTransport
-from accordion.http.uvicorn_cycle import ResponseCycle
 from accordion.model.ports import Headers
+from accordion.server.corked_transport import CorkedTransport
+from accordion.server.uvicorn_compat import ResponseCycle
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n"
 

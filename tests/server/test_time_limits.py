@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from accordion.http.uvicorn_connection import ClientConnection, ClientTimeouts
+from accordion.server.uvicorn_compat import ClientConnection, ClientTimeouts
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"
 KEEPALIVE = 0.05
