@@ -7,7 +7,8 @@ import asyncio
 import httpx
 import pytest
 
-from accordion.providers.http.transport import AiohttpTransport, TimedHandler, TransportTimeouts
+from accordion.providers.http.aiohttp_compat import TimedHandler
+from accordion.providers.http.transport import AiohttpTransport, TransportTimeouts
 from tests.loopback import Answer, Loopback, Recorded
 
 

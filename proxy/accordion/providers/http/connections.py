@@ -10,10 +10,8 @@ from functools import partial
 from time import monotonic
 
 import aiohttp
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.connector import Connection
-from aiohttp.streams import StreamReader
 
+from accordion.providers.http.aiohttp_compat import Connection, ResponseHandler, StreamReader
 from accordion.providers.http.origin import ServerOrigin
 
 

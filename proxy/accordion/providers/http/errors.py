@@ -9,7 +9,8 @@ import ssl
 
 import aiohttp
 import httpx
-from aiohttp.http import HttpProcessingError
+
+from accordion.providers.http.aiohttp_compat import HttpProcessingError
 
 
 def to_httpx_error(error: Exception) -> Exception:

@@ -6,10 +6,15 @@ import asyncio
 
 import aiohttp
 import httpx
-from aiohttp.http_parser import RawResponseMessage
-from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
 
 from accordion.model.ports import Headers
+from accordion.providers.http.aiohttp_compat import (
+    EMPTY_PAYLOAD,
+    RawResponseMessage,
+    StreamReader,
+    take_buffered,
+    take_rest,
+)
 from accordion.providers.http.connections import ProviderConnection
 from accordion.providers.http.errors import to_httpx_error
 
@@ -78,21 +83,15 @@ class IncomingResponse:
         return await self.read()
 
     def _read_buffered(self) -> bytes:
-        """Returns the rest of a body that has arrived completely.
-
-        The stream's own methods would resume reading from the socket first, which takes longer than all of this.
-        """
-        piece = b""
-        if self._payload is not EMPTY_PAYLOAD:
-            piece = b"".join(self._payload._buffer)
-            self._payload._buffer.clear()
+        """Returns the rest of a body that has arrived completely."""
+        piece = take_buffered(self._payload)
         self._release()
         return piece
 
     def _read_before_error(self, error: Exception) -> bytes:
-        """Returns the bytes that arrived before `error` and were not read yet; aiohttp would discard them."""
+        """Returns the bytes that arrived before `error` and were not read yet."""
         if self._payload.total_bytes > self._delivered:
-            rest = self._payload._read_nowait(-1)
+            rest = take_rest(self._payload)
             self._delivered += len(rest)
             return rest
         raise self._fail(to_httpx_error(error)) from error

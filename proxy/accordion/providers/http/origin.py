@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import urllib.request
 
@@ -11,6 +10,7 @@ import httpx
 from yarl import URL
 
 from accordion.model.ports import Headers
+from accordion.providers.http.aiohttp_compat import create_connector_request
 
 _URL = re.compile(r"(https?://[^/?#]*)([^#]*)", re.IGNORECASE)
 
@@ -42,14 +42,7 @@ class ServerOrigin:
         """Returns this origin as the request object that aiohttp's connector expects."""
         if self._connector_request is not None:
             return self._connector_request
-        authorization = {"Proxy-Authorization": self._authorization} if self._authorization else None
-        request = aiohttp.ClientRequest(
-            "GET",
-            self._url,
-            loop=asyncio.get_running_loop(),
-            proxy=self._proxy,
-            proxy_headers=authorization,
-        )
+        request = create_connector_request(self._url, self._proxy, self._authorization)
         if self._proxy is None:  # the connector modifies a request that goes through a proxy
             self._connector_request = request
         return request

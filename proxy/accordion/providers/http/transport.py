@@ -9,18 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import ssl as tls
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import aiohttp
 import httpx
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.http import HttpProcessingError
 
-from accordion.model.deadlines import Deadline
 from accordion.model.ports import Headers
+from accordion.providers.http.aiohttp_compat import HttpProcessingError, connect, create_connector, expect_response
 from accordion.providers.http.connections import IdleConnections, ProviderConnection
 from accordion.providers.http.errors import describe_connect_error, to_httpx_error
 from accordion.providers.http.incoming import IncomingResponse, abort
@@ -28,9 +25,6 @@ from accordion.providers.http.origin import ServerOrigin, find_origin, split_url
 from accordion.providers.http.upload import WHOLE, upload
 
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})  # RFC 9110 9.2.2
-_MAX_LINE = 64 * 1024
-_MAX_HEADERS = 1000
-_READ_BUFFER = 64 * 1024
 _LARGEST_COPY = 64 * 1024  # a larger body is not copied behind its head
 _MAX_ORIGINS = 1024
 
@@ -47,28 +41,6 @@ class TransportTimeouts:
     connect: float | None = 10.0
     read: float | None = 600.0
     write: float | None = 60.0
-
-
-class TimedHandler(ResponseHandler):
-    """aiohttp's connection with one timer for the read time-out. aiohttp itself makes a new timer with each piece."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(loop)
-        self._read_deadline = Deadline(loop, self._on_read_timeout)
-
-    def _reschedule_timeout(self) -> None:
-        if self._read_timeout:
-            self._read_deadline.restart(self._read_timeout)
-        else:
-            self._read_deadline.stop()
-
-    def _drop_timeout(self) -> None:
-        self._read_deadline.stop()
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """Ends the timer together with the connection."""
-        super().connection_lost(exc)
-        self._read_deadline.close()
 
 
 class AiohttpTransport(httpx.AsyncBaseTransport):
@@ -147,13 +119,10 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             raise httpx.ConnectError("the proxy is shutting down")
         connector = self._connector
         if connector is None:
-            connector = self._connector = aiohttp.TCPConnector(limit=0, ssl=self._ssl or True)
-            # aiohttp has no public option for it.
-            factory: Callable[[], ResponseHandler] = partial(TimedHandler, asyncio.get_running_loop())
-            connector._factory = cast(partial[ResponseHandler], factory)
+            connector = self._connector = create_connector(self._ssl)
         limits = self._connect_limits if timeouts is self._timeouts else _connect_limits(timeouts)
         try:
-            connection = await connector.connect(origin.connector_request(), [], limits)
+            connection = await connect(connector, origin.connector_request(), limits)
         except TimeoutError as error:
             raise httpx.ConnectTimeout(f"no connection within {timeouts.connect:g} s") from error
         except aiohttp.ClientHttpProxyError as error:
@@ -178,16 +147,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
         try:
             if transport is None:
                 raise aiohttp.ServerDisconnectedError
-            protocol.set_response_params(
-                skip_payload=method == "HEAD",
-                read_until_eof=True,
-                auto_decompress=False,
-                read_timeout=timeouts.read,
-                read_bufsize=_READ_BUFFER,
-                max_line_size=_MAX_LINE,
-                max_field_size=_MAX_LINE,
-                max_headers=_MAX_HEADERS,
-            )
+            expect_response(protocol, without_body=method == "HEAD", read_timeout=timeouts.read)
             if isinstance(body, bytes) and len(body) <= WHOLE:
                 if len(body) <= _LARGEST_COPY:
                     transport.write(head + body)

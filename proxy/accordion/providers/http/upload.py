@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable
 
 import aiohttp
 import httpx
-from aiohttp.client_proto import ResponseHandler
-from aiohttp.http import StreamWriter
+
+from accordion.providers.http.aiohttp_compat import ResponseHandler, StreamWriter
 
 WHOLE = 1024 * 1024
 """The largest body in bytes that is written at once."""
