@@ -13,7 +13,7 @@ import pytest
 
 from accordion.model.errors import UpstreamDisconnected, UpstreamError
 from accordion.model.ports import Route
-from accordion.providers.litellm.patches import load_litellm
+from accordion.providers.litellm.litellm_compat import load_litellm
 from accordion.providers.litellm.translator import LiteLLMTranslator
 from accordion.providers.litellm.worker import ResponseChannel, ResponseEnd
 from tests.providers.models.translation import DIALECTS, KEY, Rig, chat, request, say

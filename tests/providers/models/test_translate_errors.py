@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from accordion.accounting.overflow import read_overflow
 from accordion.model.ports import Route
 from accordion.providers.litellm.errors import read_problem
-from accordion.providers.litellm.patches import load_litellm
+from accordion.providers.litellm.litellm_compat import load_litellm
 from accordion.providers.litellm.requests import TranslationRequest
 from tests.loopback import replies_json
 from tests.providers.models.thoughts import answered

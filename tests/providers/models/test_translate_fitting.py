@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from accordion.model.ports import Route
 from accordion.providers.litellm.fitting import TranslationTarget, fit
-from accordion.providers.litellm.patches import load_litellm
+from accordion.providers.litellm.litellm_compat import load_litellm
 from accordion.providers.litellm.requests import TranslationRequest, prepare_call
 from tests.providers.models.translation import ARGUMENTS, CHAT_TOOL, SCHEMA, Rig, chat, request, say
 

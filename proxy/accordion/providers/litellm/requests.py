@@ -28,6 +28,7 @@ from accordion.providers.litellm.fitting import (
     short_user,
     table_name,
 )
+from accordion.providers.litellm.litellm_compat import provider_config
 from accordion.providers.litellm.refusals import check_supported
 
 _FUNCTIONS = {"chat": "acompletion", "responses": "aresponses", "messages": "anthropic_messages"}
@@ -228,9 +229,4 @@ def _own_protocol(litellm: Any, dialect: str, model: str, provider: str) -> Any:
     """Returns LiteLLM's description of the provider's own Responses or Messages API; None if it has none."""
     if dialect == "chat" or provider not in [known.value for known in litellm.LlmProviders]:
         return None
-    configs = litellm.utils.ProviderConfigManager
-    describe = {
-        "responses": configs.get_provider_responses_api_config,
-        "messages": configs.get_provider_anthropic_messages_config,
-    }[dialect]
-    return describe(provider=litellm.LlmProviders(provider), model=model)
+    return provider_config(litellm, "responses" if dialect == "responses" else "messages", provider, model)

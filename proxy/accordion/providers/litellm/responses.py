@@ -18,6 +18,7 @@ import msgspec
 from accordion.model.errors import UpstreamDisconnected
 from accordion.model.ports import Headers
 from accordion.protocols.sse import SseBuffer, parse, split_events
+from accordion.providers.litellm.litellm_compat import collected_chunks, has_invented_end, message_events
 from accordion.providers.litellm.requests import LiteLLMCall
 from accordion.providers.litellm.response_items import ResponseItems
 from accordion.providers.litellm.thinking import ThinkingBlocks, number_thinking
@@ -26,8 +27,6 @@ _KEPT = ("retry-after", "x-should-retry", "x-ratelimit-", "anthropic-ratelimit-"
 _RESPONSE_ENDS = {"response.completed", "response.incomplete", "response.failed", "error"}
 _LONGEST = 64 << 20
 """The largest event, in bytes."""
-_INNER = ("_anthropic_wrapper", "litellm_custom_stream_wrapper", "completion_stream", "_stream")
-"""The attributes in which LiteLLM's streams store the streams that they wrap."""
 
 
 def render_document(call: LiteLLMCall, result: Any) -> bytes:
@@ -75,7 +74,7 @@ async def _chat_events(call: LiteLLMCall, result: Any) -> AsyncGenerator[bytes, 
         usage = value.pop("usage", None)
         choices = value.get("choices", [])
         finished = finished or any(choice["finish_reason"] for choice in choices)
-        if finished and _is_truncated(result):
+        if finished and has_invented_end(result):
             raise truncation_error()
         bare = all(not choice["delta"] and not choice["finish_reason"] for choice in choices)
         if call.usage:
@@ -93,14 +92,10 @@ async def _chat_events(call: LiteLLMCall, result: Any) -> AsyncGenerator[bytes, 
 async def _response_events(call: LiteLLMCall, result: Any) -> AsyncGenerator[bytes, None]:
     last, number = "", 0
     # Only events that LiteLLM builds from chunks are repaired; a provider's own events are correct.
-    items = (
-        ResponseItems(chunks)
-        if (chunks := getattr(result, "collected_chat_completion_chunks", None)) is not None
-        else None
-    )
+    items = ResponseItems(chunks) if (chunks := collected_chunks(result)) is not None else None
     async for event in result:
         value = _as_dict(event)
-        if value.get("type") == "response.completed" and _is_truncated(result):
+        if value.get("type") == "response.completed" and has_invented_end(result):
             raise truncation_error()
         for mended in items.mend(value) if items is not None else (value,):
             last = str(mended.get("type", ""))
@@ -116,9 +111,8 @@ async def _response_events(call: LiteLLMCall, result: Any) -> AsyncGenerator[byt
 
 async def _message_events(call: LiteLLMCall, result: Any) -> AsyncGenerator[bytes, None]:
     ended = False
-    # The adapter's bytes would contain LiteLLM's error texts; its events raise the error instead.
-    async for kind, piece in _message_pieces(call, getattr(result, "_anthropic_wrapper", result)):
-        if kind in ("message_delta", "message_stop") and _is_truncated(result):
+    async for kind, piece in _message_pieces(call, message_events(result)):
+        if kind in ("message_delta", "message_stop") and has_invented_end(result):
             raise truncation_error()
         ended = ended or kind in ("message_stop", "error")
         yield piece
@@ -151,14 +145,6 @@ def _own_event(call: LiteLLMCall, piece: bytes) -> tuple[str, bytes]:
     if event is not None and kind == "message_start":
         piece = b"event: message_start\ndata: " + _with_model_name(event.data, call.model)
     return kind, piece + b"\n\n"
-
-
-def _is_truncated(result: Any) -> bool:
-    """Whether LiteLLM invented the end: it sends a finish reason although the provider sent none."""
-    source = result
-    while source is not None and not hasattr(source, "received_finish_reason"):
-        source = next((inner for name in _INNER if (inner := getattr(source, name, None)) is not None), None)
-    return source is not None and source.received_finish_reason is None
 
 
 def truncation_error() -> UpstreamDisconnected:

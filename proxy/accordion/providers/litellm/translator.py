@@ -19,7 +19,7 @@ from accordion.model.errors import UpstreamDisconnected
 from accordion.model.ports import Headers, Route, UpstreamResponse
 from accordion.protocols.base import WireProtocol
 from accordion.providers.litellm.errors import read_problem
-from accordion.providers.litellm.patches import load_litellm
+from accordion.providers.litellm.litellm_compat import load_litellm
 from accordion.providers.litellm.requests import TranslationRequest, connect_limit, prepare_call
 from accordion.providers.litellm.responses import render_document, stream_events, useful_headers
 from accordion.providers.litellm.thinking import unnumber_thinking

@@ -1,13 +1,10 @@
-"""Patches LiteLLM's transport: connect time-outs, response headers, and closed streams for each call.
+"""The connections of one call of LiteLLM: their time limit, the responses' headers, and streams that must be closed.
 
-With most providers LiteLLM waits as long for a connection as for a response. It loses the headers of some streams,
-leaves unread streams to the garbage collector, and repeats a request after a broken connection as if none was made. All
-calls use one transport class, which is patched here.
+LiteLLM's transport class is patched to use them (litellm_compat.py).
 """
 
 from __future__ import annotations
 
-import functools
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
@@ -15,8 +12,6 @@ from typing import Any
 
 import aiohttp
 import httpx
-
-from accordion.model.errors import UpstreamError
 
 
 class CallConnections:
@@ -51,7 +46,7 @@ class CallConnections:
                 await response.aclose()
 
 
-class _WatchedStream(httpx.AsyncByteStream):
+class WatchedStream(httpx.AsyncByteStream):
     """A response's body that raises the right error if its connection breaks."""
 
     def __init__(self, body: Any) -> None:
@@ -62,13 +57,14 @@ class _WatchedStream(httpx.AsyncByteStream):
             async for piece in self._body:
                 yield piece
         except httpx.ConnectError as error:
-            raise _translate_error(error) from error.__cause__
+            raise translate_error(error) from error.__cause__
 
     async def aclose(self) -> None:
+        """Closes the body's connection."""
         await self._body.aclose()
 
 
-def _translate_error(error: httpx.ConnectError) -> httpx.TransportError:
+def translate_error(error: httpx.ConnectError) -> httpx.TransportError:
     """Returns ReadError for a broken connection, which may have carried the request; else the error itself."""
     cause = error.__cause__
     if isinstance(cause, aiohttp.ClientOSError) and not isinstance(cause, aiohttp.ClientConnectorError):
@@ -79,39 +75,11 @@ def _translate_error(error: httpx.ConnectError) -> httpx.TransportError:
 _WIRE: ContextVar[CallConnections | None] = ContextVar("connections", default=None)
 
 
+def current_connections() -> CallConnections | None:
+    """Returns the connections of this task's call; None outside of a call."""
+    return _WIRE.get()
+
+
 def bind_task(connections: CallConnections) -> None:
     """Assigns all further requests of this task and its child tasks to `connections`."""
     _WIRE.set(connections)
-
-
-def patch_transport(transport: Any) -> None:
-    """Patches LiteLLM's transport class to record each call's responses; further calls do nothing."""
-    send = transport.handle_async_request
-    if hasattr(send, "__wrapped__"):
-        return
-
-    @functools.wraps(send)
-    async def handle_async_request(self: Any, request: httpx.Request) -> httpx.Response:
-        connections = _WIRE.get()
-        if connections is None:
-            response: httpx.Response = await send(self, request)
-            return response
-        connections.is_sent = True
-        limits: dict[str, Any] = request.extensions.get("timeout") or {}
-        limits = {**limits, "connect": connections.limit(limits.get("connect"))}
-        request.extensions = {**request.extensions, "timeout": limits}
-        try:
-            response = await send(self, request)
-        except httpx.ConnectError as error:
-            raise _translate_error(error) from error.__cause__
-        response.stream = _WatchedStream(response.stream)
-        connections.note(response)
-        if response.has_redirect_location:
-            # LiteLLM would follow it with the conversation and, in headers other than `Authorization`, the key.
-            raise UpstreamError(
-                f"The provider answered {response.status_code}, a redirect, which is not followed. "
-                "Set the model's `api_base` to where it leads."
-            )
-        return response
-
-    transport.handle_async_request = handle_async_request

@@ -1,4 +1,9 @@
-"""Imports LiteLLM at first use, configures it to report, fetch and store nothing, and patches its errors."""
+"""Everything that depends on LiteLLM's internals: its import, its settings, patches, and its streams' attributes.
+
+`pyproject.toml` has an upper bound for its version, and `tests/providers/models/test_litellm_contract.py` fails when
+the code changes that is patched or read here. Each patch names the client or the measurement that it is there for. A
+patch that does not fit the installed version is skipped.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +18,12 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from threading import Lock
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, Literal, cast
+
+import httpx
 
 from accordion.model.errors import MissingExtra, UpstreamError
-from accordion.providers.litellm.wire import patch_transport
+from accordion.providers.litellm.wire import WatchedStream, current_connections, translate_error
 
 # LiteLLM reads these during its import. Values that the operator has set stay.
 _ENVIRONMENT = {
@@ -47,6 +54,9 @@ _CHAT_STREAMS = "litellm.litellm_core_utils.streaming_handler"
 _RESPONSES = "litellm.responses.litellm_completion_transformation.transformation"
 _REDACTION = "litellm.litellm_core_utils.secret_redaction"
 _REASONS = "litellm.litellm_core_utils.core_helpers"
+
+_INNER = ("_anthropic_wrapper", "litellm_custom_stream_wrapper", "completion_stream", "_stream")
+"""The attributes in which LiteLLM's streams store the streams that they wrap."""
 
 _LONGEST_REDACTED = 2048
 """How much of an error's text LiteLLM looks through for secrets, in characters."""
@@ -84,9 +94,10 @@ def load_litellm() -> Any:
 def _apply_patches() -> None:
     """Patches LiteLLM's handling of responses. A patch that does not fit the installed version is skipped."""
     with suppress(ImportError, AttributeError):
-        patch_transport(importlib.import_module(_TRANSPORT).LiteLLMAiohttpTransport)
-    # Streams of providers that speak Messages themselves are reported to LiteLLM's own proxy server, and need packages
-    # that only that server has; and they would be read on to their end when nobody listens any more.
+        _patch_transport(importlib.import_module(_TRANSPORT).LiteLLMAiohttpTransport)
+    # For Claude Code and others that break off a stream: streams of providers that speak Messages themselves are
+    # reported to LiteLLM's own proxy server, which needs packages that only that server has, and are read on to their
+    # end when nobody listens any more.
     reporting = ModuleType(_REPORTING)
     reporting.__dict__["PassThroughEndpointLogging"] = object
     sys.modules.setdefault(_REPORTING, reporting)
@@ -95,11 +106,13 @@ def _apply_patches() -> None:
         streams.async_sse_wrapper = _decoded_stream
         streams.get_async_streaming_response_iterator = _raw_stream
     with suppress(ImportError, AttributeError):
-        # The setting above is not asked where thinking is: that would go to `/v1/responses`, which few servers have.
+        # For Claude Code, which thinks: the setting above is not asked then, and the request would go to
+        # `/v1/responses`, which few servers have.
         handler = importlib.import_module(_MESSAGES_BY_CHAT).LiteLLMMessagesToCompletionTransformationHandler
         handler._route_openai_thinking_to_responses_api_if_needed = staticmethod(_keep_model_name)
     with suppress(ImportError, AttributeError):
-        # An answer that breaks off where the window is full is none that came to its end.
+        # For OpenAI's SDKs, whose `parse` raises for `length`: an answer that breaks off where the window is full did
+        # not come to its end.
         reasons = importlib.import_module(_REASONS)._FINISH_REASON_MAP
         reasons.setdefault("model_context_window_exceeded", "length")
     with suppress(ImportError, AttributeError):
@@ -110,12 +123,51 @@ def _apply_patches() -> None:
         _bound_redaction(importlib.import_module(_REDACTION))
 
 
+def _patch_transport(transport: Any) -> None:
+    """Patches LiteLLM's transport class to record each call's responses; further calls do nothing.
+
+    With most providers LiteLLM waits as long for a connection as for a response, whatever the operator has set
+    (`timeouts.connect_seconds`). It loses the headers of some streams, which OpenAI's and Anthropic's SDKs read to try
+    again (`retry-after`, limits), leaves streams that a client broke off to the garbage collector, and repeats a
+    request after a broken connection as if none was made. All calls use this one class.
+    """
+    send = transport.handle_async_request
+    if hasattr(send, "__wrapped__"):
+        return
+
+    @functools.wraps(send)
+    async def handle_async_request(self: Any, request: httpx.Request) -> httpx.Response:
+        connections = current_connections()
+        if connections is None:
+            response: httpx.Response = await send(self, request)
+            return response
+        connections.is_sent = True
+        limits: dict[str, Any] = request.extensions.get("timeout") or {}
+        limits = {**limits, "connect": connections.limit(limits.get("connect"))}
+        request.extensions = {**request.extensions, "timeout": limits}
+        try:
+            response = await send(self, request)
+        except httpx.ConnectError as error:
+            raise translate_error(error) from error.__cause__
+        response.stream = WatchedStream(response.stream)
+        connections.note(response)
+        if response.has_redirect_location:
+            # LiteLLM would follow it with the conversation and, in headers other than `Authorization`, the key.
+            raise UpstreamError(
+                f"The provider answered {response.status_code}, a redirect, which is not followed. "
+                "Set the model's `api_base` to where it leads."
+            )
+        return response
+
+    transport.handle_async_request = handle_async_request
+
+
 def _keep_model_name(completion_kwargs: Any, *, thinking: Any) -> None:
     """Does nothing, so that the model keeps its name."""
 
 
 def _pass_on_refusals(streams: Any) -> None:
-    """Patches LiteLLM's streams to forward refusals; further calls do nothing."""
+    """Patches LiteLLM's streams to forward refusals, which OpenAI's SDKs show; further calls do nothing."""
     original = streams.is_chunk_non_empty
     if hasattr(original, "__wrapped__"):
         return
@@ -129,7 +181,10 @@ def _pass_on_refusals(streams: Any) -> None:
 
 
 def _convert_refusals(responses: Any) -> None:
-    """Patches LiteLLM to convert messages with a refusal only, which it leaves out; further calls do nothing."""
+    """Patches LiteLLM to convert messages with a refusal only, which it leaves out; further calls do nothing.
+
+    For OpenAI's SDKs, which would get a response without any output.
+    """
     config = responses.LiteLLMCompletionResponsesConfig
     original = config._extract_message_output_items
     if hasattr(original, "__wrapped__"):
@@ -182,18 +237,48 @@ async def _decoded_stream(self: Any, completion_stream: AsyncIterator[Any]) -> A
 
 
 def _import_litellm() -> Any:
-    """Imports the module without garbage collections, which would stop the other threads.
+    """Imports the module.
 
-    The first import creates a million objects. They are frozen afterwards: a full collection would visit all of them,
-    for 0.4 s.
+    The first import creates 400,000 objects. They are frozen afterwards: a full garbage collection would visit them,
+    and stop all threads for 0.2 to 0.4 s (bench/README.md, `overrides`).
     """
     if "litellm" in sys.modules:
         return importlib.import_module("litellm")  # waits for an import that another thread has begun
-    collecting = gc.isenabled()
-    gc.disable()
     try:
         return importlib.import_module("litellm")
     finally:
         gc.freeze()
-        if collecting:
-            gc.enable()
+
+
+def provider_config(litellm: Any, kind: Literal["responses", "messages"], provider: str, model: str) -> Any:
+    """Returns LiteLLM's description of a provider's own Responses or Messages API; None if it has none."""
+    configs = litellm.utils.ProviderConfigManager
+    describe = {
+        "responses": configs.get_provider_responses_api_config,
+        "messages": configs.get_provider_anthropic_messages_config,
+    }[kind]
+    return describe(provider=litellm.LlmProviders(provider), model=model)
+
+
+def message_events(stream: Any) -> Any:
+    """Returns the events of a stream of Messages.
+
+    For Anthropic's SDKs: the adapter's bytes would contain LiteLLM's error texts; its events raise the error instead.
+    """
+    return getattr(stream, "_anthropic_wrapper", stream)
+
+
+def collected_chunks(stream: Any) -> Any:
+    """Returns the chunks of which LiteLLM builds a stream of Responses; None for a provider's own events."""
+    return getattr(stream, "collected_chat_completion_chunks", None)
+
+
+def has_invented_end(stream: Any) -> bool:
+    """Whether LiteLLM invented the end of a stream: it sends a finish reason although the provider sent none.
+
+    For every client, which would take a response that was cut for a whole one.
+    """
+    source = stream
+    while source is not None and not hasattr(source, "received_finish_reason"):
+        source = next((inner for name in _INNER if (inner := getattr(source, name, None)) is not None), None)
+    return source is not None and source.received_finish_reason is None
