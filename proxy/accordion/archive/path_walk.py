@@ -11,7 +11,6 @@ import re
 from typing import Any, Final, TypeVar
 
 import msgspec
-import re2
 from jsonpath_rfc9535 import JSONPathEnvironment, JSONPathError, JSONPathNode, JSONPathNodeList, JSONPathQuery
 from jsonpath_rfc9535.filter_expressions import (
     ComparisonExpression,
@@ -28,7 +27,7 @@ from jsonpath_rfc9535.segments import JSONPathRecursiveDescentSegment
 from jsonpath_rfc9535.selectors import FilterSelector
 
 from accordion.archive.paths import InvalidPath, PathSelection
-from accordion.archive.patterns import InvalidPattern, compile_pattern
+from accordion.archive.patterns import CompiledPattern, InvalidPattern, compile_pattern
 
 PATH_MOST: Final = 500
 """The most characters of a path."""
@@ -178,7 +177,7 @@ class _LinearMatch(FilterFunction):
     def __init__(self, meter: _WalkBudget, *, whole: bool) -> None:
         self._meter = meter
         self._whole = whole
-        self._known: tuple[str, re2._Regexp | None] = ("", None)
+        self._known: tuple[str, CompiledPattern | None] = ("", None)
 
     @property
     def arg_types(self) -> list[ExpressionType]:

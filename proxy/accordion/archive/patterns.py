@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Final
+from typing import Any, Final, Protocol
 
 import msgspec
 import re2
@@ -14,6 +14,18 @@ PATTERN_MOST: Final = 500
 _MEMORY: Final = 512 * 1024
 _WORK: Final = 300_000_000
 """The product of a pattern's size and a text's bytes is bounded: about half a second at the worst."""
+
+
+class CompiledPattern(Protocol):
+    """A pattern as RE2 compiled it; `programsize` says how much each byte of a text costs."""
+
+    programsize: int
+
+    def search(self, text: bytes, pos: int = 0) -> Any:
+        """Returns the first match, or None."""
+
+    def fullmatch(self, text: bytes) -> Any:
+        """Returns the match of the whole text, or None."""
 
 
 class InvalidPattern(ValueError):
@@ -28,7 +40,7 @@ class LineMatch(msgspec.Struct, frozen=True):
     end: int
 
 
-def compile_pattern(pattern: str, *, literal: bool = False, any_case: bool = False) -> re2._Regexp:
+def compile_pattern(pattern: str, *, literal: bool = False, any_case: bool = False) -> CompiledPattern:
     """Compiles a pattern that matches within lines. Raises InvalidPattern."""
     if not pattern or len(pattern) > PATTERN_MOST:
         raise InvalidPattern(f"a pattern has 1 to {PATTERN_MOST} characters")
@@ -37,14 +49,15 @@ def compile_pattern(pattern: str, *, literal: bool = False, any_case: bool = Fal
     options.never_nl, options.literal, options.case_sensitive = True, literal, not any_case
     try:
         data = pattern.encode("utf-8", "replace")
-        return re2.compile(data if literal else b"(?m)" + data, options)
+        compiled: CompiledPattern = re2.compile(data if literal else b"(?m)" + data, options)
     except re2.error as error:
         reason = error.args[0] if error.args else b""
         message = reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
         raise InvalidPattern(message[:200]) from error
+    return compiled
 
 
-def find_lines(text: str, pattern: re2._Regexp, offset: int = 0) -> Iterator[LineMatch]:
+def find_lines(text: str, pattern: CompiledPattern, offset: int = 0) -> Iterator[LineMatch]:
     """Yields the lines that match, in order, from line `offset` on, each once.
 
     Raises InvalidPattern where it would take too long.
@@ -68,7 +81,7 @@ def find_lines(text: str, pattern: re2._Regexp, offset: int = 0) -> Iterator[Lin
         at = stop + 1
 
 
-def find_spans(text: str, pattern: re2._Regexp, offset: int = 0) -> Iterator[tuple[int, int]]:
+def find_spans(text: str, pattern: CompiledPattern, offset: int = 0) -> Iterator[tuple[int, int]]:
     """Yields the matches in a text of few, very long lines, by start and end character, from `offset` on.
 
     Raises InvalidPattern where it would take too long; yields only as many as can be found in time.
@@ -94,7 +107,7 @@ def _count_characters(data: bytes, first: int, last: int) -> int:
     return len(data[first:last].decode("utf-8", "replace"))
 
 
-def _check_cost(pattern: re2._Regexp, data: bytes) -> None:
+def _check_cost(pattern: CompiledPattern, data: bytes) -> None:
     if pattern.programsize * len(data) > _WORK:
         raise InvalidPattern(
             "it would take too long on so long a text; use a simpler one (fewer or smaller repetitions)"
