@@ -10,8 +10,6 @@ time series of each model, and a reader of the page would see all tenants. The A
 from __future__ import annotations
 
 import os
-from bisect import bisect_left
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import get_args
 
@@ -35,26 +33,6 @@ _COMPACTION_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _KINDS = ("input", "output", "cached", "cache_write", "reasoning")
 
 
-class _FastCounter(Counter):
-    """A counter for one process whose event loop thread alone counts; any thread may read.
-
-    It skips the library's checks and locks, which take longer than the count.
-    """
-
-    def inc(self, amount: float = 1, exemplar: Mapping[str, str] | None = None) -> None:
-        """Counts up."""
-        self._value._value += amount
-
-
-class _FastHistogram(Histogram):
-    """A histogram under the same conditions. It finds the bucket by bisection."""
-
-    def observe(self, amount: float, exemplar: Mapping[str, str] | None = None) -> None:
-        """Counts one observation."""
-        self._sum._value += amount
-        self._buckets[bisect_left(self._upper_bounds, amount)]._value += 1
-
-
 @dataclass(frozen=True, slots=True)
 class _ModelMeters:
     """The metrics of one model and kind of agent: requests by status class, tokens in the order of `_KINDS`."""
@@ -76,31 +54,29 @@ class Metrics:
 
     def __init__(self) -> None:
         self._multiple = "PROMETHEUS_MULTIPROC_DIR" in os.environ
-        # For the metrics that every request changes.
-        counter, histogram = (Counter, Histogram) if self._multiple else (_FastCounter, _FastHistogram)
         registry = CollectorRegistry()
         self._registry = registry
         model = ("upstream", "model", "agent")
-        self._requests = counter(
+        self._requests = Counter(
             "accordion_requests", "Requests by status class", (*model, "status"), registry=registry
         )
         self._errors = Counter(
             "accordion_errors", "Requests that failed, by kind", ("upstream", "error"), registry=registry
         )
-        self._tokens = counter(
+        self._tokens = Counter(
             "accordion_tokens", "Tokens that providers reported", (*model, "kind"), registry=registry
         )
-        self._utilization = histogram(
+        self._utilization = Histogram(
             "accordion_window_utilization_ratio",
             "Occupied share of the window",
             model,
             buckets=_RATIOS,
             registry=registry,
         )
-        self._duration = histogram(
+        self._duration = Histogram(
             "accordion_request_seconds", "Time until the reply had ended", model, buckets=_SECONDS, registry=registry
         )
-        self._first = histogram(
+        self._first = Histogram(
             "accordion_first_byte_seconds", "Time until the reply began", model, buckets=_SECONDS, registry=registry
         )
         self._compactions = Counter(
