@@ -66,7 +66,7 @@ $(PLAIN)/.installed: requirements.lock pyproject.toml config.yaml $(shell find p
 # Needs uv. No file names an index, so that the lock holds wherever the packages come from.
 UV_COMPILE := uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 lock:
-	$(UV_COMPILE) -c constraints.txt pyproject.toml --extra dev -o requirements-dev.lock
+	$(UV_COMPILE) pyproject.toml --extra dev -o requirements-dev.lock
 	$(UV_COMPILE) -c requirements-dev.lock pyproject.toml --extra all -o requirements.lock
 	$(UV_COMPILE) tests/clients/requirements.in -o tests/clients/requirements.lock
 
