@@ -22,6 +22,7 @@ from accordion.model.ports import Headers, UpstreamRequest
 from accordion.model.records import ObservedResponse
 from accordion.pipeline.overflow_probe import probe_overflow
 from accordion.pipeline.relay import ExchangeProgress, relay
+from accordion.server.interpreter import set_up_interpreter
 from accordion.sessions.client_metadata import read_client_metadata
 from bench import conversations, replies
 from bench.texts import Texts
@@ -170,6 +171,7 @@ async def measured(rounds: int, count: int) -> tuple[dict[str, float], dict[str,
         house = Application(build(config.encode(), {}, {}), {})
         house._upstream = Provider()  # type: ignore[assignment]  # the one wall that is not real
         house._build_configured(house.settings)
+        set_up_interpreter()
         await house.start()
         await asyncio.sleep(1.0)
         bench = Rounds(house, 11)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, Final
 
+from accordion.server.interpreter import set_up_interpreter
 from bench import load, making, processes, servers
 from bench.beside import BLOCK
 from bench.driving import percentile
@@ -29,8 +30,6 @@ MAKING_SIZE: Final = 950_000
 MEMORY_SIZE: Final = 500_000
 WINDOW: Final = 400_000
 CONCURRENCY: Final = 8
-SWITCH: Final = 0.0005
-"""Seconds after which a running thread is asked for the interpreter, as the house sets it."""
 QUIET, PASSED, FOLDED = ARMS = ("nothing", "large requests, not folded", "large requests, folded")
 BESIDE: Final = (
     "meanwhile",
@@ -118,10 +117,8 @@ def _making(setting: Setting) -> list[Table]:
 def _as_the_house() -> Iterator[None]:
     """Garbage collection and the change of threads as a serving process has them."""
     gc.collect()
-    gc.freeze()
     before, interval = gc.get_threshold(), sys.getswitchinterval()
-    gc.set_threshold(50_000, 20, 50)
-    sys.setswitchinterval(SWITCH)
+    set_up_interpreter()
     try:
         yield
     finally:

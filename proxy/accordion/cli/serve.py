@@ -23,6 +23,7 @@ from accordion.config import Settings, SettingsFile, find_hints
 from accordion.config.extras import is_installed
 from accordion.model.errors import ConfigError
 from accordion.server import logging_setup
+from accordion.server.interpreter import set_up_interpreter
 from accordion.server.uvicorn_compat import (
     ClientTimeouts,
     Server,
@@ -63,6 +64,7 @@ class ApplicationFactory:
 
         @asynccontextmanager
         async def lifespan(_: Starlette) -> AsyncIterator[None]:
+            set_up_interpreter()
             reload_requested = _listen_for_reload()
             await application.start()
             application.tasks.spawn(_reload_on_request(file, application, reload_requested), "follow the config file")

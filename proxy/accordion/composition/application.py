@@ -7,10 +7,8 @@ its steps, the tenants. A request keeps the pipeline that it began with.
 
 from __future__ import annotations
 
-import gc
 import logging
 import secrets
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -319,16 +317,6 @@ class Application:
 
     async def start(self) -> None:
         """Opens the store, reads the shared state and starts the background tasks, so that no request waits for it."""
-        # All objects so far stay, and reference counting frees those of requests. Collections are rarely needed, and
-        # at the default rate they cost a fifth of a small request.
-        gc.freeze()
-        gc.set_threshold(50_000, 20, 50)
-        # The loop registers each asynchronous generator, to close the remaining ones at its end. That takes nearly as
-        # long as a short generator's whole run. Here the owner closes its generator, or drops it; then the loop still
-        # closes it.
-        sys.set_asyncgen_hooks(firstiter=None)
-        # The threads of the store and of compactions must not hold the interpreter for long while a request waits.
-        sys.setswitchinterval(0.0005)
         # Opening a store takes longer than reading it, and a request waits for the store only briefly.
         with suppress(StoreUnavailable):
             await self.store.ping()
