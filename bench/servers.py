@@ -90,6 +90,8 @@ class Start:
     folder: Path
     store: str
     config: str = "accordion.yaml"
+    without: str = ""
+    """The measure of `bench.without` that Accordion starts without."""
 
 
 Command = tuple[list[str], dict[str, str], str]
@@ -105,7 +107,8 @@ def _accordion(start: Start) -> Command:
     }
     config = ["--config", str(HERE / start.config)]
     listen = ["--host", "127.0.0.1", "--port", str(start.port), "--workers", str(start.workers)]
-    return [sys.executable, "-m", "accordion", "serve", *config, *listen], variables, "/healthz"
+    program = ["bench.without", start.without] if start.without else ["accordion"]
+    return [sys.executable, "-m", *program, "serve", *config, *listen], variables, "/healthz"
 
 
 def _passthrough(module: str) -> Callable[[Start], Command]:
@@ -220,13 +223,17 @@ def serving(
     store: str = "sqlite",
     variables: Mapping[str, str] | None = None,
     config: str = "accordion.yaml",
+    without: str = "",
 ) -> Iterator[Server]:
-    """Run a contender in front of the upstream at port `to` until the block ends; `config` is Accordion's."""
+    """Run a contender in front of the upstream at port `to` until the block ends.
+
+    `config` and `without` are Accordion's.
+    """
     if name == DIRECT:
         yield Server(DIRECT, to, None)
         return
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        start = Start(free_port(), to, workers, Path(folder), store, config)
+        start = Start(free_port(), to, workers, Path(folder), store, config, without)
         command, own, health = (CONTENDERS.get(name) or FLOORS[name])(start)
         log = Path(folder) / "server.log"
         began = time.monotonic()
