@@ -3,6 +3,9 @@
 Both the path and the document may be malicious. So a path is short, has few segments, and at most two that descend; its
 filters compare single values only. Each examined node and the work of each filter is charged to a budget. When the
 budget is spent, the values found so far are returned.
+
+The classes of jsonpath-rfc9535 are extended for that, in this module only: the library's own evaluation has no bounds,
+and a model writes the paths (`read_artifact`). `tests/archive/test_jsonpath_contract.py` fails when their code changes.
 """
 
 from __future__ import annotations
