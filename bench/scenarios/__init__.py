@@ -19,6 +19,7 @@ from bench.scenarios import (
     startup,
     stream,
     suites,
+    trip,
     workers,
 )
 from bench.setting import Setting
@@ -32,6 +33,7 @@ SCENARIOS: Mapping[str, Callable[[Setting], list[Table]]] = {
     "overrides": overrides.run,
     "memory": memory.run,
     "startup": startup.run,
+    "trip": trip.run,
     "workers": workers.run,
     "folding": folding.run,
     "large": large.run,
