@@ -14,7 +14,7 @@ METAPHORS = frozenset(
         "gauge", "gauging", "folding", "unfolding", "unfold", "splice", "weave", "weaver", "woven", "desk",
         "seating", "seat", "seats", "dresser", "dressing", "wardrobe", "laying", "overlay", "overlays", "trail",
         "trails", "wish", "wishes", "custody", "holdings", "vault", "lane", "letter", "veil", "house",
-        "builder", "library", "rooms", "tap", "recollecting", "recollection",
+        "kitchen", "library", "rooms", "tap", "recollecting", "recollection",
     }
 )
 """Words that no name may contain."""
