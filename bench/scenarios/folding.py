@@ -124,7 +124,6 @@ def _as_the_house() -> Iterator[None]:
     finally:
         gc.set_threshold(*before)
         sys.setswitchinterval(interval)
-        gc.unfreeze()
 
 
 def _written(one: Steps) -> Table:

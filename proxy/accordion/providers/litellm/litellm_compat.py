@@ -8,7 +8,6 @@ patch that does not fit the installed version is skipped.
 from __future__ import annotations
 
 import functools
-import gc
 import importlib
 import logging
 import os
@@ -71,7 +70,7 @@ def load_litellm() -> Any:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     try:
-        litellm = _import_litellm()
+        litellm = importlib.import_module("litellm")
     except ModuleNotFoundError as error:
         text = MissingExtra("translation between providers' protocols", "litellm").message
         raise UpstreamError(f"This model is reached through LiteLLM: {text}", code="translation_unavailable") from error
@@ -234,20 +233,6 @@ async def _decoded_stream(self: Any, completion_stream: AsyncIterator[Any]) -> A
     """Yields the events of a provider whose stream has another form."""
     async for chunk in completion_stream:
         yield self._convert_chunk_to_sse_format(chunk)
-
-
-def _import_litellm() -> Any:
-    """Imports the module.
-
-    The first import creates 400,000 objects. They are frozen afterwards: a full garbage collection would visit them,
-    and stop all threads for 0.2 to 0.4 s (bench/README.md, `overrides`).
-    """
-    if "litellm" in sys.modules:
-        return importlib.import_module("litellm")  # waits for an import that another thread has begun
-    try:
-        return importlib.import_module("litellm")
-    finally:
-        gc.freeze()
 
 
 def provider_config(litellm: Any, kind: Literal["responses", "messages"], provider: str, model: str) -> Any:
