@@ -15,7 +15,7 @@ class CorkedTransport(asyncio.Transport):
     """Delays the head of a response until the next write, or the next iteration of the event loop.
 
     A system call to write is the most expensive step of a small request, and uvicorn makes one for the head and one for
-    the body. `python -m bench overrides` measures the difference.
+    the body. bench/README.md (`overrides`) has the figures.
     """
 
     __slots__ = ("_head", "_loop", "_transport", "open_ended")

@@ -2,7 +2,7 @@
 
 No other module imports uvicorn. `pyproject.toml` has an upper bound for its version, and
 `tests/server/test_uvicorn_contract.py` fails when a method that is overridden here changes in uvicorn. Each override
-names the client or the measurement that it is there for; the measurements are those of `python -m bench overrides`.
+names the client or the measurement that it is there for; bench/README.md (`overrides`) has the measurements.
 
 - `ClientConnection` (a client that uvicorn fails, time limits, size limits) puts a `CorkedTransport` around the
   transport, a `ClientFlow` in the place of uvicorn's flow control, and makes each request a `ResponseCycle`.
@@ -29,7 +29,7 @@ import uvicorn
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 from prometheus_client.multiprocess import mark_process_dead
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import (
     HEADER_RE,
     HEADER_VALUE_RE,
@@ -389,22 +389,10 @@ class ClientConnection(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         """Buffers a piece of a request body.
 
-        Overrides uvicorn's, which copies every piece into a bytearray. A body in one piece, as of any small request,
-        stays `bytes` here. It also counts bytes for `_check_client` and the body's time limit.
+        Overrides uvicorn's to count the bytes, for the time limit of a body (slowloris) and for clients that leave.
         """
-        cycle = self.cycle
-        cycle.came += len(body)
-        if cycle.response_complete:
-            return
-        if not cycle.body:
-            cycle.body = body  # type: ignore[assignment]  # uvicorn's `receive` converts it to bytes
-        else:
-            if isinstance(cycle.body, bytes):
-                cycle.body = bytearray(cycle.body)
-            cycle.body += body
-        if len(cycle.body) > HIGH_WATER_LIMIT:
-            self.flow.pause_reading()
-        cycle.message_event.set()
+        self.cycle.came += len(body)
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Marks a request as complete.

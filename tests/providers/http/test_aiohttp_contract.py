@@ -9,9 +9,9 @@ import aiohttp
 import pytest
 from aiohttp.base_protocol import BaseProtocol
 from aiohttp.client_proto import ResponseHandler
-from aiohttp.streams import EMPTY_PAYLOAD, StreamReader
+from aiohttp.streams import StreamReader
 
-from accordion.providers.http.aiohttp_compat import TimedHandler, create_connector, take_buffered, take_rest
+from accordion.providers.http.aiohttp_compat import TimedHandler, create_connector, take_rest
 from tests.library_code import changed
 
 CODE = {
@@ -92,12 +92,3 @@ async def test_aiohttp_discards_what_arrived_before_an_error() -> None:
     with pytest.raises(aiohttp.ClientPayloadError):
         await stream.readany()
     assert take_rest(stream) == b"last event"
-
-
-async def test_a_whole_body_is_taken_at_once() -> None:
-    stream = reader()
-    for piece in (b"a", b"b"):
-        stream.feed_data(piece)
-    stream.feed_eof()
-    assert take_buffered(stream) == b"ab"
-    assert take_buffered(EMPTY_PAYLOAD) == b""  # type: ignore[arg-type]  # it stands in for a reader

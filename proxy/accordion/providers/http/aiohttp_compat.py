@@ -35,7 +35,6 @@ __all__ = [
     "create_connector",
     "create_connector_request",
     "expect_response",
-    "take_buffered",
     "take_rest",
 ]
 
@@ -47,7 +46,7 @@ _READ_BUFFER = 64 * 1024
 class TimedHandler(ResponseHandler):
     """aiohttp's connection with one timer for the read time-out.
 
-    Overrides aiohttp's, which makes a new timer with each piece of a stream (`python -m bench overrides`).
+    Overrides aiohttp's, which makes a new timer with each piece of a stream (bench/README.md, `overrides`).
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -103,18 +102,6 @@ def expect_response(protocol: ResponseHandler, *, without_body: bool, read_timeo
         max_field_size=_MAX_LINE,
         max_headers=_MAX_HEADERS,
     )
-
-
-def take_buffered(payload: StreamReader) -> bytes:
-    """Returns the rest of a body that has arrived completely.
-
-    The stream's own methods would resume reading from the socket first (`python -m bench overrides`).
-    """
-    if payload is EMPTY_PAYLOAD:
-        return b""
-    rest = b"".join(payload._buffer)
-    payload._buffer.clear()
-    return rest
 
 
 def take_rest(payload: StreamReader) -> bytes:

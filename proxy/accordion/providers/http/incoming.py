@@ -12,7 +12,6 @@ from accordion.providers.http.aiohttp_compat import (
     EMPTY_PAYLOAD,
     RawResponseMessage,
     StreamReader,
-    take_buffered,
     take_rest,
 )
 from accordion.providers.http.connections import ProviderConnection
@@ -84,7 +83,7 @@ class IncomingResponse:
 
     def _read_buffered(self) -> bytes:
         """Returns the rest of a body that has arrived completely."""
-        piece = take_buffered(self._payload)
+        piece = self._payload.read_nowait()
         self._release()
         return piece
 
