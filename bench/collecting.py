@@ -1,41 +1,41 @@
-"""Prints how long a full garbage collection stops all threads of a serving process, in ms of CPU time, as JSON.
+"""Serves like Accordion and prints, at its end, what garbage collections cost: `python -m bench.collecting MEASURE …`.
 
-Each pair is without and with `gc.freeze` before: behind the start, and behind the import of LiteLLM.
+One line of JSON on standard error: the number of collections of each generation, and their CPU time in ms. `MEASURE`
+is what Accordion starts without (without.py).
 """
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
+import sys
 import time
-from statistics import median
+
+from bench.without import MEASURES
 
 
-def collect() -> float:
-    """Returns the median CPU time of five full collections, in ms."""
-    taken = []
-    for _ in range(5):
-        began = time.thread_time()
-        gc.collect()
-        taken.append(1000 * (time.thread_time() - began))
-    return median(taken)
+class Collections:
+    """Counts and times collections."""
 
+    def __init__(self) -> None:
+        self.counts = [0, 0, 0]
+        self.taken = 0.0
+        self._began = 0.0
 
-def pair() -> tuple[float, float]:
-    """Returns the time of a collection without and with a freeze before it."""
-    before = collect()
-    gc.freeze()
-    after = collect()
-    gc.unfreeze()
-    return before, after
+    def note(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._began = time.thread_time()
+            return
+        self.counts[info["generation"]] += 1
+        self.taken += 1000 * (time.thread_time() - self._began)
 
 
 if __name__ == "__main__":
-    import accordion.cli.serve  # noqa: F401  # what a worker imports
+    MEASURES[sys.argv.pop(1)]()
+    collections = Collections()
+    gc.callbacks.append(collections.note)
+    atexit.register(lambda: print(json.dumps([collections.counts, collections.taken]), file=sys.stderr))
+    from accordion.cli.main import main
 
-    started = pair()
-    from accordion.providers.litellm.litellm_compat import load_litellm
-
-    load_litellm()
-    gc.unfreeze()
-    print(json.dumps([started, pair()]))
+    main()

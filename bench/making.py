@@ -6,8 +6,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
+
+from msgspec.structs import replace
 
 from accordion.accounting.token_meter import MessageTokenCache, TokenMeter
 from accordion.archive.archive import Archive
@@ -103,7 +105,7 @@ async def captured(body: bytes, window: int) -> tuple[CompactionRequest, core.Co
             raise RuntimeError("the conversation was not read")
         step = replace(
             rooms.forward.compaction_step,
-            compactors=lambda _model, _delegated: capture,  # type: ignore[arg-type, return-value]
+            compactors=lambda _model, _delegated: capture,
         )
         await step.compact(measured)
     finally:

@@ -91,7 +91,8 @@ class Start:
     store: str
     config: str = "accordion.yaml"
     without: str = ""
-    """The measure of `bench.without` that Accordion starts without."""
+    """The measure of `bench.without` that Accordion starts without; `program` starts it."""
+    program: str = "bench.without"
 
 
 Command = tuple[list[str], dict[str, str], str]
@@ -107,7 +108,7 @@ def _accordion(start: Start) -> Command:
     }
     config = ["--config", str(HERE / start.config)]
     listen = ["--host", "127.0.0.1", "--port", str(start.port), "--workers", str(start.workers)]
-    program = ["bench.without", start.without] if start.without else ["accordion"]
+    program = [start.program, start.without] if start.without else ["accordion"]
     return [sys.executable, "-m", *program, "serve", *config, *listen], variables, "/healthz"
 
 
@@ -224,16 +225,17 @@ def serving(
     variables: Mapping[str, str] | None = None,
     config: str = "accordion.yaml",
     without: str = "",
+    program: str = "bench.without",
 ) -> Iterator[Server]:
     """Run a contender in front of the upstream at port `to` until the block ends.
 
-    `config` and `without` are Accordion's.
+    `config`, `without` and `program` are Accordion's.
     """
     if name == DIRECT:
         yield Server(DIRECT, to, None)
         return
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        start = Start(free_port(), to, workers, Path(folder), store, config, without)
+        start = Start(free_port(), to, workers, Path(folder), store, config, without, program)
         command, own, health = (CONTENDERS.get(name) or FLOORS[name])(start)
         log = Path(folder) / "server.log"
         began = time.monotonic()

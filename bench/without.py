@@ -18,10 +18,6 @@ def _nothing(*_: Any, **__: Any) -> None:
     """Stands in for a call that is left out."""
 
 
-def _without_freeze() -> None:
-    gc.freeze = _nothing
-
-
 def _without_thresholds() -> None:
     gc.set_threshold = _nothing
 
@@ -42,18 +38,6 @@ def _without_send() -> None:
     from accordion.server.uvicorn_compat import ResponseCycle
 
     ResponseCycle.send = RequestResponseCycle.send  # type: ignore[method-assign, assignment]
-
-
-def _without_whole_bodies() -> None:
-    from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
-    from accordion.server.uvicorn_compat import ClientConnection
-
-    def on_body(self: ClientConnection, body: bytes) -> None:
-        self.cycle.came += len(body)
-        HttpToolsProtocol.on_body(self, body)
-
-    ClientConnection.on_body = on_body  # type: ignore[method-assign]
 
 
 def _without_moved_timers() -> None:
@@ -79,32 +63,14 @@ def _without_read_timer() -> None:
     aiohttp_compat.TimedHandler = ResponseHandler  # type: ignore[misc, assignment]
 
 
-def _without_direct_read() -> None:
-    from accordion.providers.http.incoming import IncomingResponse
-
-    async def read(self: Any) -> bytes:
-        if self._connection is None:
-            return b""
-        piece: bytes = await self._payload.readany()
-        self._delivered += len(piece)
-        if self._payload.at_eof():
-            self._release()
-        return piece
-
-    IncomingResponse.read = read  # type: ignore[method-assign]
-
-
 MEASURES: Final[Mapping[str, Callable[[], None]]] = {
     AS_SHIPPED: _nothing,
-    "gc.freeze": _without_freeze,
     "gc.set_threshold": _without_thresholds,
     "sys.setswitchinterval": _without_switch_interval,
     "uvicorn: head and body in one write": _without_corking,
     "uvicorn: one check of all headers": _without_send,
-    "uvicorn: a body in one piece is not copied": _without_whole_bodies,
     "uvicorn: timers are moved, not made anew": _without_moved_timers,
     "aiohttp: the read timer is moved, not made anew": _without_read_timer,
-    "aiohttp: the rest of a body is read at once": _without_direct_read,
 }
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import subprocess
+import signal
 import sys
 from collections import defaultdict
 from contextlib import ExitStack
 from dataclasses import replace
-from statistics import fmean, median
+from statistics import fmean
 from typing import Any, Final
 
-from bench import load, servers
+from accordion.server.interpreter import set_up_interpreter
+from bench import making, servers
+from bench.driving import percentile
 from bench.load import Job
 from bench.report import Cell, Table
 from bench.servers import ACCORDION, Server
@@ -28,17 +31,18 @@ COLUMNS: Final = (
     "p99 of small",
 )
 UNITS: Final = ("ms", "ms", "ms", "µs an event", "ms")
-BESIDE: Final = ("Accordion without", "p50 ms", "p99 ms", "p99.9 ms")
-SIZE: Final = 840_000
-"""Bytes of a conversation that is compacted (see `folding`)."""
-SWITCHES: Final = (AS_SHIPPED, "sys.setswitchinterval", "gc.freeze", "gc.set_threshold")
+COLLECTIONS: Final = ("Accordion without", "requests", "collections by generation", "µs CPU a request")
+WAITS: Final = ("Accordion without", "waits", "p50 ms", "p99 ms", "longest ms")
+MAKING_SIZE: Final = 950_000
+"""Bytes of a conversation of 200,000 tokens."""
+WINDOW: Final = 400_000
 STREAM: Final = {"stream": True, "events": 500, "pace_ms": 0}
 Rounds = dict[str, list[list[float]]]
 
 
 def run(setting: Setting) -> list[Table]:
     with servers.upstream(setting.pins) as upstream:
-        return [_cost(setting, upstream), _waits(setting, upstream), _collections()]
+        return [_cost(setting, upstream), _collections(setting, upstream), _waits(setting)]
 
 
 def _cost(setting: Setting, upstream: int) -> Table:
@@ -83,28 +87,53 @@ def _figures(setting: Setting, upstream: int, server: Server, number: int) -> li
     return [one["cpu_ms"], sixteen["cpu_ms"], last, events, one["p99_ms"]]
 
 
-def _waits(setting: Setting, upstream: int) -> Table:
-    """Compares how long small requests wait beside compactions, which another thread makes."""
-    table = Table("Small requests, 8 at a time, beside one compaction of 200,000 tokens a second", BESIDE)
+def _collections(setting: Setting, upstream: int) -> Table:
+    """Measures garbage collections of a server by themselves, so that it does not matter how busy the machine is."""
+    table = Table("Garbage collections while 6,000 small requests, and 205 growing ones, are served", COLLECTIONS)
     servers.get(upstream, "/_mode", {"stream": False})
-    rounds: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for number in range(setting.fewer(max(3, setting.rounds), 1)):
-        for name in SWITCHES:
-            with servers.serving(
-                ACCORDION, upstream, pins=setting.pins, store=setting.store, config="folding.yaml", without=name
-            ) as server:
-                job = Job("beside", server.port, server.pids, concurrency=8, count=20_000, warmup=200, seed=number + 1)
-                job = replace(job, seconds=setting.fewer(6, 3), size=SIZE)
-                rounds[name].append(load.run(job, setting.pins.prefix()))
-    for name, measured in rounds.items():
-        table.rows.append([name, *(median(each[key] for each in measured) for key in ("p50_ms", "p99_ms", "p999_ms"))])
+    small = Job("closed", 0, concurrency=16, count=setting.fewer(6000, 800), warmup=100, seconds=20)
+    growing = Job("growing", 0, count=300, warmup=10, seconds=60, size=800_000, step=setting.fewer(4096, 16_384))
+    for measure in (AS_SHIPPED, "gc.set_threshold"):
+        start, before, _ = _collected(setting, upstream, measure, None)
+        for name, job in {"small": small, "growing": growing}.items():
+            counts, taken, requests = _collected(setting, upstream, measure, job)
+            own = "/".join(str(max(0, count - idle)) for count, idle in zip(counts, start, strict=True))
+            table.rows.append([measure, name, own, 1000 * max(0.0, taken - before) / requests])
+    table.notes.append("without the collections of the start")
     return table
 
 
-def _collections() -> Table:
-    """Measures a full garbage collection in a process of its own."""
-    output = subprocess.run([sys.executable, "-m", "bench.collecting"], stdout=subprocess.PIPE, check=True).stdout
-    table = Table("A full garbage collection, which stops all threads", ("when", "ms CPU", "ms CPU, frozen before"))
-    for when, (plain, frozen) in zip(("after the start", "after LiteLLM's import"), json.loads(output), strict=True):
-        table.rows.append([when, plain, frozen])
+def _collected(setting: Setting, upstream: int, measure: str, job: Job | None) -> tuple[list[int], float, int]:
+    """Returns collections by generation, their CPU time in ms while requests are served, and the requests' number."""
+    with servers.serving(ACCORDION, upstream, pins=setting.pins, without=measure, program="bench.collecting") as server:
+        outcome: dict[str, Any] = setting.measure(server, job) if job is not None else {"requests": 0}
+        counts, taken = _report(server)
+    return counts, taken, len(outcome["turns"]) if "turns" in outcome else int(outcome["requests"])
+
+
+def _report(server: Server) -> tuple[list[int], float]:
+    """Stops a server and returns what it printed last (collecting.py)."""
+    assert server.process is not None
+    assert server.log is not None
+    server.process.send_signal(signal.SIGINT)
+    server.process.wait(30)
+    counts, taken = json.loads(server.log.read_text().splitlines()[-1])
+    return counts, taken
+
+
+def _waits(setting: Setting) -> Table:
+    """Measures how long a thread waits for the interpreter while another one makes a compaction."""
+    table = Table("A thread that wants the interpreter while another one makes a compaction", WAITS)
+    case, client = asyncio.run(making.captured(making.conversation(1, MAKING_SIZE).body(), WINDOW))
+    usual = sys.getswitchinterval()
+    for name, interval in {AS_SHIPPED: None, "sys.setswitchinterval": usual}.items():
+        set_up_interpreter()
+        sys.setswitchinterval(interval or sys.getswitchinterval())
+        waits = list[float]()
+        for _ in range(setting.fewer(6, 1)):
+            maker = making.Maker()
+            waits += making.holding(lambda: maker.make(case, client))  # noqa: B023  # called at once
+        table.rows.append([name, len(waits), percentile(waits, 0.5), percentile(waits, 0.99), max(waits)])
+    sys.setswitchinterval(usual)
+    table.notes.append("counted as CPU time of the other thread, so that it does not matter how busy the machine is")
     return table

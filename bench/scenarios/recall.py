@@ -10,10 +10,11 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import Final
+
+from msgspec.structs import replace
 
 from accordion.archive.recall import ArtifactRecaller, Excerpt
 from accordion.archive.recall_index import build_index
