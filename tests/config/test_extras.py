@@ -15,7 +15,7 @@ from accordion.composition.tables import spans
 from accordion.config.extras import is_installed
 from accordion.config.load import build
 from accordion.model.errors import ConfigError, UpstreamError
-from accordion.providers.litellm.patches import load_litellm
+from accordion.providers.litellm.litellm_compat import load_litellm
 
 PACKAGES = {
     "litellm": ("litellm",),
