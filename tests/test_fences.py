@@ -18,7 +18,6 @@ FENCES = {
     "litellm": "providers/litellm/litellm_compat.py",
     "jsonpath_rfc9535": "archive/path_walk.py",
     "websockets": "providers/http/websockets.py",
-    "tiktoken": "providers/models/tokenizer.py",
 }
 UNDOCUMENTED = ("aiohttp", "uvicorn", "litellm", "jsonpath_rfc9535")
 """The libraries whose submodules are not documented."""
@@ -115,7 +114,9 @@ def test_litellms_modules_are_named_in_its_fence_only() -> None:
 def test_a_fenced_library_has_an_upper_bound(library: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     name = DISTRIBUTIONS.get(library, library)
-    (requirement,) = [each for each in project["dependencies"] if each.startswith((f"{name}>", f"{name}<"))]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    requirements = [each for group in groups for each in group]
+    (requirement,) = [each for each in requirements if each.startswith((f"{name}>", f"{name}<"))]
     assert re.fullmatch(rf"{name}>=[\d.]+,<[\d.]+", requirement)
 
 
