@@ -53,20 +53,20 @@ class MemoryCapture(msgspec.Struct, frozen=True):
         if not session or covered_count <= 0:
             return
         # One at a time: two at once would both find that nothing is compacted yet.
-        under_way = (tenant_key, session) in self._pending_ranges
-        folds = self._pending_ranges.setdefault((tenant_key, session), deque())
-        if folds and folds[-1][1] == project:
-            folds[-1] = max(folds[-1][0], covered_count), project
-        elif len(folds) < _MAX_WAITING:
-            folds.append((covered_count, project))
-        if not under_way:
+        is_running = (tenant_key, session) in self._pending_ranges
+        ranges = self._pending_ranges.setdefault((tenant_key, session), deque())
+        if ranges and ranges[-1][1] == project:
+            ranges[-1] = max(ranges[-1][0], covered_count), project
+        elif len(ranges) < _MAX_WAITING:
+            ranges.append((covered_count, project))
+        if not is_running:
             self.tasks.spawn(self._run_in_order(tenant_key, session), "make memories of a compaction")
 
     async def _run_in_order(self, tenant_key: bytes, session: str) -> None:
-        folds = self._pending_ranges[tenant_key, session]
+        ranges = self._pending_ranges[tenant_key, session]
         try:
-            while folds:
-                await self.capture(tenant_key, session, *folds.popleft())
+            while ranges:
+                await self.capture(tenant_key, session, *ranges.popleft())
         finally:
             del self._pending_ranges[tenant_key, session]
 
@@ -107,11 +107,11 @@ class MemoryCapture(msgspec.Struct, frozen=True):
         for _ in range(_MAX_POLLS):
             await self.sleep(_POLL_SECONDS)
             try:
-                found = await self.recordings.find(tenant_key, session)
+                transcript = await self.recordings.find(tenant_key, session)
             except StoreUnavailable:
                 continue
-            if found is not None and len(found) >= found.before + covered_count:
-                return found.before + covered_count
+            if transcript is not None and len(transcript) >= transcript.before + covered_count:
+                return transcript.before + covered_count
         return 0
 
 

@@ -89,20 +89,20 @@ class MemoryRecall(msgspec.Struct, frozen=True):
             return None
 
     async def _recall(self, request: RecallRequest) -> RecallUsage | None:
-        client, most = request.original, min(self.recall_limits.tokens, request.available_tokens // _ROOM_DIVISOR)
+        client, max_tokens = request.original, min(self.recall_limits.tokens, request.available_tokens // _ROOM_DIVISOR)
         # A list that was sent before stays as it was: another branch may have continued from it.
-        if most <= 0 or not client.chain or request.last_sent_index == len(client.chain) - 1:
+        if max_tokens <= 0 or not client.chain or request.last_sent_index == len(client.chain) - 1:
             return None
-        asked = find_questions(client)
-        if not asked or self.clock.monotonic() < self.search_pause.until:
+        questions = find_questions(client)
+        if not questions or self.clock.monotonic() < self.search_pause.until:
             return None
         anchor = client.chain[-1]
         if await self.insertion_store.find(request.tenant_key, request.scope, (anchor,), 1, check_store=False):
             return None
-        finds = await self._search_with_timeout(request, asked)
-        if not finds:
+        memories = await self._search_with_timeout(request, questions)
+        if not memories:
             return None
-        text, ids, tokens = quote_memories(finds, lambda each: self.count_tokens(each, request.model), most)
+        text, ids, tokens = quote_memories(memories, lambda each: self.count_tokens(each, request.model), max_tokens)
         if not ids:
             return None
         recall = RecallInsertion(anchor, request.protocol.text_message(text), self.clock.now())
@@ -119,7 +119,7 @@ class MemoryRecall(msgspec.Struct, frozen=True):
         None are returned if the search fails or takes too long.
         """
         try:
-            found = await self.waiter.wait_for(self.recall_limits.timeout_seconds, self._search(request, questions))
+            memories = await self.waiter.wait_for(self.recall_limits.timeout_seconds, self._search(request, questions))
         except TimeoutError:
             _log.warning(
                 "the search for memories took longer than %s s; this turn goes on without them",
@@ -128,32 +128,32 @@ class MemoryRecall(msgspec.Struct, frozen=True):
         except AccordionError as error:
             _log.warning("memories could not be searched; this turn goes on without them: %s", error.message)
         else:
-            return found
+            return memories
         self.search_pause.until = self.clock.monotonic() + _PAUSE_SECONDS
         return []
 
     async def _search(self, request: RecallRequest, questions: Sequence[str]) -> list[RecalledMemory]:
         project = self.recall_limits.project if request.project is None else request.project
-        wanted = MemoryFilter(project=None if self.recall_limits.all_projects else project)
+        memory_filter = MemoryFilter(project=None if self.recall_limits.all_projects else project)
         search, results = self.open_search(), list[SearchResult]()
         for text in questions:
-            results += (await search.search(request.tenant_key, SearchQuery(text, wanted, explain=True))).results
-        out, standing = list[RecalledMemory](), VisibleContent(request.history_with_insertions.conversation)
+            results += (await search.search(request.tenant_key, SearchQuery(text, memory_filter, explain=True))).results
+        memories, visible = list[RecalledMemory](), VisibleContent(request.history_with_insertions.conversation)
         for each in choose_relevant(results, self.recall_limits.relevance)[
             : max(_MAX_CANDIDATES, self.recall_limits.memories)
         ]:
-            if self._is_from_window(each.memory, request) or standing.contains(each.memory):
+            if self._is_from_window(each.memory, request) or visible.contains(each.memory):
                 continue
-            if wanted.project is None or await self._is_of_own_project(request.tenant_key, each.memory):
-                out.append(each)
-            if len(out) == self.recall_limits.memories:
+            if memory_filter.project is None or await self._is_of_own_project(request.tenant_key, each.memory):
+                memories.append(each)
+            if len(memories) == self.recall_limits.memories:
                 break
-        return out
+        return memories
 
     def _is_from_window(self, memory: Memory, request: RecallRequest) -> bool:
         """Returns whether a memory was made from messages that are in the list."""
-        made = request.history.compaction
-        return memory.conversation == request.session and memory.last >= (made.covered if made else 0)
+        compaction = request.history.compaction
+        return memory.conversation == request.session and memory.last >= (compaction.covered if compaction else 0)
 
     async def _is_of_own_project(self, tenant_key: bytes, memory: Memory) -> bool:
         """Returns whether a memory is about its own project only.

@@ -90,16 +90,16 @@ async def probe_overflow(
 class _BufferedResponse:
     """An UpstreamResponse whose first pieces were already read."""
 
-    __slots__ = ("_held", "_pieces", "_reply", "delimited", "failure", "headers", "size", "status")
+    __slots__ = ("_buffer", "_pieces", "_response", "delimited", "failure", "headers", "size", "status")
 
     def __init__(self, response: UpstreamResponse) -> None:
         self.status = response.status
         self.headers = response.headers
         self.delimited = response.delimited
         self.size = 0
-        self._reply = response
+        self._response = response
         self._pieces = response.chunks()
-        self._held: deque[bytes] = deque()
+        self._buffer: deque[bytes] = deque()
         self.failure: Exception | None = None
 
     async def read_more(self) -> bytes | None:
@@ -110,14 +110,14 @@ class _BufferedResponse:
             self.failure = error
             return None
         if piece is not None:
-            self._held.append(piece)
+            self._buffer.append(piece)
             self.size += len(piece)
         return piece
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """Yields the body: the buffered pieces as they came, then the rest as it arrives."""
-        while self._held:
-            yield self._held.popleft()
+        while self._buffer:
+            yield self._buffer.popleft()
         if self.failure is not None:
             raise self.failure
         async for piece in self._pieces:
@@ -130,7 +130,7 @@ class _BufferedResponse:
             with suppress(RuntimeError):
                 await self._pieces.aclose()
         finally:
-            await self._reply.close()
+            await self._response.close()
 
 
 class _DocumentProbe:
@@ -138,7 +138,7 @@ class _DocumentProbe:
 
     def __init__(self, status: int, encoding: str, is_near_window: bool, protocol: WireProtocol) -> None:
         self.is_decided = False
-        self._status, self._encoding, self._near, self._dialect = status, encoding, is_near_window, protocol
+        self._status, self._encoding, self._is_near_window, self._protocol = status, encoding, is_near_window, protocol
         self._body = bytearray()
         self.refusal = b""
 
@@ -151,8 +151,8 @@ class _DocumentProbe:
             return None
         if self._status >= 400:
             self.refusal = body
-            return read_overflow(self._status, body.decode(errors="replace"), near=self._near)
-        return _find_overflow(body, self._dialect.observer(stream=False), body)
+            return read_overflow(self._status, body.decode(errors="replace"), near=self._is_near_window)
+        return _find_overflow(body, self._protocol.observer(stream=False), body)
 
 
 class _StreamProbe:
@@ -162,10 +162,10 @@ class _StreamProbe:
 
     def __init__(self, protocol: WireProtocol, encoding: str, limit: int) -> None:
         self.is_decided = False
-        self._dialect = protocol
+        self._protocol = protocol
         self._decoder = Decoder(encoding, limit)
         self._events = SseBuffer(limit)
-        self._idle = 0
+        self._keepalives = 0
         self._overflow: WindowOverflow | None = None
 
     def feed(self, piece: bytes) -> None:
@@ -192,7 +192,7 @@ class _StreamProbe:
     def _inspect_event(self, event: SseEvent, piece: bytes) -> None:
         kind = as_mapping(_decode_json(event.data)).get("type")
         if kind in _OPENING_EVENTS:
-            self._idle = 0
+            self._keepalives = 0
         elif kind in _KEEPALIVE_EVENTS:
             self._count_keepalive()
         else:
@@ -200,11 +200,11 @@ class _StreamProbe:
             if event.name == b"error":
                 self._overflow = read_overflow(200, event.data.decode(errors="replace"))
             else:
-                self._overflow = _find_overflow(event.data, self._dialect.observer(stream=True), piece + b"\n\n")
+                self._overflow = _find_overflow(event.data, self._protocol.observer(stream=True), piece + b"\n\n")
 
     def _count_keepalive(self) -> None:
-        self._idle += 1
-        self.is_decided = self._idle > MAX_KEEPALIVES
+        self._keepalives += 1
+        self.is_decided = self._keepalives > MAX_KEEPALIVES
 
 
 async def _run_probe(
@@ -237,10 +237,10 @@ def _find_overflow(body: bytes, observer: ResponseObserver, observed_bytes: byte
     """
     data = _decode_json(body)
     observer.feed(observed_bytes)
-    seen = observer.observation()
-    if seen.error or find_error_text(data):
+    observed = observer.observation()
+    if observed.error or find_error_text(data):
         return read_overflow(200, body.decode(errors="replace"))
-    return WindowOverflow() if seen.finish in _WINDOW_FULL_REASONS and _has_no_output(as_mapping(data)) else None
+    return WindowOverflow() if observed.finish in _WINDOW_FULL_REASONS and _has_no_output(as_mapping(data)) else None
 
 
 def _decode_json(raw: bytes) -> Any:
@@ -253,6 +253,6 @@ def _decode_json(raw: bytes) -> Any:
 def _has_no_output(data: dict[str, Any]) -> bool:
     """Returns whether an answer, or a piece of one, contains nothing from the model."""
     choices = [as_mapping(choice) for choice in as_list(data.get("choices"))]
-    said = [data, as_mapping(data.get("response"))]
-    said += [as_mapping(choice.get(name)) for choice in choices for name in ("delta", "message")]
-    return not any(part.get(name) for part in said for name in _OUTPUT_FIELDS)
+    candidates = [data, as_mapping(data.get("response"))]
+    candidates += [as_mapping(choice.get(name)) for choice in choices for name in ("delta", "message")]
+    return not any(part.get(name) for part in candidates for name in _OUTPUT_FIELDS)

@@ -52,7 +52,7 @@ class _ObserverFeed:
     """Feeds an observer with whole events of a stream, or a document's bytes, without content encoding."""
 
     def __init__(self, observer: ResponseObserver | None, encoding: str, *, is_stream: bool) -> None:
-        self._tap = observer
+        self._observer = observer
         self._decoder = Decoder(encoding) if encoding else None
         self._events = SseBuffer() if encoding and is_stream else None
 
@@ -61,7 +61,7 @@ class _ObserverFeed:
 
         `observable` are the whole events among them that the observer needs, if those are known.
         """
-        if self._tap is None:
+        if self._observer is None:
             return
         data = data if observable is None else observable
         try:
@@ -70,11 +70,11 @@ class _ObserverFeed:
             if self._events is not None:
                 data = self._events.feed(data)
             if data:
-                self._tap.feed(data)
+                self._observer.feed(data)
         except Exception:
             # Reading is optional; the response goes on unread.
             _log.exception("a response could not be read; it is passed on unchanged")
-            self._tap = None
+            self._observer = None
 
 
 class _ResponseEnd:
@@ -89,33 +89,33 @@ class _ResponseEnd:
         *,
         is_stream: bool,
     ) -> None:
-        self._store, self._tap, self._listener, self._course = store, observer, observer_feed, progress
-        self._streamed = is_stream
-        self._stored = False
-        self._held = b""
+        self._store, self._observer, self._observer_feed, self._progress = store, observer, observer_feed, progress
+        self._is_stream = is_stream
+        self._is_stored = False
+        self._buffer = b""
 
     async def hold_back(self, out: bytes) -> bytes:
         """Takes the bytes that came; returns those that may be passed on."""
         if not out:
             return b""
-        course = self._course
-        self._listener.observe(out, course.observable_output if out is course.last_output else None)
-        if not self._streamed:
-            shown, self._held = self._held, out
-            return shown
-        if course.insertion is not None or (self._tap is not None and self._tap.ended):
+        progress = self._progress
+        self._observer_feed.observe(out, progress.observable_output if out is progress.last_output else None)
+        if not self._is_stream:
+            passed_on, self._buffer = self._buffer, out
+            return passed_on
+        if progress.insertion is not None or (self._observer is not None and self._observer.ended):
             await self._store_once()
         return out
 
     async def close(self) -> bytes:
         """Stores the response at the end of the body; returns the bytes that were held."""
         await self._store_once()
-        return self._held
+        return self._buffer
 
     async def _store_once(self) -> None:
-        if not self._stored:
-            self._stored = True
-            await self._store(_read_observer(self._tap))
+        if not self._is_stored:
+            self._is_stored = True
+            await self._store(_read_observer(self._observer))
 
 
 def _ignore(_data: bytes, _observable: bytes | None = None) -> None:
@@ -143,13 +143,13 @@ async def relay(
     The first piece is empty and comes before anything is read. After taking it, the caller may close the relay at any
     time, which closes the response. Closing a generator that has not started would do nothing.
     """
-    kind, encoding = content_type_and_encoding(response.headers)
-    streamed = kind == "text/event-stream"
-    tap = protocol.observer(streamed) if protocol is not None else None
-    listener = _ObserverFeed(tap, encoding, is_stream=streamed)
-    end = _ResponseEnd(store, tap, listener, progress, is_stream=streamed) if store is not None else None
-    hear = listener.observe if end is None else _ignore
-    events = SseBuffer() if streamed and not encoding else None
+    media_type, encoding = content_type_and_encoding(response.headers)
+    is_stream = media_type == "text/event-stream"
+    observer = protocol.observer(is_stream) if protocol is not None else None
+    observer_feed = _ObserverFeed(observer, encoding, is_stream=is_stream)
+    end = _ResponseEnd(store, observer, observer_feed, progress, is_stream=is_stream) if store is not None else None
+    observe = observer_feed.observe if end is None else _ignore
+    events = SseBuffer() if is_stream and not encoding else None
     pieces, last = response.chunks(), b""
     try:
         yield b""
@@ -165,26 +165,26 @@ async def relay(
                 finally:
                     # Observed after it was passed on, so that the client does not wait for it; and also if the client
                     # then disconnects.
-                    hear(out, progress.observable_output if out is progress.last_output else None)
-        if streamed and tap is not None and not tap.ended and not response.delimited:
+                    observe(out, progress.observable_output if out is progress.last_output else None)
+        if is_stream and observer is not None and not observer.ended and not response.delimited:
             # The body ends where the connection does, so a lost connection looks like a normal end.
             raise UpstreamDisconnected(
                 "Connection lost: the provider closed it before the stream ended. Send the request again."
             )
         rest = events.flush() if events is not None else b""
-        listener.observe(rest)
+        observer_feed.observe(rest)
         rest = rest if end is None else await end.close() + rest
         if rest:
             yield rest
         # Without a protocol the end of a stream is unknown, but it is never in the middle of a line.
-        if tap is None and not response.delimited and rest and not rest.endswith((b"\n", b"\r")):
+        if observer is None and not response.delimited and rest and not rest.endswith((b"\n", b"\r")):
             raise UpstreamDisconnected("Connection lost: the provider closed it in the middle of an event.")
-    except BaseException as reason:
+    except BaseException as exception:
         # Closed or cancelled from outside: the client went away, or the proxy is being stopped.
-        error = reason if isinstance(reason, AccordionError) else stop_error(reason)
+        error = exception if isinstance(exception, AccordionError) else stop_error(exception)
         progress.error = "client_disconnected" if error is None else error.code or error.type
-        tellable = events is not None and not events.is_mid_event and content_length(response.headers) < 0
-        if error is not None and tellable and protocol is not None:
+        can_report = events is not None and not events.is_mid_event and content_length(response.headers) < 0
+        if error is not None and can_report and protocol is not None:
             yield protocol.render_stream_error(error, request_id, last)
         raise
     finally:
@@ -192,7 +192,7 @@ async def relay(
             await pieces.aclose()
         finally:
             await response.close()
-            record(_read_observer(tap))
+            record(_read_observer(observer))
 
 
 def _read_observer(observer: ResponseObserver | None) -> ObservedResponse:
@@ -214,11 +214,11 @@ def content_length(headers: Iterable[tuple[bytes, bytes]]) -> int:
 
 def content_type_and_encoding(headers: Headers) -> tuple[str, str]:
     """Returns the media type (without parameters) and the content encoding of a body, in lower case."""
-    kind = encoding = ""
+    media_type = encoding = ""
     for name, value in headers:
         low = name.lower()
         if low == b"content-type":
-            kind = value.split(b";", 1)[0].strip().lower().decode("latin-1")
+            media_type = value.split(b";", 1)[0].strip().lower().decode("latin-1")
         elif low == b"content-encoding":
             encoding = value.strip().lower().decode("latin-1")
-    return kind, "" if encoding == "identity" else encoding
+    return media_type, "" if encoding == "identity" else encoding

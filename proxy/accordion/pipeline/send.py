@@ -64,7 +64,7 @@ class DeploymentPauses:
         self._clock = clock
         self._pauses: dict[str, _Pause] = {}
 
-    def ordered(self, routes: Sequence[Route]) -> list[Route]:
+    def order(self, routes: Sequence[Route]) -> list[Route]:
         """Returns the deployments in the order in which a request tries them."""
         if not self._pauses:
             return list(routes)
@@ -74,23 +74,23 @@ class DeploymentPauses:
         """Returns seconds by the monotonic clock."""
         return self._clock.monotonic()
 
-    def reached(self, route: Route) -> None:
+    def record_success(self, route: Route) -> None:
         """Records that a deployment answered."""
-        self._pauses.pop(_place(route), None)
+        self._pauses.pop(_server_name(route), None)
 
-    def failed(self, route: Route, began: float, error: Unreachable) -> None:
-        """Records that a request that started at `began` could not reach a deployment."""
-        place, now = _place(route), self.now()
-        last = self._pauses.get(place)
-        if last is not None and began <= last.since:
+    def record_failure(self, route: Route, started_at: float, error: Unreachable) -> None:
+        """Records that a request that started at `started_at` could not reach a deployment."""
+        server, now = _server_name(route), self.now()
+        last = self._pauses.get(server)
+        if last is not None and started_at <= last.since:
             # This request ran at the same time as the one that was recorded.
             return
         seconds = FIRST_PAUSE if last is None else min(LONGEST_PAUSE, 2 * last.seconds)
-        self._pauses[place] = _Pause(seconds, now, now + seconds)
+        self._pauses[server] = _Pause(seconds, now, now + seconds)
         _log.warning("a deployment of %s is tried last for %g seconds: %s", route.name, seconds, error.message)
 
     def _is_paused(self, route: Route) -> bool:
-        pause, now = self._pauses.get(_place(route)), self.now()
+        pause, now = self._pauses.get(_server_name(route)), self.now()
         if pause is None:
             return False
         if now < pause.until:
@@ -100,7 +100,7 @@ class DeploymentPauses:
         return False
 
 
-def _place(route: Route) -> str:
+def _server_name(route: Route) -> str:
     """Returns the server or provider that several deployments may share, and that fails as one."""
     return route.base_url or (route.model or "").partition("/")[0]
 
@@ -127,7 +127,7 @@ class Sender(msgspec.Struct, frozen=True):
         """
         if not request.route.others:
             return await self._send(request)
-        routes = self.pauses.ordered((request.route, *request.route.others))
+        routes = self.pauses.order((request.route, *request.route.others))
         *first, last = routes if isinstance(request.inbound.body, bytes) else routes[:1]
         for route in first:
             try:
@@ -141,13 +141,13 @@ class Sender(msgspec.Struct, frozen=True):
 
     async def _send_to_deployment(self, request: SendableRequest, route: Route) -> UpstreamResponse:
         """Sends to one of several deployments, and records whether it was reached."""
-        began = self.pauses.now()
+        started_at = self.pauses.now()
         try:
             response = await self._send(structs.replace(request, route=route))
         except Unreachable as error:
-            self.pauses.failed(route, began, error)
+            self.pauses.record_failure(route, started_at, error)
             raise
-        self.pauses.reached(route)
+        self.pauses.record_success(route)
         return response
 
     async def _send(self, request: SendableRequest) -> UpstreamResponse:

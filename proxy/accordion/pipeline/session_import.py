@@ -55,8 +55,8 @@ class MemoryMentions:
     """
 
     def __init__(self, capacity: int = 6 * 2**20, *, recall_everywhere: bool = False, project: str = "") -> None:
-        self._unasked, self._project = recall_everywhere, project
-        self._known = BoundedCache[bytes, bool](capacity)
+        self._recall_everywhere, self._project = recall_everywhere, project
+        self._mentions = BoundedCache[bytes, bool](capacity)
 
     def with_project(self, client_metadata: ClientMetadata, project: str | None) -> ClientMetadata:
         """Returns the client's metadata with the project that the request names (None: none).
@@ -64,20 +64,20 @@ class MemoryMentions:
         Automatic insertions are found again by content, so equal beginnings in two projects must have different keys.
         """
         scope = self._project if project is None or self._project == ALL_PROJECTS else project
-        return replace(client_metadata, scope=scope) if self._unasked and scope else client_metadata
+        return replace(client_metadata, scope=scope) if self._recall_everywhere and scope else client_metadata
 
     def may_mention_memory(self, session_match: SessionMatch, body: bytes) -> bool:
         """Returns whether a request, with its body, names a session memory or may contain one."""
-        if self._unasked:
+        if self._recall_everywhere:
             return True
         conversation, at = session_match.conversation, session_match.base_index
-        before = self._known.get(session_match.label + conversation.chain[at]) if at >= 0 else None
+        before = self._mentions.get(session_match.label + conversation.chain[at]) if at >= 0 else None
         if before is None:
             found = _contains_memory_id(body)
         else:
             found = before or _contains_memory_id(b"\n".join(map(_WIRE, conversation.messages[at + 1 :])))
         if conversation.chain:
-            self._known.put(session_match.label + conversation.chain[-1], found, ENTRY)
+            self._mentions.put(session_match.label + conversation.chain[-1], found, ENTRY)
         return found
 
 
@@ -117,33 +117,33 @@ class SessionImport(msgspec.Struct, frozen=True):
         if not names:
             return None
         anchor, turn = client.chain[-1], _find_turn_start(client)
-        standing = await self.insertion_store.find(
+        insertions = await self.insertion_store.find(
             request.tenant_key, request.scope, client.chain, turn + 1, check_store=False
         )
         # Earlier messages of the turn that got no answer made their own requests.
-        said = {
+        already_requested = {
             name
-            for each in standing
+            for each in insertions
             if isinstance(each, RecallInsertion) and each.anchor != anchor
             for name in each.names
         }
-        names = tuple(name for name in names if name not in said)
-        here = [each for each in standing if isinstance(each, RecallInsertion) and each.anchor == anchor]
+        names = tuple(name for name in names if name not in already_requested)
+        own_insertions = [each for each in insertions if isinstance(each, RecallInsertion) and each.anchor == anchor]
         if not names:
             return None
-        came = await self._fetch_memories(request, names)
-        if came is None and here:
+        restored = await self._fetch_memories(request, names)
+        if restored is None and own_insertions:
             return None
-        text = came.text if came is not None else "\n\n".join(map(unreachable_notice, names))
+        text = restored.text if restored is not None else "\n\n".join(map(unreachable_notice, names))
         recall = RecallInsertion(anchor, request.protocol.text_message(text), self.clock.now(), names=names)
-        if any(each.wire == recall.wire for each in here):
+        if any(each.wire == recall.wire for each in own_insertions):
             return None
         if not await self.insertion_store.add(
             request.tenant_key, request.scope, recall, request.session, request.started_at
         ):
             return None
-        found = came.imported if came is not None else ()
-        return RecallUsage(self.count_tokens(text, request.model), len(found), _describe_outcomes(names, came))
+        imported = restored.imported if restored is not None else ()
+        return RecallUsage(self.count_tokens(text, request.model), len(imported), _describe_outcomes(names, restored))
 
     async def _fetch_memories(self, request: RecallRequest, names: tuple[str, ...]) -> RestoredMemories | None:
         """Returns the memories of these ids; None if memories are unavailable."""
@@ -167,5 +167,5 @@ def _describe_outcomes(names: tuple[str, ...], result: RestoredMemories | None) 
     """Describes the outcome for each id, for the ledger and the header."""
     if result is None:
         return tuple(f"{name} unavailable" for name in names)
-    words = {**dict.fromkeys(result.imported, "imported"), **dict.fromkeys(result.missing, "unknown")}
-    return tuple(f"{name} {words.get(name, 'too long')}" for name in names)
+    outcomes = {**dict.fromkeys(result.imported, "imported"), **dict.fromkeys(result.missing, "unknown")}
+    return tuple(f"{name} {outcomes.get(name, 'too long')}" for name in names)

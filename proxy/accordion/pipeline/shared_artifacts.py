@@ -58,17 +58,17 @@ class VisibleArtifacts(StructWithHiddenFields, frozen=True):
 
     def contains_id(self, name: str) -> bool:
         """Returns whether the texts contain an id."""
-        wanted = name.encode()
-        return any(wanted in text for text in self.texts)
+        id_bytes = name.encode()
+        return any(id_bytes in text for text in self.texts)
 
     async def can_read(self, artifact: Artifact, calls: Sequence[CallInHistory]) -> bool:
         """Returns whether a record belongs to the viewer's branch, and none of its calls to another branch."""
-        kinship = self.shared_artifacts.branch_access
+        branch_access = self.shared_artifacts.branch_access
         if artifact.kind == "result" and not calls:
             # The owner is no longer known.
             return artifact.session == self.viewer.session
-        related = await kinship.is_same_branch(self.viewer, artifact.session)
-        return related and await kinship.can_see_results(self.viewer, calls)
+        is_same_branch = await branch_access.is_same_branch(self.viewer, artifact.session)
+        return is_same_branch and await branch_access.can_see_results(self.viewer, calls)
 
 
 @dataclass(slots=True)
@@ -97,15 +97,15 @@ class SharedArtifacts:
 
         Reads the store for ids that are not cached; returns False while it is unavailable.
         """
-        now, place = (
+        now, agent = (
             self.clock.monotonic(),
             (tenant_id(viewer.caller.tenant_key), viewer.position.node or viewer.session),
         )
         for name in list(dict.fromkeys(_ID.findall(body)))[:_MAX_IDS]:
-            known = self._readable_ids.get((*place, name))
+            known = self._readable_ids.get((*agent, name))
             if known is None or not (known[0] or now - known[1] < _RETRY_SECONDS):
                 known = await self._is_readable(viewer, name.decode()), now
-                self._readable_ids[(*place, name)] = known
+                self._readable_ids[(*agent, name)] = known
             if known[0]:
                 return True
         return False
@@ -123,16 +123,16 @@ class SharedArtifacts:
 
         Returns at once. The results are in `client_conversation`; `owners` maps each of them to its delegation.
         """
-        messages, kept = client_conversation.messages, self._stored_results
-        mine: dict[str, dict[tuple[bytes, int, str], FilteredResult]] = {}
+        messages, stored = client_conversation.messages, self._stored_results
+        results_by_owner: dict[str, dict[tuple[bytes, int, str], FilteredResult]] = {}
         for each in hidden_results:
             index, part = each.result
             name = messages[index].key, part, owners.get(each.result, "")
-            if name not in kept:
-                kept[name] = True
-                mine.setdefault(name[2], {})[name] = each
-        if mine:
-            work = self._archive_results(dialect, caller, position, messages, mine)
+            if name not in stored:
+                stored[name] = True
+                results_by_owner.setdefault(name[2], {})[name] = each
+        if results_by_owner:
+            work = self._archive_results(dialect, caller, position, messages, results_by_owner)
             self.tasks.spawn(work, "archive hidden results")
 
     def forget(self) -> None:
@@ -153,12 +153,12 @@ class SharedArtifacts:
         self, dialect: str, caller: Caller, position: AgentPosition, messages: Sequence[Message],
         results_by_owner: Mapping[str, Mapping[tuple[bytes, int, str], FilteredResult]],
     ) -> None:  # fmt: skip
-        tenant, nodes = tenant_id(caller.tenant_key), self.branch_access.delegation_tree
-        for owner, taken in results_by_owner.items():
+        tenant, tree = tenant_id(caller.tenant_key), self.branch_access.delegation_tree
+        for owner, results in results_by_owner.items():
             try:
-                await nodes.load(tenant, (owner,))
-                if (node := nodes.get(tenant, owner)) is not None and node.session:
-                    await self._archive_for_owner(node, dialect, caller, position, messages, tuple(taken.values()))
+                await tree.load(tenant, (owner,))
+                if (node := tree.get(tenant, owner)) is not None and node.session:
+                    await self._archive_for_owner(node, dialect, caller, position, messages, tuple(results.values()))
                     continue
             except StoreUnavailable:
                 pass
@@ -166,7 +166,7 @@ class SharedArtifacts:
                 _log.exception("a result that is hidden from an agent could not be archived")
                 continue
             # The client still has the result, and sends it again with the next request.
-            for name in taken:
+            for name in results:
                 self._stored_results.discard(name)
 
     async def _archive_for_owner(
@@ -174,13 +174,15 @@ class SharedArtifacts:
         hidden_results: Sequence[FilteredResult],
     ) -> None:  # fmt: skip
         """Archives results for the delegation that produced them, unless a compaction of its own did."""
-        own = ClientMetadata(owner.id[2:]) if owner.id[:2] == "m:" else ClientMetadata(position.mark, scope=owner.id)
-        scope, at, space = label_prefix(caller, own), self.clock.now(), caller.tenant_key
+        metadata = (
+            ClientMetadata(owner.id[2:]) if owner.id[:2] == "m:" else ClientMetadata(position.mark, scope=owner.id)
+        )
+        scope, at, space = label_prefix(caller, metadata), self.clock.now(), caller.tenant_key
         artifacts = []
         for each in hidden_results:
-            made = self._build_artifact(space, dialect, messages, each)
-            if made is not None and owner.session not in await self._find_owning_sessions(space, made.id):
-                artifacts.append(replace(made, scope=scope, session=owner.session, at=at))
+            artifact = self._build_artifact(space, dialect, messages, each)
+            if artifact is not None and owner.session not in await self._find_owning_sessions(space, artifact.id):
+                artifacts.append(replace(artifact, scope=scope, session=owner.session, at=at))
         if artifacts:
             keys = {key for each in artifacts for key in each.keys}
             places = sorted({place[0] for each in hidden_results for place in (each.result, each.call or each.result)})
@@ -190,8 +192,8 @@ class SharedArtifacts:
                 if messages[index].key in keys
             ]
             digest = hashlib.sha256("".join([owner.session, *(each.id for each in artifacts)]).encode())
-            leaving = CompactionWrite(f"hidden-{digest.hexdigest()[:16]}", owner.session, at)
-            puts = partial(self.archive.build_puts, space, rows, artifacts, leaving)
+            write = CompactionWrite(f"hidden-{digest.hexdigest()[:16]}", owner.session, at)
+            puts = partial(self.archive.build_puts, space, rows, artifacts, write)
             await self.archive.keep(await self.tasks.offload(puts))
 
     async def _find_owning_sessions(self, tenant_key: bytes, name: str) -> set[str]:

@@ -83,15 +83,15 @@ class Visibility(msgspec.Struct, frozen=True):
         visible.
         """
         try:
-            seat = self.delegation_tracker.find_top_position(
+            position = self.delegation_tracker.find_top_position(
                 client_metadata, conversation
             ) or await self.delegation_tracker.find_position(caller, client_metadata, conversation)
             hidden = NOTHING_HIDDEN
-            if seat.path:
-                label = label_prefix(caller, metadata_with_scope(client_metadata, seat))
-                shown, _ = find_deepest(self.sessions.prefix_index.nodes, label, conversation.chain)
-                hidden = await self.delegation_tracker.find_hidden(caller, seat, conversation, shown)
-            return self._apply_filter(protocol, caller, seat, conversation, body, hidden)
+            if position.path:
+                label = label_prefix(caller, metadata_with_scope(client_metadata, position))
+                last_sent_index, _ = find_deepest(self.sessions.prefix_index.nodes, label, conversation.chain)
+                hidden = await self.delegation_tracker.find_hidden(caller, position, conversation, last_sent_index)
+            return self._apply_filter(protocol, caller, position, conversation, body, hidden)
         except BadRequest:
             raise
         except Exception:
@@ -107,9 +107,9 @@ class Visibility(msgspec.Struct, frozen=True):
 
         Used before a compaction, which changes the prefix in any case. The session stays the same.
         """
-        seat, client = visible_request.position, visible_request.client_conversation
-        hidden = await self.delegation_tracker.find_hidden(caller, seat, client, -1, recompute=True)
-        visible_request = self._apply_filter(protocol, caller, seat, client, visible_request.body, hidden)
+        position, client = visible_request.position, visible_request.client_conversation
+        hidden = await self.delegation_tracker.find_hidden(caller, position, client, -1, recompute=True)
+        visible_request = self._apply_filter(protocol, caller, position, client, visible_request.body, hidden)
         chain = visible_request.conversation.chain
         if chain:
             self.sessions.prefix_index.add(session_match.label + chain[-1], PrefixNode(session_match.session.id))
@@ -125,18 +125,18 @@ class Visibility(msgspec.Struct, frozen=True):
         A new session may have been started by a call that is open in another conversation.
         """
         try:
-            new = session_match.base_node is None and visible_request.client_conversation.previous is None
-            seat = await self.delegation_tracker.attach_session(
+            is_new = session_match.base_node is None and visible_request.client_conversation.previous is None
+            position = await self.delegation_tracker.attach_session(
                 caller,
                 visible_request.position,
                 session_match.session.id,
                 visible_request.client_conversation,
-                is_new=new,
+                is_new=is_new,
             )
         except Exception:
             _log.exception("the call that started a conversation could not be looked up")
             return visible_request
-        return visible_request if seat is visible_request.position else replace(visible_request, position=seat)
+        return visible_request if position is visible_request.position else replace(visible_request, position=position)
 
     def record_calls(
         self, caller: Caller, visible_request: VisibleRequest, session: str, calls: Sequence[ObservedCall]
@@ -174,15 +174,17 @@ class Visibility(msgspec.Struct, frozen=True):
         the store; never fails.
         """
         try:
-            found = await self.delegation_tracker.find_delegations_by_call(caller, visible_request.position, session)
-            found = {call_id: child for call_id, child in found.items() if child.evidence != "handoff"}
+            delegations = await self.delegation_tracker.find_delegations_by_call(
+                caller, visible_request.position, session
+            )
+            delegations = {call_id: node for call_id, node in delegations.items() if node.evidence != "handoff"}
             parts = (
                 part
-                for message in (visible_request.client_conversation.messages if found else ())
+                for message in (visible_request.client_conversation.messages if delegations else ())
                 for part in message.parts
             )
-            made = Counter(part.call_id for part in parts if isinstance(part, ToolCall))
-            return {call_id: child for call_id, child in found.items() if made[call_id] == 1}
+            call_counts = Counter(part.call_id for part in parts if isinstance(part, ToolCall))
+            return {call_id: node for call_id, node in delegations.items() if call_counts[call_id] == 1}
         except Exception:
             _log.exception("the delegations that a conversation started could not be looked up")
             return {}
@@ -198,8 +200,8 @@ class Visibility(msgspec.Struct, frozen=True):
     ) -> VisibleRequest:
         fields = client_conversation.envelope
         metadata = metadata_to_send(protocol.name, fields) if "metadata" in fields else None
-        stripped = metadata != fields.get("metadata")
-        if not hidden_results.owners and not stripped:
+        has_own_metadata = metadata != fields.get("metadata")
+        if not hidden_results.owners and not has_own_metadata:
             return VisibleRequest(
                 position,
                 client_conversation,
@@ -207,25 +209,27 @@ class Visibility(msgspec.Struct, frozen=True):
                 request_body,
                 has_late_decisions=hidden_results.has_late_decisions,
             )
-        found = self.visibility_filter.apply(protocol, caller.tenant_key, client_conversation, hidden_results.positions)
-        if found.unremovable_results:
-            self.delegation_tracker.record_shown(caller, position, client_conversation, found.unremovable_results)
-        seen = found.conversation
-        if stripped:
+        filtered = self.visibility_filter.apply(
+            protocol, caller.tenant_key, client_conversation, hidden_results.positions
+        )
+        if filtered.unremovable_results:
+            self.delegation_tracker.record_shown(caller, position, client_conversation, filtered.unremovable_results)
+        visible = filtered.conversation
+        if has_own_metadata:
             others = {name: value for name, value in fields.items() if name != "metadata"}
-            seen = replace(seen, envelope=others if metadata is None else {**fields, "metadata": metadata})
-        if found.hidden_results:
-            request_body = write_body(seen, protocol.messages_field, [message.wire for message in seen.messages])
-        elif stripped:
+            visible = replace(visible, envelope=others if metadata is None else {**fields, "metadata": metadata})
+        if filtered.hidden_results:
+            request_body = write_body(visible, protocol.messages_field, [message.wire for message in visible.messages])
+        elif has_own_metadata:
             request_body = remove_own_keys(protocol.name, request_body, fields)
-        changed = bool(found.hidden_results) or stripped
+        is_changed = bool(filtered.hidden_results) or has_own_metadata
         return VisibleRequest(
             position,
             client_conversation,
-            seen,
+            visible,
             request_body,
-            changed,
-            found.hidden_results,
+            is_changed,
+            filtered.hidden_results,
             hidden_results.owners,
             hidden_results.has_late_decisions,
         )
