@@ -371,6 +371,17 @@ async def test_of_several_edits_the_first_is_a_fork_if_the_last_was_gone_on_from
     assert await lives.ids("u1 a1 three c u2 c u3") == last[:1]
 
 
+async def test_an_edit_that_goes_on_last_is_a_fork_where_an_earlier_edit_took_the_session() -> None:
+    world = World()
+    await ids(world, "u1", "u1 a1 one", "u1 a1 two", "u1 a1 three")
+    await ids(world, "u1")  # another conversation now has the node at which the edits part
+    first = await ids(world, "u1 a1 one b u2", "u1 a1 one b u2 b u3")
+    third = await ids(world, "u1 a1 three c u2", "u1 a1 three c u2 c u3")
+    second = await ids(world, "u1 a1 two d u2", "u1 a1 two d u2 d u3")
+    assert [len({*branch}) for branch in (first, third, second)] == [1, 1, 1]
+    assert len({*first, *third, *second}) == 3
+
+
 async def test_a_record_from_before_there_were_branches_still_counts() -> None:
     old = msgspec.msgpack.encode({"session": "s-old", "next": b"", "reported": 7, "counted": 6, "overhead_key": b"o"})
     world = World()

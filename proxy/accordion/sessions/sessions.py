@@ -34,6 +34,7 @@ from accordion.sessions.prefix_nodes import (
     has_live_successor,
     is_branch_alive,
     label_prefix,
+    list_successors,
     node_id,
     provider_state_name,
     session_id_from_content,
@@ -210,7 +211,9 @@ class Sessions:
         self.prefix_index.add(label + chain[-1], PrefixNode(session_id, base=chain[index]))
         if is_fork:
             return session_id, base.session
-        self._transfer_session(label, base.taken, chain[index])
+        # Every end that had the session in the meantime, so that each of them is a fork if it continues.
+        for end in tuple(list_successors(nodes, label, base)):
+            self._transfer_session(label, end, chain[index])
         if rival is not None:
             rival_key, node, branch = rival
             if not is_same_branch:
