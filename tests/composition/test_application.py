@@ -7,7 +7,7 @@ import pytest
 from accordion.composition import Application, is_loopback
 from accordion.config.load import build
 from accordion.model.ports import Key
-from accordion.stores.worker_sync import SharedBoard, UnknownWorkers, shared_slots
+from accordion.stores.worker_sync import StoreBoard, UnknownWorkers, shared_slots
 from tests.compaction.making import conversation, long_history
 
 SPACE = b"space" * 6
@@ -44,8 +44,8 @@ async def test_what_was_recorded_last_is_written_when_the_proxy_stops(tmp_path: 
     ("config", "others"),
     [
         ("store: {url: 'memory://'}", None),
-        ("store: {url: 'sqlite:///kept.db'}", None),
-        ("{store: {url: 'sqlite:///kept.db'}, server: {workers: 2}}", SharedBoard),
+        ("store: {url: 'sqlite:///kept.db'}", StoreBoard),
+        ("{store: {url: 'sqlite:///kept.db'}, server: {workers: 2}}", StoreBoard),
         ("store: {url: 'redis://127.0.0.1:1'}", UnknownWorkers),
         ("{store: {url: 'redis://127.0.0.1:1'}, server: {workers: 2}}", UnknownWorkers),
     ],

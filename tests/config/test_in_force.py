@@ -22,6 +22,7 @@ SERVING = {
     "server.head_seconds",
     "server.body_seconds",
     "server.shutdown_seconds",
+    "server.workers",
     "logging.level",
     "logging.format",
 }

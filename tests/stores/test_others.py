@@ -2,12 +2,22 @@
 
 import hashlib
 import multiprocessing
+import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.stores.worker_sync import SLOTS, SharedBoard, Slots, shared_slots, worker_sync_for
+from accordion.stores.slots_file import SLOTS
+from accordion.stores.worker_sync import (
+    SharedBoard,
+    Slots,
+    StoreBoard,
+    UnknownWorkers,
+    shared_slots,
+    worker_sync_for,
+)
 
 
 def place(name: int) -> str:
@@ -37,11 +47,6 @@ def test_a_place_that_several_wrote_is_nobodys_whoever_wrote_it_last(slots: Slot
     assert (one.is_own(place(1)), other.is_own(place(1))) == (False, False)
 
 
-def test_a_worker_whose_settings_say_by_now_that_it_is_the_only_one_is_still_heard(slots: Slots) -> None:
-    assert isinstance(worker_sync_for("sqlite:///kept.db", 1, slots), SharedBoard)
-    assert worker_sync_for("sqlite:///kept.db", 1, None) is None
-
-
 def test_a_worker_that_was_started_again_does_not_take_its_predecessors_places_for_its_own(slots: Slots) -> None:
     SharedBoard(slots, 7).announce(place(1))
     assert SharedBoard(slots, 8).is_own(place(1)) is False
@@ -49,7 +54,7 @@ def test_a_worker_that_was_started_again_does_not_take_its_predecessors_places_f
 
 def test_what_another_worker_nearby_wrote_is_coming(slots: Slots) -> None:
     one, other = SharedBoard(slots, 7), SharedBoard(slots, 8)
-    far = [worker_sync_for("redis://elsewhere", 2, slots), worker_sync_for("redis://elsewhere", 1, None)]
+    far = [worker_sync_for("redis://elsewhere", "", slots), worker_sync_for("redis://elsewhere", "", None)]
     one.announce(place(1))
     assert [each.is_pending(place(1)) for each in (one, other)] == [False, True]
     assert [each.is_pending(place(1)) for each in far if each is not None] == [True, False]
@@ -60,7 +65,7 @@ def test_what_another_worker_nearby_wrote_is_coming(slots: Slots) -> None:
 
 
 def test_workers_that_share_no_store_know_nothing_of_each_other(slots: Slots) -> None:
-    assert worker_sync_for("memory://", 2, slots) is None
+    assert worker_sync_for("memory://", "", slots) is None
 
 
 def test_another_place_on_the_same_slot_is_not_taken_for_it(slots: Slots) -> None:
@@ -72,23 +77,93 @@ def test_another_place_on_the_same_slot_is_not_taken_for_it(slots: Slots) -> Non
     assert (board.is_own(first), board.is_own(second)) == (None, True)
 
 
-def other_worker(slots: Slots) -> None:
-    others = worker_sync_for("sqlite:///kept.db", 2, slots)
-    assert others is not None
-    assert others.is_own(place(1)) is False
-    others.announce(place(2))
+def announce_two(worker_sync: SharedBoard) -> None:
+    assert worker_sync.is_own(place(1)) is False
+    worker_sync.announce(place(2))
 
 
-def test_a_process_that_was_spawned_hears_and_is_heard(slots: Slots) -> None:
-    mine = worker_sync_for("sqlite:///kept.db", 2, slots)
-    assert mine is not None
+def use_slots(slots: Slots) -> None:
+    announce_two(SharedBoard(slots, os.getpid()))
+
+
+def use_store(store: Path) -> None:
+    announce_two(StoreBoard(store))
+
+
+@pytest.mark.parametrize("has_store", [True, False])
+def test_a_process_that_was_spawned_hears_and_is_heard(slots: Slots, tmp_path: Path, has_store: bool) -> None:
+    store = tmp_path / "kept.db"
+    mine = StoreBoard(store) if has_store else SharedBoard(slots, os.getpid())
     mine.announce(place(1))
     for _ in range(2):  # The second as a supervisor starts a worker again.
-        worker = multiprocessing.get_context("spawn").Process(target=other_worker, args=(slots,))
+        worker = multiprocessing.get_context("spawn").Process(
+            target=use_store if has_store else use_slots, args=(store if has_store else slots,)
+        )
         worker.start()
         worker.join()
         assert worker.exitcode == 0
         assert mine.is_own(place(2)) is False
+
+
+def test_workers_share_slots_by_any_path_to_the_store(tmp_path: Path) -> None:
+    (tmp_path / "link.db").symlink_to(tmp_path / "kept.db")
+    one, other = StoreBoard(tmp_path / "kept.db"), StoreBoard(tmp_path / "link.db")
+    one.announce(place(1))
+    assert (one.is_own(place(1)), other.is_own(place(1))) == (True, False)
+    assert [path.name for path in tmp_path.iterdir() if "-workers" in path.name] == ["kept.db-workers"]
+
+
+def test_only_the_owner_may_read_the_file_of_the_slots(tmp_path: Path) -> None:
+    StoreBoard(tmp_path / "kept.db")
+    assert (tmp_path / "kept.db-workers").stat().st_mode & 0o777 == 0o600
+
+
+def test_the_first_worker_clears_the_slots_and_a_later_one_does_not(tmp_path: Path) -> None:
+    store = tmp_path / "kept.db"
+    one = StoreBoard(store)
+    one.announce(place(1))
+    other = StoreBoard(store)
+    one.close()
+    third = StoreBoard(store)
+    assert third.is_own(place(1)) is False
+    other.close()
+    third.close()
+    assert StoreBoard(store).is_own(place(1)) is None
+
+
+def test_workers_meet_again_after_the_file_of_the_slots_was_deleted(tmp_path: Path) -> None:
+    store = tmp_path / "kept.db"
+    one = StoreBoard(store)
+    one.announce(place(1))
+    (tmp_path / "kept.db-workers").unlink()
+    other = StoreBoard(store)
+    one.renew()
+    assert one.is_own(place(1)) is None  # the store may know more of it
+    other.announce(place(2))
+    assert one.is_own(place(2)) is False
+
+
+def test_a_board_stays_as_it_is_while_its_folder_is_away(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    one = StoreBoard(tmp_path / "folder" / "kept.db")
+    one.announce(place(1))
+    (tmp_path / "folder").rename(tmp_path / "away")
+    one.renew()
+    assert one.is_own(place(1)) is True
+
+
+@pytest.mark.parametrize("content", [b"notes of a user", None])
+def test_workers_that_cannot_share_slots_look_in_the_store(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes | None
+) -> None:
+    store = tmp_path / "kept.db"
+    if content is None:
+        (tmp_path / "kept.db-workers").mkdir()
+    else:
+        (tmp_path / "kept.db-workers").write_bytes(content)
+    assert isinstance(worker_sync_for(f"sqlite:///{store}", str(store), None), UnknownWorkers)
+    assert "takes longer" in caplog.text
+    assert content is None or (tmp_path / "kept.db-workers").read_bytes() == content
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 200)), max_size=200))

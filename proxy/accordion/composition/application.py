@@ -90,7 +90,7 @@ from accordion.stores.guarded import GuardedStore
 from accordion.stores.open import open_store
 from accordion.stores.spool import SpooledStore
 from accordion.stores.sqlite import SqliteStore
-from accordion.stores.worker_sync import Slots, worker_sync_for
+from accordion.stores.worker_sync import Slots, StoreBoard, worker_sync_for
 from accordion.stores.write_queue import WriteQueue
 
 _log = logging.getLogger("accordion")
@@ -100,7 +100,7 @@ _PAUSE = 0.002
 
 
 class Application:
-    """All parts of one process, and its current settings. `slots` is the memory that the workers share."""
+    """All parts of one process, and its current settings. `slots` is the memory that a supervisor's workers share."""
 
     def __init__(self, settings: Settings, environ: Mapping[str, str], slots: Slots | None = None) -> None:
         self.settings = settings
@@ -146,9 +146,9 @@ class Application:
         self._learned_sync = LearnedSync(
             self.store, self.outbox, self.clock, self._limits, self._calibrations, retention
         )
-        worker_sync = worker_sync_for(settings.store.url.reveal(), settings.server.workers, slots)
+        self._worker_sync = worker_sync_for(settings.store.url.reveal(), settings.store.file(), slots)
         self._sessions = Sessions(
-            self.spooled, self.outbox, self.clock, self._worker, limits.sessions_in_memory, retention, worker_sync
+            self.spooled, self.outbox, self.clock, self._worker, limits.sessions_in_memory, retention, self._worker_sync
         )
         self._archive = ArchiveServices(
             settings, self.store, self.spooled, self.tasks, self.clock, self.metrics.note_sweep
@@ -340,6 +340,8 @@ class Application:
         await self._compaction_builder.close()
         await self.memory_builder.close()
         await self.store.close()
+        if isinstance(self._worker_sync, StoreBoard):
+            self._worker_sync.close()
         if self._spans is not None:
             await self._spans.close()
         await self.tasks.close()
@@ -418,6 +420,8 @@ class Application:
 
         Never fails.
         """
+        if isinstance(self._worker_sync, StoreBoard):
+            self._worker_sync.renew()
         await self._store_identity.poll()
         await self.spooled.poll()
         await self._compaction_builder.session_overrides.poll()

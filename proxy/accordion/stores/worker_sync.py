@@ -4,35 +4,44 @@ Without it, a worker that shares its store must read the store at the start of e
 continuation, since another worker may have recorded the same opening. These reads take 25 to 40 % of the time of a
 small request.
 
-A supervisor gives its workers one array in shared memory. A node's id is a hash; a part of it selects a slot of the
-array, and the slot stores other bits of the id and the process id of the worker that recorded the node.
+The workers have one array in shared memory: those on one SQLite file map a file beside it (slots_file.py), whichever
+server they belong to; for a server such as Redis, a supervisor gives its own workers an array. A node's id is a hash; a
+part of it selects a slot of the array, and the slot stores other bits of the id and the number of the worker that
+recorded the node.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import multiprocessing
 import os
+import secrets
+from contextlib import suppress
 from ctypes import Array, c_uint64
+from pathlib import Path
 
 from accordion.model.ports import WorkerSync
+from accordion.stores.slots_file import SLOTS, SlotsFile
+
+_log = logging.getLogger("accordion")
 
 Slots = Array[c_uint64]
-
-SLOTS = 2**18
-"""Slots of the array, of 8 bytes, each for its newest node. At 1,000 requests a second an entry lasts for minutes."""
 
 _PAUSE = 0.02
 """Seconds of `wait_briefly`. A worker's writes are sent to the store every 0.05 s (write_queue.py)."""
 
-_PID = (1 << 22) - 1
-"""The bits of a slot for the process id; the other bits identify the node.
+_WORKER = (1 << 22) - 1
+"""The bits of a slot for the worker's number; the other bits identify the node.
 
 On Linux every process id fits (pid_max is at most 2^22); larger ids of other systems are cut off.
 """
 
+_NODE = ~_WORKER & (1 << 64) - 1
+"""The bits of a slot that identify the node."""
+
 _SEVERAL = 0
-"""Stands for the process id of a node that several workers recorded; none of them may know all of its records."""
+"""Stands for the worker of a node that several workers recorded; none of them may know all of its records."""
 
 
 class _Waiting:
@@ -68,35 +77,60 @@ class UnknownWorkers(_Waiting):
 
 
 class SharedBoard(_Waiting):
-    """A WorkerSync for the workers of one supervisor, which have the same `slots` in shared memory.
+    """A WorkerSync for workers that have the same `slots` in shared memory.
 
-    A slot is written at once, so no lock is needed; another node may replace its entry at any time. `worker` is this
-    process's id. A restarted worker has another id, since the records of its predecessor are not in its memory.
+    A slot is written at once, so no lock is needed; another node may replace its entry at any time. `worker` is the
+    number of this process. A restarted worker has another one, since the records of its predecessor are not in its
+    memory.
     """
 
     is_connected = True
 
-    def __init__(self, slots: Slots, worker: int) -> None:
+    def __init__(self, slots: Slots | memoryview, worker: int) -> None:
         self._slots = slots
-        self._me = worker & _PID
+        self._me = worker & _WORKER
 
     def announce(self, place: str) -> None:
         """See WorkerSync. A node's id is a hash in hexadecimal digits."""
         name = int(place[:16], 16)
-        last, who = self._slots[name % SLOTS], self._me
-        if last and (last ^ name) & ~_PID == 0 and last & _PID != who:
-            who = _SEVERAL
-        self._slots[name % SLOTS] = name & ~_PID | who
+        entry = name & _NODE | self._me
+        last = self._slots[name % SLOTS]
+        if last != entry:
+            self._slots[name % SLOTS] = entry & _NODE | _SEVERAL if (last ^ entry) & _NODE == 0 and last else entry
 
     def is_own(self, place: str) -> bool | None:
         """See WorkerSync."""
         name = int(place[:16], 16)
         last = self._slots[name % SLOTS]
-        return last & _PID == self._me if last and (last ^ name) & ~_PID == 0 else None
+        if last == name & _NODE | self._me:
+            return True
+        return False if last and (last ^ name) & _NODE == 0 else None
 
     def is_pending(self, place: str) -> bool:
         """See WorkerSync."""
         return self.is_own(place) is False
+
+
+class StoreBoard(SharedBoard):
+    """The board of all workers on one SQLite file. Raises OSError where its slots cannot be shared."""
+
+    def __init__(self, store: Path) -> None:
+        self._file = SlotsFile(store)
+        # Processes in two containers may have the same process id.
+        super().__init__(self._file.slots, 1 + secrets.randbelow(_WORKER))
+
+    def renew(self) -> None:
+        """Opens the file of the slots again if it was deleted or replaced, as with the store. Never fails.
+
+        To be called about every second. Nodes that no slot has are then read from the store.
+        """
+        with suppress(OSError):
+            if self._file.renew():
+                self._slots = self._file.slots
+
+    def close(self) -> None:
+        """Ends the use of the slots."""
+        self._file.close()
 
 
 def shared_slots() -> Slots:
@@ -105,15 +139,20 @@ def shared_slots() -> Slots:
     return slots
 
 
-def worker_sync_for(url: str, workers: int, slots: Slots | None) -> WorkerSync | None:
+def worker_sync_for(url: str, file: str, slots: Slots | None) -> WorkerSync | None:
     """Returns the WorkerSync for a store's URL; None where no other worker can use the store.
 
-    `slots` are those of a supervisor's workers. Where they exist they are used even if `workers` is 1, since the
-    setting may have changed after the workers were started.
+    `file` is the SQLite file, empty for other stores. `slots` are those of a supervisor's workers.
     """
     if url == "memory://":
         return None
-    near = SharedBoard(slots, os.getpid()) if slots is not None else None
-    if not url.startswith("sqlite:"):
-        return UnknownWorkers(near)
-    return near or (None if workers == 1 else UnknownWorkers())
+    if file:
+        try:
+            return StoreBoard(Path(file))
+        except OSError as error:
+            _log.warning(
+                "the workers on this SQLite file cannot share memory (%s): each conversation that begins is looked up "
+                "in the store, which takes longer",
+                error,
+            )
+    return UnknownWorkers(SharedBoard(slots, os.getpid()) if slots is not None else None)
