@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,10 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from accordion.archive.archive import Archive
 from accordion.archive.artifacts import artifact_text
+from accordion.archive.erasure import ExportAndErasure
+from accordion.archive.erasure_notices import ErasureNotices
 from accordion.compaction.compactor import report_compaction
 from accordion.compaction.rendering import RequestRenderer
 from accordion.compaction.request import CompactionResult
@@ -318,6 +322,44 @@ async def test_the_archive_is_written_before_the_fold_is_known():
     await fold(House(store=Watching()), conversation(long_history(6), "chat"))
     assert order[-1] == "fold"
     assert "row" in order
+
+
+class Erased(InMemoryStore):
+    """A store whose session another worker erases after the archive was written, before the first claim."""
+
+    erase: Callable[[], Awaitable[object]] | None = None
+
+    async def put_if_absent(self, key, value, *, ttl=None):
+        if self.erase is not None:
+            erase, self.erase = self.erase, None
+            await erase()
+        return await super().put_if_absent(key, value, ttl=ttl)
+
+
+async def test_a_fold_whose_session_is_erased_between_its_archive_and_its_claim_does_not_return():
+    store, client = Erased(), conversation(long_history(6), "chat")
+    house = House(store=store)
+    other = ErasureNotices(store, house.clock, 100.0)
+
+    async def drop_nothing() -> list[Put]:
+        return []
+
+    custody = ExportAndErasure(
+        Archive(store), house.tasks, lambda *_: None, lambda *_: pytest.fail("nothing is read"), other, drop_nothing
+    )
+    session = house.case(client).session
+
+    async def erase() -> None:
+        house.clock.advance(1)
+        assert (await custody.erase(SPACE, session)).verified
+
+    store.erase = erase
+    outcome = await fold(house, client)
+    assert outcome.history.compaction is not None
+    anew = await House(store=store).folds.find(DIALECTS["chat"], SPACE, SCOPE, client, check_store=True)
+    assert anew.compaction is None
+    assert (await fold(house, client, decision={"action": "pass"})).history.compaction is None
+    assert await house.archive.load_rows(SPACE, [message.key for message in client.messages]) == {}
 
 
 # -- nothing is lost -------------------------------------------------------------------------------------------------

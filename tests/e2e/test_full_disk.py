@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import pytest
 
+from accordion.model.errors import StoreUnavailable
+from accordion.model.ports import Key
 from tests.conftest import Start
 from tests.disks import fill, small_disk
 from tests.e2e.folds import WINDOW, agent, config, folded, rounds
+from tests.e2e.kept import api, ask, said, workers
 from tests.e2e.ledger import look, until
 from tests.proxying import Proxy
 from tests.strict import Strict
@@ -72,3 +77,28 @@ async def test_compaction_goes_on_and_erasing_works_while_the_disk_is_full(start
                 assert await readable(proxy, sent) == sent
             assert sent
     assert provider.problems == []
+
+
+async def test_another_worker_writes_no_record_of_a_session_that_was_erased_while_the_disk_was_full(tmp_path: Path):
+    with small_disk(tmp_path / "disk") as disk:
+        async with workers(disk, "", "") as [one, other]:
+            session = (await ask(other, said(1)))["x-accordion-session"]
+            await other.outbox.flush()
+            filling = fill(disk)
+            with pytest.raises(StoreUnavailable):
+                for number in range(100):
+                    await other.store.put(Key("", f"other {number}"), os.urandom(100_000))
+            assert (await ask(other, said(2)))["x-accordion-session"] == session
+            with pytest.raises(StoreUnavailable):
+                await other.outbox.flush()
+            assert (await api(one, "DELETE", f"/accordion/sessions/{session}")).json()["verified"]
+            filling.unlink()
+
+            async def writes() -> bool:
+                with suppress(StoreUnavailable):
+                    await other.outbox.flush()
+                    return True
+                return False
+
+            await until(writes)
+            assert (await api(one, "GET", "/accordion/sessions")).json()["sessions"] == []

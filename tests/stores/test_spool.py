@@ -258,6 +258,21 @@ async def test_memory_is_the_last_resort_until_the_file_takes_writes(tmp_path: P
     await other.close()
 
 
+async def test_a_claim_waits_behind_values_that_wait_in_memory():
+    main = Away()
+    store = await worker(None, main)
+    await store.put(ROW, b"the archive of the compaction")
+    main.back = True  # as when a full disk has room again
+    await main.put(ROW2, b"of another worker")
+    assert await store.put_if_absent(FOLD, b"fold") == b"fold"
+    assert await store.put_if_absent(ROW2, b"mine") == b"of another worker"
+    # If the process ended now, the store would have neither.
+    assert await main.get_many([ROW, FOLD]) == [None, None]
+    await store.publish()
+    assert await main.get_many([ROW, FOLD]) == [b"the archive of the compaction", b"fold"]
+    await store.close()
+
+
 async def test_what_waits_to_be_appended_to_a_log_is_deleted_with_it(path: Path | None):
     main = Away()
     store = await worker(path, main)

@@ -62,6 +62,15 @@ def exchanges_key(tenant: str, session: str) -> Key:
     return Key(f"exchanges/{tenant}/{session}", "log")
 
 
+def session_of_record(key: Key) -> tuple[str, str] | None:
+    """Returns the tenant and the session of a session's row or log of exchanges; None for the key of anything else."""
+    kind, _, rest = key.collection.partition("/")
+    if kind == "sessions":
+        return rest, session_of(key.name)
+    tenant, _, session = rest.rpartition("/")
+    return (tenant, session) if kind == "exchanges" else None
+
+
 @dataclass(slots=True)
 class Ledger:
     """Records exchanges. The store has the last `keep` of each session, for `retention` seconds."""

@@ -15,6 +15,7 @@ import msgspec
 
 from accordion.archive import archive_entries
 from accordion.archive.artifacts import tenant_name
+from accordion.archive.retention import delete
 from accordion.archive.shared_values import SharedValues
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Append, Clock, ErasedWrites, Key, KeyValueStore, Put
@@ -66,6 +67,7 @@ class ErasureNotices:
         self._clock = clock
         self._retention = retention
         self._listeners: list[Listener] = []
+        self._listeners_to_others: list[Listener] = []
         self._last: bytes | None = None
         self._began = clock.now()
         self._seen: dict[str, bytes] = {}
@@ -77,6 +79,10 @@ class ErasureNotices:
     def listen(self, listener: Listener) -> None:
         """Calls the listener at every erasure from now on. It must be quick and must not raise."""
         self._listeners.append(listener)
+
+    def listen_to_others(self, listener: Listener) -> None:
+        """Calls the listener at every erasure of another worker. It must be quick and must not raise."""
+        self._listeners_to_others.append(listener)
 
     async def note(self, tenant_key: bytes, session: str | None, *, over: bool = False) -> None:
         """Publishes an erasure: no worker may use the erased values any more. Raises StoreUnavailable.
@@ -133,6 +139,24 @@ class ErasureNotices:
             for note in _read(value for name, value in seen.items() if known.get(name) != value):
                 if not first or note.at > self._began:
                     self._notify(note, self._seconds_since(note))
+                    for listener in self._listeners_to_others:
+                        listener(note.tenant, note.session)
+
+    async def remove_if_erased(
+        self, tenant_key: bytes, session: str, began: float, writes: Sequence[Put | Append]
+    ) -> bool:
+        """Removes writes of a session from the store if the session was erased after `began`; returns whether it was.
+
+        To be called after the writes. An erasure publishes its notice before it searches the store, so it finds these
+        writes, or its notice is found here. Never fails: while the store is away the writes wait in the spool, which
+        checks them for erasures too.
+        """
+        await self.poll()
+        if not self.was_erased_since(tenant_key, session, began):
+            return False
+        with suppress(StoreUnavailable):
+            await delete(self._store, (await self.find_erased(writes)).stored)
+        return True
 
     def lists(self, key: Key) -> bool:
         """See ErasureLog."""

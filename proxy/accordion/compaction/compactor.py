@@ -375,13 +375,12 @@ class Compactor:
     ) -> CompactionResult:
         """Archives the removed content, then publishes the compaction.
 
-        Neither happens for a token count, or if the session was erased since the request came. Raises StoreUnavailable
-        if neither the store nor the local spool takes the content.
+        Neither happens for a token count, or if the session was erased since the request came; if it is erased
+        meanwhile, both are removed again. Raises StoreUnavailable if neither the store nor the local spool takes the
+        content.
         """
-        compactions, root = self._services.compactions, original.chain[0]
-        if request.is_token_count or self._services.erasures.was_erased_since(
-            request.tenant_key, request.session, request.started_at
-        ):
+        compactions, erasures, root = self._services.compactions, self._services.erasures, original.chain[0]
+        if request.is_token_count or erasures.was_erased_since(request.tenant_key, request.session, request.started_at):
             return CompactionResult(
                 finished.history, report_compaction(finished.compaction, "folded", request.decision, passes)
             )
@@ -390,6 +389,8 @@ class Compactor:
         winner = await compactions.publish(
             request.tenant_key, request.scope, root, finished.compaction, last_chain_key=last_chain_key
         )
+        if await erasures.remove_if_erased(request.tenant_key, request.session, request.started_at, finished.writes):
+            compactions.forget()
         is_spooled = not self._services.archive.store.is_available
         if winner.id != finished.compaction.id:
             # Another worker published first, and counts it. Its compaction is not used if it does not hold for this

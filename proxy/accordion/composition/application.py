@@ -21,8 +21,9 @@ from accordion import __version__
 from accordion.accounting.calibration import Calibrations
 from accordion.accounting.learned_limits import LearnedLimits
 from accordion.accounting.learned_sync import LearnedSync
-from accordion.accounting.ledger import Ledger
+from accordion.accounting.ledger import Ledger, session_of_record
 from accordion.accounting.token_meter import TokenMeter
+from accordion.archive.artifacts import tenant_name
 from accordion.archive.erasure_notices import LOOK
 from accordion.archive.retention import EVERY as ARCHIVE_ROUNDS
 from accordion.composition.archive_builder import ArchiveServices
@@ -55,7 +56,7 @@ from accordion.http.websocket_relay import WebSocketRelay
 from accordion.insertions.recall_source import RecallSource
 from accordion.model.budget import TokenLimits as BudgetLimits
 from accordion.model.errors import StoreUnavailable
-from accordion.model.ports import Observer
+from accordion.model.ports import Key, Observer
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.compose import RequestComposer
@@ -160,6 +161,9 @@ class Application:
         self._archive.erasures.listen(self._sessions.forget)
         # An erasure waits until queued writes are in the store, so that it removes them too.
         self._archive.erasures.listen(lambda *_: self.outbox.write_now())
+        self._archive.erasures.listen_to_others(
+            lambda *erased: self.tasks.spawn(self._drop_unwritten(*erased), "drop erased records")
+        )
         self._archive.erasures.listen(lambda *_: self._clear_recent())
         self._archive.erasures.listen(lambda *_: self.spooled.drop_soon())
         self._compaction_builder = CompactionBuilder(
@@ -411,6 +415,22 @@ class Application:
         self._archive.transcripts.begin_anew()
         self._sessions.forget("", None)
         self._visibility_builder.forget("", None)
+
+    async def _drop_unwritten(self, tenant: str, session: str | None) -> None:
+        """Drops the queued records of what another worker erases, if the store takes no writes, as on a full disk.
+
+        They would be written after the erasure. What the store takes is removed by the erasure.
+        """
+        try:
+            await self.outbox.flush()
+        except StoreUnavailable:
+            await self.outbox.drop(partial(self._is_record_of, tenant, session))
+
+    def _is_record_of(self, tenant: str, session: str | None, key: Key) -> bool:
+        record = session_of_record(key)
+        if record is None or session not in (None, record[1]):
+            return False
+        return tenant_name(self.tenants.tenant_key(record[0])) == tenant
 
     def _clear_recent(self) -> None:
         self.tasks.spawn(self.spooled.spool.clear_recent(), "remove the copies of recent records")

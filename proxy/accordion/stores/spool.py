@@ -664,6 +664,13 @@ class SpooledStore:
         held = {write.key: waiting[write.key] for write in batch if _gives_way(write) and write.key in waiting}
         later = [write for write in batch if write.key in waiting and write.key not in held]
         now = [write for write in batch if write.key not in waiting]
+        if self.spool.in_memory:
+            # A claim must not outlive values that are lost with this process, such as the archive of a compaction.
+            claims = [write for write in now if _gives_way(write)]
+            now = [write for write in now if not _gives_way(write)]
+            stored = await self._find_in_main(claims)
+            held |= stored
+            later += [claim for claim in claims if claim.key not in stored]
         try:
             held |= await self._main.write(now) if now else {}
         except StoreUnavailable:
@@ -671,6 +678,14 @@ class SpooledStore:
         if later:
             held |= await self._write_spool(later)
         return held
+
+    async def _find_in_main(self, claims: Sequence[Put | Append]) -> dict[Key, bytes]:
+        """Returns the values that the store has under the keys of claims; none while it is unavailable."""
+        keys = [claim.key for claim in claims]
+        with suppress(StoreUnavailable):
+            values = await self._main.get_many(keys) if keys else []
+            return {key: value for key, value in zip(keys, values, strict=True) if value is not None}
+        return {}
 
     async def _write_spool(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
         """Adds writes to the spool. A claim made before the store became unavailable wins."""
