@@ -155,6 +155,14 @@ async def test_a_long_list_that_its_client_sends_itself_is_not_even_held() -> No
     assert await chain.before(1) is not None
 
 
+async def test_the_newest_replies_are_forgotten_with_their_links() -> None:
+    links = (chain := Chain(Vault(), capacity=20_000)).links
+    for number in range(100):
+        chain.session = f"s-{number}"
+        await chain.take(number, asked([{"role": "user", "content": "hi"}], None), {"role": "assistant"}, known=True)
+    assert 0 < len(links._newest) <= len(links._held) < 100
+
+
 async def test_a_link_whose_predecessor_comes_later_leads_to_it_then() -> None:
     chain, late = Chain(vault := Vault()), Chain(vault, session="s-1")
     late.links = another(vault)

@@ -836,12 +836,21 @@ async def test_what_was_erased_is_forgotten():
 
 async def test_memory_is_bounded_and_what_was_let_go_of_is_had_from_the_store():
     store = Fickle()
-    worker = Worker(store, capacity=20_000)
+    worker = Worker(store, capacity=60_000)
     await worker.add(*(weave(at, size=3_000) for at in range(30)))
-    assert worker.overlays.size <= 20_000
+    assert worker.overlays.size <= 60_000
     assert await worker.find(since=1, end=3) == [weave(at, size=3_000) for at in range(3)]
     assert store.asked == [3]
-    assert worker.overlays.size <= 20_000
+    assert worker.overlays.size <= 60_000
+
+
+async def test_the_names_of_what_left_memory_are_bounded_with_it():
+    worker = Worker(Fickle(), capacity=20_000)
+    chains = [[b"%032d" % (1_000 * number)] for number in range(200)]
+    for [key] in chains:
+        await worker.add(ToolRoundInsertion(key, (ToolRound((b"{}",)),), ("call_1",), "said", 1.0))
+        await worker.overlays.load(SPACE, SCOPE, [key])
+        assert worker.overlays.size <= 20_000
 
 
 async def test_overlays_are_kept_as_long_as_they_are_used():

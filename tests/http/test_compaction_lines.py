@@ -22,6 +22,9 @@ MADE = CompactionOutcome(
 )
 
 
+SESSIONS = 3
+
+
 def limits(model: str, delegated: bool, window: int) -> TokenLimits:
     return Thresholds().limits(window)
 
@@ -29,7 +32,7 @@ def limits(model: str, delegated: bool, window: int) -> TokenLimits:
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> CompactionLogger:
     caplog.set_level(logging.DEBUG, "accordion")
-    return CompactionLogger(limits)
+    return CompactionLogger(limits, SESSIONS)
 
 
 def log_exchange(lines: CompactionLogger, seen: CompactionOutcome | None, **fields: Any) -> None:
@@ -136,6 +139,13 @@ def test_seldom_compactions_and_those_on_request_are_no_warning(
 
 
 def test_where_compaction_is_off_nothing_is_a_warning(caplog: pytest.LogCaptureFixture):
-    lines = CompactionLogger(lambda *asked: None)
+    lines = CompactionLogger(lambda *asked: None, SESSIONS)
     log_exchange(lines, None, utilization=Utilization(24_000, tools=30_000))
     assert caplog.records == []
+
+
+def test_only_so_many_sessions_are_remembered(lines: CompactionLogger, caplog: pytest.LogCaptureFixture):
+    used = Utilization(24_000, preamble=1_000, tools=19_000, messages=9_000)
+    for session in ("s-0", "s-1", "s-2", "s-0", "s-3", "s-1"):
+        log_exchange(lines, None, utilization=used, session=session)
+    assert [warning.split()[1] for warning in warnings(caplog)] == ["s-0", "s-1", "s-2", "s-3", "s-1"]

@@ -39,8 +39,6 @@ _BRIEFLY = 86_400.0
 """Seconds for which the first link is stored while the client has not continued from it."""
 _EARLY = 4
 """The number of later responses that each store the first link too: one alone may not find it."""
-_SESSIONS = 10_000
-"""The number of sessions whose newest response is remembered, of clients that send their history."""
 _PACK_AT_ONCE = 32_768
 """The most bytes that are compressed without a thread, so that requests do not wait."""
 
@@ -117,7 +115,8 @@ class ResponseLinks:
         if not resent:
             return link
         self._newest[tenant_key, session] = reply
-        if len(self._newest) > _SESSIONS:
+        # A session whose link is no longer in memory has no use for its entry.
+        while len(self._newest) > len(self._held):
             self._newest.popitem(last=False)
         return None
 

@@ -137,7 +137,11 @@ class Application:
     def _build_lasting(self, settings: Settings, environ: Mapping[str, str], slots: Slots | None) -> None:
         """Builds the parts that keep their state when settings change."""
         limits, retention = settings.limits, settings.store.retention_days * 86_400
-        observers: list[Observer] = [self.metrics, FailureLogger(), CompactionLogger(self._limits_of)]
+        observers: list[Observer] = [
+            self.metrics,
+            FailureLogger(),
+            CompactionLogger(self._limits_of, limits.sessions_in_memory),
+        ]
         self._spans = spans(environ)
         if self._spans is not None:
             observers.append(self._spans)

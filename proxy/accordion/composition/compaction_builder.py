@@ -123,6 +123,7 @@ class CompactionBuilder:
         self._preparation_limits = PreparationLimits(
             max_concurrent=settings.summaries.max_concurrent,
             max_per_tenant=max(1, settings.summaries.max_concurrent // 2),
+            max_conversations=settings.limits.sessions_in_memory,
         )
         self._spooled = spooled
         spooled.settle, spooled.erasures = self._settle, archive.erasures

@@ -17,7 +17,6 @@ off."""
 REQUESTS: Final = 10
 OFTEN: Final = 4
 """A session with this many compactions in its last `REQUESTS` requests has too small a window."""
-_SESSIONS: Final = 2_000
 _LEVELS: Final = {"conversation": "conversation", "generation": "mid-generation"}
 _CAUSES: Final = {"manual": "on request", "overflow": "after the provider said that it does not fit"}
 _ADVICE: Final = "use a model with a larger window, offer fewer tools, or raise the trigger (thresholds)"
@@ -32,10 +31,13 @@ _log = logging.getLogger("accordion")
 
 
 class CompactionLogger:
-    """An exchange observer that logs each new compaction, and warns once about a session whose window is too small."""
+    """An exchange observer that logs each new compaction, and warns once about a session whose window is too small.
 
-    def __init__(self, limits: LimitsOf) -> None:
-        self._limits = limits
+    It remembers the last `sessions` sessions.
+    """
+
+    def __init__(self, limits: LimitsOf, sessions: int) -> None:
+        self._limits, self._max_sessions = limits, sessions
         self._history: OrderedDict[str, int] = OrderedDict()
         """By session: its last requests as bits, set for a new compaction. The lowest bit is the latest request."""
         self._logged: OrderedDict[tuple[str, str], None] = OrderedDict()
@@ -63,7 +65,7 @@ class CompactionLogger:
         if is_automatic or history is not None:
             history = ((history or 0) << 1 | is_automatic) & ((1 << REQUESTS) - 1)
             self._history[session] = history
-            _drop_oldest(self._history, session)
+            self._drop_oldest(self._history, session)
         fixed = usage.preamble + usage.tools + usage.reserved_output
         often = (history or 0).bit_count() >= OFTEN
         if not often and 4 * fixed < usage.window:
@@ -80,14 +82,13 @@ class CompactionLogger:
         key = (session, subject)
         is_first = key not in self._logged
         self._logged[key] = None
-        _drop_oldest(self._logged, key)
+        self._drop_oldest(self._logged, key)
         return is_first
 
-
-def _drop_oldest(entries: OrderedDict[K, V], newest: K) -> None:
-    entries.move_to_end(newest)
-    while len(entries) > _SESSIONS:
-        entries.popitem(last=False)
+    def _drop_oldest(self, entries: OrderedDict[K, V], newest: K) -> None:
+        entries.move_to_end(newest)
+        while len(entries) > self._max_sessions:
+            entries.popitem(last=False)
 
 
 def _write_line(exchange: Exchange, outcome: CompactionOutcome, verb: str) -> None:

@@ -30,7 +30,10 @@ _MAX_UNPACKED_BYTES = 64 * 2**20
 _MAX_TOOL_ROUND_INSERTIONS = 4
 """So many of the newest replies to one request are kept: a client may ask again, and continue any of them."""
 _BATCH = 1_024
-_MAX_EVICTED = 16_384
+_NAME_SIZE = 450
+"""Bytes of memory per name of evicted insertions or of a loaded history."""
+_EVICTED_SHARE, _LOADED_SHARE = 4, 16
+"""The fractions (one in so many) of the capacity for names of evicted insertions and of loaded histories."""
 _RENEWAL_DIVISOR = 4
 """An insertion in use is written anew after this fraction (one in so many) of the retention time."""
 
@@ -50,7 +53,7 @@ class _CachedInsertions(msgspec.Struct, frozen=True):
 
 
 class InsertionStore:
-    """The insertions that this worker has in memory, within `capacity` bytes, and those in the store.
+    """The insertions that this worker has in memory, within `capacity` bytes with all names, and those in the store.
 
     The store keeps them for `retention` seconds (by default the archive's), longer while they are in use. They contain
     archived text, so they are sealed, listed and erased like the archive.
@@ -73,7 +76,10 @@ class InsertionStore:
         self._erasures = erasures
         self._outbox = outbox
         self._clock = clock
-        self._capacity = capacity
+        self._max_evicted, self._max_loaded = (
+            capacity // share // _NAME_SIZE for share in (_EVICTED_SHARE, _LOADED_SHARE)
+        )
+        self._capacity = capacity - _NAME_SIZE * (self._max_evicted + self._max_loaded)
         self._retention = archive.retention if retention is None else retention
         self._cached: OrderedDict[bytes, _CachedInsertions] = OrderedDict()
         self._anchors: dict[bytes, set[bytes]] = {}
@@ -86,8 +92,8 @@ class InsertionStore:
 
     @property
     def size(self) -> int:
-        """Estimated bytes of the insertions in memory."""
-        return self._size
+        """Estimated bytes of the insertions and names in memory."""
+        return self._size + _NAME_SIZE * (len(self._evicted) + len(self._loaded))
 
     async def add(self, tenant_key: bytes, scope: bytes, insertion: Insertion, session: str, started_at: float) -> bool:
         """Adds an insertion: for this worker at once, for all workers when this returns.
@@ -159,7 +165,7 @@ class InsertionStore:
         label, loaded = scope_prefix(tenant_key, scope), self._loaded
         since = next((at for at in reversed(range(len(chain))) if label + chain[at] in loaded), 0)
         if chain and await self._load_from_store(tenant_key, label, chain[since:]):
-            if len(loaded) >= _MAX_EVICTED:
+            if len(loaded) >= self._max_loaded:
                 loaded.clear()
             loaded.add(label + chain[-1])
 
@@ -185,7 +191,7 @@ class InsertionStore:
             self._size -= oldest.size
             self._forget_anchor(oldest_name)
             self._evicted[oldest_name] = None
-            if len(self._evicted) > _MAX_EVICTED:
+            if len(self._evicted) > self._max_evicted:
                 self._evicted.popitem(last=False)
 
     def _forget_anchor(self, name: bytes) -> None:
