@@ -118,6 +118,7 @@ class World:
                 session_overrides=builder.session_overrides,
                 compaction_rules=rules_by_model(settings),
                 memory_mentions=memory_mentions,
+                tasks=self.tasks,
             ),
             "compaction_step": CompactionStep(
                 composer=composer,

@@ -687,3 +687,4 @@ async def test_a_very_large_body_is_read_alone() -> None:
     world = World()
     await world.ask(CHAT, {"model": "m", "messages": [{"role": "user", "content": "word " * 1_000_000}]})
     assert world.tasks.offloaded[0] == "_read_body alone"
+    assert "may_mention_memory" in world.tasks.offloaded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from accordion.memory.session_import import unknown_notice, unreachable_notice
 from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import Memory
-from accordion.pipeline.session_import import SessionImport
+from accordion.pipeline.session_import import MemoryMentions, SessionImport
 from accordion.sessions.tenants import ProxyKey
 from tests.fakes import FakeReply, FakeWindows
 from tests.insertions.test_artifact_recall import LISTING, PATHS, called, request, said, sent, user
@@ -328,3 +329,11 @@ async def test_where_there_is_no_room_for_it_any_more_the_thinking_that_is_bound
     now = sent(made, MESSAGES)
     assert (out.status, told(now)) == (200, [])
     assert json.dumps(now).count("signature") == left
+
+
+@pytest.mark.parametrize("shift", range(6))
+@pytest.mark.parametrize("name", [b"CMEM-", b"cmem-", b"Cmem-", b"other"])
+def test_an_id_is_found_wherever_it_stands_in_a_large_body(name: bytes, shift: int):
+    match: Any = SimpleNamespace(conversation=SimpleNamespace(chain=(), messages=()), base_index=-1, label=b"")
+    body = b"x" * ((1 << 20) - shift) + name + b"x" * (1 << 20)
+    assert MemoryMentions().may_mention_memory(match, body) == (name != b"other")

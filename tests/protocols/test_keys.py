@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.base import WireProtocol
-from accordion.protocols.message_keys import canonical_object, chain_key, chain_start, decode_json, message_key
+from accordion.protocols.message_keys import (
+    canonical_object,
+    chain_key,
+    chain_start,
+    count_breakpoints,
+    decode_json,
+    message_key,
+)
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
 from tests.histories import DIALECTS, DialectName, arguments, entries, histories
@@ -275,3 +284,38 @@ def test_keys_stay_the_same_from_release_to_release() -> None:
 def test_a_message_of_a_role_and_a_text_has_the_key_of_any_way_to_say_so(role: str | None, text: str) -> None:
     entry = {"role": role, "content": text}
     assert key("chat", entry) == of(entry) == key("chat", entry | {"refusal": None})
+
+
+LONG = 5 << 20
+"""More than is decoded at once."""
+
+
+@pytest.mark.parametrize("unit", ["word ", "\\ ", "\n", '" ', "é ", "𝔘 ", "𝔘"])
+@pytest.mark.parametrize("is_ascii", [True, False])
+def test_a_long_text_is_decoded_in_pieces_as_if_at_once(unit: str, is_ascii: bool) -> None:
+    entry = {"role": "user", "content": unit * (LONG // len(unit)), "n": 1.0, "tags": [unit], "name": None}
+    raw = json.dumps(entry, ensure_ascii=is_ascii, indent=1).encode()
+    assert decode_json(raw) == {**entry, "n": 1}
+    assert decode_json(json.dumps([entry]).encode()) == [{**entry, "n": 1}]
+
+
+@pytest.mark.parametrize("wrong", [b"\\ ", b"\\u12 ", b"\\q", b"\xff ", b"\n"])
+@pytest.mark.parametrize("before", [0, LONG // 5])
+def test_a_long_text_that_is_no_json_is_refused(wrong: bytes, before: int) -> None:
+    raw = b'{"content": "' + b"word " * before + wrong + b"word " * (LONG // 5) + b'"}'
+    with pytest.raises(ValueError, match=r"JSON|UTF|utf"):
+        decode_json(raw)
+
+
+@pytest.mark.parametrize("shift", range(0, 30, 3))
+def test_cache_breakpoints_are_counted_wherever_they_stand_in_a_large_message(shift: int) -> None:
+    name = b'"cache_control"' if shift % 2 else b'"prompt_cache_breakpoint"'
+    raw = b'{"content":"' + b"x" * ((1 << 20) - 12 - shift) + b'",' + name + b":1," + b" " * (3 << 20) + name + b":2}"
+    assert count_breakpoints(raw) == raw.count(name) == 2
+
+
+@pytest.mark.parametrize("unit", ["word ", '"\\', "\n\x00", "é", "𝔘"])
+def test_a_message_with_a_long_text_has_the_key_of_its_whole_content(unit: str) -> None:
+    canonical = {"role": "user", "content": [unit * (LONG // len(unit))]}
+    whole = msgspec.json.Encoder(order="deterministic").encode(canonical)
+    assert message_key(canonical, SECRET, "chat") == hashlib.sha256(SECRET + b"chat" + whole).digest()

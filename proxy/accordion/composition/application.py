@@ -230,6 +230,7 @@ class Application:
             session_overrides=self._compaction_builder.session_overrides,
             compaction_rules=rules_by_model(settings),
             memory_mentions=memory_mentions,
+            tasks=self.tasks,
         )
         sender = Sender(self.tenants, router, self._upstream, self._translator, self._deployment_pauses)
         self._compactors = self._compaction_builder.compactors(

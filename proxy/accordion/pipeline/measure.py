@@ -17,7 +17,7 @@ from accordion.compaction.repository import CompactionRepository
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.model.budget import Decision, Utilization
 from accordion.model.compaction import without_compaction
-from accordion.model.ports import WindowTable
+from accordion.model.ports import Tasks, WindowTable
 from accordion.pipeline.compose import RequestComposer
 from accordion.pipeline.request import (
     CompactionRules,
@@ -37,6 +37,7 @@ from accordion.sessions.sessions import SessionMatch, Sessions
 
 _log = logging.getLogger("accordion")
 
+_MAX_SEARCHED_INLINE = 1 << 20
 _UNMEASURED = Utilization(0)
 _UNDECIDED = Decision("pass", "not measured yet")
 
@@ -53,6 +54,7 @@ class Measurer(msgspec.Struct, frozen=True):
     compaction_rules: Callable[[str, str, bool, int], CompactionRules]
     """By model, provider family, whether a sub-agent sent the request, and the window in tokens."""
     memory_mentions: MemoryMentions
+    tasks: Tasks
 
     async def measure(self, request: IdentifiedRequest) -> MeasuredRequest | PassthroughRequest:
         """Applies earlier compactions, counts tokens and decides.
@@ -113,7 +115,7 @@ class Measurer(msgspec.Struct, frozen=True):
 
     async def _find_content_to_insert(self, request: MeasuredRequest) -> MeasuredRequest:
         """Determines whether the list may hold a memory, or an artifact id of another agent that can be read."""
-        if self.memory_mentions.may_mention_memory(request.session_match, request.decoded_body):
+        if await self._may_mention_memory(request.session_match, request.decoded_body):
             request = structs.replace(request, may_hold_memories=True)
         if request.is_subagent and b"art_" in request.decoded_body:
             can_read = await self.visibility.can_read_artifacts(
@@ -121,6 +123,12 @@ class Measurer(msgspec.Struct, frozen=True):
             )
             request = structs.replace(request, can_read_artifacts=can_read)
         return request
+
+    async def _may_mention_memory(self, session_match: SessionMatch, body: bytes) -> bool:
+        search = self.memory_mentions.may_mention_memory
+        if len(body) > _MAX_SEARCHED_INLINE:
+            return await self.tasks.offload(search, session_match, body)
+        return search(session_match, body)
 
     def _may_be_stale(self, tenant_key: bytes, session_match: SessionMatch) -> bool:
         """Returns whether another worker, or this one before a restart, may have compacted this history."""

@@ -39,6 +39,7 @@ ALL_PROJECTS = "*"
 """Stands for all projects."""
 _ID_PREFIXES = (b"CMEM-", b"cmem-", b"Cmem-")
 """The beginnings of a session memory's id, as it is shown and as people type it."""
+_PIECE = 1 << 20
 _WIRE = attrgetter("wire")
 _ROOM_DIVISOR = 2
 """Imported memories take at most the tokens left divided by this number, so that there is space to work."""
@@ -67,7 +68,10 @@ class MemoryMentions:
         return replace(client_metadata, scope=scope) if self._recall_everywhere and scope else client_metadata
 
     def may_mention_memory(self, session_match: SessionMatch, body: bytes) -> bool:
-        """Returns whether a request, with its body, names a session memory or may contain one."""
+        """Returns whether a request, with its body, names a session memory or may contain one.
+
+        Slow for a large body; safe to call in a thread.
+        """
         if self._recall_everywhere:
             return True
         conversation, at = session_match.conversation, session_match.base_index
@@ -82,8 +86,14 @@ class MemoryMentions:
 
 
 def _contains_memory_id(text: bytes) -> bool:
-    # `find`, because `in` first tries to read bytes as a number, which takes ten times as long.
-    return any(text.find(mark) >= 0 for mark in _ID_PREFIXES)
+    # `find`, because `in` first tries to read bytes as a number, which takes ten times as long. Piece by piece, so that
+    # other threads can go on in between.
+    length = len(_ID_PREFIXES[0])
+    return any(
+        text.find(mark, at, at + _PIECE + length - 1) >= 0
+        for at in range(0, len(text), _PIECE)
+        for mark in _ID_PREFIXES
+    )
 
 
 class SessionImport(msgspec.Struct, frozen=True):

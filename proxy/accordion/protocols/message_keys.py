@@ -22,7 +22,7 @@ data: nothing is left out of them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -31,6 +31,8 @@ import msgspec
 from accordion.protocols.json_spans import exceeds_count
 
 BREAKPOINTS = ("cache_control", "prompt_cache_breakpoint")
+_CACHE_CONTROL, _PROMPT_CACHE_BREAKPOINT = (b'"%s"' % name.encode() for name in BREAKPOINTS)
+_LARGE, _PIECE = 4 << 20, 1 << 20
 TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
 
 # Written by the parse() helpers of the official SDKs, from the fields beside them.
@@ -63,14 +65,42 @@ def parse_number(text: str) -> float | int:
 
 _decode = msgspec.json.Decoder(float_hook=parse_number).decode
 _encode = msgspec.json.Encoder(order="deterministic").encode
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def decode_json(raw: bytes | str) -> Any:
     """Decodes JSON so that equal numbers are equal. Raises ValueError, also where it is nested too deeply."""
     try:
-        return _decode(raw)
+        return _decode_large(raw) if len(raw) > _LARGE and isinstance(raw, bytes) else _decode(raw)
     except RecursionError as error:
         raise ValueError("the JSON is nested too deeply") from error
+
+
+def _decode_large(raw: bytes) -> Any:
+    """Decodes large JSON. The long texts of an object are decoded in pieces, so that other threads can go on."""
+    try:
+        fields = _FIELDS.decode(raw)
+    except msgspec.ValidationError:  # It is no object.
+        return _decode(raw)
+    return {name: _decode_text(value) if len(value) > _LARGE else _decode(value) for name, value in fields.items()}
+
+
+def _decode_text(raw: msgspec.Raw) -> Any:
+    """Decodes JSON; a string in pieces that end before a space, which is never a part of an escape or a character."""
+    view = memoryview(raw)
+    if view[0] != ord('"'):
+        return _decode(raw)
+    pieces, start, end, size = list[str](), 1, len(view) - 1, _PIECE
+    while start < end:
+        piece = bytes(view[start : min(start + size, end)])
+        if start + len(piece) < end:
+            piece = piece[: max(0, piece.rfind(b" "))]
+        if not piece:
+            size *= 2  # There is no place to cut; a larger piece may have one.
+            continue
+        pieces.append(_decode(b'"%b"' % piece))
+        start, size = start + len(piece), _PIECE
+    return "".join(pieces)
 
 
 def canonical_object(value: dict[str, Any]) -> dict[str, Any]:
@@ -88,7 +118,14 @@ def canonical_text_message(role: str, text: str) -> dict[str, Any]:
 
 def count_breakpoints(wire: bytes) -> int:
     """Counts the cache breakpoints in a piece of JSON. (Quotes within a text are escaped, so it cannot match there.)"""
-    return wire.count(b'"cache_control"') + wire.count(b'"prompt_cache_breakpoint"')
+    if len(wire) <= _PIECE:
+        return wire.count(_CACHE_CONTROL) + wire.count(_PROMPT_CACHE_BREAKPOINT)
+    # Piece by piece, so that other threads can go on in between.
+    return sum(
+        wire.count(mark, at, at + _PIECE + len(mark) - 1)
+        for at in range(0, len(wire), _PIECE)
+        for mark in (_CACHE_CONTROL, _PROMPT_CACHE_BREAKPOINT)
+    )
 
 
 def message_key(canonical: Any, tenant_key: bytes, protocol_name: str) -> bytes:
@@ -100,11 +137,31 @@ def message_key(canonical: Any, tenant_key: bytes, protocol_name: str) -> bytes:
     """
     try:
         hashed = hashlib.sha256(tenant_key + protocol_name.encode())
-        # Hashed in two steps: joining the bytes would copy a large message once more.
-        hashed.update(_encode(canonical))
+        # Hashed in steps: joining the bytes would copy a large message once more.
+        if _has_one_long_text(canonical):
+            for piece in _encode_in_pieces(canonical["role"], canonical["content"][0]):
+                hashed.update(piece)
+        else:
+            hashed.update(_encode(canonical))
         return hashed.digest()
     except RecursionError as error:
         raise ValueError("the JSON is nested too deeply") from error
+
+
+def _has_one_long_text(canonical: Any) -> bool:
+    """Whether a canonical form is that of a message with a role and one long text only."""
+    if type(canonical) is not dict or len(canonical) != 2 or "role" not in canonical:
+        return False
+    content = canonical.get("content")
+    return type(content) is list and len(content) == 1 and type(content[0]) is str and len(content[0]) > _LARGE
+
+
+def _encode_in_pieces(role: Any, text: str) -> Iterator[bytes]:
+    """Yields the JSON of such a form in pieces: less memory at once, and other threads can go on in between."""
+    yield b'{"content":["'
+    for at in range(0, len(text), _PIECE):
+        yield _encode(text[at : at + _PIECE])[1:-1]
+    yield b'"],"role":%b}' % _encode(role)
 
 
 @lru_cache(1_024)

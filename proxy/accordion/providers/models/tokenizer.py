@@ -35,6 +35,7 @@ RUN = re.compile(r"[A-Za-z0-9+/=_-]*")
 SAMPLES, SAMPLE = 4, 256
 REMEMBERED_MODELS = 1_024
 REMEMBERED_FROM = 32  # characters; counting a shorter text takes no longer than looking it up
+HASHED_AT_ONCE = 1 << 20  # characters
 REMEMBERED_TEXTS = 8_192  # in each of two generations, about 200 bytes each
 
 
@@ -77,7 +78,7 @@ class TiktokenCounter:
         """
         if len(text) < REMEMBERED_FROM:
             return self._count(text, encoding)
-        key = (hash(text), len(text), encoding)
+        key = (_hash(text), len(text), encoding)
         count = self._recent.get(key)
         if count is None:
             count = self._earlier.get(key)
@@ -106,6 +107,13 @@ class TiktokenCounter:
                 if name not in self._loaded:
                     self._loaded[name] = _load(name)
                 return self._loaded[name]
+
+
+def _hash(text: str) -> int:
+    """Returns a hash of a text. Made piece by piece where it is long, so that other threads can go on in between."""
+    if len(text) <= HASHED_AT_ONCE:
+        return hash(text)
+    return hash(tuple(hash(text[at : at + HASHED_AT_ONCE]) for at in range(0, len(text), HASHED_AT_ONCE)))
 
 
 def _encoding_name(model: str) -> str:
