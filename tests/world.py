@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from accordion.accounting.calibration import Calibrations
@@ -166,7 +168,11 @@ class World:
 
     def replace_in(self, step: str, **changes: Any) -> None:
         """Builds the pipelines with changed fields of one step."""
-        self.rebuild(**{step: replace(self._steps[step], **changes)})
+        value: Any = self._steps[step]
+        replaced = (
+            replace(value, **changes) if isinstance(value, msgspec.Struct) else dataclasses.replace(value, **changes)
+        )
+        self.rebuild(**{step: replaced})
 
     def replace_composer(self, **changes: Any) -> None:
         """Builds the pipelines with changed fields of the composer that measures and compacts."""

@@ -1,5 +1,4 @@
 import contextlib
-import dataclasses
 import gzip
 import json
 from contextlib import aclosing
@@ -473,7 +472,7 @@ async def test_the_last_exchanges_of_a_session_are_shown_of_all_workers_and_no_m
         await world.outbox.flush()
     (session,) = await one.observe.list_sessions("default")
     for keep in (50, 2):
-        view = await dataclasses.replace(one.observe, max_exchanges=keep).find_session("default", session.id)
+        view = await replace(one.observe, max_exchanges=keep).find_session("default", session.id)
         assert view is not None
         assert [each.model for each in view.exchanges] == ["m-0", "m-1", "m-2"][-keep:]
 

@@ -305,11 +305,11 @@ async def test_only_what_is_new_of_a_list_is_looked_through_for_a_session_memory
     mentions = made.forward.measurer.memory_mentions
     await made.ask(CHAT, asking(CHAT, user("hello")))
     await made.ask(CHAT, asking(CHAT, user("hello"), said(CHAT, "hi"), user("go on")))
-    assert [found for found, _ in mentions._known._entries.values()] == [False, False]
+    assert [found for found, _ in mentions._mentions._entries.values()] == [False, False]
     longer = [user("hello"), said(CHAT, "hi"), user("go on"), said(CHAT, "so I do"), user(ASK)]
     await made.ask(CHAT, asking(CHAT, *longer))
     await made.ask(CHAT, asking(CHAT, *longer, said(CHAT, "here it is"), user("thanks")))
-    assert [found for found, _ in mentions._known._entries.values()] == [False, False, True, True]
+    assert [found for found, _ in mentions._mentions._entries.values()] == [False, False, True, True]
 
 
 @pytest.mark.parametrize(("model", "left"), [("claude-opus-5-5", 0), ("claude-sonnet-4-5", 1)])
