@@ -10,7 +10,7 @@ from msgspec.structs import fields
 
 from accordion.archive.archive_entries import Kind
 from accordion.cli.main import app
-from accordion.compaction.reporting import FAILURE_KINDS, describe_outcome
+from accordion.compaction.reporting import describe_outcome
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.config import ENVIRONMENT, Settings
 from accordion.config.load import build
@@ -20,7 +20,7 @@ from accordion.http.memory_api import MemoryApi
 from accordion.http.memory_operations import CALLS
 from accordion.http.metrics import Metrics
 from accordion.model.errors import AccordionError
-from accordion.model.records import CompactionOutcome, ToolLoopUsage, Totals
+from accordion.model.records import CompactionOutcome, FailureKind, ToolLoopUsage, Totals
 from accordion.stores.memory_store import InMemoryStore
 from tests.test_config_documentation import keys_of
 
@@ -185,7 +185,7 @@ def test_the_metrics_are_the_documented_ones(text: str):
 
 def test_the_names_of_failures_are_the_documented_ones(text: str):
     row = next(line for line in text.splitlines() if "`accordion_compaction_failures_total`" in line)
-    assert set(re.findall(r"`([a-z_]+)`", row)) - {"accordion_compaction_failures_total"} == set(FAILURE_KINDS)
+    assert set(re.findall(r"`([a-z_]+)`", row)) - {"accordion_compaction_failures_total"} == set(get_args(FailureKind))
 
 
 def test_the_fields_of_a_folds_record_are_the_documented_ones(text: str):

@@ -203,7 +203,7 @@ async def test_the_ledger_has_the_record_of_the_header() -> None:
     said = record(await talk.until(FOLDS_AT))
     seen = talk.world.seen.exchanges[-1].compaction
     assert seen is not None
-    assert describe_outcome(seen) == {"summary_input": 0, "summary_output": 0, **said}
+    assert describe_outcome(seen) == {"summary_input": 0, "summary_output": 0, "failure": "", **said}
 
 
 async def test_a_fold_that_fails_is_told_and_the_request_goes_on() -> None:

@@ -92,9 +92,9 @@ class PlanExecutor:
         # Our tool is offered only if there are artifacts to read.
         after = self._count_after(plan, layout, bare) - (0 if bare.artifacts else terms.tool_tokens)
         if not terms.is_forced and bare.before - after < MIN_GAIN * bare.before:
-            raise PlanNotApplicable(f"it would gain only {max(0.0, 1 - after / max(1, bare.before)):.1%}")
+            raise PlanNotApplicable("too_little", f"it would gain only {max(0.0, 1 - after / max(1, bare.before)):.1%}")
         if after >= bare.before and not terms.is_for_other_budgets:
-            raise PlanNotApplicable("it would not be shorter")
+            raise PlanNotApplicable("too_little", "it would not be shorter")
         # Read-backs are removed too, but the client never sent them.
         saved = bare.before - after - sum(_insertion_tokens(plan, layout).values())
         removed = max(0, (earlier.removed if earlier is not None else 0) + saved)
@@ -104,7 +104,7 @@ class PlanExecutor:
         try:
             history = apply_compaction(layout.original, compaction, self._read_message)
         except ValueError as error:
-            raise PlanNotApplicable(f"the compacted list would be invalid: {error}") from error
+            raise PlanNotApplicable("illegal", f"the compacted list would be invalid: {error}") from error
         self._validate(layout, history)
         return history
 
@@ -120,7 +120,7 @@ class PlanExecutor:
             if (block := blocks.get(index)) is not None:
                 text = summary.text if block is summary_block and summary is not None else block.note
                 if not text:
-                    raise PlanNotApplicable("a removed message would have no replacement text")
+                    raise PlanNotApplicable("unwritable", "a removed message would have no replacement text")
                 entries.append(ReplacementMessage(self._protocol.text_message(text), block.first, block.last))
             if index not in layout.removed_slots:
                 _append_entry(entries, self._build_entry(slot, layout.changes.get(index)))
@@ -131,7 +131,7 @@ class PlanExecutor:
             try:
                 wire = self._protocol.edit_message(slot.message, changes)
             except ValueError as error:
-                raise PlanNotApplicable(f"a message cannot be edited this way: {error}") from error
+                raise PlanNotApplicable("unwritable", f"a message cannot be edited this way: {error}") from error
             # The stored bytes are sent with every later request. Breakpoints move, and providers take only four.
             return (
                 ReplacementMessage(without_breakpoints(wire), slot.first, slot.last, edited=True)
@@ -169,9 +169,9 @@ class PlanExecutor:
         """Raises PlanNotApplicable for a problem that providers refuse, unless the client's history has it too."""
         problems = Counter(self._protocol.find_problems(history.conversation.messages))
         if problems and (new := problems - Counter(self._protocol.find_problems(layout.original.messages))):
-            raise PlanNotApplicable(f"the compacted list would be invalid: {next(iter(new))}")
+            raise PlanNotApplicable("illegal", f"the compacted list would be invalid: {next(iter(new))}")
         if not history.conversation.messages:
-            raise PlanNotApplicable("no message would be left")
+            raise PlanNotApplicable("nothing_to_fold", "no message would be left")
 
 
 def _insertion_tokens(plan: Plan, layout: PlanLayout) -> dict[int, int]:

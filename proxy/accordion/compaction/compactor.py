@@ -35,7 +35,7 @@ from accordion.model.cache import BoundedCache, string_size
 from accordion.model.conversation import Conversation
 from accordion.model.errors import AccordionError, StoreUnavailable
 from accordion.model.ports import Clock, Signal, Tasks, Waiter
-from accordion.model.records import CompactionOutcome
+from accordion.model.records import CompactionOutcome, FailureKind
 from accordion.summaries.author import Summary, SummaryAuthor, SummaryTask
 from accordion.summaries.extractive import ExtractiveWriter
 
@@ -190,7 +190,7 @@ class Compactor:
         if is_limited and (
             reason := self._services.recent_failures.refusal_reason(conversation_ref, original, earlier_id, tokens)
         ):
-            raise PlanNotApplicable(reason)
+            raise PlanNotApplicable("put_off", reason)
         summaries = self._services.background_summaries
         if (
             can_use_model
@@ -201,7 +201,7 @@ class Compactor:
             raise SummaryPending
         forms: list[SummaryForm] = ["model"] if can_use_model else []
         forms += ["extract", "none"] if must_succeed else ["extract"]
-        problem: Exception = PlanNotApplicable("no message may be compacted")
+        problem: Exception = PlanNotApplicable("nothing_to_fold", "no message may be compacted")
         for attempts, form in enumerate(forms):
             try:
                 return await self._attempt(request, original, conversation_ref, form, attempts)
@@ -416,7 +416,13 @@ class Compactor:
         _log.warning("a request was not compacted: %s", reason, extra={"request_id": request.request_id})
         utilization = utilization_for_report(request.decision, request.utilization.ratio)
         return report_failure(
-            request.decision, request.cause, utilization, request.utilization.tokens, reason, request.history.compaction
+            request.decision,
+            request.cause,
+            utilization,
+            request.utilization.tokens,
+            _failure_kind(error),
+            reason,
+            request.history.compaction,
         )
 
 
@@ -434,6 +440,14 @@ def _conversation_ref(request: CompactionRequest, original: Conversation) -> Con
     return ConversationRef(
         request.tenant, request.tenant_key, request.scope, request.session or original.chain[0].hex()
     )
+
+
+def _failure_kind(error: Exception) -> FailureKind:
+    if isinstance(error, PlanNotApplicable):
+        return error.kind
+    if isinstance(error, StoreUnavailable):
+        return "store"
+    return "other" if isinstance(error, AccordionError) else "internal"
 
 
 def _failure_reason(error: Exception) -> str:

@@ -18,11 +18,16 @@ from accordion.model.compaction import Compaction
 from accordion.model.conversation import Conversation, Message, ToolCall, ToolResult
 from accordion.model.errors import AccordionError
 from accordion.model.plan import Plan, Replace, Slot, Summarize, choose_block_slot
+from accordion.model.records import FailureKind
 from accordion.protocols.base import WireProtocol
 
 
 class PlanNotApplicable(AccordionError):
     """A plan cannot be carried out, or would gain nothing. The message gives the reason; clients never see it."""
+
+    def __init__(self, kind: FailureKind, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
 
 
 class TextBlock(msgspec.Struct, frozen=True):
@@ -100,7 +105,7 @@ def build_layout(
     changed = {index: parts for index, parts in changes.items() if index not in removed and parts}
     affected = [view.slots[index] for index in (*changed, *removed)]
     if not affected:
-        raise PlanNotApplicable("no message may be compacted")
+        raise PlanNotApplicable("nothing_to_fold", "no message may be compacted")
     covered = max(
         earlier_compaction.covered if earlier_compaction is not None else 0, *(slot.last + 1 for slot in affected)
     )

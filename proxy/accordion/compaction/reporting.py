@@ -7,26 +7,7 @@ from typing import Any
 from accordion.model.budget import Decision
 from accordion.model.compaction import Cause, Compaction
 from accordion.model.plan import Plan
-from accordion.model.records import CompactionOutcome
-
-FAILURE_KINDS = ("put_off", "too_little", "nothing_to_fold", "illegal", "unwritable", "store", "internal", "other")
-"""The kinds of failures in metrics."""
-
-_FAILURE_WORDS = (
-    ("not tried again under", "put_off"),
-    ("internal error", "internal"),
-    ("would gain only", "too_little"),
-    ("would not be shorter", "too_little"),
-    ("no message may be compacted", "nothing_to_fold"),
-    ("no message would be left", "nothing_to_fold"),
-    ("would be invalid", "illegal"),
-    ("cannot be edited this way", "unwritable"),
-    ("no replacement text", "unwritable"),
-    ("the store", "store"),
-    ("Redis", "store"),
-    ("SQLite", "store"),
-)
-"""Texts within a failure's reason, and its kind; the first match counts."""
+from accordion.model.records import CompactionOutcome, FailureKind
 
 
 def report_compaction(
@@ -81,6 +62,7 @@ def report_failure(
     cause: Cause,
     utilization: float | None,
     tokens: int,
+    failure: FailureKind,
     reason: str,
     in_force: Compaction | None = None,
 ) -> CompactionOutcome:
@@ -96,6 +78,7 @@ def report_failure(
         before=tokens,
         after=tokens,
         saved=in_force.removed if in_force is not None else 0,
+        failure=failure,
         reason=reason,
     )
 
@@ -133,10 +116,6 @@ def describe_outcome(outcome: CompactionOutcome) -> dict[str, Any]:
         "summary_failed_input": outcome.failed_input,
         "summary_failed_output": outcome.failed_output,
         "artifacts": outcome.artifacts,
+        "failure": outcome.failure,
         "reason": outcome.reason,
     }
-
-
-def failure_kind(reason: str) -> str:
-    """Returns the kind of a failure, one of FAILURE_KINDS; its reason is free text."""
-    return next((name for words, name in _FAILURE_WORDS if words in reason), "other")

@@ -18,7 +18,6 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from accordion.accounting.ledger import totals_of_exchange
 from accordion.archive.retention import SweepResult
-from accordion.compaction.reporting import failure_kind
 from accordion.model.delegation import Evidence
 from accordion.model.records import CompactionOutcome, Exchange
 
@@ -244,7 +243,7 @@ class Metrics:
             if tokens > 0:
                 self._summaries.labels(*meters.labels, direction).inc(tokens)
         if outcome.state == "failed":
-            self._failures.labels(*meters.labels, failure_kind(outcome.reason)).inc()
+            self._failures.labels(*meters.labels, outcome.failure or "other").inc()
 
     def _meters(self, upstream: str, model: str, agent: str) -> _ModelMeters:
         """Returns a model's metrics, which are cached because prometheus-client's `labels` is slow."""

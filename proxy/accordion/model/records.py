@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 from msgspec import structs
 
@@ -65,6 +67,11 @@ class ObservedResponse(msgspec.Struct, frozen=True):
         return self.usage.input if self.usage is not None else 0
 
 
+FailureKind = Literal["put_off", "too_little", "nothing_to_fold", "illegal", "unwritable", "store", "internal", "other"]
+"""Why a compaction failed: it was tried a short time ago; it would gain too little; no message may be compacted; the
+list would be invalid; a message cannot be edited; the store is unavailable; an error of the proxy; another reason."""
+
+
 class CompactionOutcome(msgspec.Struct, frozen=True):
     """The outcome of compaction for a request, as headers, ledger and metrics report it.
 
@@ -92,6 +99,8 @@ class CompactionOutcome(msgspec.Struct, frozen=True):
     saved: int = 0
     """Tokens by which the forwarded list is shorter than the client's."""
     reason: str = ""
+    failure: FailureKind | Literal[""] = ""
+    """The kind of the failure; empty if the compaction did not fail."""
     failed_answers: int = 0
     failed_input: int = 0
     failed_output: int = 0

@@ -235,7 +235,9 @@ class CompactionStep(msgspec.Struct, frozen=True):
 
     async def _undo_compaction(self, request: PreparedRequest) -> PreparedRequest:
         """Returns the request without any compaction, counted again."""
-        failed = CompactionOutcome("failed", reason="an internal error; the request went on as it came")
+        failed = CompactionOutcome(
+            "failed", failure="internal", reason="an internal error; the request went on as it came"
+        )
         request = await self.composer.compose(
             structs.replace(request, can_read_artifacts=None), without_compaction(request.conversation)
         )
