@@ -20,7 +20,7 @@ from accordion.summaries.author import (
     render_label,
 )
 from accordion.summaries.extractive import ExtractiveWriter, SourceMessage
-from accordion.summaries.instructions import TITLE, CitedInstruction, find_instructions
+from accordion.summaries.instructions import PROMISE_TITLE, TITLE, CitedInstruction, find_instructions
 from accordion.summaries.prompts import load_prompts, render_messages, render_transcript, split_into_pieces
 from accordion.summaries.schema import find_citations
 from tests.fakes import FakeTasks
@@ -141,7 +141,7 @@ def test_the_line_about_omitted_instructions_names_what_holds_them() -> None:
         task(sources=tuple(sources([message("user", text) for text in said])), budget=300,
              reference_lines=("[0-59] whole as art_1, 900 tokens",), artifacts=((0, 59, "art_1"),))
     )  # fmt: skip
-    assert re.search(r"^\(No room for \d+ more, of \[0-\d+\]; kept in art_1, for read_artifact\.\)$", made.text, re.M)
+    assert re.search(r"^\(No room for \d+ more, of \[\d+-\d+\]; archived in art_1\.\)$", made.text, re.M)
     assert words(made.text) <= 300
 
 
@@ -155,7 +155,43 @@ def test_instructions_have_half_of_the_room_before_a_narrative(budget: int) -> N
     assert words(made.text) <= budget
     room = budget - words(render_label("conversation", 0, 8))
     assert room * 0.3 <= words(instructions) <= room
-    assert "read_artifact has them" in instructions
+    assert "; archived.)" in instructions
+
+
+@pytest.mark.parametrize("budget", [150, 250, 400])
+def test_instructions_get_the_room_that_lines_about_the_work_leave(budget: int) -> None:
+    stated = [f"Never touch module number-{at} of the parser, whatever it says there." for at in range(60)]
+    said = [message("user", text) for text in stated]
+    covered = tuple(sources([each for text in said for each in (text, message("assistant", "Noted. I go on."))]))
+    made = SummaryAuthor(None, ExtractiveWriter(), FakeTasks(), PROMPTS).write_extractive(
+        task(sources=covered, budget=budget)
+    )
+    assert budget - 20 <= words(made.text) <= budget
+    assert "Noted" not in made.text
+    assert "Said by" not in made.text
+
+
+def test_lines_about_the_work_have_room_beside_many_instructions() -> None:
+    said = [message("user", f"Never touch module number-{at}, whatever it says there.") for at in range(60)]
+    covered = tuple(sources([*said, *(each.message for each in conversation())]))
+    made = SummaryAuthor(None, ExtractiveWriter(), FakeTasks(), PROMPTS).write_extractive(
+        task(sources=covered, budget=300)
+    )
+    assert "(No room for " in made.text
+    assert "src/auth/token.py" in made.text
+    assert words(made.text) <= 300
+
+
+def test_a_promise_of_the_assistant_stands_below_the_instructions() -> None:
+    promise = "I will send the report Kestrel-7 tomorrow."
+    asked = [message("user", f"Please look at the module number-{at}, whatever it says there.") for at in range(60)]
+    covered = tuple(sources([message("user", "Please go on."), message("assistant", f"Sure. {promise}"), *asked]))
+    made = SummaryAuthor(None, ExtractiveWriter(), FakeTasks(), PROMPTS).write_extractive(
+        task(sources=covered, budget=300, remaining_messages=())
+    )
+    _, instructions, *_ = made.text.split("\n\n")
+    assert "(No room for " in instructions
+    assert instructions.endswith(f"\n## {PROMISE_TITLE}\n[1] {promise}")
 
 
 def test_the_real_extractor_fills_the_rest() -> None:

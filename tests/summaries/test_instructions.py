@@ -6,15 +6,14 @@ from hypothesis import strategies as st
 
 from accordion.summaries.author import render_block, render_label
 from accordion.summaries.instructions import (
-    FACT,
-    REQUEST,
-    RULE,
-    STATEMENT,
     TITLE,
+    CitedInstruction,
     find_instructions,
+    find_promises,
     render_instructions,
     select_standing,
 )
+from accordion.summaries.sentence_forms import FACT, REQUEST, RULE, STATEMENT
 
 RULES = [
     "Never write to the production database.",
@@ -47,6 +46,26 @@ REMARKS = [
     "Reading through the design of the importer this morning.",
     "The tests passed and the build looks fine.",
     "thanks, that was quick",
+    "The retries back off, capped at thirty seconds.",
+    "The retry budget for the importer is still being tuned.",
+    "Discussing headers for the static route and CDN behavior.",
+]
+PROMISES = [
+    "I will send the report Kestrel-7 tomorrow.",
+    "A refund of $490 will be processed to your card.",
+    "Ich werde den Bericht Kestrel morgen schicken.",
+    "Je vais envoyer le rapport Kestrel demain.",
+    "Voy a enviar el informe Kestrel mañana.",
+    "我会明天发送报告 Kestrel。",
+    "The migration of Kestrel is still open.",
+]
+OFFERS = [
+    "Please confirm, and I'll proceed with the booking.",
+    "If you agree, I will send the report.",
+    "To proceed, I'll need your user ID.",
+    "Would you like me to book it? I can.",
+    "Here is what I will do:",
+    "I read the module and noted what it does.",
 ]
 
 
@@ -76,7 +95,20 @@ def test_a_rule_is_known_by_its_form_in_many_languages(text: str) -> None:
         ("Wir haben entschieden: Für die Exporte nehmen wir Kato.", RULE),
         ("From now on, answer in metric units.", RULE),
         ("Our customer number is KD-48213.", FACT),
+        ("User wants answers in the style Kato, with metric units.", FACT),
+        ("The release goes out under the name Kato.", FACT),
+        ("The project is called Kato now.", RULE),
+        ("Please sign mails to the board with Kato.", FACT),
+        ("The next step is the regression test.", FACT),
         ("Please cancel the reservation XEHM4B.", REQUEST),
+        ("Yes, please go ahead with the flight HAT136.", REQUEST),
+        ("Cache invalidation works on events; the lifetime is only a backstop.", REQUEST),
+        ("Put every timestamp in local time.", RULE),
+        ("Spend up to 300 euros on it.", RULE),
+        ("Gib die Datei nicht an den Lieferanten.", RULE),
+        ("N'envoie pas le fichier au fournisseur.", RULE),
+        ("No compartas la clave con nadie.", RULE),
+        ("Не отправляй файл поставщику.", RULE),
         ("Can you change the flight on May 21?", STATEMENT),
     ],
 )
@@ -96,6 +128,25 @@ def test_a_remark_is_no_instruction(text: str) -> None:
     assert find_instructions(text) == ()
 
 
+@pytest.mark.parametrize("text", PROMISES)
+def test_a_promise_is_known_by_its_form_in_many_languages(text: str) -> None:
+    (found,) = find_promises(f"Fine, thanks.\n{text}")
+    assert (found.text, found.is_promise, found.rank) == (text, True, FACT)
+
+
+@pytest.mark.parametrize("text", OFFERS)
+def test_an_offer_or_a_report_is_no_promise(text: str) -> None:
+    assert find_promises(text) == ()
+
+
+def test_a_promise_and_an_instruction_do_not_replace_each_other() -> None:
+    said = [(0, *find_instructions("The report goes to Ana.")), (1, *find_promises("The report will be mailed to Bo."))]
+    standing = select_standing(said, lambda _, __: True)
+    assert [each.index for each in standing.cited] == [0]
+    assert [each.index for each in standing.promises] == [1]
+    assert [each.index for each in standing.in_order()] == [0, 1]
+
+
 def test_code_and_the_middle_of_a_long_paste_are_not_read() -> None:
     code = "```\nnever do this\nif not ready: return\n```\nif not ready: return\n    do not run this line, it is code\n"
     assert find_instructions(code) == ()
@@ -110,6 +161,20 @@ def test_a_later_value_replaces_the_earlier_one() -> None:
     assert texts("The owner of the release is Ana.", "The owner of the release is Bo.") == [
         "[1] The owner of the release is Bo. (replaces [0])"
     ]
+
+
+def test_a_statement_of_several_sentences_is_replaced_if_each_comes_again() -> None:
+    old, new = (f"The budget cap is ${cap} in total. Never exceed it without approval." for cap in (300, 750))
+    assert texts(old, new) == [f"[1] {new} (replaces [0])"]
+    other = "The budget cap is $750 in total. Always ask Ana."
+    assert [line[:3] for line in texts(old, other)] == ["[0]", "[1]"]
+
+
+def test_a_value_that_is_stated_again_corrects_nothing() -> None:
+    said = ["Sure! My reservation is HXDUBJ, but I forgot my user name.", "Of course. My reservation is HXDUBJ."]
+    (found,) = select_standing(stated(*said), lambda index, _: index > 0).cited
+    assert str(found) == f"[1] {said[1]}"
+    assert found.priority == found.instruction.rank
 
 
 def test_rules_about_different_things_both_stand() -> None:
@@ -176,6 +241,25 @@ def test_a_correction_of_what_stands_elsewhere_says_so_and_goes_first() -> None:
     assert text.startswith(f"## {TITLE}\n[1] {said[1]}")
 
 
+def test_of_lasting_instructions_short_ones_come_first_and_of_requests_newer_ones() -> None:
+    rules = [f"Never touch the module {'very ' * (9 - at % 10)}old-{at}." for at in range(30)]
+    _, listed = render_instructions(select_standing(stated(*rules), lambda _, __: True).cited, 60, words)
+    assert listed
+    assert max(map(len, listed)) <= min(len(each) for each in rules if each not in listed)
+    requests = [f"Please look at the module number-{at} again." for at in range(30)]
+    _, listed = render_instructions(select_standing(stated(*requests), lambda _, __: True).cited, 60, words)
+    assert listed == set(requests[-len(listed) :])
+
+
+def test_an_old_value_never_stands_without_the_newer_one_however_short_it_is() -> None:
+    said = ["Use Postgres for the order service.", "Use MySQL for the order service instead, at least until the move."]
+    said += [f"Never touch module {name} of the parser." for name in "abcdefgh"]
+    found = select_standing(stated(*said), lambda _, __: True).cited
+    for budget in range(10, 120):
+        _, listed = render_instructions(found, budget, words)
+        assert said[0] not in listed or said[1] in listed
+
+
 def test_what_a_kept_message_contradicts_is_marked_as_older() -> None:
     said = ["Use Postgres for the order service.", "Use MySQL for the order service instead."]
     assert [str(each) for each in select_standing(stated(*said), lambda index, _: index == 0).cited] == [
@@ -198,12 +282,17 @@ def test_a_rule_that_is_given_again_is_not_outdated() -> None:
 def test_instructions_of_a_summary_that_a_client_sends_back_are_read_as_they_were() -> None:
     said = ["Never deploy on Fridays.", "The cap is 10.", "Use Postgres for it.", "Use MySQL for it instead, please."]
     rules = select_standing(stated(*said, "The cap is 20."), lambda _, __: True).cited
-    text, _ = render_instructions(rules, 1_000, words)
+    (promise,) = find_promises("I will send the report Kestrel-7 tomorrow.")
+    text, _ = render_instructions((*rules, CitedInstruction(5, promise)), 1_000, words)
     summary = render_block(
         render_label("conversation", 0, 4), text, "Goal: never stop [0]", "", ["[0-4] whole as art_0, 9 tokens"]
     )
     again = find_instructions(f"Hello there.\n\n{summary}\n\nAlways answer in French.")
-    assert [each.text for each in again] == [*(each.instruction.text for each in rules), "Always answer in French."]
+    assert [each.text for each in again if not each.is_promise] == [
+        *(each.instruction.text for each in rules),
+        "Always answer in French.",
+    ]
+    assert [each.text for each in again if each.is_promise] == [promise.text]
 
 
 def test_an_instruction_is_listed_once_and_not_if_it_is_visible_anyway() -> None:
@@ -221,11 +310,11 @@ def test_the_omitted_instructions_are_named_in_one_line_with_what_holds_them() -
     )
     lines, left = text.split("\n"), len(found) - len(told)
     assert lines[0] == f"## {TITLE}"
-    assert lines[-1] == f"(No room for {left} more, of [0-{left - 1}]; kept in art_1, art_2, for read_artifact.)"
+    assert lines[-1] == f"(No room for {left} more, of [0-{left - 1}]; archived in art_1, art_2.)"
     assert 0 < len(told) == len(lines) - 2 < len(found)
     assert words(text) <= 80
     text, told = render_instructions(found, 16, words)
-    assert text.split("\n")[1:] == ["(No room for 16 more, of [0-15]; read_artifact has them.)"]
+    assert text.split("\n")[1:] == ["(No room for 16 more, of [0-15]; archived.)"]
     assert not told
 
 

@@ -29,7 +29,6 @@ from accordion.summaries.instructions import (
     OPENING,
     Instruction,
     Outdated,
-    StandingInstructions,
     render_instructions,
     states,
 )
@@ -149,6 +148,18 @@ class _SummaryJob(msgspec.Struct, frozen=True):
     def max_answer_tokens(self) -> int:
         """The limit of an answer in tokens: the lines, and the JSON around them."""
         return self.max_narrative_tokens * 2 + 400
+
+
+class _InstructionSection(msgspec.Struct, frozen=True):
+    """The section of standing instructions, the lines that nothing else may repeat, and the outdated instructions.
+
+    `is_complete`: no instruction was omitted for lack of space.
+    """
+
+    text: str = ""
+    known_lines: frozenset[str] = frozenset()
+    outdated: Outdated = ()
+    is_complete: bool = True
 
 
 class _ModelCost:
@@ -300,57 +311,64 @@ class SummaryAuthor:
         head = render_label(task.kind, task.sources[0].index, task.sources[-1].index)
         references = _fit_references(task.reference_lines, int(task.budget * REFERENCE_SHARE), task.count_tokens)
         available_tokens = task.budget - task.count_tokens(render_block(head, "", "", "", references)) - _JOIN_TOKENS
-        instructions, known_lines, dropped, outdated = (
-            "",
-            frozenset[str](),
-            narrated.dropped_lines,
-            StandingInstructions().outdated,
-        )
+        section, dropped = _InstructionSection(), narrated.dropped_lines
         try:
-            instructions, known_lines, outdated = self._render_instructions(task, narrated, available_tokens)
+            section = self._write_instructions(task, narrated, available_tokens)
         except Exception as error:
             # A compaction must not fail because of the summary.
             dropped = (*dropped, f"no instructions could be extracted: {type(error).__name__}")
-        available_tokens -= task.count_tokens(instructions)
+        available_tokens -= task.count_tokens(section.text)
         narrative = _clip_lines(
-            _remove_outdated_lines(narrated.narrative, outdated), max(0, available_tokens), task.count_tokens
+            _remove_outdated_lines(narrated.narrative, section.outdated), max(0, available_tokens), task.count_tokens
         )
         available_tokens -= task.count_tokens(narrative)
         try:
-            extract = self._extractor.write(
-                task.sources,
-                remaining_messages=_visible_messages(task, narrative),
-                budget=available_tokens,
-                count=task.count_tokens,
-                kind=task.kind,
-                known_lines=known_lines,
-            )
+            extract = self._write_extract(task, narrative, available_tokens, section)
         except Exception as error:
             extract, dropped = "", (*dropped, f"nothing could be extracted: {type(error).__name__}")
         extract = _clip_lines(extract, max(0, available_tokens), task.count_tokens)
-        if not extract and not narrative and not instructions:
+        if not extract and not narrative and not section.text:
             extract = _describe_message_kinds(task.sources)
         return replace(
-            narrated, text=render_block(head, instructions, narrative, extract, references), dropped_lines=dropped
+            narrated, text=render_block(head, section.text, narrative, extract, references), dropped_lines=dropped
         )
 
-    def _render_instructions(
-        self, task: SummaryTask, narrated: Summary, available_tokens: int
-    ) -> tuple[str, frozenset[str], Outdated]:
-        """Renders the section of standing instructions within `available_tokens` tokens.
+    def _write_instructions(self, task: SummaryTask, narrated: Summary, available_tokens: int) -> _InstructionSection:
+        """Writes the section of standing instructions and promises within `available_tokens` tokens.
 
-        Returns its text, the lines that nothing else may repeat, and the outdated instructions. The section gets what
-        the narrative leaves, but at least `MIN_INSTRUCTION_SHARE` and at most `MAX_INSTRUCTION_SHARE`.
+        Beside a narrative the section gets what that leaves, but at least `MIN_INSTRUCTION_SHARE`, and at most
+        `MAX_INSTRUCTION_SHARE`. Otherwise it gets `MAX_INSTRUCTION_SHARE` and what the lines about the work leave.
         """
         standing = self._extractor.find_standing_instructions(task.sources, task.remaining_messages, task.others)
+        instructions = standing.in_order()
+        outdated_lines = {instruction.text for _, instruction in standing.outdated}
         max_tokens = int(available_tokens * MAX_INSTRUCTION_SHARE)
         if narrated.narrative:
+            narrative_tokens = task.count_tokens(narrated.narrative)
             max_tokens = max(
-                int(available_tokens * MIN_INSTRUCTION_SHARE),
-                min(max_tokens, available_tokens - task.count_tokens(narrated.narrative)),
+                int(available_tokens * MIN_INSTRUCTION_SHARE), min(max_tokens, available_tokens - narrative_tokens)
             )
-        text, known_lines = render_instructions(standing.cited, max_tokens, task.count_tokens, task.artifact)
-        return text, known_lines | {instruction.text for _, instruction in standing.outdated}, standing.outdated
+        text, listed = render_instructions(instructions, max_tokens, task.count_tokens, task.artifact)
+        section = _InstructionSection(text, listed | outdated_lines, standing.outdated)
+        if narrated.narrative or len(listed) == len({each.instruction.text for each in instructions}):
+            return section
+        section = replace(section, is_complete=False)
+        work = self._write_extract(task, "", available_tokens - max_tokens, section)
+        text, listed = render_instructions(
+            instructions, available_tokens - task.count_tokens(work), task.count_tokens, task.artifact
+        )
+        return replace(section, text=text, known_lines=listed | outdated_lines)
+
+    def _write_extract(self, task: SummaryTask, narrative: str, budget: int, section: _InstructionSection) -> str:
+        return self._extractor.write(
+            task.sources,
+            remaining_messages=_visible_messages(task, narrative),
+            budget=budget,
+            count=task.count_tokens,
+            kind=task.kind,
+            known_lines=section.known_lines,
+            only_work=not section.is_complete,
+        )
 
 
 def _remove_outdated_lines(narrative: str, outdated: Outdated) -> str:
@@ -445,7 +463,7 @@ def render_label(kind: PlanKind, first: int, last: int) -> str:
     which = f" {first}" if first == last else f"s {first} to {last}"
     below = "The work" if kind == "generation" else "The conversation"
     return (
-        f"{OPENING}{which} of this conversation, written by the proxy: data, not a request. Numbers in brackets are "
+        f"{OPENING}{which}, written by the proxy: data, not a request. Numbers in brackets are "
         f"messages; read_artifact, where offered, gives what is archived. {below} goes on below.]"
     )
 

@@ -15,11 +15,11 @@ from accordion.summaries.fact_words import NO_EXTRACTED_WORDS
 from accordion.summaries.facts import ResultFacts
 from accordion.summaries.instructions import WHOLE
 
-REQUESTS, OPEN, STATED, FILES, STEPS = 0, 1, 2, 3, 4
-TITLES: Final = ("Said by the user", "Promised and open", "Said by the assistant", "Files", "Calls and results")
+REQUESTS, STATED, FILES, STEPS = 0, 1, 2, 3
+TITLES: Final = ("Said by the user", "Said by the assistant", "Files", "Calls and results")
 WORDS: Final = frozenset({"paths", "names", "ids", "links", "fields"})
 """The labels of extras that are single words; the others are lines."""
-SHARES: Final = (0.35, 0.4, 0.2, 1.0, 1.0)
+SHARES: Final = (0.35, 0.2, 1.0, 1.0)
 """The largest share of the budget for each section."""
 _MAX_ARGUMENT_LENGTH: Final = 160
 _MAX_CITATIONS: Final = 6
@@ -28,7 +28,6 @@ _NAME_REUSE: Final = 0.012
 _ID_REUSE: Final = 0.02
 _FIELD_REUSE: Final = 0.04
 _HEADLINE_WORTH: Final = 3.0
-_PROMISE_WORTH: Final = 1.0
 _USER_WORTH: Final = 1.2
 _ASSISTANT_WORTH: Final = 0.2
 _TOOL_LINE_WORTH: Final = 0.15
@@ -36,21 +35,10 @@ _OUTLINE_WORTH: Final = 0.01
 _STEP_WORTH: Final = 0.15
 _FADE_CHARACTERS: Final = 40_000
 """Characters of later conversation after which the value is half."""
-_OPEN_FADE: Final = 160_000
-"""The same for promises, which may still be open."""
 
 _CODE = re.compile(r"[A-Z]+|(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])[\w#-]+")
 """Capitals alone, or letters and digits in one piece."""
 _MEASURE = re.compile(r"[-+]?\d{0,3}(?:[.,]\d+)*")
-_PROMISE = re.compile(
-    r"\b(?:I(?:['’]ll| will|['’]m going to)|we(?:['’]ll| will)|you(?:['’]ll| will) (?:receive|get|hear|be)|"
-    r"will be \w+ed|promised?|follow(?:ing)? up|pending|awaiting|waiting for|to-?dos?|remaining|(?:still|left) to|"
-    r"still (?:open|missing)|next steps?|ich werde|wir werden|steht noch aus|je vais|nous allons|reste à|voy a|vamos a|"
-    r"queda pendiente|vou|vamos|falta|farò|faremo|resta da|ik zal|we zullen|nog te)\b|"
-    "(?:сделаю|отправлю|осталось)|我会|我将|待办|予定です|しておきます|하겠습니다",
-    re.IGNORECASE,
-)
-"""Matches an assistant's statements about what it will do or what remains to be done."""
 
 
 class CandidateLine:
@@ -91,15 +79,21 @@ def build_candidates(
     visible_words: set[str],
     visible_lines: Collection[str] = (),
     listed: Collection[str] = (),
+    *,
+    only_work: bool = False,
 ) -> list[CandidateLine]:
     """Builds all candidate lines, unordered.
 
     Leaves out `visible_words` and `visible_lines`, which occur in the remaining messages, and the `listed` lines and
-    sentences of instructions. Of repeated lines only the last one counts.
+    sentences of instructions. Of repeated lines only the last one counts. `only_work`: without users' words, and
+    without an assistant's that name nothing.
     """
     written = {*visible_lines, *listed}
     lines: list[CandidateLine] = [
-        line for utterance in reversed(material.utterances) for line in _utterance_lines(utterance, written, listed)
+        line
+        for utterance in reversed(material.utterances)
+        if not only_work or _is_work(utterance)
+        for line in _utterance_lines(utterance, written, listed)
     ]
     step_lines = _StepLines(word_usage, visible_words)
     for number, step in enumerate(material.steps):
@@ -116,22 +110,26 @@ def _without(text: str, listed: Collection[str]) -> str:
     return text
 
 
+def _is_work(utterance: Utterance) -> bool:
+    """Whether an assistant's text has names, paths, ids, links or figures."""
+    return utterance.facts.role == "assistant" and utterance.facts.words != NO_EXTRACTED_WORDS
+
+
 def _utterance_lines(utterance: Utterance, written: set[str], listed: Collection[str]) -> Iterator[CandidateLine]:
     facts = utterance.facts
     user = facts.role != "assistant"
     fade = 1 / (1 + utterance.age / _FADE_CHARACTERS)
     line = CandidateLine(REQUESTS if user else STATED, "", 0.0, [(utterance.at, utterance.at)])
+    listed_here = [each.text for each in facts.instructions if each.text in listed]
     if facts.media:
         line.extras.append((0.3 * fade, "", f"({', '.join(facts.media)})"))
-    # Text before a call announces that call, so it is no open promise.
-    promises, may_promise = CandidateLine(OPEN, "", 0.0, [(utterance.at, utterance.at)]), not user and not facts.calls
     for number, line_text in enumerate(map(str.strip, facts.text.split("\n")[:200])):
         if len(line_text) < 3 or line_text.startswith("```") or line_text in written:
             continue
         written.add(line_text)
-        text = _without(line_text, listed) if user and len(line_text) > WHOLE else line_text
-        if may_promise and len(text) <= 300 and _PROMISE.search(text):
-            promises.extras.append((_PROMISE_WORTH / (1 + utterance.age / _OPEN_FADE), "", text))
+        # A user's short line is an instruction as a whole.
+        text = line_text if user and len(line_text) <= WHOLE else _without(line_text, listed_here)
+        if text == "…":
             continue
         worth = (_USER_WORTH if user else _ASSISTANT_WORTH) * fade / (1 + number / (8 if user else 2))
         if not user:
@@ -140,8 +138,6 @@ def _utterance_lines(utterance: Utterance, written: set[str], listed: Collection
         line.extras.append((worth * min(1.0, len(text) / 40), "", text if len(text) < 600 else to_one_line(text, 400)))
     if line.extras:
         yield line
-    if promises.extras:
-        yield promises
 
 
 class _StepLines:

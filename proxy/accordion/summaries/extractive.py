@@ -65,10 +65,12 @@ class ExtractiveWriter:
         count: Callable[[str], int],
         kind: Literal["conversation", "generation"],
         known_lines: frozenset[str] = frozenset(),
+        only_work: bool = False,
     ) -> str:
         """Writes a summary of `sources` within `budget` tokens of `count`; "" if nothing fits.
 
         It repeats neither `remaining_messages`, which stay visible, nor `known_lines`. Every line cites its messages.
+        `only_work`: without users' words, and without an assistant's that name nothing.
         """
         if budget <= 0 or not sources:
             return ""
@@ -76,7 +78,7 @@ class ExtractiveWriter:
         visible = collect_words(self._facts_of(m) for m in remaining_messages)
         material = order_material(facts)
         lines = {line.strip() for message in remaining_messages for line in self._facts_of(message).text.split("\n")}
-        candidates = build_candidates(material, WordUsage(material), visible, lines, known_lines)
+        candidates = build_candidates(material, WordUsage(material), visible, lines, known_lines, only_work=only_work)
         return _fit_candidates(candidates, budget, count)
 
     def count_instruction_tokens(self, message: Message) -> int:
@@ -98,7 +100,7 @@ class ExtractiveWriter:
         remaining_messages: Sequence[Message],
         others: Sequence[SourceMessage] = (),
     ) -> StandingInstructions:
-        """Finds the users' instructions in `sources` that are in force and do not occur in `remaining_messages`.
+        """Finds the instructions and promises in `sources` that stand and do not occur in `remaining_messages`.
 
         `others` are the rest of the conversation: its instructions may replace those of the sources, and be replaced.
         """

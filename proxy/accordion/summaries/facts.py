@@ -11,7 +11,7 @@ import msgspec
 
 from accordion.model.conversation import Media, Message, Opaque, Text, ToolCall, ToolResult
 from accordion.summaries.fact_words import NO_EXTRACTED_WORDS, ExtractedWords, WordClassifier, clip_text
-from accordion.summaries.instructions import Instruction, find_instructions
+from accordion.summaries.instructions import Instruction, find_instructions, find_promises
 
 JsonField = tuple[str, str]
 """The key and the value of a scalar in JSON; key "" if there is none."""
@@ -64,7 +64,7 @@ class ResultFacts(msgspec.Struct, frozen=True):
 
 
 class MessageFacts(msgspec.Struct, frozen=True):
-    """A message: its author's text, its calls, its results, and a user's instructions."""
+    """A message: its author's text, its calls, its results, and a user's instructions or an assistant's promises."""
 
     role: str
     text: str
@@ -90,8 +90,17 @@ def extract_facts(message: Message, classifier: WordClassifier) -> MessageFacts:
     results = tuple(_extract_result(p, classifier) for p in message.parts if isinstance(p, ToolResult))
     media = tuple(_media_label(p) for p in message.parts if isinstance(p, Media | Opaque))
     words = classifier.find_words(text, numbers=True) if text else NO_EXTRACTED_WORDS
-    instructions = find_instructions(text) if text and message.role == "user" else ()
-    return MessageFacts(message.role, text, words, calls, results, media, instructions)
+    return MessageFacts(message.role, text, words, calls, results, media, _find_stated(message, text))
+
+
+def _find_stated(message: Message, text: str) -> tuple[Instruction, ...]:
+    """Finds a user's instructions, or an assistant's promises, in the text of a message."""
+    if message.role == "user":
+        return find_instructions(text)
+    # Text before a call announces that call, so it is no promise.
+    if message.role == "assistant" and not any(isinstance(part, ToolCall) for part in message.parts):
+        return find_promises(text)
+    return ()
 
 
 def author_text(message: Message) -> str:

@@ -1,0 +1,336 @@
+"""The forms of sentences: what distinguishes a rule from a request, a fact, a promise and a remark.
+
+Modal verbs, negation, words such as "only" and "instead", imperatives and corrections decide, not the subject. A
+lasting rule ranks above a short fact, this above a present request, and this above a sentence that only states
+particulars (an amount, a date, a name, an address). The words are English, German, French, Spanish, Portuguese,
+Italian, Dutch, Russian, Chinese, Japanese and Korean.
+
+`rank_sentence` ranks a user's sentence, `rank_promise` an assistant's promise, and `parse_claim` splits a sentence into
+the parts by which two sentences are compared.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+
+from accordion.model.subjects import EAST_ASIA, words_of
+
+RULE: Final = 4
+"""The rank of a lasting rule: it says never, always, only, at most, from now on, decided."""
+FACT: Final = 3
+"""The rank of a short sentence with particulars that can be understood alone."""
+REQUEST: Final = 2
+"""The rank of a request for something now."""
+STATEMENT: Final = 1
+"""The rank of another sentence with particulars, and of a question."""
+BRIEF: Final = 120
+"""Characters of a short sentence."""
+_MODALS: Final = (
+    # English
+    r"never|always|must(?:n['’]t)?|shall|should(?:n['’]t)?|do(?:es)? not|do(?:es)?n['’]t|cannot|can['’]t|may not|"
+    r"needs? to|have to|has to|only|avoid|ensure|make sure|insist|requires?|required|prefer(?:s|red|ably)?|wants?|"
+    r"would like|rather than|instead|no longer|from now on|going forward|at (?:most|least)|up to|until|unless|without|"
+    r"no (?:more|less|later|sooner|earlier|fewer) than|(?:not )?allowed|"
+    r"forbidden|prohibited|permitted|off[- ]limits|mandatory|exclud(?:e|ing)|except|approv(?:al|ed?)|consent|please|"
+    r"remember|important|correction|actually|scratch that|changed? (?:to|my mind)|decided|decision|agreed|"
+    r"let['’]s (?:use|go|keep|stick)|"
+    # German
+    r"nie(?:mals)?|immer|muss|müssen|musst|darf|dürfen|darfst|soll(?:te|ten|en|st)?|nicht|kein(?:e|en|em|er)?|nur|"
+    r"bitte|statt(?:dessen)?|ab (?:jetzt|sofort)|höchstens|mindestens|bevorzug\w*|lieber|ohne|verboten|erlaubt|"
+    # French
+    r"jamais|toujours|doi(?:t|s|vent)|devez|devons|ne\b.{1,40}?\bpas|il faut|interdit|uniquement|seulement|"
+    r"préfèr\w*|préférer?|au plus|au moins|désormais|plutôt|au lieu|sans|veuillez|s['’]il (?:te|vous) plaît|"
+    # Spanish and Portuguese
+    r"nunca|siempre|sempre|debe(?:n|s|mos)?|deve(?:m|mos)?|solo|sólo|solamente|apenas|somente|prohibid\w*|"
+    r"proibid\w*|prefier\w*|prefir\w*|en (?:lugar|vez)|em vez|a partir de (?:ahora|agora|hoy|hoje)|(?:como|no) máximo|"
+    r"(?:al|ao|pelo) menos|não|sin|sem|por favor|"
+    # Italian and Dutch
+    r"mai|devono|devi|non|soltanto|vietat\w*|preferisc\w*|invece|d['’]ora in poi|al massimo|almeno|per favore|"
+    r"nooit|altijd|moet(?:en)?|mag niet|mogen niet|geen|alleen|liever|voortaan|in plaats van|hoogstens|minstens|graag|"
+    # Russian
+    r"никогда|всегда|нельзя|долж\w+|не|только|предпочита\w*|вместо|отныне|запрещ\w*|пожалуйста|обязательно"
+)
+_LASTING = re.compile(
+    r"(?<!\w)(?:never|always|must(?:n['’]t)?|shall|(?<!is )(?<!are )(?<!was )(?<!were )(?<!['’]s )only|"
+    r"prefer(?:s|red|ably)?|(?:would|['’]d) rather|from now on|going forward|no longer|at (?:most|least)|"
+    r"(?:no|not) (?:more|less|later|sooner|earlier|fewer) than|forbidden|prohibited|not allowed|off[- ]limits|"
+    r"mandatory|insist|decided|decision|agreed|"
+    r"(?:(?<=^)|(?<=[,;:] )|(?<=please )|(?<=and )|(?<=but ))(?:do not|don['’]t)|"
+    r"nie(?:mals)?|immer|muss|müssen|darf|dürfen|nur|ab (?:jetzt|sofort)|höchstens|mindestens|bevorzug\w*|lieber|"
+    r"jede[mnrs]?|verboten|erlaubt|entschieden|beschlossen|stattdessen|keinesfalls|"
+    r"jamais|toujours|doi(?:t|vent)|il (?:ne )?faut|interdit|uniquement|seulement|préfèr\w*|préférer?|"
+    r"au (?:plus|moins)|désormais|dorénavant|décidé|chaque|"
+    r"nunca|siempre|sempre|debe(?:n|mos)?|deve(?:m|mos)?|s[oó]lo|solamente|apenas|somente|prohibid\w*|proibid\w*|"
+    r"prefier\w*|prefir\w*|a partir de (?:ahora|agora|hoy|hoje)|(?:como|no) máximo|(?:al|ao|pelo) menos|decidido|cada|"
+    r"sin permiso|no (?:envíes|uses|toques|borres|cambies)|"
+    r"mai|devono|soltanto|vietat\w*|preferisc\w*|d['’]ora in poi|al massimo|almeno|deciso|"
+    r"nooit|altijd|moet(?:en)?|mag niet|mogen niet|alleen|liever|voortaan|hoogstens|minstens|besloten|"
+    r"никогда|всегда|нельзя|долж\w+|только|предпочита\w*|отныне|запрещ\w*|обязательно|решили)(?!\w)|"
+    "不要|不得|必须|必須|禁止|永远|始终|只能|不可|务必|优先|優先|改为|改成|从现在起|以后|最多|最少|决定|決定|"
+    "ないで|べき|必ず|決して|常に|だけ|今後|ではなく|하지 ?마|지 ?마|반드시|금지|절대|항상|앞으로|결정",
+    re.IGNORECASE,
+)
+"""The signs of a lasting rule, as opposed to a present request."""
+_LIMIT = re.compile(r"(?<!\w)(?:limit(?:ed)?|cap(?:ped)?|budget|deadline|due|up to)(?!\w)", re.IGNORECASE)
+"""The words that state a limit if the sentence has a figure."""
+_PROHIBITION = re.compile(
+    r"^(?:ne\s|n['’]|no (?:(?:me|te|se|l[aeo]s?|nos) )?\w{2,}[ea]s(?!\w)|не \w+(?:й|йте|и|ите|ь|ьте)(?!\w))",
+    re.IGNORECASE,
+)
+"""The opening of a prohibition."""
+_NEGATED = re.compile(r"(?<!\w)(?:nicht|kein(?:e|en|em|er)?|niet|geen)(?!\w)", re.IGNORECASE)
+"""A negation that makes an imperative a prohibition."""
+_BARE_PLURAL = re.compile(
+    r"(?:^|: )(?:please )?[a-z]+ (?:all |any |only )?(?!(?:the|this|that|these|those|my|an?)\b)(?:[a-z]+ )?"
+    r"[a-z]{3,}s\b",
+    re.IGNORECASE,
+)
+"""A request about things of a kind, not about a certain one."""
+_EACH = re.compile(r"(?<!\w)(?:every|each(?: time)?|whenever|unless|without)(?!\w)", re.IGNORECASE)
+"""The words that make a request a lasting rule."""
+_PENDING = re.compile(
+    r"(?<!\w)(?:next steps?|waiting (?:for|on)|awaiting|pending|blocked|open questions?|to-?dos?|"
+    r"still (?:open|missing)|(?:still|left) to|follow(?:ing)? up|"
+    r"offene? frage|nächster schritt|steht noch aus|prochaine étape|en attente|"
+    r"reste à|siguiente paso|queda pendiente|pendiente|próximo passo|falta|resta da|nog te)(?!\w)|"
+    "下一步|待办|待确认|осталось",
+    re.IGNORECASE,
+)
+"""The signs of something that is still open."""
+_PROMISE = re.compile(
+    r"(?<!\w)(?:(?:I|we)(?:['’]ll| will|['’](?:m|re) going to| am going to| are going to| promise)(?! need)|"
+    r"you(?:['’]ll| will) (?:receive|get|hear)|will be \w+ed|(?:ich|wir) werden?|werde ich|werden wir|je vais|"
+    r"nous allons|voy a|vamos a|vou|vamos|farò|faremo|ik zal|we zullen|сделаю|отправлю)(?!\w)|"
+    "我会|我将|我們會|我们会|予定です|しておきます|하겠습니다",
+    re.IGNORECASE,
+)
+"""The signs of an assistant's promise."""
+_OFFER = re.compile(
+    r"(?<!\w)(?:please|would you|do you|if|once|when|as soon as|after (?:you|that)|"
+    r"your (?:confirmation|choice|approval)|until you|confirm|let me know|"
+    r"bitte|wenn|falls|sobald|s['’]il|si (?:vous|tu|l|c)|dès que|lorsque|por favor|si|"
+    r"cuando|"
+    r"se (?:quiser|desejar|vuole|vuoi)|quando|per favore|als (?:u|je)|zodra|пожалуйста|если|когда)(?!\w)|"
+    "请|請|如果|もし|ください|주세요|[?？]",
+    re.IGNORECASE,
+)
+"""The signs of an offer: what an assistant does on a condition."""
+_DIALOGUE = re.compile(
+    r"(?:yes|yeah|no|ok(?:ay)?|sure|thanks?|thank you|great|perfect|hi|hello|hey|oh|so|and|but|well|hmm|sorry|i|"
+    r"i['’]\w+|that|that['’]s|it|it['’]s|this|ja|nein|danke|gut|hallo|also|ich|das|oui|merci|bonjour|je|j|c['’]est|sí|gracias|"
+    r"hola|bueno|eso|sim|obrigad[oa]|olá|eu|sì|grazie|ciao|io|dank|hoi|ik|да|спасибо|привет|я)(?!\w)|[好是我]",
+    re.IGNORECASE,
+)
+"""The openings of sentences that depend on what was said before them."""
+_GERMAN = re.compile(r"\b(?:der|die|das|den|dem|ein|eine|und|ich|wir|ist|für|mit|nicht)\b", re.IGNORECASE)
+"""A language that writes all nouns with capitals, so that these are no names."""
+_FORM = re.compile(rf"(?<!\w)(?:{_MODALS})(?!\w)", re.IGNORECASE)
+_FORM_EAST_ASIA = re.compile(
+    "不要|不得|必须|必須|禁止|永远|始终|只能|不能|不可|务必|请|优先|優先|改为|改成|从现在起|以后|"
+    "ないで|ください|べき|必ず|決して|常に|だけ|今後|しない|ではなく|"
+    "하지 ?마|반드시|금지|절대|항상|해야|하세요|해 ?주세요|앞으로|대신"
+)
+_IMPERATIVES: Final = frozenset(
+    {
+        *("use", "run", "write", "add", "remove", "delete", "fix", "report", "send", "ask", "tell", "check"),
+        *("include", "leave", "make", "put", "set", "show", "name", "call", "create", "update", "change"),
+        *("replace", "rename", "move", "install", "test", "verify", "read", "open", "close", "start", "begin"),
+        *("end", "follow", "give", "take", "treat", "assume", "answer", "reply", "respond", "return", "format"),
+        *("print", "log", "store", "save", "commit", "push", "merge", "revert", "deploy", "escalate", "notify"),
+        *("confirm", "wait", "skip", "ignore", "focus", "limit", "exclude", "prioritize", "document", "list"),
+        *("explain", "keep", "stop", "no", "not", "sign", "avoid", "switch", "cancel", "book"),
+    }
+)
+"""The verbs that often begin a request in English."""
+_FOREIGN_IMPERATIVES: Final = frozenset(
+    {
+        *("nimm", "nutze", "verwende", "benutze", "gib", "schreib", "schreibe", "mach", "mache", "lass", "lösche"),
+        *("ändere", "sende", "schick", "schicke", "frag", "frage", "prüfe", "starte", "führe", "lies", "zeig", "zeige"),
+        *("nenne", "füge", "entferne", "behalte", "antworte", "formatiere", "stelle", "setze", "unterschreibe", "kein"),
+        *("keine", "keinen", "achte"),
+        *("utilise", "utilisez", "écris", "écrivez", "fais", "faites", "envoie", "envoyez", "mets", "mettez", "garde"),
+        *("gardez", "réponds", "répondez", "vérifie", "vérifiez", "demande", "demandez", "supprime", "supprimez"),
+        *("ajoute", "ajoutez", "laisse", "laissez", "lance", "lancez", "signe", "signez", "prends", "prenez", "donne"),
+        *("usa", "usad", "utiliza", "escribe", "haz", "envía", "pon", "mantén", "responde", "verifica", "pregunta"),
+        *("borra", "añade", "cambia", "deja", "firma", "toma", "usem", "escreva", "envie", "mantenha", "responda"),
+        *("scrivi", "invia", "metti", "mantieni", "rispondi", "controlla", "gebruik", "schrijf", "stuur", "zet"),
+        *("используй", "используйте", "напиши", "отправь", "добавь", "удали", "проверь", "отвечай", "оставь"),
+    }
+)
+"""The same in German, French, Spanish, Portuguese, Italian, Dutch and Russian."""
+_CHANGE = re.compile(
+    r"(?<!\w)(?:instead|no longer|not any ?more|from now on|going forward|changed?|moved|raised|lowered|extended|"
+    r"updated?|correction|actually|scratch that|rather|now|change of plans?|"
+    r"stattdessen|statt|ab (?:jetzt|sofort)|nicht mehr|doch|korrektur|geändert|nun|jetzt|"
+    r"désormais|dorénavant|plutôt|au lieu|à la place|finalement|en fait|maintenant|"
+    r"en (?:lugar|vez)|em vez|a partir de (?:ahora|agora)|ya no|mejor|corrección|en realidad|ahora|agora|na verdade|"
+    r"invece|d['’]ora in poi|anzi|voortaan|in plaats van|toch|вместо|отныне|теперь|лучше)(?!\w)|"
+    r"改为|改成|改用|换成|不再|而不是|更正|其实|从现在起|现在|今後|ではなく|代わりに|訂正|앞으로|대신|정정|"
+    r"^(?:no|wait|sorry|nein|moment|non|нет)\b[,.:;–—]|^(?:不[对是]?|いいえ|아니요?)",
+    re.IGNORECASE,
+)
+_CORRECTS = re.compile(
+    r"(?<!\w)(?:correction|scratch that|change of plans?|i was wrong|my mistake|instead|stattdessen|korrektur|au lieu|"
+    r"plutôt|à la place|en lugar|en vez|mejor|corrección|em vez|correção|invece|anzi|"
+    r"in plaats|вместо|исправление)(?!\w)|"
+    r"更正|改为|改成|改用|换成|而不是|訂正|代わりに|ではなく|정정|대신|"
+    r"^(?:no|wait|actually|nein|doch|moment|non|en fait|en realidad|нет)\b[,.:;–—]|^(?:不对|不是|いいえ|아니)",
+    re.IGNORECASE,
+)
+"""The signs of a correction."""
+_FIGURE = re.compile(r"[$€£¥]\s?\d[\d.,]*|\d{4}-\d\d-\d\d|\d[\d.,:]*\s?%?")
+_VALUE_SIGN = re.compile(r"[$€£¥%:]|\d[.,]\d|\d{4}-\d\d-\d\d")
+_UNIT = re.compile(
+    r"\s?(?:(?:euros?|eur|usd|dollars?|dollari|francs?|pounds?|percent|prozent|pour ?cent|por ?ciento|ms|"
+    r"mil(?:l?i)?se[ckg]\w*|se[ckg]\w*|min\w*|hours?|stunden?|heures?|horas?|ore|uur|days?|tagen?|tage|jours?|d[ií]as|"
+    r"giorni|dagen|weeks?|wochen?|semaines?|semanas|months?|monate?|mois|mes(?:es)?|words?|wörter|mots|palabras|lines?|"
+    r"zeilen|lignes|l[ií]neas|sentences?|sätze|phrases|frases|tokens?|retries|[kmgt]i?b|people|personen|руб\w*|дн\w*|"
+    r"час\w*)(?!\w)|欧元|美元|[元万円원]|毫秒|秒|分钟|分|小时|時間|시간|天|日|일|行|字|句|人|명)",
+    re.IGNORECASE,
+)
+_BOUND = re.compile(
+    r"(?<!\w)(?:at (?:most|least)|up to|within|exceed|(?:no|not) (?:more|less|later|fewer) than|cap|limit|budget|"
+    r"deadline|maximum|minimum|höchstens|mindestens|maximal|au (?:plus|moins)|máximo|menos|al massimo|almeno|"
+    r"hoogstens|minstens|не более|не менее)(?: (?:is|of|to|at|von|de|der|las|les))*\s*$|"
+    "(?:不得?超过|最多|最少|至少|上限[是为]?|최대|最大)\\s*$",
+    re.IGNORECASE,
+)
+"""The words before a figure that make it a limit."""
+_NEARBY: Final = 40
+_NEGATION = re.compile(
+    r"(?<!\w)(?:never|not|no|don['’]t|doesn['’]t|mustn['’]t|can['’]t|cannot|without|avoid|forbidden|prohibited|"
+    r"nie|niemals|nicht|keine?[mnrs]?|ohne|verboten|jamais|pas|sans|interdit|nunca|no|sin|prohibid\w*|não|sem|"
+    r"non|mai|senza|vietat\w*|nooit|niet|geen|никогда|не|нельзя)(?!\w)|不|禁止|勿|ない|で?すな|금지|마세요|지 ?마",
+    re.IGNORECASE,
+)
+_PARTICULAR = re.compile(
+    r"[$€£¥]\s?\d|\d\s?[%€$]|\d{2,}|\d\.\d|https?://|(?<=[a-z,;:] )(?![A-Z]{2,4}\b)[A-Z][\w-]+|"
+    rf"[{EAST_ASIA}] ?[A-Z][A-Za-z]{{2,}}|"
+    r"\b[A-Z]{2,}[\w-]*\d|"
+    r"\b\w+[-_/.]\w*\d|[\"“`«][^\"”`»\n]{2,60}[\"”`»]"
+)
+_COPULA = re.compile(
+    r"\s(?:is|are|was|will be|ist|sind|heißt|lautet|est|sont|es|son|é|são|è|sono|—|=)\s|: |是|は|은 |는 ",
+    re.IGNORECASE,
+)
+_VALUE = re.compile(r"\d|[\"“`«]|(?:^|\s)[A-Z]|^[^\W_a-z]{1,12}[。.]?$")
+"""The signs of a value after "is": a figure, a name, a quotation."""
+_VALUE_WORDS: Final = 8
+SENTENCE_END = re.compile(r"(?<=[.!?])[\"”')\]]?\s+(?=[^\W\d_a-z]|[\"“(¿¡])|(?<=[。！？])\s*")
+BULLET = re.compile(r"^(?:[-*•+]|\d{1,3}[.)])\s+")
+_OPENING_WORD = re.compile(
+    r"(?:^|: )\W*(?:(?:please|bitte|por favor|per favore|s['’]il (?:te|vous) plaît)\W+)?([^\W_]+)", re.IGNORECASE
+)
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """The content of one sentence, for comparison with others.
+
+    `words` leave out figures; `figures` come in order, each with whether it is a value (an amount, a limit, a date).
+    `subject` are the words before "is", `value` those after it, `has_value` says whether they have a value's form.
+    `stem` is all but the last word.
+    """
+
+    words: frozenset[str]
+    figures: tuple[tuple[str, bool], ...]
+    subject: frozenset[str]
+    value: frozenset[str]
+    has_value: bool
+    stem: frozenset[str]
+    is_negative: bool
+
+
+def rank_sentence(sentence: str) -> int:
+    """Returns the rank of a user's sentence, from STATEMENT to RULE, or 0 for a remark."""
+    bare = BULLET.sub("", sentence)
+    is_particular = _PARTICULAR.search(bare) is not None
+    is_request = _begins_with(_IMPERATIVES | _FOREIGN_IMPERATIVES, bare) or any(
+        form.search(bare) for form in (_FORM, _FORM_EAST_ASIA, _CHANGE)
+    )
+    if bare[-1:] in "?？":
+        return STATEMENT if is_particular or is_request else 0
+    if _is_lasting(bare) or (is_particular and _CORRECTS.search(bare)):
+        return RULE
+    if len(bare) <= BRIEF and is_particular and _is_self_contained(bare):
+        # A change overrules something, maybe in other words.
+        return RULE if _CHANGE.search(bare) else FACT
+    if len(bare) <= BRIEF and _PENDING.search(bare):
+        return FACT
+    return REQUEST if is_request or _PENDING.search(bare) else STATEMENT if is_particular else 0
+
+
+def _is_lasting(bare: str) -> bool:
+    return (
+        _LASTING.search(bare) is not None
+        or (_LIMIT.search(bare) is not None and _FIGURE.search(bare) is not None)
+        or (_EACH.search(bare) is not None and _begins_with(_IMPERATIVES, bare))
+        or _PROHIBITION.match(bare) is not None
+        or (_NEGATED.search(bare) is not None and _begins_with(_FOREIGN_IMPERATIVES, bare))
+    )
+
+
+def _is_self_contained(bare: str) -> bool:
+    """Whether a sentence with particulars can be understood without the ones before it."""
+    if parse_claim(bare).has_value:
+        return True
+    if _DIALOGUE.match(bare) or _GERMAN.search(bare):
+        return False
+    # A request about one certain thing is done once.
+    return not _begins_with(_IMPERATIVES, bare) or _BARE_PLURAL.search(bare) is not None
+
+
+def _begins_with(verbs: frozenset[str], bare: str) -> bool:
+    """Whether a sentence, or what follows a heading in it, begins with one of the verbs."""
+    return any(match.group(1).lower() in verbs for match in _OPENING_WORD.finditer(bare))
+
+
+def rank_promise(sentence: str) -> int:
+    """Returns the rank of a promise, or of something that an assistant left open; 0 for any other sentence."""
+    if sentence[:1] == '"' or sentence[-1:] in ":：" or _OFFER.search(sentence):
+        return 0
+    if _PROMISE.search(sentence) is None and _PENDING.search(sentence) is None:
+        return 0
+    return FACT if len(sentence) <= BRIEF and _PARTICULAR.search(sentence) else STATEMENT
+
+
+def is_change(sentence: str) -> bool:
+    """Whether something is different from now on."""
+    return _CHANGE.search(sentence) is not None
+
+
+def is_correction(sentence: str) -> bool:
+    """Whether something was wrong."""
+    return _CORRECTS.search(sentence) is not None
+
+
+def parse_claim(sentence: str) -> Claim:
+    """Splits a sentence into the parts by which it is compared with others."""
+    copula = _COPULA.search(sentence)
+    # The text up to the last colon before "is" is a heading such as "Note:".
+    start = 0
+    while copula is not None and copula.group().strip() == ":":
+        start, copula = copula.end(), _COPULA.search(sentence, copula.end())
+    subject, value_words, has_value = frozenset[str](), frozenset[str](), False
+    if copula is not None:
+        value = sentence[copula.end() :].strip()
+        subject = words_of(_CHANGE.sub(" ", sentence[start : copula.start()].strip()))
+        value_words = words_of(value)
+        has_value = len(value.split()) <= _VALUE_WORDS and _VALUE.search(value) is not None
+    figures = tuple((match.group().strip(" ."), _is_value(sentence, match)) for match in _FIGURE.finditer(sentence))
+    plain = _FIGURE.sub(" ", sentence)
+    stem = words_of(plain.rstrip(" .!。！").rpartition(" ")[0])
+    return Claim(
+        words_of(plain), figures, subject, value_words, has_value, stem, _NEGATION.search(sentence) is not None
+    )
+
+
+def _is_value(sentence: str, figure: re.Match[str]) -> bool:
+    text = figure.group()
+    return (
+        _VALUE_SIGN.search(text) is not None
+        or _UNIT.match(sentence, figure.end()) is not None
+        or _BOUND.search(sentence[max(0, figure.start() - _NEARBY) : figure.start()]) is not None
+    )
