@@ -16,6 +16,7 @@ import time
 from argparse import Namespace
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,7 @@ import msgspec
 
 from accordion.archive.recall import ArtifactRecaller, Excerpt, read_texts
 from accordion.cli.offline_pipeline import OfflinePipeline
+from accordion.composition.compaction_builder import find_rules
 from accordion.config import Settings
 from accordion.config.settings import RecallConfig
 from accordion.insertions.composition_cache import compose_once
@@ -33,6 +35,7 @@ from accordion.model.insertions import RecallInsertion
 from accordion.pipeline.request import PreparedRequest
 from accordion.protocols.openai_chat.tools import ChatArtifactTool
 from accordion.protocols.written_messages import WrittenMessageReader
+from accordion.summaries.extractive import ExtractiveWriter
 from accordion.summaries.fact_words import WordClassifier
 
 Run = Mapping[str, Any]
@@ -131,7 +134,9 @@ class Replaying:
         """The figures of one run."""
         figures = Counter[str]()
         told = _Told(self._quality, run, self._far, figures)
-        recaller, recalls, before = ArtifactRecaller(WordClassifier().find_claims), list[RecallInsertion](), 0
+        rules = partial(find_rules, ExtractiveWriter())
+        recaller = ArtifactRecaller(WordClassifier().find_claims, rules=rules)
+        recalls, before = list[RecallInsertion](), 0
         sent: tuple[list[bytes], list[bytes]] = ([], [])
         for step in told.steps:
             gauge = self._prepare(run, step)
@@ -242,6 +247,11 @@ class _Told:
         later = self._facts([at for at in self.steps if at >= step][:HORIZON])
         fresh = [fact for fact in later if fact not in seen]
         for quote in found.quotes:
+            if not quote.names:
+                # A standing instruction is chosen by its subject, not by a name.
+                self._figures["rules"] += 1
+                self._figures["rule tokens"] += self._quality.tokens(quote.text)
+                continue
             self._figures["sources"] += 1
             self._figures["precise"] += any(fact in quote.text for fact in (*named, *used))
             self._figures["used"] += any(fact in quote.text for fact in used)

@@ -55,6 +55,8 @@ PRICE: Final = (
     "recalls",
     "tokens each",
     "tokens a request",
+    "rules",
+    "their tokens a request",
     "cost",
     "sources",
     "precise",
@@ -125,9 +127,13 @@ def _price(window: int, found: Mapping[str, Counter[str]], ms: Sequence[float]) 
         recalls, sources, cost = figures["recalls"], figures["sources"], figures["cost"]
         tokens = figures["tokens"]
         row: list[Cell] = [name, recalls, tokens / recalls if recalls else None, tokens / figures["requests"]]
+        row += [figures["rules"], figures["rule tokens"] / figures["requests"]]
         row += [figures["cost with"] / cost if cost else None, sources]
         row += [_percent(figures[kind], sources) for kind in ("precise", "used", "fresh")]
         table.rows.append(row)
+    table.notes.append(
+        "rules: standing instructions without room in the summary that came back because the turn is about them"
+    )
     table.notes.append(
         "cost: cache-weighted input behind folds, relative to the same without recall (folds stand where they stand"
         " without); precise: sources with a fact that the turn names or the next reply uses; new and used soon: with"

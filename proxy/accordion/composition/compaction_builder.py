@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import product
 
 from msgspec.structs import replace
@@ -60,6 +61,14 @@ Summarizers = Callable[[str], Summarizer | None]
 """Returns the summarizer of a model by its name (empty: the default of `summaries`); None if no model writes."""
 
 
+def find_rules(extractor: ExtractiveWriter, messages: Sequence[Message], covered: int) -> Iterator[Rule]:
+    """Yields the users' standing instructions among the first `covered` messages of a list."""
+    sources = [SourceMessage(index, message) for index, message in enumerate(messages) if message.has_user_text]
+    within = [source for source in sources if source.index < covered]
+    for each in extractor.find_standing_instructions(within, (), sources[len(within) :]).cited:
+        yield Rule(each.index, each.instruction.text, str(each))
+
+
 class CompactionBuilder:
     """Builds all services of compaction, insertions and reading back."""
 
@@ -105,7 +114,9 @@ class CompactionBuilder:
         )
         self._composition_cache = CompositionCache(eighth // 2)
         self._prepared_summaries = create_summary_cache(eighth // 2)
-        self._recaller = ArtifactRecaller(WordClassifier(small.words).find_claims, eighth, self._rules)
+        self._recaller = ArtifactRecaller(
+            WordClassifier(small.words).find_claims, eighth, partial(find_rules, self._extractor)
+        )
         self._artifact_tool_protocols = artifact_tools_by_protocol()
         self.protocols = protocols = protocols_by_name()
         self._artifact_tool = ArtifactTool(self._archive, protocols, tasks)
@@ -128,13 +139,6 @@ class CompactionBuilder:
         self._spooled = spooled
         spooled.settle, spooled.erasures = self._settle, archive.erasures
         archive.erasures.listen(self._on_erasure)
-
-    def _rules(self, messages: Sequence[Message], covered: int) -> Iterator[Rule]:
-        """Yields the users' standing instructions among the first `covered` messages of a list."""
-        sources = [SourceMessage(index, message) for index, message in enumerate(messages) if message.has_user_text]
-        within = [source for source in sources if source.index < covered]
-        for each in self._extractor.find_standing_instructions(within, (), sources[len(within) :]).cited:
-            yield Rule(each.index, each.instruction.text, str(each))
 
     def response_history(self, sessions: Sessions) -> ResponseHistory:
         """Builds the step that stores responses before they end."""
