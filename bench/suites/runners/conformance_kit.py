@@ -65,9 +65,14 @@ class Accordion:
         return self._product.compact(self._list, window, f"kit-{self._session}-{window}", on_request=True)
 
     def _within(self, budget: int) -> Messages:
-        found = [self._at(window) for window in range(500, 2 * budget + 500, 100)]
-        fitting = [each for each in found if len(text_of(each)) <= budget]
-        return max(fitting, key=lambda each: len(text_of(each))) if fitting else found[0]
+        best = self._best(range(500, 2 * budget + 500, 100), budget)
+        return self._at(self._best(range(best, best + 100, 10), budget))
+
+    def _best(self, windows: range, budget: int) -> int:
+        """The window that fills the budget best; the first one if none fits."""
+        sizes = {window: len(text_of(self._at(window))) for window in windows}
+        fitting = [window for window in windows if sizes[window] <= budget]
+        return max(fitting, key=sizes.__getitem__, default=windows[0])
 
 
 def _filler(number: int) -> Messages:
