@@ -177,6 +177,25 @@ def test_a_value_that_is_stated_again_corrects_nothing() -> None:
     assert found.priority == found.instruction.rank
 
 
+@pytest.mark.parametrize(
+    ("earlier", "later"),
+    [
+        (
+            "I want to book a flight to Oslo.",
+            "Now, I only want to book a hotel near the flight to Oslo.",
+        ),
+        ("I want to cancel the flight to Oslo.", "I want to cancel it due to a change of plan: my flight to Oslo."),
+        ("My user name is mia_3668.", "My user name is mia_3668, and I have no number with me right now."),
+        (
+            "Hi, I'd like to cancel my upcoming flight on May 22 from JFK to MCO, please.",
+            "Hi, I need to cancel my upcoming flight from JFK to MCO on May 22nd.",
+        ),
+    ],
+)
+def test_what_only_goes_on_or_is_stated_again_marks_nothing_as_older(earlier: str, later: str) -> None:
+    assert texts(earlier, later) == [f"[0] {earlier}", f"[1] {later}"]
+
+
 def test_rules_about_different_things_both_stand() -> None:
     said = ["Never run tool KESTREL without the safe word.", "Never run tool OSPREY without the safe word."]
     assert texts(*said) == [f"[{at}] {text}" for at, text in enumerate(said)]

@@ -145,6 +145,27 @@ async def five_compactions(ruled: Ruled, rounds: Rounds, in_opening: bool, windo
         await rooms.close()
 
 
+async def test_rules_have_room_beside_a_result_that_fills_the_window() -> None:
+    rooms = OfflinePipeline(Settings(), 4_000)
+    try:
+        policy = "\n".join(f"Section {at}: an agent takes care of part {at} of the trip." for at in range(70))
+        ruled = Ruled(random.Random(3), [{"role": "system", "content": policy}])
+        ruled.remark(1)
+        for subject in range(8):
+            for form in (("en", 0), ("en", 1), ("fr", 0)):
+                ruled.rule(subject, form)
+                ruled.remark(1)
+        ruled.remark(60)
+        flights = "\n".join(f"flight {at} leaves at {at % 24}:15 and costs {at * 7 % 500} dollars" for at in range(400))
+        newest = [{"role": "user", "content": "Look for a flight."}, *calls("search", to="SEA")]
+        newest[-1]["content"] = flights
+        text = await sent(rooms, ruled.messages, *newest)
+        assert "in the middle are left out" in text
+        assert [value for value in ruled.values.values() if value[-1] not in text] == []
+    finally:
+        await rooms.close()
+
+
 OPENED = "[From the archive of this conversation"
 FORBIDDEN = "Never run the job Kestrel on production."
 

@@ -196,7 +196,7 @@ def select_standing(
                 outdated[at] = (each.index, each.instruction)
                 priority = max(priority, each.priority)
                 if not is_listed(each.index, each.instruction.text):
-                    priority = _CORRECTION
+                    priority = _CORRECTION - (len(instruction.text) > BRIEF)
         in_force_by_place[place] = CitedInstruction(
             index, instruction, tuple(sorted(replaced)), tuple(sorted(newer_than)), priority=priority
         )
@@ -365,6 +365,8 @@ def _replaces(later: Claim, earlier: Claim) -> bool:
 
 
 def _may_replace(later: Claim, earlier: Claim, is_change: bool) -> bool:
+    if _repeats(later, earlier):
+        return False
     if later.subject and later.subject == earlier.subject:
         # The same value may be stated again, with other words around it.
         return not (later.value and earlier.value and (later.value <= earlier.value or earlier.value <= later.value))
@@ -376,6 +378,12 @@ def _may_replace(later: Claim, earlier: Claim, is_change: bool) -> bool:
         # Prohibitions of different things add up, and an instruction in another form needs no note.
         return later.is_negative != earlier.is_negative or (not later.is_negative and later.figures != earlier.figures)
     return not later.is_negative and len(later.stem) > 1 and later.stem == earlier.stem
+
+
+def _repeats(later: Claim, earlier: Claim) -> bool:
+    """Whether the two say the same, one of them in more words."""
+    is_same = later.figures == earlier.figures and later.is_negative == earlier.is_negative
+    return is_same and (later.words <= earlier.words or earlier.words <= later.words)
 
 
 def _differ_in_values(one: Claim, other: Claim) -> bool:

@@ -163,21 +163,24 @@ _FOREIGN_IMPERATIVES: Final = frozenset(
 """The same in German, French, Spanish, Portuguese, Italian, Dutch and Russian."""
 _CHANGE = re.compile(
     r"(?<!\w)(?:instead|no longer|not any ?more|from now on|going forward|changed?|moved|raised|lowered|extended|"
-    r"updated?|correction|actually|scratch that|rather|now|change of plans?|"
-    r"stattdessen|statt|ab (?:jetzt|sofort)|nicht mehr|doch|korrektur|geändert|nun|jetzt|"
-    r"désormais|dorénavant|plutôt|au lieu|à la place|finalement|en fait|maintenant|"
-    r"en (?:lugar|vez)|em vez|a partir de (?:ahora|agora)|ya no|mejor|corrección|en realidad|ahora|agora|na verdade|"
-    r"invece|d['’]ora in poi|anzi|voortaan|in plaats van|toch|вместо|отныне|теперь|лучше)(?!\w)|"
+    r"updated?|correction|actually|scratch that|rather|"
+    r"stattdessen|statt|ab (?:jetzt|sofort)|nicht mehr|doch|korrektur|geändert|"
+    r"désormais|dorénavant|plutôt|au lieu|à la place|finalement|en fait|"
+    r"en (?:lugar|vez)|em vez|a partir de (?:ahora|agora)|ya no|mejor|corrección|en realidad|na verdade|"
+    r"invece|d['’]ora in poi|anzi|voortaan|in plaats van|toch|вместо|отныне|лучше|"
+    # At the beginning these words only go on: "Now, I would like ..."
+    r"(?<=\w )(?:(?<!right )now|nun|jetzt|maintenant|ahora|agora|adesso|nu|теперь))(?!\w)|"
     r"改为|改成|改用|换成|不再|而不是|更正|其实|从现在起|现在|今後|ではなく|代わりに|訂正|앞으로|대신|정정|"
-    r"^(?:no|wait|sorry|nein|moment|non|нет)\b[,.:;–—]|^(?:不[对是]?|いいえ|아니요?)",
+    r"^(?:no|wait|sorry|change of plans?|nein|moment|non|нет)\b[,.:;–—]|^(?:不[对是]?|いいえ|아니요?)",
     re.IGNORECASE,
 )
 _CORRECTS = re.compile(
-    r"(?<!\w)(?:correction|scratch that|change of plans?|i was wrong|my mistake|instead|stattdessen|korrektur|au lieu|"
+    r"(?<!\w)(?:correction|scratch that|i was wrong|my mistake|instead|stattdessen|korrektur|au lieu|"
     r"plutôt|à la place|en lugar|en vez|mejor|corrección|em vez|correção|invece|anzi|"
     r"in plaats|вместо|исправление)(?!\w)|"
     r"更正|改为|改成|改用|换成|而不是|訂正|代わりに|ではなく|정정|대신|"
-    r"^(?:no|wait|actually|nein|doch|moment|non|en fait|en realidad|нет)\b[,.:;–—]|^(?:不对|不是|いいえ|아니)",
+    r"^(?:no|wait|actually|change of plans?|nein|doch|moment|non|en fait|en realidad|нет)\b[,.:;–—]|"
+    r"^(?:不对|不是|いいえ|아니)",
     re.IGNORECASE,
 )
 """The signs of a correction."""

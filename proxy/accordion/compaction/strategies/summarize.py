@@ -21,6 +21,9 @@ _MIN_SHARE = 0.1
 _INSTRUCTIONS_SHARE = 0.4
 """Share of the tokens between protected content and limit that standing instructions always get."""
 
+_MIN_INSTRUCTIONS_SHARE = 0.15
+"""Share of the limit that standing instructions get even beside a result that fills the window. The result is cut."""
+
 _MIN_INSTRUCTIONS_BUDGET = 280
 """Tokens of a summary with a few instructions and the line about the others. The opening request stays verbatim, so
 its corrections must not be left out."""
@@ -31,8 +34,9 @@ class SummarizeOptions(StrategyOptions, frozen=True):
     settings for summaries decide. The newest `keep_last_n` messages always stay verbatim.
 
     Of the room that the target leaves beside protected messages, `budget_share` is for the summary. It is more if the
-    users' standing instructions need it (up to two fifths of what the limit leaves), and at most `max_summary_tokens`.
-    The verbatim tail gets the rest. If hardly any room is left, the summary gets a tenth of the target above it.
+    users' standing instructions need it (up to two fifths of what the limit leaves, or 15 % of the limit), and at most
+    `max_summary_tokens`. The verbatim tail gets the rest. If hardly any room is left, the summary gets a tenth of the
+    target above it.
     """
 
     threshold: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
@@ -73,7 +77,11 @@ class SummarizeHistory:
         budget = max(_MIN_BUDGET, int(room * options.budget_share), min_budget)
         if instruction_tokens:
             # A user's instruction is worth more than messages in the tail, and than meeting the target exactly.
-            above_target = max(int((view.limit - staying_tokens) * _INSTRUCTIONS_SHARE), _MIN_INSTRUCTIONS_BUDGET)
+            above_target = max(
+                int((view.limit - staying_tokens) * _INSTRUCTIONS_SHARE),
+                int(view.limit * _MIN_INSTRUCTIONS_SHARE),
+                _MIN_INSTRUCTIONS_BUDGET,
+            )
             budget = max(budget, min(max(room, above_target), int(instruction_tokens * view.scale) + _FRAME_TOKENS))
         if options.max_summary_tokens is not None:
             budget = min(budget, options.max_summary_tokens)
