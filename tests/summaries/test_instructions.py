@@ -1,4 +1,4 @@
-"""Standing instructions: told apart by their form, in many languages; the newest on a subject stands, each once."""
+"""Standing instructions: listed apart by their form, in many languages; the newest on a subject stands, each once."""
 
 import pytest
 from hypothesis import given
@@ -254,9 +254,9 @@ def test_a_correction_of_what_stands_elsewhere_says_so_and_goes_first() -> None:
     said += [f"Never touch module {name} of the parser." for name in "abcdefgh"]
     found = select_standing(stated(*said), lambda index, _: index > 0).cited
     assert str(found[0]) == f"[1] {said[1]} (newer than [0])"
-    text, told = render_instructions(found, 40, words)
-    assert told >= {said[1]}
-    assert len(told) < len(found)
+    text, listed = render_instructions(found, 40, words)
+    assert listed >= {said[1]}
+    assert len(listed) < len(found)
     assert text.startswith(f"## {TITLE}\n[1] {said[1]}")
 
 
@@ -324,17 +324,17 @@ def test_an_instruction_is_listed_once_and_not_if_it_is_visible_anyway() -> None
 def test_the_omitted_instructions_are_named_in_one_line_with_what_holds_them() -> None:
     said = [f"Never touch module {name} of the parser." for name in "abcdefghijklmnop"]
     found = select_standing(stated(*said), lambda _, __: True).cited
-    text, told = render_instructions(
+    text, listed = render_instructions(
         found, 160, lambda text: 2 * words(text), lambda index: "art_1" if index < 4 else "art_2"
     )
-    lines, left = text.split("\n"), len(found) - len(told)
+    lines, left = text.split("\n"), len(found) - len(listed)
     assert lines[0] == f"## {TITLE}"
     assert lines[-1] == f"(No room for {left} more, of [0-{left - 1}]; archived in art_1, art_2.)"
-    assert 0 < len(told) == len(lines) - 2 < len(found)
+    assert 0 < len(listed) == len(lines) - 2 < len(found)
     assert words(text) <= 80
-    text, told = render_instructions(found, 16, words)
+    text, listed = render_instructions(found, 16, words)
     assert text.split("\n")[1:] == ["(No room for 16 more, of [0-15]; archived.)"]
-    assert not told
+    assert not listed
 
 
 said = st.lists(st.sampled_from([*RULES, *STATEMENTS, *REMARKS, "The cap is 1.", "The cap is 22."]), max_size=12)
@@ -343,12 +343,12 @@ said = st.lists(st.sampled_from([*RULES, *STATEMENTS, *REMARKS, "The cap is 1.",
 @given(said, st.integers(0, 200))
 def test_what_is_listed_fits_stands_verbatim_and_in_the_order_of_the_messages(said: list[str], budget: int) -> None:
     found = select_standing(stated(*said), lambda _, __: True).cited
-    text, told = render_instructions(found, budget, words)
+    text, listed = render_instructions(found, budget, words)
     assert words(text) <= budget
-    assert all(any(each in one for one in said) for each in told)
+    assert all(any(each in one for one in said) for each in listed)
     shown = [line for line in text.split("\n")[1:] if line.startswith("[")]
     indexes = [int(line[1 : line.index("]")]) for line in shown]
     assert indexes == sorted(indexes)
-    assert len(shown) == len(told)
+    assert len(shown) == len(listed)
     # Of two values only the newer one stands.
-    assert not {"The cap is 1.", "The cap is 22."} <= told
+    assert not {"The cap is 1.", "The cap is 22."} <= listed

@@ -47,7 +47,7 @@ NARRATIVE_SHARE: Final = 0.4
 MIN_INSTRUCTION_SHARE: Final = 0.5
 """The share of a block that is reserved for standing instructions."""
 MAX_INSTRUCTION_SHARE: Final = 0.85
-"""The largest share for standing instructions; the rest is for promises, work and results."""
+"""The share for standing instructions and promises where lines about the work need the rest."""
 REFERENCE_SHARE: Final = 0.4
 """The share for references."""
 MIN_NARRATIVE_TOKENS: Final = 80
