@@ -40,7 +40,7 @@ def run(setting: Setting) -> list[Table]:
         )
         return tables
     for window in windows:
-        runs = list(islice(recordings(data, PLANTED[window], _LENGTH * window), setting.fewer(3, 1)))
+        runs = list(islice(recordings(data, PLANTED[window], _LENGTH * window), setting.fewer(6, 1)))
         if not runs:
             raise Unavailable(f"rules: the recordings are too short for a window of {window}")
         talks = (
