@@ -318,12 +318,13 @@ class _InstructionIndex:
     def add(self, place: int, instruction: Instruction) -> None:
         for key in self._keys(instruction):
             self._by_key.setdefault(key, []).append(place)
-        for word in instruction.words:
-            self._by_word.setdefault(word, []).append(place)
+        if not instruction.is_promise:
+            for word in instruction.words:
+                self._by_word.setdefault(word, []).append(place)
 
     def related(self, instruction: Instruction) -> list[int]:
         places = {place for key in self._keys(instruction) for place in self._by_key.get(key, ())}
-        if instruction.is_change:
+        if instruction.is_change and not instruction.is_promise:
             shared_words = Counter(place for word in instruction.words for place in self._by_word.get(word, ()))
             places.update(place for place, number in shared_words.items() if number > 1)
         return sorted(places)
@@ -331,7 +332,8 @@ class _InstructionIndex:
     @staticmethod
     def _keys(instruction: Instruction) -> Iterator[object]:
         yield instruction.text
-        for claim in instruction.claims:
+        # A promise is only repeated: another one on the same subject adds to it.
+        for claim in instruction.claims if not instruction.is_promise else ():
             word_sets = enumerate((claim.subject, claim.words, claim.stem))
             yield from ((number, words) for number, words in word_sets if words)
 
