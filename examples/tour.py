@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 README = ROOT / "README.md"
-COMMAND = re.compile(r"^\.venv/bin/accordion (replay .*--fold.*)$", re.MULTILINE)
+COMMAND = re.compile(r"^accordion (replay .*--fold.*)$", re.MULTILINE)
 BLOCK = re.compile(r"(?<=^```text\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
 
 
