@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 
 import msgspec
+from msgspec.structs import replace
 
 from accordion.pipeline.request import IdentifiedRequest, PassthroughRequest, ReceivedRequest, advance, pass_through
 from accordion.pipeline.session_import import MemoryMentions
@@ -46,13 +47,9 @@ class Identifier(msgspec.Struct, frozen=True):
                 extra={"request_id": request.inbound.request_id},
             )
             return pass_through(request, visible_request)
-        return advance(
-            IdentifiedRequest,
-            request,
-            decoded_body=visible_request.body,
-            visible_request=visible_request,
-            session_match=session_match,
-        )
+        if visible_request.body is not request.decoded_body:
+            request = replace(request, decoded_body=visible_request.body)
+        return advance(IdentifiedRequest, request, visible_request=visible_request, session_match=session_match)
 
     async def _find_session(
         self, request: ReceivedRequest, metadata: ClientMetadata, visible_request: VisibleRequest

@@ -11,7 +11,9 @@ forwarded without being read or measured. All values are immutable.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -47,7 +49,7 @@ class CompactionRules(msgspec.Struct, frozen=True):
     budgets: RequestBudgets = RequestBudgets()
 
 
-class IncomingRequest(msgspec.Struct, frozen=True, kw_only=True):
+class IncomingRequest(msgspec.Struct, frozen=True):
     """What is known of every request: who sent it, in which protocol, and where it goes."""
 
     inbound: Inbound
@@ -56,14 +58,14 @@ class IncomingRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The time of arrival, in seconds by the monotonic clock."""
     protocol: WireProtocol
     route: Route
-    decoded_body: bytes = b""
+    decoded_body: bytes
     """The body without content encoding; empty if it was not decoded or the encoding is unknown.
 
     After identification it is a body with the visible messages only.
     """
 
 
-class PassthroughRequest(IncomingRequest, frozen=True, kw_only=True):
+class PassthroughRequest(IncomingRequest, frozen=True):
     """A request that is forwarded without being measured.
 
     Nothing in it is changed, except that results that its agent may not see stay hidden.
@@ -77,7 +79,7 @@ class PassthroughRequest(IncomingRequest, frozen=True, kw_only=True):
     """The content that exceeds a limit, such as too many messages, if the body is not read because of its size."""
 
 
-class ReceivedRequest(IncomingRequest, frozen=True, kw_only=True):
+class ReceivedRequest(IncomingRequest, frozen=True):
     """A request whose body was read."""
 
     client_conversation: Conversation
@@ -92,7 +94,7 @@ class ReceivedRequest(IncomingRequest, frozen=True, kw_only=True):
     """Whether the request only asks for its number of tokens."""
 
 
-class IdentifiedRequest(ReceivedRequest, frozen=True, kw_only=True):
+class IdentifiedRequest(ReceivedRequest, frozen=True):
     """A request whose agent and session are known."""
 
     visible_request: VisibleRequest
@@ -122,7 +124,7 @@ class IdentifiedRequest(ReceivedRequest, frozen=True, kw_only=True):
         return thinking_mode(self.conversation, self.beta, self.actual_model)
 
 
-class MeasuredRequest(IdentifiedRequest, frozen=True, kw_only=True):
+class MeasuredRequest(IdentifiedRequest, frozen=True):
     """A request that was counted, and the decision about it.
 
     `history` is the visible list with earlier compactions applied. `history_with_insertions` is the same list with our
@@ -134,11 +136,12 @@ class MeasuredRequest(IdentifiedRequest, frozen=True, kw_only=True):
     rules: CompactionRules
     limits: TokenLimits
     history: CompactedConversation
+    utilization: Utilization
+    decision: Decision
     history_with_insertions: CompactedConversation | None = None
     """None if the list is forwarded as it came."""
     tool_name: str = ""
     """The name under which the model may call our tool; empty if it is not offered."""
-    utilization: Utilization
     uncorrected_tokens: int = 0
     """Our own count before any correction, in tokens."""
     text_tokens: int = 0
@@ -147,7 +150,6 @@ class MeasuredRequest(IdentifiedRequest, frozen=True, kw_only=True):
     """Whether our tool is offered for artifact ids of other agents in the list; None if the list has none."""
     may_hold_memories: bool = False
     """Whether the list may contain a memory, or ask for one."""
-    decision: Decision
     original_request: MeasuredRequest | None = None
     """The request as it came, if the provider's history was put in place of a response id."""
 
@@ -228,7 +230,7 @@ class MeasuredRequest(IdentifiedRequest, frozen=True, kw_only=True):
         return size - sum(map(len, client.envelope.values())) + sum(map(len, forwarded.envelope.values()))
 
 
-class PreparedRequest(MeasuredRequest, frozen=True, kw_only=True):
+class PreparedRequest(MeasuredRequest, frozen=True):
     """A request that is ready to be sent."""
 
     rewritten_body: bytes | None = None
@@ -254,10 +256,18 @@ Stage = TypeVar("Stage", bound=IncomingRequest)
 def advance(stage: type[Stage], request: IncomingRequest, **known: Any) -> Stage:
     """Returns the request at a later stage: everything that is known of it so far, and `known`.
 
-    Raises TypeError if a field of the stage is missing.
+    A request that has reached the stage before keeps its other fields. Raises TypeError if a field of the stage is
+    missing.
     """
-    earlier = stage if issubclass(type(request), stage) else type(request)
-    return stage(**{name: getattr(request, name) for name in earlier.__struct_fields__ if name not in known}, **known)
+    if isinstance(request, stage):
+        return replace(request, **known)
+    # The fields of a stage begin with those of the stage before it. By position this takes a fifth of the time.
+    return stage(*_field_getter(type(request))(request), **known)
+
+
+@cache
+def _field_getter(stage: type[IncomingRequest]) -> Callable[[IncomingRequest], tuple[Any, ...]]:
+    return attrgetter(*stage.__struct_fields__)
 
 
 def pass_through(request: ReceivedRequest, visible_request: VisibleRequest) -> PassthroughRequest:
