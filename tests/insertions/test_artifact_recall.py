@@ -196,11 +196,35 @@ async def test_in_chat_what_a_call_names_comes_back_with_its_result():
     assert sent(made, CHAT)[: len(now)] == now
 
 
-async def test_in_messages_nothing_is_put_beside_results():
+async def test_in_messages_an_excerpt_becomes_a_part_of_the_newest_result():
+    """A text behind results can make the model end its turn with an empty answer."""
     made, asked, listing = await at_work(MESSAGES)
+    before = sent(made, MESSAGES)
     listing += called(MESSAGES, "late", "There is no such order.", order=ORDER)
     await made.ask(MESSAGES, asked)
+    now = sent(made, MESSAGES)
+    assert now[: len(before)] == before
+    call, results = now[len(before) :]
+    assert call == listing[-2]
+    [result] = results["content"]
+    excerpt, heading, returned = (part["text"] for part in result["content"])
+    assert excerpt.startswith(OPENING)
+    assert ITEM in excerpt
+    assert heading == "[What follows is what the tool returned.]"
+    assert returned == "There is no such order."
+    listing += called(MESSAGES, "later", "Nor such.", order="another")
+    await made.ask(MESSAGES, asked)
+    assert sent(made, MESSAGES)[: len(now)] == now
+
+
+@pytest.mark.parametrize("content", [[{"type": "tool_reference", "tool_name": "x"}], [{"type": "search_result"}]])
+async def test_in_messages_nothing_is_put_into_a_result_that_takes_no_text(content: list[Json]):
+    made, asked, listing = await at_work(MESSAGES)
+    listing += called(MESSAGES, "late", "There is no such order.", order=ORDER)
+    listing[-1]["content"][0]["content"] = content
+    await made.ask(MESSAGES, asked)
     assert excerpts(sent(made, MESSAGES)) == []
+    assert sent(made, MESSAGES)[-1] == listing[-1]
 
 
 async def test_a_user_who_was_the_last_to_be_heard_keeps_his_bytes():

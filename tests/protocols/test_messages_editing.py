@@ -129,7 +129,16 @@ def test_speakers_alternate_where_the_user_speaks_before_and_after_a_block_of_ou
     assert joined([TASK, OURS, TASK, REPLY], 1) == [{"role": "user", "content": [TASK_BLOCK, OWN, TASK_BLOCK]}, REPLY]
 
 
-@pytest.mark.parametrize("beside", [REPLY, ANSWER, {"role": "user", "content": {"odd": 1}}, "odd"])
+def test_a_block_of_ours_before_results_becomes_a_part_of_the_first_result() -> None:
+    call = {"role": "assistant", "content": [USE]}
+    [before, results] = joined([call, OURS, ANSWER], 1)
+    assert before == call
+    heading = {"type": "text", "text": "[What follows is what the tool returned.]"}
+    returned = {"type": "text", "text": RESULT["content"]}
+    assert results == {"role": "user", "content": [{**RESULT, "content": [OWN, heading, returned]}]}
+
+
+@pytest.mark.parametrize("beside", [REPLY, {"role": "user", "content": {"odd": 1}}, "odd"])
 def test_a_block_of_ours_stands_alone_where_nothing_of_the_users_may_hold_it(beside: Any) -> None:
     alone = [MESSAGES.text_message("ours"), *wires(beside)]
     assert MESSAGES.join_messages(alone, [0]) == alone

@@ -114,9 +114,8 @@ def insertion_index(request: RecallRequest) -> int:
     """Returns the index of the client's message behind which a recall stands; -1 if there is no such place.
 
     That is the last message before the user's text, or before the calls whose results are the newest. In Chat
-    Completions the recall stands before the newest results, merged into the first of them: many servers refuse a user
-    message behind results. In Messages a text must stand behind the results of its message, which were sent without
-    it, so there a recall stands only before a user's text.
+    Completions and Messages the recall stands before the newest results, merged into the first of them: many servers
+    refuse a user message behind results, and in Messages only results may follow a call.
     """
     messages, start = request.original.messages, len(request.original.messages) - 1
     if request.original.starts_turn:
@@ -126,12 +125,13 @@ def insertion_index(request: RecallRequest) -> int:
             and not messages[start - 1].has_tool_result
         ):
             start -= 1
-    elif start > 0 and messages[start].has_tool_result and request.protocol.name != "messages":
+    elif start > 0 and messages[start].has_tool_result:
         while start > 0 and messages[start - 1].role != "assistant":
             start -= 1
-        if request.protocol.name != "chat" and not request.allows_user_after_results:
+        merges = request.protocol.name in ("chat", "messages")
+        if not merges and not request.allows_user_after_results:
             return -1
-        while request.protocol.name != "chat" and start > 0 and messages[start - 1].role == "assistant":
+        while not merges and start > 0 and messages[start - 1].role == "assistant":
             start -= 1
     else:
         return -1

@@ -36,6 +36,9 @@ _CACHEABLE = frozenset(
     }
 )
 _BREAKPOINT = b'{"type":"ephemeral"}'
+_EXTENDABLE_CONTENT = frozenset({"text", "image", "document"})
+"""The parts of a tool result that texts can stand beside."""
+_RESULT_HEADING = b'{"type":"text","text":"[What follows is what the tool returned.]"}'
 
 
 def edit_message(message: Message, changes: Mapping[int, str | None]) -> bytes | None:
@@ -84,15 +87,21 @@ def _edit_block(raw: bytes, change: ValueChange) -> bytes | None:
 def join_messages(wires: Sequence[bytes], own_positions: Collection[int]) -> list[bytes]:
     """Merges the proxy's own blocks with the user messages beside them, so that roles alternate as before.
 
-    A following message without tool results is merged too, since the messages between are gone. A system message that
-    may not stay where it is (see `_misplaced_system_messages`) is quoted in a user message and merged.
+    A following message is merged too, since the messages between are gone. A block before tool results becomes a part
+    of the first one: nothing may come between a call and its result, and a text behind results can make the model end
+    its turn with an empty answer (Anthropic's "Handling stop reasons"). A system message that may not stay where it is
+    (see `_misplaced_system_messages`) is quoted in a user message and merged.
     """
     misplaced = _misplaced_system_messages(wires)
     if misplaced:
         wires = [_quote_system_message(wire) if at in misplaced else wire for at, wire in enumerate(wires)]
         own_positions = {*own_positions, *misplaced}
     return join_blocks(
-        wires, own_positions, _from_user, lambda wire: _from_user(wire) and not _has_result(wire), _merge_messages
+        wires,
+        own_positions,
+        _from_user,
+        lambda wire: _from_user(wire) and (not _has_result(wire) or _find_extendable_result(wire) >= 0),
+        _merge_messages,
     )
 
 
@@ -142,8 +151,34 @@ def _ends_with_result(wire: bytes) -> bool:
 
 def _merge_messages(wires: Sequence[bytes]) -> bytes:
     messages = [fields_of(wire) for wire in wires]
-    blocks = [block for fields in messages for block in _content_blocks(fields)]
-    return object_of({**messages[-1], **messages[0], "content": list_of(blocks)})
+    *earlier, last = [_content_blocks(fields) for fields in messages]
+    blocks = [block for each in earlier for block in each]
+    if earlier and _has_result(wires[-1]):
+        at = _find_extendable_result(wires[-1])
+        last[at] = _extend_result(last[at], blocks)
+        return object_of({**messages[-1], "content": list_of(last)})
+    return object_of({**messages[-1], **messages[0], "content": list_of([*blocks, *last])})
+
+
+def _find_extendable_result(wire: bytes) -> int:
+    """Returns the index of the first tool result of a message, if texts can be put before its content; else -1."""
+    for at, block in enumerate(_content_blocks(fields_of(wire))):
+        fields = as_mapping(decode_json(block))
+        if fields.get("type") != "tool_result":
+            continue
+        content = fields.get("content")
+        is_plain = content is None or isinstance(content, str)
+        is_extendable = isinstance(content, list) and all(
+            as_mapping(part).get("type") in _EXTENDABLE_CONTENT for part in content
+        )
+        return at if is_plain or is_extendable else -1
+    return -1
+
+
+def _extend_result(block: bytes, texts: Sequence[bytes]) -> bytes:
+    """Puts text blocks, and a line that says where they end, before the content of a tool result."""
+    fields = fields_of(block)
+    return object_of({**fields, "content": list_of([*texts, _RESULT_HEADING, *_content_blocks(fields)])})
 
 
 def with_breakpoint(wire: bytes) -> bytes:
