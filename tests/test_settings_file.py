@@ -75,7 +75,7 @@ def test_what_nobody_thought_of_keeps_the_old_settings_too_and_shows_no_value(pa
     def fails(*_: object) -> None:
         raise OverflowError("sk-secret")
 
-    monkeypatch.setattr("accordion.config.watch.build", fails)
+    monkeypatch.setattr("accordion.config.watch.parse", fails)
     reloaded = file.reload()
     assert reloaded.problem is not None
     assert "OverflowError" in reloaded.problem.message
@@ -124,14 +124,12 @@ def test_what_needs_a_restart_keeps_its_value_and_is_named(path):
     file = SettingsFile(path, {})
     path.write_text(
         """
-        server: {host: h, port: 2, workers: 2, shutdown_seconds: 2, tenant_key: k, max_body_bytes: 2,
-                 idle_seconds: 2, head_seconds: 2, body_seconds: 2}
+        server: {host: h, port: 2, workers: 2, shutdown_seconds: 2, tenant_key: k, max_body_bytes: 2}
         store: {url: sqlite:///a.db, timeout_seconds: 2, write_timeout_seconds: 2, retention_days: 2, spool: s,
                 spool_bytes: 2, session_bytes: 3}
         archive: {key: "%s", max_bytes: 2, retention_days: 2, record: all}
-        limits: {body_cache_bytes: 2, messages_per_request: 2, count_cache_entries: 2, sessions_in_memory: 2,
-                 exchanges_per_session: 2,
-                 fold_cache_bytes: 2, reply_cache_bytes: 2, cache_bytes: 2}
+        limits: {body_cache_bytes: 2, messages_per_request: 2, sessions_in_memory: 2, fold_cache_bytes: 2,
+                 reply_cache_bytes: 2, cache_bytes: 2}
         summaries: {max_concurrent: 3, wait_seconds: 3, writer: extractive}
         memory: {enabled: false}
         """

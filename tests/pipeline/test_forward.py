@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from accordion.accounting.learned_limits import LearnedLimits
+from accordion.accounting.ledger import EXCHANGES
 from accordion.model.errors import Unreachable, UpstreamDisconnected, UpstreamTimeout
 from accordion.model.ports import Route
 from accordion.pipeline.queries import erase
@@ -466,15 +467,15 @@ async def test_the_last_exchanges_of_a_session_are_shown_of_all_workers_and_no_m
     one = World()
     two = World(store=one.store)
     two.forward.identifier.sessions.worker = "other"
-    for number, world in enumerate((one, two, one)):
+    for number in range(EXCHANGES + 2):
+        world = two if number == 1 else one
         world.clock.advance(number)
         await world.ask(CHAT, {**HELLO, "model": f"m-{number}"})
         await world.outbox.flush()
-    (session,) = await one.observe.list_sessions("default")
-    for keep in (50, 2):
-        view = await replace(one.observe, max_exchanges=keep).find_session("default", session.id)
+        (session,) = await one.observe.list_sessions("default")
+        view = await one.observe.find_session("default", session.id)
         assert view is not None
-        assert [each.model for each in view.exchanges] == ["m-0", "m-1", "m-2"][-keep:]
+        assert [each.model for each in view.exchanges] == [f"m-{each}" for each in range(number + 1)][-EXCHANGES:]
 
 
 async def test_an_erased_exchange_does_not_come_back_with_one_that_was_under_way() -> None:

@@ -31,7 +31,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 def bounds(store: KeyValueStore, max_bytes: int) -> SessionSizeLimit:
-    return SessionSizeLimit(store, lambda tenant: SPACE, max_bytes=max_bytes, max_exchanges=50)
+    return SessionSizeLimit(store, lambda tenant: SPACE, max_bytes=max_bytes)
 
 
 async def record(store: KeyValueStore, name: str, updated: float, requests: int = 5) -> str:

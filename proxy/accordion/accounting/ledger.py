@@ -21,6 +21,8 @@ from accordion.model.records import CompactionOutcome, Exchange, Session, ToolLo
 
 ENCODER = msgspec.msgpack.Encoder()
 _UNREPORTED, _NOT_COMPACTED, _NO_TOOL_LOOP = Usage(), CompactionOutcome(""), ToolLoopUsage()
+EXCHANGES = 50
+"""Exchanges of each session in the store: enough to see what went wrong lately. Totals count every request."""
 _MODELS = 1_024
 # No provider has a longer id; what is longer is a mistake or worse, and not worth a row for ever.
 _LONGEST = 200
@@ -73,12 +75,11 @@ def session_of_record(key: Key) -> tuple[str, str] | None:
 
 @dataclass(slots=True)
 class Ledger:
-    """Records exchanges. The store has the last `keep` of each session, for `retention` seconds."""
+    """Records exchanges. The store has the last EXCHANGES of each session, for `retention` seconds."""
 
     outbox: Outbox
     observers: Sequence[Observer]
     worker: str
-    keep: int = 50
     retention: float = 30 * 86_400.0
     _models: OrderedDict[tuple[str, str, str], _Row] = field(default_factory=OrderedDict)
     _entered: int = 0
@@ -96,8 +97,8 @@ class Ledger:
             if not only:
                 log = exchanges_key(tenant, session.id)
                 if first:
-                    self.outbox.append(log, partial(bytes, first), self.keep, self.retention)
-                self.outbox.append(log, partial(ENCODER.encode, exchange), self.keep, self.retention)
+                    self.outbox.append(log, partial(bytes, first), EXCHANGES, self.retention)
+                self.outbox.append(log, partial(ENCODER.encode, exchange), EXCHANGES, self.retention)
         if 0 < len(exchange.model) <= _LONGEST:
             self._add_to_model(tenant, exchange, gain)
         for observer in self.observers:

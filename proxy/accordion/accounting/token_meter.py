@@ -48,8 +48,8 @@ SEALED_ENVELOPE = 650
 
 AT_ONCE = 32_768
 """Characters that are counted without a thread."""
-SUMS_AT_MOST = 16_384
-"""Cached sums, each about 300 bytes with its keys."""
+COUNTS_AT_MOST = 20_000
+"""Cached counts of messages, and cached sums: those of some hundred long conversations. Both take 14 MB at most."""
 SCHEMES_AT_MOST = 256
 """Models whose counting scheme is cached."""
 
@@ -100,7 +100,7 @@ _NO_OVERHEAD = _OverheadTokens(0, 0, 0)
 class TokenMeter:
     """Counts the tokens of conversations. Safe to use from several threads; only its caches are locked."""
 
-    def __init__(self, counter: TokenCounter, sums_at_most: int = SUMS_AT_MOST) -> None:
+    def __init__(self, counter: TokenCounter, sums_at_most: int = COUNTS_AT_MOST) -> None:
         self._counter = counter
         self._sums: _RecentEntries[TokenSum] = _RecentEntries(sums_at_most)
         self._overheads: _RecentEntries[_OverheadTokens] = _RecentEntries(max(1, sums_at_most // 16))
@@ -330,7 +330,7 @@ class MessageTokenCache:
     The `at_most` most recently used ones stay.
     """
 
-    def __init__(self, meter: TokenMeter, at_most: int = 20_000) -> None:
+    def __init__(self, meter: TokenMeter, at_most: int = COUNTS_AT_MOST) -> None:
         self._meter = meter
         self._at_most = at_most
         self._counts: OrderedDict[tuple[bytes, str], int] = OrderedDict()

@@ -108,7 +108,7 @@ def check(
     ] = None,
 ) -> None:
     """Check a config file: report errors, warnings and the settings in effect."""
-    from accordion.config import SettingsFile, find_hints  # noqa: PLC0415  # see above
+    from accordion.config import SettingsFile  # noqa: PLC0415  # see above
 
     try:
         file = SettingsFile(config, os.environ)
@@ -133,7 +133,7 @@ def check(
     for model in ("", *settings.compaction.models):
         if not model or settings.compaction.writer_of(model) != settings.compaction.writer_of(""):
             typer.echo(f"  summaries    {f'{model}: ' if model else ''}{_format_summary_writer(settings, model)}")
-    for hint in find_hints(settings):
+    for hint in file.find_hints():
         typer.echo(f"  warning      {hint}")
 
 

@@ -19,13 +19,12 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from accordion.composition import Application
-from accordion.config import Settings, SettingsFile, find_hints
+from accordion.config import Settings, SettingsFile
 from accordion.config.extras import is_installed
 from accordion.model.errors import ConfigError
 from accordion.server import logging_setup
 from accordion.server.interpreter import set_up_interpreter
 from accordion.server.uvicorn_compat import (
-    ClientTimeouts,
     Server,
     Supervisor,
     block_reload_signal,
@@ -57,8 +56,6 @@ class ApplicationFactory:
         """Builds the application. Raises ConfigError, or in a worker SystemExit, after which another one starts."""
         file = self.file
         logging_setup.configure(file.settings.logging.level, file.settings.logging.format)
-        for hint in find_hints(file.settings):
-            _log.warning("%s", hint)
         application = _build_application(file.settings, self.slots)
         app = application.app()
 
@@ -162,6 +159,8 @@ def serve(path: Path | None, overrides: Mapping[str, object], print_line: Callab
     settings = file.settings
     logging_setup.configure(settings.logging.level, settings.logging.format)
     server = settings.server
+    for hint in file.find_hints():
+        _log.warning("%s", hint)
     # An unsuitable store or spool, such as one of a newer version, is reported here once, and not by each worker.
     open_store(settings.store.url.reveal(), timeout=settings.store.write_timeout_seconds)
     if spool := settings.store.spool_path():
@@ -171,7 +170,6 @@ def serve(path: Path | None, overrides: Mapping[str, object], print_line: Callab
         ApplicationFactory(file, shared_slots() if server.workers > 1 else None),
         (server.host, server.port),
         server.workers,
-        ClientTimeouts(server.idle_seconds, server.head_seconds, server.body_seconds),
         max_message=server.max_body_bytes,
         shutdown_seconds=server.shutdown_seconds,
     )

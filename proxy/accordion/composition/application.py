@@ -146,7 +146,7 @@ class Application:
         if self._spans is not None:
             observers.append(self._spans)
         self._reader = BodyReader(limits.body_cache_bytes, limits.messages_per_request, partial(time.sleep, _PAUSE))
-        self._meter = TokenMeter(self.counter, limits.count_cache_entries)
+        self._meter = TokenMeter(self.counter)
         self._calibrations, self._limits = Calibrations(), LearnedLimits(self.clock.now)
         self._learned_sync = LearnedSync(
             self.store, self.outbox, self.clock, self._limits, self._calibrations, retention
@@ -160,7 +160,6 @@ class Application:
         )
         self._session_size_limit = SessionSizeLimit(
             self.store, lambda tenant: self.tenants.tenant_key(tenant), max_bytes=settings.store.session_bytes,
-            max_exchanges=limits.exchanges_per_session,
         )  # fmt: skip
         self._archive.erasures.listen(self._sessions.forget)
         # An erasure waits until queued writes are in the store, so that it removes them too.
@@ -192,7 +191,7 @@ class Application:
             lambda space: note_tenant(self.outbox, self.tenants.find_name(space)), self.metrics.count_memory_writer,
         )  # fmt: skip
         ledger_queue = self.outbox.slow_queue(self.store)
-        self._ledger = Ledger(ledger_queue, observers, self._worker, limits.exchanges_per_session, retention)
+        self._ledger = Ledger(ledger_queue, observers, self._worker, retention)
         self._translator = LiteLLMTranslator(self._compaction_builder.protocols)
         self._upstream = self._connect(settings)
         self._deployment_pauses = DeploymentPauses(self.clock)
@@ -272,7 +271,6 @@ class Application:
             thresholds_by_model(settings),
             settings.compaction.mode_of,
             visibility.delegation_tracker,
-            settings.limits.exchanges_per_session,
             lambda: self.store.has_answered,
             tuple(dict.fromkeys(name for name in router.models if "*" not in name)),
             self.spooled,

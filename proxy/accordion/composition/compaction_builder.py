@@ -90,7 +90,7 @@ class CompactionBuilder:
         eighth, small = settings.limits.fold_cache_bytes // 8, divide_cache(settings.limits.cache_bytes)
         self._retry_limit_capacity, self._writers = small.futile, WriterHistory(clock, small.writers)
         self._reader = WrittenMessageReader(eighth)
-        self._message_tokens = MessageTokenCache(meter, settings.limits.count_cache_entries)
+        self._message_tokens = MessageTokenCache(meter)
         self._archive = archive.archive
         self._extractor = ExtractiveWriter(small.facts, words=small.words)
         self._prompts = load_prompts()
@@ -207,7 +207,6 @@ class CompactionBuilder:
             self._clock,
             lambda text, model: counter.count(text, counter.encoding(model)),
             max_tokens=config.tokens,
-            max_sources=config.sources,
         )
         return recall if config.tokens else None
 

@@ -77,7 +77,6 @@ def build_windows(
         limits,
         overrides,
         default=settings.windows.default,
-        learnt_for=settings.windows.learnt_hours * 3600,
         base_models=base_models(settings),
         on_unknown=on_unknown,
     )

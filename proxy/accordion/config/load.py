@@ -14,6 +14,7 @@ from accordion.config.checks import check
 from accordion.config.convert import convert
 from accordion.config.litellm_file import apply_litellm_sections, variables_of
 from accordion.config.pipelines import read_pipelines
+from accordion.config.removed_keys import drop_removed_keys
 from accordion.config.settings import LitellmParams, LoggingConfig, ModelInfo, Settings
 from accordion.config.yaml_text import child_path, read_tree
 from accordion.model.errors import ConfigError
@@ -76,11 +77,17 @@ def read(file: Path, required: bool) -> bytes:
 
 def build(data: bytes, environ: Mapping[str, str], overrides: Mapping[str, object]) -> Settings:
     """Builds and checks settings from a file's bytes, the environment and overrides. Raises ConfigError."""
+    return parse(data, environ, overrides)[0]
+
+
+def parse(data: bytes, environ: Mapping[str, str], overrides: Mapping[str, object]) -> tuple[Settings, tuple[str, ...]]:
+    """As `build`, and returns a sentence for each key of the file that is no longer a setting."""
     try:
         text = data.decode("utf-8-sig")
         tree = read_tree(text, {**variables_of(text), **environ})
     except UnicodeDecodeError:
         raise ConfigError("the file is not encoded in UTF-8") from None
+    removed_keys = drop_removed_keys(tree)
     apply_litellm_sections(tree)
     layers = [*_from_environment(environ), *_from_command_line(overrides)]
     for layer in layers:
@@ -95,7 +102,7 @@ def build(data: bytes, environ: Mapping[str, str], overrides: Mapping[str, objec
         if not sources:
             raise
         raise ConfigError(f"{error.message.partition(': ')[2]} (from {sources[-1]})", path=error.path) from None
-    return settings
+    return settings, removed_keys
 
 
 def _from_environment(environ: Mapping[str, str]) -> list[_ConfigOverride]:

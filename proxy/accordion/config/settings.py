@@ -22,15 +22,12 @@ _STATE = "~/.local/state/accordion"
 
 
 class ServerConfig(ConfigSection, frozen=True):
-    """The `server` section: address, workers, limits of connections and bodies."""
+    """The `server` section: address, workers, the largest body."""
 
     host: Name = "127.0.0.1"
     port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 8787
     workers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
     max_body_bytes: Size = Size(64 << 20)
-    idle_seconds: Seconds = 120.0
-    head_seconds: Seconds = 60.0
-    body_seconds: Seconds = 120.0
     shutdown_seconds: Annotated[int, msgspec.Meta(ge=0, le=3_600)] = 30
     tenant_key: Secret = Secret()
     responses_websocket: bool = True
@@ -87,10 +84,8 @@ class ModelInfo(ConfigSection, frozen=True):
     max_input_tokens: Count | None = None
     max_output_tokens: Count | None = None
     base_model: Name | None = None
-    id: Name | None = None
-    mode: Name | None = None
     options: SecretMapping = SecretMapping()
-    """All other keys, which LiteLLM uses: prices, features and others."""
+    """All other keys, which LiteLLM uses: `id`, `mode`, prices and others."""
 
 
 class ModelConfig(ConfigSection, frozen=True):
@@ -121,10 +116,9 @@ class ProxyKeyConfig(ConfigSection, frozen=True):
 
 
 class WindowsConfig(ConfigSection, frozen=True):
-    """The default window, and the lifetime of learned limits."""
+    """The window of unknown models."""
 
     default: Count = 120_000
-    learnt_hours: Annotated[float, msgspec.Meta(gt=0, le=87_600)] = 24.0
 
 
 class StoreConfig(ConfigSection, frozen=True):
@@ -199,7 +193,6 @@ class RecallConfig(ConfigSection, frozen=True):
     """The largest recall for one turn; 0 tokens: none."""
 
     tokens: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 1_500
-    sources: Annotated[int, msgspec.Meta(ge=1, le=20)] = 3
 
 
 class ReadBackConfig(ConfigSection, frozen=True):
@@ -215,9 +208,7 @@ class LimitsConfig(ConfigSection, frozen=True):
 
     body_cache_bytes: Size = Size(16 << 20)
     messages_per_request: Count = 20_000
-    count_cache_entries: Count = 20_000
     sessions_in_memory: Count = 2_000
-    exchanges_per_session: Count = 50
     fold_cache_bytes: Size = Size(128 << 20)
     reply_cache_bytes: Size = Size(32 << 20)
     cache_bytes: Size = Size(96 << 20)

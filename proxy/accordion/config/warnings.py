@@ -59,7 +59,7 @@ def unknown_windows(settings: Settings) -> Iterator[str]:
 
 def _is_known(model: ModelConfig, table: ModelTable) -> bool:
     info = model.model_info
-    if info.max_input_tokens is not None or info.mode not in _CHAT_MODES or "*" in model.model_name:
+    if info.max_input_tokens is not None or info.options.get("mode") not in _CHAT_MODES or "*" in model.model_name:
         return True
     return table.find(info.base_model or model.litellm_params.model) is not None
 

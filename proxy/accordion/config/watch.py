@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from accordion.config.load import build, find, read
+from accordion.config.checks import find_hints
+from accordion.config.load import find, parse, read
 from accordion.config.settings import Settings
 from accordion.model.errors import ConfigError
 
@@ -20,9 +21,6 @@ RESTART = (
     "server.host",
     "server.port",
     "server.workers",
-    "server.idle_seconds",
-    "server.head_seconds",
-    "server.body_seconds",
     "server.shutdown_seconds",
     "server.tenant_key",
     "store.url",
@@ -38,9 +36,7 @@ RESTART = (
     "archive.record",
     "limits.body_cache_bytes",
     "limits.messages_per_request",
-    "limits.count_cache_entries",
     "limits.sessions_in_memory",
-    "limits.exchanges_per_session",
     "limits.fold_cache_bytes",
     "limits.reply_cache_bytes",
     "limits.cache_bytes",
@@ -81,7 +77,12 @@ class SettingsFile:
         self._digest = b""
         self._had_content = False
         self._last_stamp = self._read_stamp = self._stamp()
+        self._removed_keys: tuple[str, ...] = ()
         self.settings = self._read()
+
+    def find_hints(self) -> tuple[str, ...]:
+        """Returns the hints about the settings, and a sentence for each key of the file that is no longer a setting."""
+        return (*self._removed_keys, *find_hints(self.settings))
 
     def has_changed(self) -> bool:
         """Whether the file has content that was not read yet; to be called about every second.
@@ -129,7 +130,7 @@ class SettingsFile:
         self._digest = _digest(data)
         if self._had_content and not data.strip():
             raise ConfigError("the file is empty; to use the defaults, keep a section such as `server:` in it")
-        settings = build(data, self._environ, self._overrides)
+        settings, self._removed_keys = parse(data, self._environ, self._overrides)
         # A file that existed must not disappear, and one with content must not become empty: the proxy keys would be
         # lost too.
         self._required, self._had_content = self._required or bool(data), bool(data.strip())

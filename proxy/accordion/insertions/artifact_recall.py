@@ -29,12 +29,14 @@ _MAX_INLINE_BYTES = 32_768
 """Up to so many bytes are searched directly; more in a thread, so that other requests need not wait."""
 _ROOM_DIVISOR = 8
 """An excerpt takes at most this fraction (one in so many) of the available tokens."""
+_MAX_SOURCES = 3
+"""Sources of one excerpt: each then has 500 of the 1,500 tokens, which is enough to answer a question."""
 
 
 class ArtifactRecall(msgspec.Struct, frozen=True):
     """Searches the archive for what a turn names, and records the excerpt as an insertion.
 
-    `count_tokens` counts a text for a model. An excerpt has at most `max_tokens` from at most `max_sources` sources.
+    `count_tokens` counts a text for a model. An excerpt has at most `max_tokens`.
     """
 
     recaller: ArtifactRecaller
@@ -46,7 +48,6 @@ class ArtifactRecall(msgspec.Struct, frozen=True):
     clock: Clock
     count_tokens: Callable[[str, str], int]
     max_tokens: int
-    max_sources: int
 
     async def recall(self, request: RecallRequest) -> RecallUsage | None:
         """Recalls an excerpt for this turn and all later requests. Returns None if there is none, or if an insertion
@@ -85,7 +86,7 @@ class ArtifactRecall(msgspec.Struct, frozen=True):
         newest = range(request.last_sent_index + 1, len(request.original.messages))
         search = partial(
             self.recaller.find_excerpt, request.tenant_key, request.history_with_insertions, request.original, newest,
-            lambda text: self.count_tokens(text, request.model), tokens=max_tokens, sources=self.max_sources,
+            lambda text: self.count_tokens(text, request.model), tokens=max_tokens, sources=_MAX_SOURCES,
         )  # fmt: skip
         if self.recaller.pending_bytes(request.history_with_insertions, request.original) > _MAX_INLINE_BYTES:
             return await self.tasks.offload(search)

@@ -13,7 +13,14 @@ from typing import NamedTuple
 import msgspec
 from msgspec import structs
 
-from accordion.accounting.ledger import ModelTotals, exchanges_key, models_collection, session_of, sessions_collection
+from accordion.accounting.ledger import (
+    EXCHANGES,
+    ModelTotals,
+    exchanges_key,
+    models_collection,
+    session_of,
+    sessions_collection,
+)
 from accordion.archive.erasure import ErasureResult, ExportAndErasure
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.delegation.erasure import forget_delegations, forget_nodes
@@ -91,8 +98,6 @@ class Queries(msgspec.Struct, frozen=True):
     """Whether requests for a model are compacted: `auto`, `observe` or `off`."""
     delegation_tracker: DelegationTracker | None = None
     """Holds the tree of delegations; None if it is not queried."""
-    max_exchanges: int = 50
-    """Maximum number of exchanges of a session that are returned."""
     store_has_answered: Callable[[], bool] = lambda: True
     """Whether the store answered at least once since the start."""
     configured_models: tuple[str, ...] = ()
@@ -160,7 +165,7 @@ class Queries(msgspec.Struct, frozen=True):
         values = [*(row.only for row in rows if row.only), *(value for _, value in log)]
         exchanges = sorted(map(_EXCHANGE.decode, values), key=lambda exchange: exchange.at)
         size = session.utilization.window if session.utilization else 0
-        return SessionView(session, self._limits_for(session.model, size), tuple(exchanges[-self.max_exchanges :]))
+        return SessionView(session, self._limits_for(session.model, size), tuple(exchanges[-EXCHANGES:]))
 
     async def list_agents(self, caller: Caller, session_id: str) -> list[AgentView] | None:
         """Lists the agents of the tree that a session belongs to, parents first.

@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from accordion.accounting.ledger import exchanges_key, sessions_collection
+from accordion.accounting.ledger import EXCHANGES, exchanges_key, sessions_collection
 from accordion.delegation.erasure import forget_delegations_of, forget_nodes
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, KeyValueStore
@@ -61,17 +61,13 @@ _DECODER = msgspec.msgpack.Decoder(_SessionRow)
 class SessionSizeLimit:
     """Keeps each tenant's sessions within `max_bytes`.
 
-    `tenant_key_of` gives a tenant's key by its name. `max_exchanges` is how many exchanges the store keeps of each
-    session.
+    `tenant_key_of` gives a tenant's key by its name.
     """
 
-    def __init__(
-        self, store: KeyValueStore, tenant_key_of: Callable[[str], bytes], *, max_bytes: int, max_exchanges: int
-    ) -> None:
+    def __init__(self, store: KeyValueStore, tenant_key_of: Callable[[str], bytes], *, max_bytes: int) -> None:
         self._store = store
         self._space_of = tenant_key_of
         self._max = max_bytes
-        self._keep = max_exchanges
 
     async def run_round(self) -> int | None:
         """Checks all tenants; returns how many sessions it removed.
@@ -143,7 +139,7 @@ class SessionSizeLimit:
     def _measure_session(self, session: str, rows: list[tuple[str, int, _SessionRow]]) -> _SessionSize:
         requests = sum(row.totals.requests for _, _, row in rows)
         size = sum(_ROW + len(name) + length for name, length, _ in rows)
-        size += _PLACES * requests + _EXCHANGE * (min(requests, self._keep) if requests > 1 else 0)
+        size += _PLACES * requests + _EXCHANGE * (min(requests, EXCHANGES) if requests > 1 else 0)
         return _SessionSize(session, max(row.updated for _, _, row in rows), size, tuple(name for name, _, _ in rows))
 
     async def _scan_rows(self, collection: str) -> AsyncIterator[tuple[str, bytes]]:

@@ -30,6 +30,7 @@ from accordion.providers.models.model_table import LONGEST_ID, ModelTable, candi
 
 DEFAULT_WINDOW = 120_000
 LEARNED_LIMIT_SECONDS = 24 * 3600.0
+"""A day: a provider may raise a limit, and a limit that still holds is learned again by one more overflow."""
 MAX_CACHED_WINDOWS = 1_024
 MAX_REPORTS = 100
 
