@@ -46,15 +46,15 @@ def test_a_removed_key_has_no_effect_and_is_named_with_the_reason(tmp_path: Path
 
 def test_a_file_without_removed_keys_names_none_and_a_reload_looks_again(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
-    path.write_text("server: {idle_seconds: 1, port: 5}")
+    path.write_text("limits: {exchanges_per_session: 1, sessions_in_memory: 5}")
     file = SettingsFile(path, {})
     assert len(file.find_hints()) == 1
-    path.write_text("server: {port: 5}")
+    path.write_text("limits: {sessions_in_memory: 5}")
     assert file.reload().problem is None
     assert file.find_hints() == ()
 
 
-@pytest.mark.parametrize("text", ["server: {idle_second: 1}", "server: [idle_seconds]", "idle_seconds: 1"])
+@pytest.mark.parametrize("text", ["windows: {learnt_hour: 1}", "windows: [learnt_hours]", "learnt_hours: 1"])
 def test_what_only_resembles_a_removed_key_is_an_error(text: str) -> None:
     with pytest.raises(ConfigError):
         build(text.encode(), {}, {})
@@ -73,5 +73,5 @@ def test_check_names_a_removed_key_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_the_log_names_a_removed_key_once_at_the_start(start: Start, workers: str) -> None:
-    proxy = start("server: {shutdown_seconds: 1, head_seconds: 5}\n", "--workers", workers)
-    assert proxy.log.count("$.server.head_seconds: no longer a setting, and ignored; 60 seconds") == 1
+    proxy = start("server: {shutdown_seconds: 1}\nwindows: {learnt_hours: 5}\n", "--workers", workers)
+    assert proxy.log.count("$.windows.learnt_hours: no longer a setting, and ignored; 24 hours") == 1

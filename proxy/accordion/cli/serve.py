@@ -25,6 +25,7 @@ from accordion.model.errors import ConfigError
 from accordion.server import logging_setup
 from accordion.server.interpreter import set_up_interpreter
 from accordion.server.uvicorn_compat import (
+    ClientTimeouts,
     Server,
     Supervisor,
     block_reload_signal,
@@ -170,6 +171,7 @@ def serve(path: Path | None, overrides: Mapping[str, object], print_line: Callab
         ApplicationFactory(file, shared_slots() if server.workers > 1 else None),
         (server.host, server.port),
         server.workers,
+        ClientTimeouts(server.idle_seconds, server.head_seconds, server.body_seconds),
         max_message=server.max_body_bytes,
         shutdown_seconds=server.shutdown_seconds,
     )

@@ -5,9 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 REMOVED_KEYS = {
-    "server.idle_seconds": "120 seconds are built in, because clients close spare connections earlier themselves",
-    "server.head_seconds": "60 seconds are built in, because every client sends the head of a request at once",
-    "server.body_seconds": "120 seconds for each 4 KiB are built in, because that is enough for the slowest connection",
     "windows.learnt_hours": "24 hours are built in; `model_info.max_input_tokens` in model_list sets a window for good",
     "unfold.recall.sources": "3 are built in, because `unfold.recall.tokens` limits the length of an excerpt",
     "limits.count_cache_entries": "20,000 are built in, because they take 14 MB at most",

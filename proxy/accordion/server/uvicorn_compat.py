@@ -21,6 +21,7 @@ import signal
 import sys
 import termios
 from collections.abc import Callable, Mapping
+from functools import partial
 from socket import socket
 from typing import Any, NamedTuple, Protocol
 
@@ -646,6 +647,7 @@ def server_config(
     factory: Callable[[], ASGIApp],
     address: tuple[str, int],
     workers: int,
+    timeouts: ClientTimeouts,
     *,
     max_message: int,
     shutdown_seconds: int,
@@ -661,7 +663,7 @@ def server_config(
         port=address[1],
         workers=workers,
         loop="uvloop",
-        http=ClientConnection,
+        http=partial(ClientConnection, patience=timeouts),  # type: ignore[arg-type]  # it is only called
         ws="websockets-sansio",
         ws_max_size=max_message,
         ws_ping_interval=None,
