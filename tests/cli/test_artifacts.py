@@ -30,7 +30,7 @@ KEYS = (ProxyKey("one", "key-one"), ProxyKey("two", "key-two"))
 
 
 @dataclass
-class Kept:
+class FilledStore:
     """A store in which a session was folded. `tenants` are their sessions."""
 
     config: Path
@@ -39,12 +39,12 @@ class Kept:
     def run(self, *args: str, given: str | None = None) -> Result:
         return CliRunner().invoke(app, [*args, "--config", str(self.config)], input=given)
 
-    def listed(self, *more: str) -> list[dict[str, Any]]:
+    def list_artifacts(self, *more: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.run("artifacts", "--json", *more).stdout.splitlines()]
 
 
-def made(folder: Path, keys: tuple[ProxyKey, ...] = ()) -> Kept:
-    """What a proxy leaves behind, with these proxy keys."""
+def fill_store(folder: Path, keys: tuple[ProxyKey, ...] = ()) -> FilledStore:
+    """Fills a store as a proxy with these proxy keys does."""
 
     async def fill() -> dict[str, str]:
         store: Any = SqliteStore(folder / "kept.db", timeout=30.0)
@@ -61,55 +61,57 @@ def made(folder: Path, keys: tuple[ProxyKey, ...] = ()) -> Kept:
     config = folder / "config.yaml"
     listed = ", ".join(f'{{id: {key.id}, key: "${{NO_SUCH:-{key.key}}}"}}' for key in keys)
     config.write_text(f"store: {{url: 'sqlite:///{folder}/kept.db'}}\nproxy_keys: [{listed}]\n")
-    return Kept(config, asyncio.run(fill()))
+    return FilledStore(config, asyncio.run(fill()))
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Kept:
-    return made(tmp_path_factory.mktemp("kept"))
+def filled_store(tmp_path_factory: pytest.TempPathFactory) -> FilledStore:
+    return fill_store(tmp_path_factory.mktemp("kept"))
 
 
-def test_what_left_windows_is_listed_in_the_order_in_which_it_stood(kept: Kept) -> None:
-    found = kept.listed()
+def test_what_left_windows_is_listed_in_the_order_in_which_it_stood(filled_store: FilledStore) -> None:
+    found = filled_store.list_artifacts()
     assert len(found) > 3
     assert [each["messages"] for each in found] == sorted(each["messages"] for each in found)
-    assert {each["session"] for each in found} == {kept.tenants["default"]}
-    assert kept.listed("--session", kept.tenants["default"]) == found
-    table = kept.run("artifacts").stdout
+    assert {each["session"] for each in found} == {filled_store.tenants["default"]}
+    assert filled_store.list_artifacts("--session", filled_store.tenants["default"]) == found
+    table = filled_store.run("artifacts").stdout
     assert all(each["id"] in table for each in found)
     assert "read" in table
 
 
 @pytest.mark.parametrize("columns", ["80", "30", ""])
-def test_ids_are_complete_at_every_width(kept: Kept, monkeypatch: pytest.MonkeyPatch, columns: str) -> None:
+def test_ids_are_complete_at_every_width(
+    filled_store: FilledStore, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    table = kept.run("artifacts").stdout.splitlines()
-    assert table[0] == kept.tenants["default"]
-    assert [line.split()[0] for line in table[2:]] == [each["id"] for each in kept.listed()]
+    table = filled_store.run("artifacts").stdout.splitlines()
+    assert table[0] == filled_store.tenants["default"]
+    assert [line.split()[0] for line in table[2:]] == [each["id"] for each in filled_store.list_artifacts()]
     if columns == "80":
         assert max(map(len, table)) <= 80
         assert table[1].split() == ["id", "messages", "content", "characters"]
 
 
-def test_nothing_is_listed_of_a_session_that_there_is_not(kept: Kept) -> None:
-    shown = kept.run("artifacts", "--session", "s-unknown")
+def test_nothing_is_listed_of_a_session_that_there_is_not(filled_store: FilledStore) -> None:
+    shown = filled_store.run("artifacts", "--session", "s-unknown")
     assert (shown.exit_code, shown.stdout.strip()) == (0, "there are no artifacts")
 
 
-def test_an_artifact_is_shown_whole_and_in_parts(kept: Kept) -> None:
-    [result] = [each for each in kept.listed() if each["call_id"] == call_id(2)]
-    whole = kept.run("artifacts", result["id"])
+def test_an_artifact_is_shown_whole_and_in_parts(filled_store: FilledStore) -> None:
+    [result] = [each for each in filled_store.list_artifacts() if each["call_id"] == call_id(2)]
+    whole = filled_store.run("artifacts", result["id"])
     assert whole.exit_code == 0
     assert whole.stdout.startswith("word2_0_0 word2_0_1")
     assert len(whole.stdout) == result["characters"] + 1
     assert "result of read" in whole.stderr
-    [stretch] = [each for each in kept.listed() if each["kind"] == "range"]
-    page = kept.run("artifacts", stretch["id"], "--offset", "2", "--limit", "1")
+    [stretch] = [each for each in filled_store.list_artifacts() if each["kind"] == "range"]
+    page = filled_store.run("artifacts", stretch["id"], "--offset", "2", "--limit", "1")
     assert page.stdout.strip() == "## Tool: read"
     assert "--offset 3" in page.stderr
-    assert "2:## Tool: read" in kept.run("artifacts", stretch["id"], "--pattern", "^## Tool").stdout
-    assert kept.run("artifacts", result["id"], "--path", "$input.path").stdout.strip() == "src/file_2_0.py"
-    told = json.loads(kept.run("artifacts", result["id"], "--json").stdout)
+    assert "2:## Tool: read" in filled_store.run("artifacts", stretch["id"], "--pattern", "^## Tool").stdout
+    assert filled_store.run("artifacts", result["id"], "--path", "$input.path").stdout.strip() == "src/file_2_0.py"
+    told = json.loads(filled_store.run("artifacts", result["id"], "--json").stdout)
     assert told["artifact"] == result
     assert told["text"] == whole.stdout[:-1]
 
@@ -128,30 +130,30 @@ def test_an_artifact_is_shown_whole_and_in_parts(kept: Kept) -> None:
         (("erase", "--all", "--session", "s"), 2, "--session S, or --all"),
     ],
 )
-def test_what_cannot_be_done_is_said(kept: Kept, args: tuple[str, ...], code: int, words: str) -> None:
-    some = kept.listed()[0]["id"]
-    shown = kept.run(*[some if arg == "ID" else arg for arg in args])
+def test_what_cannot_be_done_is_said(filled_store: FilledStore, args: tuple[str, ...], code: int, words: str) -> None:
+    some = filled_store.list_artifacts()[0]["id"]
+    shown = filled_store.run(*[some if arg == "ID" else arg for arg in args])
     assert shown.exit_code == code
     assert words in " ".join(re.sub(r"[│╭╮╰╯─]", " ", shown.stderr).split())
     assert shown.stdout == ""
 
 
-def test_an_export_is_all_of_it(kept: Kept) -> None:
-    for more in ((), ("--session", kept.tenants["default"])):
-        shown = kept.run("export", *more)
+def test_an_export_is_all_of_it(filled_store: FilledStore) -> None:
+    for more in ((), ("--session", filled_store.tenants["default"])):
+        shown = filled_store.run("export", *more)
         lines = [json.loads(line) for line in shown.stdout.splitlines()]
         assert shown.exit_code == 0
         assert lines[-1]["type"] == "end"
         told = {line["artifact"]["id"] for line in lines if line["type"] == "artifact"}
-        assert told == {each["id"] for each in kept.listed()}
+        assert told == {each["id"] for each in filled_store.list_artifacts()}
 
 
 def test_with_proxy_keys_it_must_be_said_whose(tmp_path: Path) -> None:
-    kept = made(tmp_path, KEYS)
+    kept = fill_store(tmp_path, KEYS)
     unsaid = kept.run("artifacts")
     assert unsaid.exit_code == 2
     assert "--tenant: choose one of one, two" in unsaid.stderr
-    one, two = (kept.listed("--tenant", name) for name in ("one", "two"))
+    one, two = (kept.list_artifacts("--tenant", name) for name in ("one", "two"))
     assert {each["session"] for each in one} == {kept.tenants["one"]}
     assert {each["session"] for each in two} == {kept.tenants["two"]}
     # The same was said to both, and yet neither's id is of use to the other.
@@ -161,7 +163,7 @@ def test_with_proxy_keys_it_must_be_said_whose(tmp_path: Path) -> None:
 
 
 def test_the_tenants_are_listed_with_what_is_kept_of_each(tmp_path: Path) -> None:
-    kept = made(tmp_path, KEYS)
+    kept = fill_store(tmp_path, KEYS)
     told = [json.loads(line) for line in kept.run("tenants", "--json").stdout.splitlines()]
     assert [(each["tenant"], each["sessions"]) for each in told] == [("one", 1), ("two", 1)]
     assert all(each["held"] > 1_000 for each in told)
@@ -170,14 +172,18 @@ def test_the_tenants_are_listed_with_what_is_kept_of_each(tmp_path: Path) -> Non
     assert "two" in table
 
 
-def test_a_tenant_is_named_as_its_owner_knows_it(tmp_path: Path, kept: Kept) -> None:
-    assert kept.listed("--tenant", "local") == kept.listed("--tenant", "default") == kept.listed()
-    keyed = made(tmp_path, KEYS)
+def test_a_tenant_is_named_as_its_owner_knows_it(tmp_path: Path, filled_store: FilledStore) -> None:
+    assert (
+        filled_store.list_artifacts("--tenant", "local")
+        == filled_store.list_artifacts("--tenant", "default")
+        == filled_store.list_artifacts()
+    )
+    keyed = fill_store(tmp_path, KEYS)
     # The proxy key is gone from the config, what was kept under it is not.
     keyed.config.write_text(f"store: {{url: 'sqlite:///{tmp_path}/kept.db'}}\n")
-    one = keyed.listed("--tenant", "one")
+    one = keyed.list_artifacts("--tenant", "one")
     assert {each["session"] for each in one} == {keyed.tenants["one"]}
-    assert keyed.listed("--tenant", "tw")
+    assert keyed.list_artifacts("--tenant", "tw")
     unsaid = keyed.run("artifacts")
     assert unsaid.exit_code == 2
     assert "--tenant: choose one of one, two" in unsaid.stderr
@@ -187,17 +193,17 @@ def test_a_tenant_is_named_as_its_owner_knows_it(tmp_path: Path, kept: Kept) -> 
 
 
 def test_nothing_is_erased_without_a_yes(tmp_path: Path) -> None:
-    kept = made(tmp_path, KEYS)
+    kept = fill_store(tmp_path, KEYS)
     asked = kept.run("erase", "--all", "--tenant", "one", given="n\n")
     assert asked.exit_code == 1
     assert "'one'" in asked.stderr
     assert asked.stdout == ""
-    assert kept.listed("--tenant", "one")
+    assert kept.list_artifacts("--tenant", "one")
     done = kept.run("erase", "--session", kept.tenants["one"], "--tenant", "one", given="y\n")
     assert done.exit_code == 0
     assert "erased: 1 session," in done.stdout
-    assert kept.listed("--tenant", "one") == []
-    assert kept.listed("--tenant", "two")
+    assert kept.list_artifacts("--tenant", "one") == []
+    assert kept.list_artifacts("--tenant", "two")
     assert kept.run("erase", "--all", "--tenant", "two", "--yes").exit_code == 0
     assert json.loads(kept.run("export", "--tenant", "two").stdout) == {"type": "end", "counts": {}}
 
@@ -213,7 +219,7 @@ def test_a_store_that_cannot_be_read_is_said_and_none_is_made(tmp_path: Path) ->
 
 
 def test_what_waits_on_this_machine_for_the_store_is_erased_too(tmp_path: Path) -> None:
-    kept = made(tmp_path)
+    kept = fill_store(tmp_path)
 
     async def hold() -> None:
         store = SqliteStore(tmp_path / "kept.db", timeout=30.0)

@@ -7,7 +7,7 @@ from accordion.cli.main import app
 
 
 def lines(tmp_path: Path, text: str) -> list[str]:
-    """What `accordion check` says of a config."""
+    """Returns the output of `accordion check` for a config."""
     (tmp_path / "c.yaml").write_text(text)
     result = CliRunner().invoke(app, ["check", str(tmp_path / "c.yaml")])
     assert result.exit_code == 0

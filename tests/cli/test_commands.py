@@ -1,4 +1,4 @@
-"""What holds of every command: version, completion, and errors that name the options."""
+"""All commands: version, completion, and errors that name the options."""
 
 from pathlib import Path
 

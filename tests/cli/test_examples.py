@@ -1,4 +1,4 @@
-"""What is shipped in examples/ runs, and holds nothing of the machine it was made on."""
+"""The files in examples/ run, and name nothing of the machine that made them."""
 
 import asyncio
 import json

@@ -62,7 +62,7 @@ def explain(body: Any, *arguments: str, file: str = "request.json") -> Result:
     return CliRunner().invoke(app, ["explain", file, *arguments])
 
 
-def explained(body: Any, *arguments: str) -> dict[str, Any]:
+def explain_json(body: Any, *arguments: str) -> dict[str, Any]:
     result = explain(body, "--json", *arguments)
     assert (result.exit_code, result.stderr) == (0, "")
     found: dict[str, Any] = json.loads(result.stdout)
@@ -75,13 +75,13 @@ def lines_of(result: Result) -> dict[str, str]:
     return {name: said.strip() for name, _, said in pairs}
 
 
-def configured(text: str) -> list[str]:
+def write_config(text: str) -> list[str]:
     Path("c.yaml").write_text(text)
     return ["--config", "c.yaml"]
 
 
 def test_a_chat_request_is_understood_and_counted() -> None:
-    found = explained(CHAT_BODY)
+    found = explain_json(CHAT_BODY)
     said, count = found["understood"], found["counted"]
     assert (found["path"], said["dialect"], said["model"], said["stream"]) == (CHAT, "chat", "gpt-4o", True)
     assert said["roles"] == {
@@ -111,7 +111,7 @@ def test_a_chat_request_is_understood_and_counted() -> None:
 
 
 def test_a_responses_request_goes_on_from_what_the_provider_keeps() -> None:
-    found = explained(RESPONSES_BODY)
+    found = explain_json(RESPONSES_BODY)
     said = found["understood"]
     assert (found["path"], said["dialect"], said["previous"]) == (RESPONSES, "responses", "resp_1")
     assert (said["tools"], said["preamble_parts"], said["starts_turn"]) == (["look", "web_search"], 1, True)
@@ -119,7 +119,7 @@ def test_a_responses_request_goes_on_from_what_the_provider_keeps() -> None:
 
 
 def test_what_the_provider_keeps_is_not_on_record_here_so_nothing_is_folded_of_it() -> None:
-    found = explained({**RESPONSES_BODY, "input": "many words " * 150_000})
+    found = explain_json({**RESPONSES_BODY, "input": "many words " * 150_000})
     assert found["action"] == "pass"
     assert found["reason"].endswith(
         "the history that the provider keeps is not completely on record, so it passes unchanged"
@@ -128,7 +128,7 @@ def test_what_the_provider_keeps_is_not_on_record_here_so_nothing_is_folded_of_i
 
 
 def test_an_anthropic_request_and_the_marks_of_its_client() -> None:
-    found = explained(
+    found = explain_json(
         MESSAGES_BODY, "-H", "User-Agent: claude-cli/2.0", "-H", "X-Claude-Code-Session-Id: abcd-1234-efgh"
     )
     said = found["understood"]
@@ -140,7 +140,7 @@ def test_an_anthropic_request_and_the_marks_of_its_client() -> None:
 
 @pytest.mark.parametrize("body", [CHAT_BODY, RESPONSES_BODY, MESSAGES_BODY])
 def test_the_text_says_what_the_json_says(body: Any) -> None:
-    found, text = explained(body), lines_of(explain(body))
+    found, text = explain_json(body), lines_of(explain(body))
     assert text["model"].startswith(found["understood"]["model"])
     assert text["tokens"] == f"{found['counted']['tokens']:,}"
     assert text["utilization"] == f"{found['counted']['utilization']:.1%} of the window"
@@ -172,18 +172,18 @@ def test_what_the_provider_no_longer_reads_is_not_counted(name: str, block: dict
     body = {"model": "claude-sonnet-4-5" if name == "messages" else "gpt-5", name: turns(block)}
     if name == "messages":
         body["max_tokens"] = 100
-    count = explained(body)["counted"]
+    count = explain_json(body)["counted"]
     assert count["passed_over"] == passed
     assert count["tokens"] < 300
     assert {large["tokens"] < 30 for large in count["largest"]} == {True}
     assert lines_of(explain(body))["not counted"].startswith(f"{passed} messages")
-    whole = explained({**body, name: [entry for entry in turns(block) if entry is not block]})
+    whole = explain_json({**body, name: [entry for entry in turns(block) if entry is not block]})
     assert whole["counted"]["tokens"] > 6_000
     assert whole["counted"]["passed_over"] == 0
 
 
 def test_neither_content_nor_credentials_are_shown() -> None:
-    config = configured(
+    config = write_config(
         "model_list:\n- model_name: gpt-4o\n  litellm_params:\n    {model: openai/gpt-4o, api_key: sk-models-own,"
         " extra_headers: {x-team: secret-team}}\nproxy_keys: [{id: team, key: sk-of-the-proxy}]\n"
     )
@@ -202,12 +202,12 @@ def test_neither_content_nor_credentials_are_shown() -> None:
 
 
 def test_a_proxy_key_lets_in_and_the_models_own_key_takes_its_place() -> None:
-    config = configured(
+    config = write_config(
         "model_list:\n- model_name: gpt-4o\n"
         "  litellm_params: {model: openai/gpt-4o-2024-08-06, api_key: sk-models-own}\n"
         "proxy_keys: [{id: team, key: sk-of-the-proxy}]\n"
     )
-    found = explained(
+    found = explain_json(
         CHAT_BODY, *config, "-H", "Authorization: Bearer sk-of-the-proxy", "-H", "x-accordion-session: s1234567"
     )
     assert found["asked"] == {"tenant": "team", "proxy_key": True, "credential": False, "refused": ""}
@@ -217,15 +217,15 @@ def test_a_proxy_key_lets_in_and_the_models_own_key_takes_its_place() -> None:
 
 
 def test_who_would_not_be_let_in_is_told_so_and_the_rest_is_explained() -> None:
-    found = explained(CHAT_BODY, *configured("proxy_keys: [{id: team, key: sk-of-the-proxy}]"))
+    found = explain_json(CHAT_BODY, *write_config("proxy_keys: [{id: team, key: sk-of-the-proxy}]"))
     assert found["action"] == "refuse"
     assert found["reason"].startswith("401: This proxy needs one of its own keys")
     assert found["counted"]["tokens"] > 0
 
 
 def test_a_model_of_another_provider_is_translated() -> None:
-    config = configured("model_list: [{model_name: gpt-4o, litellm_params: {model: gemini/gemini-2.5-pro}}]")
-    found = explained(CHAT_BODY, *config)
+    config = write_config("model_list: [{model_name: gpt-4o, litellm_params: {model: gemini/gemini-2.5-pro}}]")
+    found = explain_json(CHAT_BODY, *config)
     assert (found["going"]["family"], found["going"]["upstream"]) == ("litellm", "gpt-4o")
     assert "gemini/gemini-2.5-pro" in found["changed"]["body"]
 
@@ -235,7 +235,7 @@ def test_a_model_of_another_provider_is_translated() -> None:
     [(b'{"a":', "truncated"), (b"[]", "Expected `object`"), (b"", "truncated"), (b"\xff\xfe", "malformed")],
 )
 def test_a_body_that_cannot_be_read_would_be_forwarded_as_it_came(body: bytes, why: str) -> None:
-    found, text = explained(body), lines_of(explain(body))
+    found, text = explain_json(body), lines_of(explain(body))
     assert why in found["unread"]
     assert (found["understood"], found["counted"], found["action"]) == (None, None, "pass")
     assert text["result"] == "it is forwarded unchanged, and its tokens are not counted"
@@ -243,7 +243,7 @@ def test_a_body_that_cannot_be_read_would_be_forwarded_as_it_came(body: bytes, w
 
 
 def test_a_path_that_is_not_read_passes_through() -> None:
-    found = explained({"model": "m", "input": "x"}, "--path", "/v1/embeddings?x=1")
+    found = explain_json({"model": "m", "input": "x"}, "--path", "/v1/embeddings?x=1")
     assert found["unread"] == "Accordion forwards /v1/embeddings without parsing it"
     assert found["going"]["url"] == "https://api.openai.com/v1/embeddings?x=1"
 
@@ -256,12 +256,15 @@ def test_a_path_that_the_proxy_does_not_serve_is_answered_with_an_error() -> Non
 
 def test_a_compressed_body_is_read_where_its_header_says_so() -> None:
     body = gzip.compress(json.dumps(CHAT_BODY).encode())
-    assert explained(body, "--path", CHAT, "-H", "content-encoding: gzip")["counted"] == explained(CHAT_BODY)["counted"]
-    assert "content-encoding" in explained(body[:40], "--path", CHAT, "-H", "content-encoding: gzip")["unread"]
+    assert (
+        explain_json(body, "--path", CHAT, "-H", "content-encoding: gzip")["counted"]
+        == explain_json(CHAT_BODY)["counted"]
+    )
+    assert "content-encoding" in explain_json(body[:40], "--path", CHAT, "-H", "content-encoding: gzip")["unread"]
 
 
 def test_the_same_request_has_the_same_session_every_time() -> None:
-    assert explained(CHAT_BODY)["understood"]["session"] == explained(CHAT_BODY)["understood"]["session"]
+    assert explain_json(CHAT_BODY)["understood"]["session"] == explain_json(CHAT_BODY)["understood"]["session"]
 
 
 def test_the_standard_input_is_read_and_a_missing_file_is_an_error() -> None:
@@ -299,7 +302,7 @@ def test_the_version_header_decides_the_guess() -> None:
 
 
 def test_of_a_main_agent_nothing_is_told() -> None:
-    found = explained(CHAT_BODY)["sitting"]
+    found = explain_json(CHAT_BODY)["sitting"]
     assert (found["delegated"], found["delegation"], found["hidden"], found["on_record"]) == (False, "", [], False)
     assert "agents" not in lines_of(explain(CHAT_BODY))
 
@@ -307,7 +310,7 @@ def test_of_a_main_agent_nothing_is_told() -> None:
 def test_a_sub_agent_is_told_with_whom_it_works_for_and_that_nobody_could_be_asked() -> None:
     given = {"delegation": "web", "parent": "research", "agent": "Finder"}
     said = [word for name, value in given.items() for word in ("-H", f"x-accordion-{name}: {value}")]
-    found = explained(CHAT_BODY, *said)["sitting"]
+    found = explain_json(CHAT_BODY, *said)["sitting"]
     assert (found["path"], found["agent"], found["evidence"]) == (["research", "web"], "Finder", "header")
     told = lines_of(explain(CHAT_BODY, *said))
     assert (told["delegation"], told["works for"]) == ("web, agent Finder", "research")
@@ -317,10 +320,10 @@ def test_a_sub_agent_is_told_with_whom_it_works_for_and_that_nobody_could_be_ask
 
 def test_names_of_ours_in_metadata_are_said_to_be_left_out_where_they_are() -> None:
     body = {**MESSAGES_BODY, "metadata": {"user_id": "u", "x-accordion-delegation": "web"}}
-    found = explained(body)
+    found = explain_json(body)
     assert found["sitting"]["delegation"] == "web"
     assert "Accordion's own fields are removed from its metadata" in found["changed"]["body"]
-    kept = explained({**RESPONSES_BODY, "metadata": {"x-accordion-delegation": "web"}})
+    kept = explain_json({**RESPONSES_BODY, "metadata": {"x-accordion-delegation": "web"}})
     assert "Accordion's own fields" not in kept["changed"]["body"]
 
 
@@ -347,7 +350,7 @@ def test_an_edge_that_proxies_inferred_is_told_with_its_call(tmp_path: Path) -> 
         await store.close()
 
     asyncio.run(fill())
-    config = configured(f"store: {{url: 'sqlite:///{tmp_path}/kept.db'}}")
-    found = explained({"model": "m", "messages": [{"role": "user", "content": task}]}, *config)["sitting"]
+    config = write_config(f"store: {{url: 'sqlite:///{tmp_path}/kept.db'}}")
+    found = explain_json({"model": "m", "messages": [{"role": "user", "content": task}]}, *config)["sitting"]
     assert (found["delegated"], found["evidence"], found["call_id"], found["on_record"]) == (True, "tool", "c-1", True)
     assert [name[:2] for name in found["path"]] == ["s-", "s-"]

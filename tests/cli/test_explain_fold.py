@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.cli.test_explain import _elsewhere, configured, explain, explained, lines_of
+from tests.cli.test_explain import _elsewhere, explain, explain_json, lines_of, write_config
 
 __all__ = ["_elsewhere"]
 
@@ -12,7 +12,7 @@ WINDOW = ("--window", "5000")
 ONLY_RESULTS = "compaction: {pipeline: [{compact_tool_results: {keep_last_n: 1, replacement: reference}}]}\n"
 
 
-def found(turn: int) -> str:
+def search_result(turn: int) -> str:
     return "\n".join(f"src/mod{turn}.py:{line}: def function_{turn}_{line}(value): return value" for line in range(40))
 
 
@@ -23,7 +23,7 @@ def chat() -> dict[str, Any]:
         messages += [
             {"role": "user", "content": f"question {turn}"},
             {"role": "assistant", "content": None, "tool_calls": [call]},
-            {"role": "tool", "tool_call_id": f"c{turn}", "content": found(turn)},
+            {"role": "tool", "tool_call_id": f"c{turn}", "content": search_result(turn)},
             {"role": "assistant", "content": f"answer {turn}"},
         ]
     return {"model": "some-model", "temperature": 0, "messages": [*messages, {"role": "user", "content": "And now?"}]}
@@ -36,7 +36,10 @@ def messages() -> dict[str, Any]:
         turns += [
             {"role": "user", "content": f"question {turn}"},
             {"role": "assistant", "content": [call]},
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": f"t{turn}", "content": found(turn)}]},
+            {
+                "role": "user",
+                "content": [{"type": "tool_result", "tool_use_id": f"t{turn}", "content": search_result(turn)}],
+            },
             {"role": "assistant", "content": f"answer {turn}"},
         ]
     turns.append({"role": "user", "content": "And now?"})
@@ -49,7 +52,7 @@ def responses() -> dict[str, Any]:
         items += [
             {"type": "message", "role": "user", "content": f"question {turn}"},
             {"type": "function_call", "call_id": f"c{turn}", "name": "read", "arguments": f'{{"n":{turn}}}'},
-            {"type": "function_call_output", "call_id": f"c{turn}", "output": found(turn)},
+            {"type": "function_call_output", "call_id": f"c{turn}", "output": search_result(turn)},
             {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": f"answer {turn}"}]},
         ]
     items.append({"type": "message", "role": "user", "content": "And now?"})
@@ -69,7 +72,7 @@ def tool(body: dict[str, Any], name: str) -> dict[str, Any]:
     return {"type": "function", "function": {"name": name, "parameters": schema}}
 
 
-def named(tool: dict[str, Any]) -> str:
+def name_of(tool: dict[str, Any]) -> str:
     name: str = tool.get("function", tool)["name"]
     return name
 
@@ -81,7 +84,7 @@ def listing(body: dict[str, Any]) -> list[dict[str, Any]]:
 
 @ALL
 def test_a_fold_is_told_with_its_kind_trigger_target_and_steps(body: dict[str, Any]) -> None:
-    told = explained(body, *WINDOW)
+    told = explain_json(body, *WINDOW)
     fold = told["folding"]
     assert (told["action"], fold["state"], fold["kind"]) == ("compact", "folded", "conversation")
     assert fold["trigger"] == 2_500
@@ -93,14 +96,14 @@ def test_a_fold_is_told_with_its_kind_trigger_target_and_steps(body: dict[str, A
 
 
 def test_a_writer_that_the_pipeline_names_is_told_and_not_asked() -> None:
-    own = configured("compaction: {models: {some-model: {pipeline: [{summarize: {model: gpt-4o}}]}}}\n")
-    fold = explained(chat(), *WINDOW, *own)["folding"]
+    own = write_config("compaction: {models: {some-model: {pipeline: [{summarize: {model: gpt-4o}}]}}}\n")
+    fold = explain_json(chat(), *WINDOW, *own)["folding"]
     assert (fold["state"], fold["writer"], fold["live_writer"]) == ("folded", "extractive", "gpt-4o")
 
 
 @ALL
 def test_both_lists_stand_side_by_side_and_account_for_every_token(body: dict[str, Any]) -> None:
-    told = explained(body, *WINDOW)
+    told = explain_json(body, *WINDOW)
     fold, listed, blocks = told["folding"], told["folding"]["listed"], told["folding"]["blocks"]
     head = len(listing(body)) - len(listed)
     assert [row["index"] for row in listed] == list(range(head, len(listing(body))))
@@ -125,14 +128,14 @@ def test_the_tool_that_a_fold_brings_along_is_told_with_its_name_and_tokens(
 ) -> None:
     name = {"no": "", "one": "read", "ours": "read_artifact"}[own]
     body = body | {"model": model} | ({"tools": [tool(body, name)]} if name else {})
-    fold = explained(body, *WINDOW, "--full")["folding"]
+    fold = explain_json(body, *WINDOW, "--full")["folding"]
     leaving = json.loads(fold["body"])
     said = "accordion_read_artifact" if own == "ours" else "read_artifact"
     assert fold["offered"]["name"] == said
-    assert [named(each) for each in leaving["tools"]] == [*filter(None, [name]), said]
+    assert [name_of(each) for each in leaving["tools"]] == [*filter(None, [name]), said]
     # As much as the very request counts more than one without it; Claude's first tool brings a system prompt along.
     without = leaving | {"tools": body["tools"]} if name else {k: v for k, v in leaving.items() if k != "tools"}
-    counts = [explained(each)["counted"]["parts"]["tools"] for each in (leaving, without)]
+    counts = [explain_json(each)["counted"]["parts"]["tools"] for each in (leaving, without)]
     assert fold["offered"]["tokens"] == counts[0] - counts[1] > 0
     text = lines_of(explain(body, *WINDOW))
     assert text["tool added"].startswith(f"{said}, in each request from now on")
@@ -147,26 +150,26 @@ def test_the_record_of_a_fold_says_what_the_request_counts_afterwards(
     body: dict[str, Any], own: bool, model: str
 ) -> None:
     body = body | {"model": model} | ({"tools": [tool(body, "read")]} if own else {})
-    fold = explained(body, *WINDOW, "--full")["folding"]
-    counted = explained(fold["body"].encode())["counted"]["tokens"]
+    fold = explain_json(body, *WINDOW, "--full")["folding"]
+    counted = explain_json(fold["body"].encode())["counted"]["tokens"]
     # A block that became a part of the message beside it is no message of its own any more.
     assert fold["steps"][-1]["after"] == fold["after"] == pytest.approx(counted, abs=5)
 
 
 def test_where_no_tool_is_offered_none_is_told() -> None:
-    switched_off = explained(chat(), *WINDOW, *configured("unfold: {tool: false}\n"))
+    switched_off = explain_json(chat(), *WINDOW, *write_config("unfold: {tool: false}\n"))
     assert (switched_off["folding"]["state"], switched_off["folding"]["offered"]) == ("folded", None)
     assert "the tool" not in switched_off["changed"]["body"]
-    several = explained(chat() | {"n": 2}, *WINDOW)["folding"]
+    several = explain_json(chat() | {"n": 2}, *WINDOW)["folding"]
     assert (several["state"], several["offered"]) == ("folded", None)
-    assert explained(chat())["folding"]["offered"] is None
+    assert explain_json(chat())["folding"]["offered"] is None
     assert "tool added" not in lines_of(explain(chat()))
 
 
 @ALL
 def test_the_whole_body_is_told_where_asked_and_is_what_would_leave(body: dict[str, Any]) -> None:
-    assert explained(body, *WINDOW)["folding"]["body"] == ""
-    fold = explained(body, *WINDOW, "--full")["folding"]
+    assert explain_json(body, *WINDOW)["folding"]["body"] == ""
+    fold = explain_json(body, *WINDOW, "--full")["folding"]
     leaving = json.loads(fold["body"])
     assert {name: leaving[name] for name in leaving if leaving[name] == body.get(name)}.keys() == body.keys() - {
         "input" if "input" in body else "messages"
@@ -180,17 +183,17 @@ def test_the_whole_body_is_told_where_asked_and_is_what_would_leave(body: dict[s
 
 @ALL
 def test_what_goes_to_the_archive_is_told_with_id_and_size(body: dict[str, Any]) -> None:
-    fold = explained(body, *WINDOW)["folding"]
+    fold = explain_json(body, *WINDOW)["folding"]
     named = set(re.findall(r"art_[0-9a-f]{12}", json.dumps([block["text"] for block in fold["blocks"]])))
     assert named <= {artifact["id"] for artifact in fold["artifacts"]}
     results = [artifact for artifact in fold["artifacts"] if artifact["kind"] == "result"]
     assert {artifact["tool"] for artifact in results} == {"read"}
-    assert all(artifact["characters"] == len(found(0)) and artifact["tokens"] > 0 for artifact in results)
+    assert all(artifact["characters"] == len(search_result(0)) and artifact["tokens"] > 0 for artifact in results)
 
 
 @ALL
 def test_the_text_says_what_the_json_says(body: dict[str, Any]) -> None:
-    fold, result = explained(body, *WINDOW)["folding"], explain(body, *WINDOW)
+    fold, result = explain_json(body, *WINDOW)["folding"], explain(body, *WINDOW)
     text, out = lines_of(result), " ".join(result.stdout.split())
     assert (text["compacted"], text["reason"], text["trigger"]) == ("yes", fold["why"], "2,500 tokens")
     assert text["tokens"].startswith(f"{fold['before']:,} to {fold['after']:,}, ")
@@ -207,8 +210,8 @@ def test_the_text_says_what_the_json_says(body: dict[str, Any]) -> None:
 
 @ALL
 def test_an_edited_result_is_told_with_what_stands_there_now(body: dict[str, Any]) -> None:
-    given = configured(ONLY_RESULTS)
-    fold = explained(body, *WINDOW, *given)["folding"]
+    given = write_config(ONLY_RESULTS)
+    fold = explain_json(body, *WINDOW, *given)["folding"]
     edited = [row for row in fold["listed"] if row["became"] == "edited"]
     assert len(edited) == 5
     for row, artifact in zip(edited, fold["artifacts"], strict=True):
@@ -219,15 +222,15 @@ def test_an_edited_result_is_told_with_what_stands_there_now(body: dict[str, Any
 
 
 def test_what_leaves_the_list_without_a_trace_is_told_as_left_out() -> None:
-    given = configured("compaction: {pipeline: [{compact_tool_results: {keep_last_n: 1, replacement: drop}}]}\n")
-    fold = explained(chat(), *WINDOW, *given)["folding"]
+    given = write_config("compaction: {pipeline: [{compact_tool_results: {keep_last_n: 1, replacement: drop}}]}\n")
+    fold = explain_json(chat(), *WINDOW, *given)["folding"]
     assert [row["role"] for row in fold["listed"] if row["became"] == "left out"] == ["assistant", "tool"] * 5
     assert re.search(r"\[1-2\] .* removed *$", explain(chat(), *WINDOW, *given).stdout, re.MULTILINE)
 
 
 @ALL
 def test_a_request_that_needs_no_fold_says_so_and_why(body: dict[str, Any]) -> None:
-    told = explained(body)
+    told = explain_json(body)
     assert told["folding"]["state"] == "none"
     assert "under the conversation trigger" in told["folding"]["why"]
     assert told["folding"]["listed"] == []
@@ -237,19 +240,19 @@ def test_a_request_that_needs_no_fold_says_so_and_why(body: dict[str, Any]) -> N
 
 
 def test_a_request_near_its_trigger_says_that_a_summary_is_prepared() -> None:
-    tokens = explained(chat())["counted"]["tokens"]
-    told = explained(chat(), "--window", str(round(tokens / 0.45)))
+    tokens = explain_json(chat())["counted"]["tokens"]
+    told = explain_json(chat(), "--window", str(round(tokens / 0.45)))
     assert (told["action"], told["folding"]["state"]) == ("prepare", "none")
     assert "a summary is being prepared" in told["folding"]["why"]
 
 
 def test_a_header_folds_whatever_the_size_or_not_at_all_or_only_tells() -> None:
-    now = explained(chat(), "-H", "x-accordion-compact: now")["folding"]
+    now = explain_json(chat(), "-H", "x-accordion-compact: now")["folding"]
     assert (now["state"], now["forced"]) == ("folded", True)
-    off = explained(chat(), *WINDOW, "-H", "x-accordion-compact: off")
+    off = explain_json(chat(), *WINDOW, "-H", "x-accordion-compact: off")
     assert (off["folding"]["state"], off["changed"]["body"]) == ("none", "unchanged, byte for byte")
     assert "compaction is off" in off["folding"]["why"]
-    observed = explained(chat(), *WINDOW, "-H", "x-accordion-compact: observe")
+    observed = explain_json(chat(), *WINDOW, "-H", "x-accordion-compact: observe")
     assert observed["folding"]["state"] == "observed"
     assert observed["folding"]["after"] == observed["folding"]["steps"][-1]["after"] < observed["folding"]["before"]
     assert observed["changed"]["body"] == "unchanged, byte for byte"
@@ -257,12 +260,12 @@ def test_a_header_folds_whatever_the_size_or_not_at_all_or_only_tells() -> None:
     assert text["compacted"] == "no, it is only reported"
     assert text["tokens"].endswith("less (planned)")
     tool = observed["folding"]["offered"]
-    assert tool == explained(chat(), *WINDOW)["folding"]["offered"]
+    assert tool == explain_json(chat(), *WINDOW)["folding"]["offered"]
     assert text["tool added"] == f"read_artifact, only reported, to read the archive: {tool['tokens']:,} tokens"
 
 
 def test_what_the_provider_keeps_is_not_folded() -> None:
-    told = explained(responses() | {"previous_response_id": "resp_1"}, *WINDOW)["folding"]
+    told = explain_json(responses() | {"previous_response_id": "resp_1"}, *WINDOW)["folding"]
     assert (told["state"], "the history that the provider keeps is not completely on record" in told["why"]) == (
         "none",
         True,
@@ -270,28 +273,28 @@ def test_what_the_provider_keeps_is_not_folded() -> None:
 
 
 def test_what_fits_in_no_form_would_be_refused_with_the_figures() -> None:
-    told = explained(chat(), "--window", "40")
+    told = explain_json(chat(), "--window", "40")
     assert (told["action"], told["changed"]["body"]) == ("refuse", "nothing is sent")
     assert told["folding"]["refused"] == told["changed"]["refused"] == told["reason"]
     assert "40 of the window" in told["reason"]
     assert told["counted"]["tokens"] > told["folding"]["after"] > 40
     text = lines_of(explain(chat(), "--window", "40"))
     assert text["refused"] == told["reason"]
-    assert explained(chat(), "--window", "40", "--full")["folding"]["body"] == ""
+    assert explain_json(chat(), "--window", "40", "--full")["folding"]["body"] == ""
 
 
 def test_what_was_not_read_is_not_folded() -> None:
-    told = explained(b'{"messages":', *WINDOW)
+    told = explain_json(b'{"messages":', *WINDOW)
     assert (told["folding"]["state"], told["folding"]["why"]) == ("none", "it was not parsed")
 
 
 def test_the_change_of_a_body_says_that_it_was_folded_and_renamed() -> None:
-    given = configured("model_list: [{model_name: some-model, litellm_params: {model: openai/gpt-4o}}]\n")
-    changed = explained(chat(), *WINDOW, *given)["changed"]["body"]
+    given = write_config("model_list: [{model_name: some-model, litellm_params: {model: openai/gpt-4o}}]\n")
+    changed = explain_json(chat(), *WINDOW, *given)["changed"]["body"]
     assert changed.startswith("the message list is compacted; ")
     assert changed.endswith("the model name 'some-model' becomes 'gpt-4o'; everything else is unchanged")
-    given = configured("model_list: [{model_name: some-model, litellm_params: {model: gemini/gemini-2.5-pro}}]\n")
-    assert explained(chat(), *WINDOW, *given)["changed"]["body"].startswith("compacted, then translated")
+    given = write_config("model_list: [{model_name: some-model, litellm_params: {model: gemini/gemini-2.5-pro}}]\n")
+    assert explain_json(chat(), *WINDOW, *given)["changed"]["body"].startswith("compacted, then translated")
 
 
 def test_no_credential_is_shown_in_a_body_or_block() -> None:

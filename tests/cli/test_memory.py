@@ -19,7 +19,7 @@ ID = re.compile(r"CMEM-\d{8}-\d{6}(?:-\d+)?")
 
 
 @dataclass
-class Kept:
+class MemoryCommands:
     """A store with a recorded session in it."""
 
     config: Path
@@ -28,85 +28,87 @@ class Kept:
     def run(self, *args: str, given: str | None = None) -> Result:
         return CliRunner().invoke(app, ["memory", *args, "--config", str(self.config)], input=given)
 
-    def told(self, *args: str) -> Any:
+    def run_json(self, *args: str) -> Any:
         result = self.run(*args, "--json")
         assert result.exit_code == 0, result.output
         return json.loads(result.stdout)
 
 
 @pytest.fixture(scope="module")
-def kept(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Kept:
+def recorded_store(start: Start, tmp_path_factory: pytest.TempPathFactory) -> MemoryCommands:
     folder = tmp_path_factory.mktemp("kept")
     store = f"sqlite:///{folder}/kept.db"
     config = folder / "config.yaml"
     config.write_text(f"store: {{url: '{store}'}}\n")
-    return Kept(config, asyncio.run(say(start(RECORDED, ACCORDION_STORE=store))))
+    return MemoryCommands(config, asyncio.run(say(start(RECORDED, ACCORDION_STORE=store))))
 
 
-def fresh(folder: Path) -> Kept:
+def empty_store(folder: Path) -> MemoryCommands:
     config = folder / "config.yaml"
     config.write_text(f"store: {{url: 'sqlite:///{folder}/new.db'}}\n")
-    return Kept(config, "")
+    return MemoryCommands(config, "")
 
 
-def test_messages_become_memories_that_are_found_and_shown_with_what_they_were_made_of(kept: Kept):
-    early = kept.run("compact", kept.session, "0", "7")
+def test_messages_become_memories_that_are_found_and_shown_with_what_they_were_made_of(recorded_store: MemoryCommands):
+    early = recorded_store.run("compact", recorded_store.session, "0", "7")
     assert (early.exit_code, early.stdout) == (2, "")
     assert "--session" in early.stderr
     assert "conversation_id" not in early.stderr
-    assert kept.told("search", "--session", kept.session)["compactions"] == []
-    made = kept.told("compact", kept.session, "0", "7")["memories_created"]
+    assert recorded_store.run_json("search", "--session", recorded_store.session)["compactions"] == []
+    made = recorded_store.run_json("compact", recorded_store.session, "0", "7")["memories_created"]
     about = next(each for each in made if "PostgreSQL 16" in each["content"])
-    found = kept.told("search", "why PostgreSQL for the ledger", "--explain")["results"]
+    found = recorded_store.run_json("search", "why PostgreSQL for the ledger", "--explain")["results"]
     assert about["id"] in [each["id"] for each in found]
     assert "relevance" in found[0]["scores"]
-    table = kept.run("search", "why PostgreSQL for the ledger").stdout
+    table = recorded_store.run("search", "why PostgreSQL for the ledger").stdout
     assert about["id"] in table
     assert "proof" not in table
     assert "candidates" not in table
     assert "relevance" not in table
-    assert "relevance 0." in kept.run("search", "why PostgreSQL for the ledger", "--explain").stdout
+    assert "relevance 0." in recorded_store.run("search", "why PostgreSQL for the ledger", "--explain").stdout
     assert [line for line in table.splitlines() if about["id"] in line], "the id is complete"
-    shown = kept.run("show", about["id"], "--originals")
+    shown = recorded_store.run("show", about["id"], "--originals")
     assert shown.exit_code == 0
     assert about["content"] in shown.stdout
-    assert f"of {kept.session}" in shown.stdout
+    assert f"of {recorded_store.session}" in shown.stdout
     assert '"role":"user"' in shown.stdout.replace(" ", "")
-    assert about["id"] in kept.run("list", "--session", kept.session).stdout
+    assert about["id"] in recorded_store.run("list", "--session", recorded_store.session).stdout
 
 
-def test_a_saved_session_is_shown_first_and_its_recovery_id_stands_in_a_box(kept: Kept):
-    declined = kept.run("save", kept.session, given="n\n")
+def test_a_saved_session_is_shown_first_and_its_recovery_id_stands_in_a_box(recorded_store: MemoryCommands):
+    declined = recorded_store.run("save", recorded_store.session, given="n\n")
     assert declined.exit_code == 1
     assert "## Execution Plan" in declined.stderr
-    assert kept.told("list", "--type", "session")["total"] == 0
-    saved = kept.run("save", kept.session, "--description", "the ledger moves", "--tag", "db", given="y\n")
+    assert recorded_store.run_json("list", "--type", "session")["total"] == 0
+    saved = recorded_store.run(
+        "save", recorded_store.session, "--description", "the ledger moves", "--tag", "db", given="y\n"
+    )
     assert saved.exit_code == 0
     found = ID.search(saved.stdout)
     assert found is not None
     assert "╔" in saved.stdout
     assert f'"Please import memory {found[0]}"' in saved.stdout
-    text = kept.run("export", "--id", found[0]).stdout
+    text = recorded_store.run("export", "--id", found[0]).stdout
     assert all(todo["content"] in text for todo in PLAN)
-    assert found[0] in kept.run("list", "--type", "session", "--tag", "db").stdout
-    unknown = kept.run("export", "--id", "CMEM-20200101-000000")
+    assert found[0] in recorded_store.run("list", "--type", "session", "--tag", "db").stdout
+    unknown = recorded_store.run("export", "--id", "CMEM-20200101-000000")
     assert (unknown.exit_code, unknown.stdout) == (2, "")
     assert "There is no session memory CMEM-20200101-000000" in unknown.stderr
 
 
 def test_saved_sessions_are_listed_by_what_they_were_for_with_their_tags(tmp_path: Path):
-    kept, file = fresh(tmp_path), tmp_path / "own.md"
+    kept, file = empty_store(tmp_path), tmp_path / "own.md"
     file.write_text(render_sections({"Objective": "Mend gate B7.", "Notes": "It rusts."}))
     assert kept.run("save", "--text", str(file), "--tag", "harbour,b7", "--force").exit_code == 0
     listed = kept.run("list", "--type", "session").stdout
     assert "Mend gate B7." in listed
     assert "harbour, b7" in listed
-    (told,) = kept.told("list", "--type", "session", "--tag", "B7")["memories"]
+    (told,) = kept.run_json("list", "--type", "session", "--tag", "B7")["memories"]
     assert told["tags"] == ["harbour", "b7"]
 
 
 def test_a_text_of_ones_own_is_saved_without_asking_where_that_is_forced(tmp_path: Path):
-    kept, text = fresh(tmp_path), tmp_path / "text.md"
+    kept, text = empty_store(tmp_path), tmp_path / "text.md"
     text.write_text(render_sections({"Objective": "Mend gate B7."}))
     saved = kept.run("save", "--text", str(text), "--force")
     found = ID.search(saved.stdout)
@@ -116,7 +118,7 @@ def test_a_text_of_ones_own_is_saved_without_asking_where_that_is_forced(tmp_pat
 
 
 def test_an_id_with_brackets_is_shown_as_it_is(tmp_path: Path):
-    kept, lines = fresh(tmp_path), tmp_path / "all.jsonl"
+    kept, lines = empty_store(tmp_path), tmp_path / "all.jsonl"
     lines.write_text(json.dumps({"memory": {"id": "[b]mem[/x]", "type": "fact", "content": "The gate is green."}}))
     assert kept.run("import", str(lines)).exit_code == 0
     listed = kept.run("list")
@@ -125,30 +127,30 @@ def test_an_id_with_brackets_is_shown_as_it_is(tmp_path: Path):
 
 
 def test_a_topics_summary_is_drafted_written_and_restored_by_who_read(tmp_path: Path):
-    kept, text = fresh(tmp_path), tmp_path / "summary.md"
+    kept, text = empty_store(tmp_path), tmp_path / "summary.md"
     for note in notes(12):
-        kept.told("add", note["content"], "--topic", "ledger", "--type", "decision")
+        kept.run_json("add", note["content"], "--topic", "ledger", "--type", "decision")
     assert "[mem-" in kept.run("draft", "ledger").stdout
     text.write_text(SUMMARY)
     refused = kept.run("consolidate", "ledger", str(text))
     assert refused.exit_code == 2
     assert "memory_deep_search" in refused.stderr
-    found = kept.told("search", "ledger", "--deep", "--topic", "ledger")
-    read = kept.told("show", *(each["id"] for each in found["results"]), "--proof", found["proof"])
-    made = kept.told("consolidate", "ledger", str(text), "--proof", read["proof"])
+    found = kept.run_json("search", "ledger", "--deep", "--topic", "ledger")
+    read = kept.run_json("show", *(each["id"] for each in found["results"]), "--proof", found["proof"])
+    made = kept.run_json("consolidate", "ledger", str(text), "--proof", read["proof"])
     assert made["memories"] == 12
-    read = kept.told("show", made["id"], "--proof", read["proof"])
+    read = kept.run_json("show", made["id"], "--proof", read["proof"])
     again = kept.run("consolidate", "ledger", "-", "--proof", read["proof"], given=SUMMARY)
     assert again.exit_code == 0, again.output
-    assert kept.told("list", "--type", "summary_archived")["total"] == 1
+    assert kept.run_json("list", "--type", "summary_archived")["total"] == 1
 
 
 def test_a_memory_is_reworded_and_deleted(tmp_path: Path):
-    kept = fresh(tmp_path)
-    first = kept.told("add", "The ledger listens on port 5432.", "--tag", "db")
-    other = kept.told("add", "The ledger listens on port 5433.", "--replace", first["id"])
+    kept = empty_store(tmp_path)
+    first = kept.run_json("add", "The ledger listens on port 5432.", "--tag", "db")
+    other = kept.run_json("add", "The ledger listens on port 5433.", "--replace", first["id"])
     assert (other["id"], other["is_new"]) == (first["id"], False)
-    (shown,) = kept.told("show", first["id"])["memories"]
+    (shown,) = kept.run_json("show", first["id"])["memories"]
     assert (shown["content"], shown["tags"]) == ("The ledger listens on port 5433.", ["db"])
     assert kept.run("delete", first["id"]).exit_code == 0
     assert kept.run("delete", first["id"]).exit_code == 1
@@ -158,54 +160,54 @@ def test_a_memory_is_reworded_and_deleted(tmp_path: Path):
 
 
 def test_all_memories_are_exported_erased_with_proof_and_taken_in_again(tmp_path: Path):
-    kept, lines = fresh(tmp_path), tmp_path / "all.jsonl"
+    kept, lines = empty_store(tmp_path), tmp_path / "all.jsonl"
     for note in notes(5):
-        kept.told("add", note["content"], "--topic", "ledger")
+        kept.run_json("add", note["content"], "--topic", "ledger")
     lines.write_text(kept.run("export").stdout)
     assert len(lines.read_text().splitlines()) == 5
     assert kept.run("erase", given="n\n").exit_code == 1
-    done = kept.told("erase", "--yes")
+    done = kept.run_json("erase", "--yes")
     assert (done["before"]["memories"], done["after"]["memories"], done["verified"]) == (5, 0, True)
     assert kept.run("export").stdout == ""
-    assert kept.told("import", str(lines))["memories"] == 5
-    assert kept.told("import", str(lines))["kept"] == 5
+    assert kept.run_json("import", str(lines))["memories"] == 5
+    assert kept.run_json("import", str(lines))["kept"] == 5
     assert sorted(kept.run("export").stdout.splitlines()) == sorted(lines.read_text().splitlines())
-    assert kept.told("search", "audits of region 2")["results"]
+    assert kept.run_json("search", "audits of region 2")["results"]
 
 
-def test_a_question_does_not_stand_in_the_json(kept: Kept):
+def test_a_question_does_not_stand_in_the_json(recorded_store: MemoryCommands):
     for answer, code in (("n\n", 1), ("y\n", 0)):
-        saved = kept.run("save", kept.session, "--json", given=answer)
+        saved = recorded_store.run("save", recorded_store.session, "--json", given=answer)
         assert saved.exit_code == code
         assert (json.loads(saved.stdout)["id"] == "") is (code == 1)
         assert "Save this?" in saved.stderr
-    erased = kept.run("erase", "--json", given="y\n")
+    erased = recorded_store.run("erase", "--json", given="y\n")
     assert erased.stdout.startswith("{")
     assert json.loads(erased.stdout)["verified"] is True
     assert "Erase all memories" in erased.stderr
 
 
 def test_what_cannot_be_read_is_not_taken_in_at_all(tmp_path: Path):
-    kept, lines = fresh(tmp_path), tmp_path / "all.jsonl"
-    kept.told("add", "Something.")
+    kept, lines = empty_store(tmp_path), tmp_path / "all.jsonl"
+    kept.run_json("add", "Something.")
     good = kept.run("export").stdout
     lines.write_text(good.replace("Something", "Other").replace('"id":"mem-', '"id":"mem-9') + '{"nothing": 1}\n')
     refused = kept.run("import", str(lines))
     assert refused.exit_code == 2
     assert "Line 2" in refused.stderr
-    assert kept.told("list")["total"] == 1
+    assert kept.run_json("list")["total"] == 1
     assert kept.run("import", str(tmp_path / "none")).exit_code == 2
 
 
 def test_where_no_proxy_was_a_command_that_reads_says_so_and_one_that_writes_begins(tmp_path: Path):
-    kept = fresh(tmp_path)
+    kept = empty_store(tmp_path)
     assert "there is no file" in kept.run("list").stderr
-    assert kept.told("add", "Something.")["is_new"]
-    assert kept.told("list")["total"] == 1
+    assert kept.run_json("add", "Something.")["is_new"]
+    assert kept.run_json("list")["total"] == 1
 
 
 def test_where_there_are_to_be_no_memories_the_commands_say_so(tmp_path: Path):
-    kept = fresh(tmp_path)
+    kept = empty_store(tmp_path)
     kept.config.write_text(kept.config.read_text() + "memory: {enabled: false}\n")
     refused = kept.run("add", "Something.")
     assert refused.exit_code == 2
@@ -213,11 +215,11 @@ def test_where_there_are_to_be_no_memories_the_commands_say_so(tmp_path: Path):
 
 
 def test_the_configured_project_is_meant_where_none_is_named(tmp_path: Path):
-    kept = fresh(tmp_path)
-    kept.told("add", "The gate is green.", "--project", "house")
+    kept = empty_store(tmp_path)
+    kept.run_json("add", "The gate is green.", "--project", "house")
     kept.config.write_text(kept.config.read_text() + "memory: {project: barn}\n")
-    kept.told("add", "The gate is red.")
-    assert [each["project"] for each in kept.told("search", "gate")["results"]] == ["barn"]
-    assert [each["project"] for each in kept.told("search", "gate", "--project", "house")["results"]] == ["house"]
-    assert kept.told("list", "--project", "*")["total"] == 2
+    kept.run_json("add", "The gate is red.")
+    assert [each["project"] for each in kept.run_json("search", "gate")["results"]] == ["barn"]
+    assert [each["project"] for each in kept.run_json("search", "gate", "--project", "house")["results"]] == ["house"]
+    assert kept.run_json("list", "--project", "*")["total"] == 2
     assert kept.run("add", "x", "--project", "*").exit_code == 2

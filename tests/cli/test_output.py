@@ -1,4 +1,4 @@
-"""What commands do where their output cannot be shown or written."""
+"""Commands whose output cannot be shown or written."""
 
 import json
 import os

@@ -8,7 +8,7 @@ from accordion.model.budget import Thresholds, TokenLimits
 LIMITS = TokenLimits(window=1_000, conversation=500, generation=750, hard=850)
 
 
-def drawn(ratios: list[float], turns: tuple[int, ...] = (0,), width: int = 78, ascii_only: bool = False) -> list[str]:
+def draw(ratios: list[float], turns: tuple[int, ...] = (0,), width: int = 78, ascii_only: bool = False) -> list[str]:
     return [line.plain for line in plot(ratios, turns, LIMITS, width, ascii_only=ascii_only)]
 
 
@@ -17,22 +17,22 @@ def bars(lines: list[str]) -> list[str]:
 
 
 def test_a_bar_is_as_high_as_the_window_is_full() -> None:
-    lines = bars(drawn([0.0, 0.5, 1.0] * 30, width=30))
+    lines = bars(draw([0.0, 0.5, 1.0] * 30, width=30))
     heights = [sum(line[column : column + 1] == "█" for line in lines) for column in range(23)]
     assert max(heights) == HEIGHT
-    (half,) = {sum(line[:1] == "█" for line in bars(drawn([0.5])))}
+    (half,) = {sum(line[:1] == "█" for line in bars(draw([0.5])))}
     assert half == HEIGHT // 2
 
 
 def test_more_requests_than_columns_show_the_fullest_of_each_column() -> None:
     ratios = [0.1] * 1_000
     ratios[500] = 0.95
-    top = bars(drawn(ratios))[1]
+    top = bars(draw(ratios))[1]
     assert sum(cell in "▁▂▃▄▅▆▇█" for cell in top) == 1
 
 
 def test_a_window_that_is_more_than_full_stretches_the_scale() -> None:
-    lines = drawn([0.5, 2.0])
+    lines = draw([0.5, 2.0])
     assert lines[0].strip().startswith("200%")
     assert any(line.strip().startswith("100%") for line in lines[1:])
 
@@ -44,10 +44,10 @@ def test_limits_that_fall_into_one_row_share_it() -> None:
 
 def test_turns_are_marked_below_their_first_request() -> None:
     ratios = [0.5] * 10
-    axis = drawn(ratios, turns=(0, 5), width=78)[HEIGHT][7:]
+    axis = draw(ratios, turns=(0, 5), width=78)[HEIGHT][7:]
     assert axis.count("┬") == 2
     assert axis.index("┬", 1) == len(axis) // 2
-    assert drawn([0.5] * 500, turns=(0, 250))[HEIGHT].count("┬") == 2
+    assert draw([0.5] * 500, turns=(0, 250))[HEIGHT].count("┬") == 2
 
 
 @given(

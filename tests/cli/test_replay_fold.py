@@ -12,7 +12,7 @@ from typer.testing import Result
 from accordion.cli.compaction_tables import CompactedReplay, conversation, summary
 from accordion.cli.replay_compaction import add_up
 from examples.tour import BLOCK, shown
-from tests.cli.test_refolding import CompactionOutcome, load, made
+from tests.cli.test_refolding import CompactionOutcome, build_request, build_size
 from tests.cli.test_replay_command import OWN, ROOT, SMALL, _at_the_root, replay, requests_of, run
 from tests.recordings import RECORDINGS
 
@@ -21,20 +21,20 @@ __all__ = ["_at_the_root"]
 FOLDED = (OWN, "--fold", "--window", "24000")
 
 
-def told(*arguments: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """What machines are told: the requests, and the totals."""
+def replay_json(*arguments: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Returns the requests and the totals of the JSON output."""
     result = replay(*arguments, "--json")
     assert (result.exit_code, result.stderr) == (0, "")
     *rows, last = [json.loads(line) for line in result.stdout.splitlines()]
     return rows, last["totals"]
 
 
-def plain(result: Result) -> str:
+def plain_text(result: Result) -> str:
     return " ".join(result.stdout.split())
 
 
 def test_json_says_of_every_request_what_came_and_what_was_sent_and_the_totals_agree() -> None:
-    rows, totals = told(*FOLDED)
+    rows, totals = replay_json(*FOLDED)
     assert [row["request"] for row in rows] == list(range(1, requests_of(OWN) + 1))
     for row in rows:
         assert row["saved_tokens"] == row["before"]["tokens"] - row["after"]["tokens"]
@@ -61,7 +61,7 @@ def test_json_says_of_every_request_what_came_and_what_was_sent_and_the_totals_a
 
 
 def test_the_record_of_a_fold_names_its_strategies_and_a_later_request_replays_it() -> None:
-    rows, totals = told(*FOLDED)
+    rows, totals = replay_json(*FOLDED)
     for before, row in pairwise(rows):
         if row["state"] == "folded":
             steps = row["compaction"]["steps"]
@@ -77,9 +77,9 @@ def test_the_record_of_a_fold_names_its_strategies_and_a_later_request_replays_i
 
 
 def test_the_text_says_what_the_json_says() -> None:
-    rows, totals = told(*FOLDED)
+    rows, totals = replay_json(*FOLDED)
     result = replay(*FOLDED)
-    out = plain(result)
+    out = plain_text(result)
     assert f"Sent {totals['sent']:,} tokens instead of {totals['came']:,}" in out
     assert f"The input costs {totals['cost']:.2f} times that of sending everything" in out
     assert f"takes {totals['tool']:,} of the sent tokens, in {totals['offered']:,} requests" in out
@@ -108,7 +108,7 @@ def test_the_plot_shows_what_came_behind_what_was_sent() -> None:
 
 
 def test_a_condensed_table_shows_every_fold_with_its_neighbours() -> None:
-    rows, _ = told(*FOLDED)
+    rows, _ = replay_json(*FOLDED)
     out, whole = replay(*FOLDED).stdout, replay(*FOLDED, "--all").stdout
     numbers = [int(found) for found in re.findall(r"^ +(\d+) +\d+ +[\d,]+ +[\d,]+ +[\d,]+ ", out, re.MULTILINE)]
     folds = [row["request"] for row in rows if row["state"] == "folded"]
@@ -141,19 +141,25 @@ def test_recorded_usage_is_of_what_was_sent_then_so_both_together_are_refused() 
 def test_mode_and_pipeline_are_those_of_the_config(tmp_path: Path) -> None:
     config = tmp_path / "c.yaml"
     config.write_text("compaction: {pipeline: [{keep_last_n_turns: {n: 1}}]}\n")
-    _, totals = told(*FOLDED, "--config", str(config))
+    _, totals = replay_json(*FOLDED, "--config", str(config))
     assert set(totals["took"]) <= {"keep_last_n_turns", "fixed_limits"}
     assert "keep_last_n_turns" in totals["took"]
     config.write_text("compaction: {mode: observe}\n")
-    _, totals = told(*FOLDED, "--limit", "1", "--config", str(config))
+    _, totals = replay_json(*FOLDED, "--limit", "1", "--config", str(config))
     assert "observed" in totals["states"]
     assert "folded" not in totals["states"]
 
 
 def test_a_broken_beginning_is_said_in_the_table_and_in_the_sums() -> None:
     rows = (
-        made(came=load(400), sent=load(400)),
-        made(number=2, came=load(600), sent=load(300), grown=False, seen=CompactionOutcome("replayed", generation=1)),
+        build_request(original=build_size(400), forwarded=build_size(400)),
+        build_request(
+            number=2,
+            original=build_size(600),
+            forwarded=build_size(300),
+            extends_previous=False,
+            outcome=CompactionOutcome("replayed", generation=1),
+        ),
     )
     console = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115  # closed with the process
     console.print(conversation(CompactedReplay("f", 1, "c", rows), console, every=True))
@@ -165,9 +171,13 @@ def test_a_broken_beginning_is_said_in_the_table_and_in_the_sums() -> None:
 
 def test_a_refused_and_a_failed_request_are_said_with_their_reasons() -> None:
     rows = (
-        made(came=load(900), sent=load(900), seen=CompactionOutcome("failed", reason="the store is away")),
-        made(number=2, came=load(1_200), refused="it is too long"),
-        made(number=3, limits=None, window=None),
+        build_request(
+            original=build_size(900),
+            forwarded=build_size(900),
+            outcome=CompactionOutcome("failed", reason="the store is away"),
+        ),
+        build_request(number=2, original=build_size(1_200), refused="it is too long"),
+        build_request(number=3, limits=None, window=None),
     )
     console = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
     console.print(conversation(CompactedReplay("f", 1, "c", rows), console, every=True))
@@ -193,7 +203,7 @@ def test_the_readme_shows_what_its_command_prints() -> None:
 @pytest.mark.skipif(not RECORDINGS.is_dir(), reason="the recorded trajectories are not here")
 @pytest.mark.parametrize("name", SMALL)
 def test_transcripts_of_other_agents_fold_without_ever_breaking_the_beginning(name: str) -> None:
-    rows, totals = told(str(RECORDINGS / name), "--fold", "--window", "8000")
+    rows, totals = replay_json(str(RECORDINGS / name), "--fold", "--window", "8000")
     assert totals["states"].get("folded", 0) > 0
     assert totals["broken"] == []
     assert all(row["after"]["tokens"] <= 8_000 for row in rows)

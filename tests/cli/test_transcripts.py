@@ -26,7 +26,7 @@ TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": 
 GOOD = {"id": "one", "model": "gpt-4o", "messages": [USER, ASSISTANT]}
 
 
-def written(folder: Path, *lines: object) -> str:
+def write_transcript(folder: Path, *lines: object) -> str:
     file = folder / "some.jsonl"
     file.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
     return str(file)
@@ -106,23 +106,23 @@ def test_whatever_the_messages_hold_the_body_holds_it_too(held: list[dict[str, A
     ],
 )
 def test_a_malformed_line_is_named_and_the_others_are_read(tmp_path: Path, line: str, why: str) -> None:
-    file = written(tmp_path, GOOD, "", line, GOOD)
+    file = write_transcript(tmp_path, GOOD, "", line, GOOD)
     first, problem, last = TranscriptSource(file)
     assert isinstance(first, RecordedTranscript)
     assert isinstance(last, RecordedTranscript)
     assert isinstance(problem, MalformedTranscript)
     assert str(problem).startswith(f"{file}:3: ")
-    assert why in problem.why
+    assert why in problem.reason
     assert (first.line, last.line, last.name) == (1, 4, "one")
 
 
 def test_a_conversation_without_an_id_is_called_by_its_place(tmp_path: Path) -> None:
-    file = written(tmp_path, {"messages": []}, {"messages": [], "id": 7})
+    file = write_transcript(tmp_path, {"messages": []}, {"messages": [], "id": 7})
     assert [item.name for item in TranscriptSource(file) if isinstance(item, RecordedTranscript)] == [f"{file}:1", "7"]
 
 
 def test_a_gzipped_file_is_told_by_its_bytes_and_read_alike(tmp_path: Path) -> None:
-    plain = written(tmp_path, GOOD, GOOD)
+    plain = write_transcript(tmp_path, GOOD, GOOD)
     packed = tmp_path / "no-suffix"
     packed.write_bytes(gzip.compress(Path(plain).read_bytes()))
     assert [item.transcript for item in TranscriptSource(str(packed)) if isinstance(item, RecordedTranscript)] == [
@@ -145,7 +145,7 @@ def test_compressed_data_that_breaks_off_is_said_after_what_could_be_read(tmp_pa
     assert len(read) > 100
     assert isinstance(last, MalformedTranscript)
     assert last.line == len(read) + 1
-    assert "incomplete or damaged" in last.why
+    assert "incomplete or damaged" in last.reason
 
 
 def test_a_file_that_is_not_there_is_said_and_is_no_exception(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_file_that_is_not_there_is_said_and_is_no_exception(tmp_path: Path) ->
 
 
 def test_a_lone_surrogate_is_kept_as_it_was_recorded(tmp_path: Path) -> None:
-    file = written(tmp_path, '{"messages": [{"role": "user", "content": "a\\ud800b"}, {"role": "assistant"}]}')
+    file = write_transcript(tmp_path, '{"messages": [{"role": "user", "content": "a\\ud800b"}, {"role": "assistant"}]}')
     (item,) = TranscriptSource(file)
     assert isinstance(item, RecordedTranscript)
     (request,) = requests(item.transcript)

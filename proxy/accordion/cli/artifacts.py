@@ -134,19 +134,19 @@ def tenants(settings: Settings, as_json: bool) -> int:
     return run_command(settings, run)
 
 
-def _run(settings: Settings, tenant: str | None, work: Callable[[TenantStore], Awaitable[int]]) -> int:
+def _run(settings: Settings, tenant: str | None, operation: Callable[[TenantStore], Awaitable[int]]) -> int:
     async def run() -> int:
         async with open_tenant(settings, tenant) as store:
-            return await work(store)
+            return await operation(store)
 
     return run_command(settings, run)
 
 
-def run_command(settings: Settings, run: Callable[[], Coroutine[None, None, int]], *, creates: bool = False) -> int:
+def run_command(settings: Settings, command: Callable[[], Coroutine[None, None, int]], *, creates: bool = False) -> int:
     """Runs a command and prints its error. Returns the exit code. `creates` allows a store that does not exist yet."""
     try:
         _check_store(settings, creates)
-        return asyncio.run(run())
+        return asyncio.run(command())
     except (AccordionError, UnanswerableRequest, InvalidPath) as error:
         _print_error(str(error))
         return 2
@@ -178,7 +178,7 @@ async def open_tenant(settings: Settings, tenant: str | None) -> AsyncIterator[T
         archive = Archive(spool, settings.archive.retention_days * 86_400, sealer=sealer, clock=clock)
         protocols = {protocol.name: protocol for protocol in protocols_by_path().values()}
         reader = WrittenMessageReader()
-        custody = ExportAndErasure(
+        export_and_erasure = ExportAndErasure(
             archive,
             tasks,
             describe_value,
@@ -187,7 +187,7 @@ async def open_tenant(settings: Settings, tenant: str | None) -> AsyncIterator[T
             spool.drop_erased,
         )
         transcripts = TranscriptStore(archive, tasks, clock, "off")
-        archive_reader = ArchiveReader(archive, transcripts, custody, protocols, tasks, clock)
+        archive_reader = ArchiveReader(archive, transcripts, export_and_erasure, protocols, tasks, clock)
         queries = Queries(
             store,
             WriteQueue(store),
@@ -245,16 +245,16 @@ async def _read(store: TenantStore, selection: ArtifactSelection) -> int:
 
 
 async def _list(store: TenantStore, selection: ArtifactSelection) -> int:
-    listed = await _all_artifacts(store, selection.session)
+    artifacts = await _all_artifacts(store, selection.session)
     if selection.as_json:
-        for each in listed:
-            _print_line(artifact_json(each))
-    elif not listed:
+        for artifact in artifacts:
+            _print_line(artifact_json(artifact))
+    elif not artifacts:
         sys.stdout.write("there are no artifacts\n")
     else:
-        for session, artifacts in groupby(listed, key=lambda each: each.session):
+        for session, group in groupby(artifacts, key=lambda artifact: artifact.session):
             Console(highlight=False, soft_wrap=True).print(Text(session, style="bold"))
-            print_table(_table(artifacts))
+            print_table(_table(group))
     return 0
 
 
@@ -264,11 +264,13 @@ def _table(artifacts: Iterable[Artifact]) -> Table:
     table.add_column("messages", no_wrap=True, justify="right")
     table.add_column("content")
     table.add_column("characters", no_wrap=True, justify="right")
-    for each in artifacts:
-        detail = " ".join((each.arguments or each.description).split())
-        what = f"{each.tool}({detail})" if each.tool else f"{each.kind}: {detail}"
-        place = f"{each.first}-{each.last}" if each.last > each.first else str(each.last)
-        table.add_row(each.id, place, Text(what, no_wrap=True, overflow="ellipsis"), f"{each.characters:,}")
+    for artifact in artifacts:
+        detail = " ".join((artifact.arguments or artifact.description).split())
+        content = f"{artifact.tool}({detail})" if artifact.tool else f"{artifact.kind}: {detail}"
+        messages = f"{artifact.first}-{artifact.last}" if artifact.last > artifact.first else str(artifact.last)
+        table.add_row(
+            artifact.id, messages, Text(content, no_wrap=True, overflow="ellipsis"), f"{artifact.characters:,}"
+        )
     return table
 
 
@@ -308,14 +310,14 @@ async def _erase(store: TenantStore, memories: MemoryStore, session: str | None,
     sessions, erased = await erase_archive(store.queries, store.archive.custody, store.overrides, caller, session)
     if session is not None and erased.verified and not (sessions or erased.entries or erased.values):
         return _report_missing(store, session)
-    left = "" if erased.verified else "; new data was written in the meantime, run the command again"
-    shared = f"; {count_with_noun(erased.shared, 'value')} used by other sessions kept" if erased.shared else ""
+    repeat_note = "" if erased.verified else "; new data was written in the meantime, run the command again"
+    shared_note = f"; {count_with_noun(erased.shared, 'value')} used by other sessions kept" if erased.shared else ""
     parts = (
         count_with_noun(sessions, "session"),
         count_with_noun(erased.entries, "entry", "entries"),
         count_with_noun(erased.values, "value"),
     )
-    sys.stdout.write(f"erased: {', '.join(parts)}{shared}{left}\n")
+    sys.stdout.write(f"erased: {', '.join(parts)}{shared_note}{repeat_note}\n")
     are_memories_erased = session is not None or await _erase_memories(store, memories)
     return 0 if erased.verified and are_memories_erased else 1
 

@@ -22,37 +22,42 @@ class CompactedReplay(ReplayedConversation[CompactedRequest]):
     """A conversation that was replayed with compaction."""
 
 
-def conversation(replayed: CompactedReplay, console: Console, *, every: bool) -> RenderableType:
+def conversation(replay: CompactedReplay, console: Console, *, every: bool) -> RenderableType:
     """Renders a conversation: heading, table, plot, compactions, totals."""
-    read = replayed.read
-    sections = [*render_heading(replayed), "", _table(replayed.rows, every=every)]
-    if read and (limits := read[-1].limits):
-        turns = [index for index, row in enumerate(read) if row.starts_turn]
-        sent, came = [row.sent.used.ratio for row in read], [row.came.used.ratio for row in read]
+    rows = replay.parsed_rows
+    sections = [*render_heading(replay), "", _table(replay.rows, every=every)]
+    if rows and (limits := rows[-1].limits):
+        turns = [index for index, row in enumerate(rows) if row.starts_turn]
+        forwarded_ratios, original_ratios = (
+            [row.forwarded.utilization.ratio for row in rows],
+            [row.original.utilization.ratio for row in rows],
+        )
         ascii_only = console.options.ascii_only
-        plot_lines = plot(sent, turns, limits, console.width - 2, ascii_only=ascii_only, shadow=came)
+        plot_lines = plot(
+            forwarded_ratios, turns, limits, console.width - 2, ascii_only=ascii_only, shadow=original_ratios
+        )
         sections += ["", *plot_lines]
-    compactions = list(_describe_compactions(replayed.rows))
+    compactions = list(_describe_compactions(replay.rows))
     sections += ["", *compactions] if compactions else []
-    sections += ["", summary(add_up(replayed.rows))]
+    sections += ["", summary(add_up(replay.rows))]
     return Padding(Group(*sections), (1, 1))
 
 
-def overview(all_replayed: Sequence[CompactedReplay], console: Console) -> RenderableType:
+def overview(replays: Sequence[CompactedReplay], console: Console) -> RenderableType:
     """Renders a line for each conversation, and the totals."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), show_footer=True)
-    totals = add_up([row for replayed in all_replayed for row in replayed.rows])
-    shape = max(6, min(30, console.width - 80))
-    table.add_column("conversation", f"{len(all_replayed)} in total", overflow="fold", max_width=30)
+    totals = add_up([row for replay in replays for row in replay.rows])
+    sparkline_width = max(6, min(30, console.width - 80))
+    table.add_column("conversation", f"{len(replays)} in total", overflow="fold", max_width=30)
     table.add_column("requests", f"{totals.requests:,}", justify="right", no_wrap=True)
     for name, total in zip(("folds", "received", "sent", "cacheable", "cost"), _total_cells(totals), strict=True):
         table.add_column(name, total, justify="right", no_wrap=True)
     table.add_column("utilization", no_wrap=True)
-    for replayed in all_replayed:
-        read, part = replayed.read, add_up(replayed.rows)
-        limits, ratios = read[-1].limits if read else None, [row.sent.used.ratio for row in read]
-        line = sparkline(ratios, limits, shape, ascii_only=console.options.ascii_only)
-        table.add_row(replayed.name, f"{part.requests:,}", *_total_cells(part), line)
+    for replay in replays:
+        rows, subtotals = replay.parsed_rows, add_up(replay.rows)
+        limits, ratios = rows[-1].limits if rows else None, [row.forwarded.utilization.ratio for row in rows]
+        line = sparkline(ratios, limits, sparkline_width, ascii_only=console.options.ascii_only)
+        table.add_row(replay.name, f"{subtotals.requests:,}", *_total_cells(subtotals), line)
     note = (
         "folds: compactions. received, sent: tokens. cacheable: the share of the sent tokens that repeats the "
         "beginning of the previous request. cost: see below."
@@ -62,17 +67,17 @@ def overview(all_replayed: Sequence[CompactedReplay], console: Console) -> Rende
 
 def summary(totals: ReplayTotals) -> Text:
     """Renders the totals of a replay as text."""
-    text, states, saved = Text(overflow="fold"), totals.states, totals.came - totals.sent
+    text, states, saved_tokens = Text(overflow="fold"), totals.states, totals.came - totals.sent
     if not totals.came:
         return Text(
             "No request could be measured, so none was compacted. Each would be forwarded unchanged, or refused."
         )
-    counts = (f"{number:,} {_WORDS.get(state, state)}" for state, number in states.items())
+    counts = (f"{number:,} {_STATE_NAMES.get(state, state)}" for state, number in states.items())
     text.append(f"{totals.requests:,} requests: {', '.join(counts)}.\n")
     text.append(f"Sent {totals.sent:,} tokens instead of {totals.came:,}", style="bold")
-    removed = (f"{name} {tokens:,}" for name, tokens in sorted(totals.took.items(), key=lambda one: -one[1]))
-    by = f"; removed by {', '.join(removed)}" if totals.took else ""
-    text.append(f": {saved:,} saved ({saved / totals.came:.1%}){by}.\n")
+    removals = (f"{name} {tokens:,}" for name, tokens in sorted(totals.took.items(), key=lambda item: -item[1]))
+    by = f"; removed by {', '.join(removals)}" if totals.took else ""
+    text.append(f": {saved_tokens:,} saved ({saved_tokens / totals.came:.1%}){by}.\n")
     if totals.offered:
         text.append(f"The tool for reading the archive takes {totals.tool:,} of the sent tokens")
         text.append(f", in {totals.offered:,} requests.\n")
@@ -92,16 +97,16 @@ def summary(totals: ReplayTotals) -> Text:
 
 
 def _describe_fit(totals: ReplayTotals) -> Text:
-    missed = totals.still_over + totals.states.get("refused", 0)
-    if not totals.over and not missed:
+    oversized = totals.still_over + totals.states.get("refused", 0)
+    if not totals.over and not oversized:
         return Text("All requests would have fitted the window without compaction.\n")
     text = Text(
         f"Without compaction, {count_with_noun(totals.over, 'request')} would not have fitted the window; with it, "
     )
-    return text.append(f"{missed:,} did not fit.\n", "red") if missed else text.append("all did.\n")
+    return text.append(f"{oversized:,} did not fit.\n", "red") if oversized else text.append("all did.\n")
 
 
-_WORDS = {
+_STATE_NAMES = {
     "as it came": "unchanged",
     "folded": "compacted",
     "replayed": "with an earlier compaction",
@@ -113,14 +118,14 @@ _WORDS = {
 
 def _total_cells(totals: ReplayTotals) -> tuple[str, ...]:
     cached_share = totals.sent_cached / totals.sent if totals.sent else 0.0
-    folds = totals.states.get("folded", 0)
-    return f"{folds:,}", f"{totals.came:,}", f"{totals.sent:,}", f"{cached_share:.1%}", f"{totals.cost:.2f}"
+    compactions = totals.states.get("folded", 0)
+    return f"{compactions:,}", f"{totals.came:,}", f"{totals.sent:,}", f"{cached_share:.1%}", f"{totals.cost:.2f}"
 
 
 def _describe_compactions(rows: Sequence[CompactedRequest]) -> Iterator[Text]:
     """Yields a line for each compaction that was made, reported or failed, with its result and reason."""
     for row in rows:
-        outcome = row.seen
+        outcome = row.outcome
         if row.refused:
             yield Text(f"#{row.number} refused: {row.refused}", style="red", overflow="fold")
         if outcome is None or row.state in ("replayed", "refused"):
@@ -129,11 +134,11 @@ def _describe_compactions(rows: Sequence[CompactedRequest]) -> Iterator[Text]:
         if outcome.state == "failed":
             yield line.append(f"not compacted: {outcome.reason}", style="red")
             continue
-        removed = ", ".join(f"{name} {-tokens:+,}" for name, tokens in _steps(row, outcome))
-        would = "would be compacted, " if outcome.state == "observed" else f"generation {outcome.generation}, "
-        line.append(f"{would}{outcome.kind}: {outcome.before:,} to {outcome.after:,} tokens", style="bold")
-        tool = f", the tool {row.offered} {row.brought:+,}" if row.brought else ""
-        yield line.append(f" ({removed or 'no step'}{tool}); {outcome.reason}")
+        removals = ", ".join(f"{name} {-tokens:+,}" for name, tokens in _steps(row, outcome))
+        status = "would be compacted, " if outcome.state == "observed" else f"generation {outcome.generation}, "
+        line.append(f"{status}{outcome.kind}: {outcome.before:,} to {outcome.after:,} tokens", style="bold")
+        tool = f", the tool {row.tool_name} {row.added_tool_tokens:+,}" if row.added_tool_tokens else ""
+        yield line.append(f" ({removals or 'no step'}{tool}); {outcome.reason}")
 
 
 def _steps(row: CompactedRequest, outcome: CompactionOutcome) -> Sequence[tuple[str, int]]:
@@ -142,26 +147,26 @@ def _steps(row: CompactedRequest, outcome: CompactionOutcome) -> Sequence[tuple[
 
 
 def _table(rows: Sequence[CompactedRequest], *, every: bool) -> Table:
-    selected = rows if every else _select_rows(rows)
+    selected_rows = rows if every else _select_rows(rows)
     names = ("#", "turn", "received", "sent", "saved", "cacheable", "cost", "used", "compaction")
-    return grid(names, ("compaction",), [_cells(row) for row in selected], len(rows))
+    return grid(names, ("compaction",), [_cells(row) for row in selected_rows], len(rows))
 
 
 def _cells(row: CompactedRequest) -> tuple[str | Text, ...]:
     if row.limits is None:
         return (str(row.number), str(row.turn), "", "", "", "", "", "", "unchanged, not parsed")
     if row.refused:
-        came = f"{row.came.tokens:,}"
-        return (str(row.number), str(row.turn), came, "", "", "", "", "", Text("refused", style="bold red"))
-    ratio, sent = row.sent.used.ratio, row.sent
+        original = f"{row.original.tokens:,}"
+        return (str(row.number), str(row.turn), original, "", "", "", "", "", Text("refused", style="bold red"))
+    ratio, forwarded = row.forwarded.utilization.ratio, row.forwarded
     return (
         str(row.number),
         str(row.turn),
-        f"{row.came.tokens:,}",
-        f"{sent.tokens:,}",
-        f"{row.came.tokens - sent.tokens:,}",
-        f"{sent.cached / sent.tokens:.1%}" if sent.tokens else "",
-        f"{sent.cost / row.came.cost:.2f}" if row.came.cost else "",
+        f"{row.original.tokens:,}",
+        f"{forwarded.tokens:,}",
+        f"{row.original.tokens - forwarded.tokens:,}",
+        f"{forwarded.cached / forwarded.tokens:.1%}" if forwarded.tokens else "",
+        f"{forwarded.cost / row.original.cost:.2f}" if row.original.cost else "",
         Text(f"{ratio:.1%}", style=style_of(ratio, plot_levels(row.limits))),
         _describe_row(row),
     )
@@ -169,8 +174,8 @@ def _cells(row: CompactedRequest) -> tuple[str | Text, ...]:
 
 def _describe_row(row: CompactedRequest) -> Text:
     if row.is_prefix_broken:
-        return Text(f"{_WORDS.get(row.state, row.state)}, beginning changed", style="bold red")
-    outcome = row.seen
+        return Text(f"{_STATE_NAMES.get(row.state, row.state)}, beginning changed", style="bold red")
+    outcome = row.outcome
     if outcome is None:
         return Text("preparing" if row.decision.action == "prepare" else "unchanged", style="dim")
     if outcome.state == "failed":

@@ -224,7 +224,7 @@ def _describe_size(request: MeasuredRequest, pipeline: OfflinePipeline) -> SizeR
         for index, message in enumerate(conversation.messages)
         if index not in skipped
     ]
-    large.sort(key=lambda one: -one.tokens)
+    large.sort(key=lambda each: -each.tokens)
     return SizeReport(
         utilization.tokens,
         utilization.occupied_tokens,
@@ -258,11 +258,11 @@ def _describe_changes(inbound: Inbound, request: SendableRequest, pipeline: Offl
         upstream_request = pipeline.forward.sender.build_upstream_request(request)
     except AccordionError as error:
         return ChangeReport("nothing is sent", refused=f"{error.status}: {error.message}")
-    received, sent = dict(inbound.headers), dict(end_to_end(upstream_request.headers))
+    received, forwarded = dict(inbound.headers), dict(end_to_end(upstream_request.headers))
     return ChangeReport(
         _body_change(inbound, request, upstream_request),
-        tuple(sorted(name.decode("latin-1") for name in received.keys() - sent.keys())),
-        tuple(sorted(name.decode("latin-1") for name in sent if sent[name] != received.get(name))),
+        tuple(sorted(name.decode("latin-1") for name in received.keys() - forwarded.keys())),
+        tuple(sorted(name.decode("latin-1") for name in forwarded if forwarded[name] != received.get(name))),
     )
 
 

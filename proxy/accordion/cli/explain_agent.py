@@ -68,8 +68,10 @@ async def describe_agent(
         metadata = read_client_metadata(fields, visible.client_conversation.envelope)
         position = await _stored_position(request, metadata, position, pipeline)
     hidden = (
-        HiddenResult(lead + each.result[0], each.name, each.call_id, display_name(visible.owners.get(each.result, TOP)))
-        for each in visible.hidden_results
+        HiddenResult(
+            lead + result.result[0], result.name, result.call_id, display_name(visible.owners.get(result.result, TOP))
+        )
+        for result in visible.hidden_results
     )
     return AgentDescription(
         delegated=position.delegated,
@@ -100,12 +102,12 @@ async def _stored_position(
     )
     node = f"s:{match.session.id}"
     await tree.load(tenant, (node,))
-    stored = tree.get(tenant, node)
-    if stored is None or not stored.parent:
-        return replace(position, candidates=stored.candidates) if stored is not None else position
+    known_node = tree.get(tenant, node)
+    if known_node is None or not known_node.parent:
+        return replace(position, candidates=known_node.candidates) if known_node is not None else position
     return replace(
-        position, node=node, path=tree.path(tenant, node), agent=stored.agent or position.agent,
-        evidence=stored.evidence, delegated=True, parent=stored.parent, call_id=stored.call_id,
+        position, node=node, path=tree.path(tenant, node), agent=known_node.agent or position.agent,
+        evidence=known_node.evidence, delegated=True, parent=known_node.parent, call_id=known_node.call_id,
     )  # fmt: skip
 
 
@@ -145,14 +147,14 @@ def agent_rows(agent: AgentDescription, *, full: bool) -> Iterator[tuple[str, st
             f"{agent.candidates} open calls contain its exact task, so it is assigned to none of them",
         )
     if agent.hidden:
-        owners = Counter(each.of for each in agent.hidden)
+        owners = Counter(result.of for result in agent.hidden)
         counts = ", ".join(f"{count} of {name}" for name, count in owners.most_common(_MAX_HIDDEN))
         yield (
             "hidden",
             Text(f"{count_with_noun(len(agent.hidden), 'result')} with their calls: {counts}", style="bold"),
         )
-        for each in agent.hidden if full else agent.hidden[:_MAX_HIDDEN]:
-            yield "", f"[{each.index}] {each.tool or 'a result'} {each.call_id}: belongs to {each.of}"
+        for result in agent.hidden if full else agent.hidden[:_MAX_HIDDEN]:
+            yield "", f"[{result.index}] {result.tool or 'a result'} {result.call_id}: belongs to {result.of}"
         if not full and len(agent.hidden) > _MAX_HIDDEN:
             yield "", f"and {len(agent.hidden) - _MAX_HIDDEN:,} more; --full lists all"
     if not agent.on_record:

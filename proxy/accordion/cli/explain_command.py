@@ -88,7 +88,7 @@ def run(file: str, settings: Settings, options: ExplainOptions) -> int:
     if options.as_json:
         sys.stdout.write(msgspec.json.encode(explanation).decode() + "\n")
     else:
-        sections: list[RenderableType] = [_text(explanation, file, options)]
+        sections: list[RenderableType] = [_make_table(explanation, file, options)]
         if explanation.folding is not None:
             sections += compaction_details(explanation.folding, full=options.full)
         Console(highlight=False).print(Padding(Group(*sections), (1, 1)))
@@ -96,8 +96,8 @@ def run(file: str, settings: Settings, options: ExplainOptions) -> int:
 
 
 async def _explain(inbound: Inbound, settings: Settings, options: ExplainOptions) -> Explanation:
-    async with open_stored_state(settings) as stored:
-        pipeline = OfflinePipeline(settings, options.window, stored)
+    async with open_stored_state(settings) as state:
+        pipeline = OfflinePipeline(settings, options.window, state)
         try:
             return await explain(inbound, pipeline, full=options.full)
         finally:
@@ -117,14 +117,14 @@ def _parse_headers(options: Sequence[str]) -> Headers:
     return tuple(headers)
 
 
-def _text(explanation: Explanation, file: str, options: ExplainOptions) -> Table:
+def _make_table(explanation: Explanation, file: str, options: ExplainOptions) -> Table:
     """Makes the table of all sections, with names on the left."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
     table.add_row(Text("request", style="bold"), f"{file}, {explanation.bytes:,} bytes")
-    guessed = " (guessed from the body; --path sets it)" if options.path is None else ""
-    table.add_row("endpoint", f"POST {explanation.path}{guessed}")
+    path_note = " (guessed from the body; --path sets it)" if options.path is None else ""
+    table.add_row("endpoint", f"POST {explanation.path}{path_note}")
     sections: list[tuple[str, Iterable[tuple[str, str | Text]]]] = [("caller", _caller_rows(explanation))]
     if explanation.sitting is not None and explanation.sitting.is_informative:
         sections.append(("agents", agent_rows(explanation.sitting, full=options.full)))
@@ -194,9 +194,9 @@ def _size_rows(size: SizeReport) -> Iterable[tuple[str, str | Text]]:
     yield "conversation trigger", f"{limits.conversation:,}, at the start of a turn"
     yield "generation trigger", f"{limits.generation:,}, between tool calls"
     yield "hard limit", f"{limits.hard:,}"
-    for place, large in enumerate(size.largest):
+    for position, large in enumerate(size.largest):
         content = f"[{large.index}] {large.role}, {_parts(large.parts)}: {large.tokens:,}"
-        yield "" if place else "largest messages", content
+        yield "" if position else "largest messages", content
 
 
 def _decision_rows(explanation: Explanation) -> Iterable[tuple[str, str | Text]]:

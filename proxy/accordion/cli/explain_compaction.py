@@ -32,7 +32,7 @@ Became = Literal["kept", "edited", "block", "left out"]
 
 @dataclass(frozen=True, slots=True)
 class MessageReport:
-    """One of the client's messages, and what becomes of it.
+    """One of the client's messages, and its form after the compaction.
 
     `index` counts in the client's list, `number` in the citations of blocks, which leave out the system prompt. `after`
     are its tokens after the compaction, `block` the number of the block that replaces it, from 1, and `text` the new
@@ -200,14 +200,14 @@ async def _compare(
         return pipeline.token_meter.count_message(message, client, result.actual_model).tokens
 
     blocks = _blocks(compacted, count)
-    sent, lead = result.rewritten_body or b"", len(client.lead)
+    forwarded_body, lead = result.rewritten_body or b"", len(client.lead)
     return replace(
         report,
         messages=(
             count_entries(result.decoded_body, result.protocol.messages_field),
-            count_entries(sent, result.protocol.messages_field),
+            count_entries(forwarded_body, result.protocol.messages_field),
         ),
-        bytes=(len(result.decoded_body), len(sent)),
+        bytes=(len(result.decoded_body), len(forwarded_body)),
         generation=compaction.generation,
         id=compaction.id,
         writer=compaction.writer,
@@ -246,17 +246,17 @@ def _describe_messages(
             block = next((block.number for block in blocks if block.first <= number <= block.last), 0)
             yield make_report("block" if block else "left out", block=block)
             continue
-        now = compacted.conversation.messages[position]
+        compacted_message = compacted.conversation.messages[position]
         if compacted.spans[position][2]:
-            yield make_report("edited", count(now), text=_new_text(message, now))
+            yield make_report("edited", count(compacted_message), text=_new_text(message, compacted_message))
         else:
-            yield make_report("kept", count(now))
+            yield make_report("kept", count(compacted_message))
 
 
 def count_entries(body: bytes, listing: str) -> int:
     """Counts the entries of a body's message list, with the system prompt."""
-    raw = FIELDS.decode(body).get(listing)
-    return len(msgspec.json.decode(raw, type=list[msgspec.Raw])) if raw and bytes(raw)[:1] == b"[" else 1
+    entries = FIELDS.decode(body).get(listing)
+    return len(msgspec.json.decode(entries, type=list[msgspec.Raw])) if entries and bytes(entries)[:1] == b"[" else 1
 
 
 def tool_name(definition: str) -> str:
@@ -267,8 +267,8 @@ def tool_name(definition: str) -> str:
         return "?"
     if not isinstance(tool, dict):
         return "?"
-    inner = tool.get("function") or tool.get("custom")
-    return str((inner if isinstance(inner, dict) else tool).get("name") or tool.get("type") or "?")
+    fields = tool.get("function") or tool.get("custom")
+    return str((fields if isinstance(fields, dict) else tool).get("name") or tool.get("type") or "?")
 
 
 def count_kinds(message: Message) -> Counter[str]:
@@ -300,7 +300,7 @@ _LEVELS = {
     "generation": "generation: only what was produced since the task is compacted",
 }
 _WRITERS = {"request": "by the request's own model, if it can be called", "extractive": "the same way"}
-_BECAME = {"kept": "unchanged", "left out": "removed"}
+_RESULT_NAMES = {"kept": "unchanged", "left out": "removed"}
 
 
 def compaction_rows(report: CompactionReport) -> Iterator[tuple[str, str | RichText]]:
@@ -328,27 +328,27 @@ def compaction_rows(report: CompactionReport) -> Iterator[tuple[str, str | RichT
     if report.state == "failed":
         return
     planned = " (planned)" if report.state == "observed" else ""
-    gained = 1 - report.after / report.before if report.before else 0.0
-    yield "tokens", RichText(f"{report.before:,} to {report.after:,}, {gained:.1%} less{planned}", style="bold")
+    gain = 1 - report.after / report.before if report.before else 0.0
+    yield "tokens", RichText(f"{report.before:,} to {report.after:,}, {gain:.1%} less{planned}", style="bold")
     for position, step in enumerate(report.steps):
         yield "" if position else "steps", f"{step.strategy}: {step.before:,} to {step.after:,}"
     if (tool := report.offered) is not None:
-        when = "only reported" if report.state == "observed" else "in each request from now on"
-        yield "tool added", f"{tool.name}, {when}, to read the archive: {tool.tokens:,} tokens"
+        period = "only reported" if report.state == "observed" else "in each request from now on"
+        yield "tool added", f"{tool.name}, {period}, to read the archive: {tool.tokens:,} tokens"
     if report.state == "folded":
         yield "messages", f"{report.messages[0]:,} to {report.messages[1]:,}"
         yield "body", f"{report.bytes[0]:,} to {report.bytes[1]:,} bytes"
         yield "id", f"{report.id}, generation {report.generation}"
     if report.writer:
-        live = _WRITERS.get(report.live_writer, f"by the model {report.live_writer}")
-        yield "summary", f"written without a model ({report.writer}); in the running proxy, {live}"
+        live_writer = _WRITERS.get(report.live_writer, f"by the model {report.live_writer}")
+        yield "summary", f"written without a model ({report.writer}); in the running proxy, {live_writer}"
 
 
 def compaction_details(report: CompactionReport, *, full: bool) -> Iterator[RenderableType]:
-    """Yields what follows the rows: both message lists side by side, the blocks, the artifacts, and a full body."""
+    """Yields the parts below the rows: both message lists side by side, the blocks, the artifacts, and a full body."""
     if report.listed:
         yield _section("before and after", _side_by_side(report))
-        if any(one.index != one.number for one in report.listed):
+        if any(message.index != message.number for message in report.listed):
             yield Padding(
                 RichText("The numbers leave out the system prompt, as those in the block do.", style="dim"),
                 (0, 0, 0, 2),
@@ -376,32 +376,34 @@ def _side_by_side(report: CompactionReport) -> Table:
     table.add_column("after", overflow="fold")
     table.add_column("tokens", justify="right", no_wrap=True)
     blocks, shown_blocks = {block.number: block for block in report.blocks}, set[int]()
-    for (became, number, _), run in groupby(report.listed, key=_group_key):
-        group = list(run)
-        before = f"{sum(one.tokens for one in group):,}"
+    for (became, number, _), messages in groupby(report.listed, key=_group_key):
+        group = list(messages)
+        before = f"{sum(message.tokens for message in group):,}"
         if number:
             is_repeated = number in shown_blocks
             shown_blocks.add(number)
-            what = RichText(f"block {number}", style="bold")
-            table.add_row(_group_label(group), before, what, "" if is_repeated else f"{blocks[number].tokens:,}")
+            block_label = RichText(f"block {number}", style="bold")
+            table.add_row(_group_label(group), before, block_label, "" if is_repeated else f"{blocks[number].tokens:,}")
             continue
-        text = RichText(_BECAME.get(became, became), style={"kept": "green", "edited": "yellow"}.get(became, "red"))
+        text = RichText(
+            _RESULT_NAMES.get(became, became), style={"kept": "green", "edited": "yellow"}.get(became, "red")
+        )
         if group[0].text:
             text.append(f": {_short(group[0].text)}", style="default")
-        after = sum(one.after for one in group)
+        after = sum(message.after for message in group)
         table.add_row(_group_label(group), before, text, f"{after:,}" if became != "left out" else "")
     return table
 
 
-def _group_key(one: MessageReport) -> tuple[str, int, int]:
-    return one.became, one.block, one.number if one.became == "edited" else -1
+def _group_key(message: MessageReport) -> tuple[str, int, int]:
+    return message.became, message.block, message.number if message.became == "edited" else -1
 
 
 def _group_label(group: list[MessageReport]) -> str:
     first, last = group[0], group[-1]
     if first is last:
         return f"[{first.number}] {first.role}"
-    roles = ", ".join(f"{count} {role}" for role, count in Counter(one.role for one in group).items())
+    roles = ", ".join(f"{count} {role}" for role, count in Counter(message.role for message in group).items())
     return f"[{first.number}-{last.number}] {roles}"
 
 
@@ -417,11 +419,13 @@ def _archive_table(artifacts: Iterable[ArchivedPart], *, full: bool) -> Table:
     table.add_column(justify="right", no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
     # Ranges first.
-    ordered = sorted(artifacts, key=lambda one: (one.kind != "range", one.first, one.last))
-    for one in ordered if full else ordered[:_MAX_ARTIFACTS]:
-        position = f"[{one.first}-{one.last}]" if one.first != one.last else f"[{one.last}]"
-        what = {"range": "messages", "result": f"result of {one.tool or 'a tool'}"}.get(one.kind, "part")
-        table.add_row(one.id, f"{what} {position}", f"{one.tokens:,} tokens", f"{one.characters:,} characters")
+    ordered = sorted(artifacts, key=lambda artifact: (artifact.kind != "range", artifact.first, artifact.last))
+    for artifact in ordered if full else ordered[:_MAX_ARTIFACTS]:
+        position = f"[{artifact.first}-{artifact.last}]" if artifact.first != artifact.last else f"[{artifact.last}]"
+        content = {"range": "messages", "result": f"result of {artifact.tool or 'a tool'}"}.get(artifact.kind, "part")
+        table.add_row(
+            artifact.id, f"{content} {position}", f"{artifact.tokens:,} tokens", f"{artifact.characters:,} characters"
+        )
     if not full and len(ordered) > _MAX_ARTIFACTS:
         table.add_row(f"and {len(ordered) - _MAX_ARTIFACTS:,} more", "--full lists all", "", "")
     return table

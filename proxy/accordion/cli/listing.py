@@ -8,7 +8,7 @@ from rich.table import Column, Table
 
 _MIN_WIDTH = 12
 """The minimum width of a text column, in characters."""
-_GAP = 2
+_COLUMN_GAP = 2
 
 
 def print_table(table: Table) -> None:
@@ -18,7 +18,7 @@ def print_table(table: Table) -> None:
     longer than the terminal.
     """
     console = Console(highlight=False)
-    needed = sum(_width(column) + _GAP for column in table.columns)
+    needed = sum(_width(column) + _COLUMN_GAP for column in table.columns)
     console.width = max(console.width, needed)
     console.print(table)
 

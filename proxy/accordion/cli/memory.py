@@ -39,7 +39,7 @@ from accordion.server.event_loop import LoopClock, LoopTasks
 from accordion.sessions.tenants import Caller
 from accordion.stores.open import open_store
 
-_CALLS = {call.name: call for call in CALLS}
+_CALLS_BY_NAME = {call.name: call for call in CALLS}
 _OPTIONS = {
     "conversation_id": "--session",
     "start_index": "FIRST",
@@ -65,7 +65,7 @@ class TenantMemories:
         """Runs an operation without its empty arguments. Raises AccordionError that names command line options."""
         filled_arguments = {key: value for key, value in arguments.items() if value not in (None, "", [])}
         try:
-            return await _CALLS[name](self.services, self.caller, filled_arguments)
+            return await _CALLS_BY_NAME[name](self.services, self.caller, filled_arguments)
         except BadRequest as error:
             text = _ARGUMENT.sub(lambda match: _OPTIONS[match[0]], error.message)
             raise BadRequest(text, code=error.code, param=error.param) from error
@@ -205,7 +205,7 @@ def mcp(command: MemoryCommand) -> int:
 
 def _run(
     command: MemoryCommand,
-    work: Callable[[TenantMemories], Awaitable[int]],
+    operation: Callable[[TenantMemories], Awaitable[int]],
     *,
     creates: bool = False,
     extra: str = "memory",
@@ -217,7 +217,7 @@ def _run(
 
     async def run() -> int:
         async with _open_memories(command, creates=creates) as memories:
-            return await work(memories)
+            return await operation(memories)
 
     return run_command(command.settings, run, creates=creates)
 
@@ -285,18 +285,18 @@ def _show(response: Any, command: MemoryCommand) -> int:
 
 
 def _print(response: Any) -> None:
-    out = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True)
     if isinstance(response, ImportResponse):
         sys.stdout.write((render_box(response.id) if response.id else response.message) + "\n")
     elif isinstance(response, ExportResponse):
         sys.stdout.write(response.text + "\n")
     elif isinstance(response, responses.ReadMemoriesResponse):
         for memory in response.memories:
-            out.print(Text(_head(memory), style="bold"))
+            console.print(Text(_head(memory), style="bold"))
             sys.stdout.write(memory.content + "\n")
             _print_aside(memory.warning)
-            for wire in memory.originals or ():
-                sys.stdout.write(f"{bytes(wire).decode()}\n")
+            for original in memory.originals or ():
+                sys.stdout.write(f"{bytes(original).decode()}\n")
         _print_aside(f"not found: {', '.join(response.missing)}" if response.missing else "")
     elif isinstance(response, responses.DraftResponse):
         sys.stdout.write(response.text + "\n")
@@ -311,9 +311,9 @@ def _print(response: Any) -> None:
 
 def _head(memory: responses.FullMemory) -> str:
     source = memory.source
-    place = f", messages {source.start_index}-{source.end_index} of {source.conversation_id}" if source else ""
+    source_note = f", messages {source.start_index}-{source.end_index} of {source.conversation_id}" if source else ""
     topics = f" [{', '.join(memory.topics)}]" if memory.topics else ""
-    return f"{memory.id}  {memory.type}{topics}  {memory.created_at}{place}"
+    return f"{memory.id}  {memory.type}{topics}  {memory.created_at}{source_note}"
 
 
 def _table(rows: Sequence[Any]) -> None:
@@ -341,8 +341,8 @@ def _print_other_fields(response: Any) -> None:
         _print_aside("no memories found", to=sys.stdout)
     for name, value in msgspec.to_builtins(response).items():
         if name not in _NOT_PRINTED or (isinstance(value, int) and name != "candidates"):
-            printable = msgspec.json.encode(value).decode() if isinstance(value, dict | list) else value
-            _print_aside(f"{name}: {printable}" if value not in (None, "") else "", to=sys.stdout)
+            text = msgspec.json.encode(value).decode() if isinstance(value, dict | list) else value
+            _print_aside(f"{name}: {text}" if value not in (None, "") else "", to=sys.stdout)
 
 
 _NOT_PRINTED = frozenset({"results", "memories", "operation", "candidates", "proof"})

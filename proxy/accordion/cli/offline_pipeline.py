@@ -51,7 +51,7 @@ class OfflinePipeline:
     `stored`, the records of proxies, if given.
     """
 
-    def __init__(self, settings: Settings, window: int | None = None, stored: StoredState | None = None) -> None:
+    def __init__(self, settings: Settings, window: int | None = None, stored_state: StoredState | None = None) -> None:
         self._key = settings.server.tenant_key.reveal() or _TENANT_KEY
         changed = msgspec.structs.replace
         server = changed(settings.server, tenant_key=Secret(self._key))
@@ -62,13 +62,15 @@ class OfflinePipeline:
         self._application = Application(changed(settings, server=server, store=store, summaries=summaries), {})
         self.tenants, self.sessions = (
             self._application.tenants,
-            None if stored is None else stored.sessions(self._application.clock),
+            None if stored_state is None else stored_state.sessions(self._application.clock),
         )
-        if stored is not None:
-            self.tenants = stored.tenants(settings)
-        self._forward = self._build_pipeline(settings, window, stored)
+        if stored_state is not None:
+            self.tenants = stored_state.tenants(settings)
+        self._forward = self._build_pipeline(settings, window, stored_state)
 
-    def _build_pipeline(self, settings: Settings, window: int | None, stored: StoredState | None) -> RequestPipeline:
+    def _build_pipeline(
+        self, settings: Settings, window: int | None, stored_state: StoredState | None
+    ) -> RequestPipeline:
         """Returns the application's pipeline, with the given window and the recorded agents."""
         forward = self._application.forward
         measurer, identifier = forward.measurer, forward.identifier
@@ -78,8 +80,8 @@ class OfflinePipeline:
         if window is not None:
             measurer = replace(measurer, window_table=OneWindow(window))
             step = replace(step, window_table=OneWindow(window))
-        if stored is not None:
-            tracker = stored.lineage(settings, self._application.clock, self._application.tasks)
+        if stored_state is not None:
+            tracker = stored_state.lineage(settings, self._application.clock, self._application.tasks)
             visibility = replace(measurer.visibility, delegation_tracker=tracker)
             measurer = replace(measurer, visibility=visibility)
             identifier = replace(identifier, visibility=visibility)

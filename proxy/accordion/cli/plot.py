@@ -14,8 +14,8 @@ HEIGHT = 12
 WIDEST_COLUMN = 8
 HIGHEST_SHADOW = 1.5
 """The largest share that a shadow extends the scale to; higher values are cut off."""
-_AXIS = 7  # "100 % ┤"
-_EIGHTHS = " ▁▂▃▄▅▆▇█"
+_AXIS_WIDTH = 7  # "100 % ┤"
+_BAR_CHARACTERS = " ▁▂▃▄▅▆▇█"
 _SHADOW = "░"
 _PLAIN = str.maketrans("▁▂▃▄▅▆▇█┄┤└┬─░", "..:::###-|++-'")
 
@@ -62,9 +62,9 @@ def plot(
     levels, top = plot_levels(limits), max(1.0, *ratios, min(HIGHEST_SHADOW, max(shadow, default=0.0)))
     names = _rows_of(levels, top)
     name_width = max(len(name) for name in names.values()) + 1
-    plot_width = width - _AXIS - name_width
+    plot_width = width - _AXIS_WIDTH - name_width
     if plot_width < 24:
-        plot_width, name_width = max(8, width - _AXIS), 0
+        plot_width, name_width = max(8, width - _AXIS_WIDTH), 0
     columns, turn_columns = _columns(ratios, turns, plot_width)
     shadow_columns = _columns(shadow, (), plot_width)[0] if shadow else columns
     lines = []
@@ -95,7 +95,7 @@ def sparkline(ratios: Sequence[float], limits: TokenLimits | None, width: int, *
         return line
     levels = plot_levels(limits)
     shares = _columns(ratios, (), width)[0][:width]
-    _append(line, [(_EIGHTHS[max(1, min(8, round(share * 8)))], style_of(share, levels)) for share in shares])
+    _append(line, [(_BAR_CHARACTERS[max(1, min(8, round(share * 8)))], style_of(share, levels)) for share in shares])
     return _in_ascii(line) if ascii_only else line
 
 
@@ -137,20 +137,20 @@ def _label(row: int, top: float, levels: Sequence[PlotLevel]) -> str:
 
 def _cell(value: float, row: int, top: float) -> str:
     filled = value / top * HEIGHT - row
-    return _EIGHTHS[max(0, min(8, round(filled * 8)))]
+    return _BAR_CHARACTERS[max(0, min(8, round(filled * 8)))]
 
 
 def _foot(columns: int, turn_columns: set[int], requests: int, width: int, *, shadow: bool) -> list[Text]:
     axis = "".join("┬" if column in turn_columns else "─" for column in range(columns))
     numbers = f"1{requests:>{max(2, columns - 1)}}" if requests > 1 else "1"
-    remaining_width = width - _AXIS - len(numbers)
+    remaining_width = width - _AXIS_WIDTH - len(numbers)
     legends = ["  requests; ┬ starts a turn", "  requests"]
     if shadow:
         legends = [f"  requests; {_SHADOW} received", *legends]
     legend = next((text for text in legends if len(text) <= remaining_width), "")
     return [
         Text(f"{'0%':>5} └{axis}", style="dim", no_wrap=True),
-        Text(f"{'':>{_AXIS}}{numbers}{legend}", style="dim", no_wrap=True, overflow="crop"),
+        Text(f"{'':>{_AXIS_WIDTH}}{numbers}{legend}", style="dim", no_wrap=True, overflow="crop"),
     ]
 
 

@@ -59,33 +59,33 @@ async def replay(
 
     With `learn`, the calibration learns from a request's reported usage before the next one, as in a running proxy.
     """
-    caller, previous, last, turn = pipeline.caller, None, 0, 0
+    caller, previous, previous_tokens, turn = pipeline.caller, None, 0, 0
     for number, request in enumerate(requests(transcript, model), 1):
         inbound = Inbound("POST", PATH, "", HEADERS, request.body, f"replay-{number}")
-        read = await pipeline.forward.read(inbound, caller)
-        state = None if isinstance(read, PassthroughRequest) else read
-        conversation = state.conversation if state else None
-        starts = conversation is not None and conversation.starts_turn
-        turn += starts or not turn
+        received = await pipeline.forward.read(inbound, caller)
+        measured = None if isinstance(received, PassthroughRequest) else received
+        conversation = measured.conversation if measured else None
+        starts_turn = conversation is not None and conversation.starts_turn
+        turn += starts_turn or not turn
         yield ReplayMeasurement(
             number=number,
             turn=turn,
-            starts_turn=starts,
+            starts_turn=starts_turn,
             messages=request.index,
             model=conversation.model if conversation else "",
-            utilization=state.utilization if state else _UNMEASURED,
-            counted=state.uncorrected_tokens if state else 0,
-            new=(state.utilization.tokens if state else 0) - last,
-            unchanged=unchanged_share(pipeline.token_meter, state, previous) if state else 0.0,
-            decision=state.decision if state else UNREAD,
-            session=state.session_match.session.id if state else "",
-            window=state.window if state else None,
-            limits=state.limits if state else None,
+            utilization=measured.utilization if measured else _UNMEASURED,
+            counted=measured.uncorrected_tokens if measured else 0,
+            new=(measured.utilization.tokens if measured else 0) - previous_tokens,
+            unchanged=unchanged_share(pipeline.token_meter, measured, previous) if measured else 0.0,
+            decision=measured.decision if measured else UNREAD,
+            session=measured.session_match.session.id if measured else "",
+            window=measured.window if measured else None,
+            limits=measured.limits if measured else None,
             reported=_reported_input(request),
         )
-        previous, last = conversation, state.utilization.tokens if state else 0
-        if learn and state is not None:
-            _learn(pipeline, state, request)
+        previous, previous_tokens = conversation, measured.utilization.tokens if measured else 0
+        if learn and measured is not None:
+            _learn(pipeline, measured, request)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class ErrorSpread:
     requests: int
     median: float
     p90: float
-    most: float
+    largest: float
 
 
 def error_spread(errors: Iterable[float]) -> ErrorSpread:
@@ -118,12 +118,12 @@ class Accuracy:
 
 def measure_accuracy(name: str, rows: Iterable[ReplayMeasurement]) -> Accuracy:
     """Computes the errors of all requests with reported usage. `name` labels them."""
-    reported = [row for row in rows if row.reported and row.limits]
+    reported_rows = [row for row in rows if row.reported and row.limits]
     return Accuracy(
         name,
-        plain=error_spread(row.counted / row.reported - 1 for row in reported),
-        corrected=error_spread(row.tokens / row.reported - 1 for row in reported),
-        later=error_spread(row.tokens / row.reported - 1 for row in reported if row.number > 1),
+        plain=error_spread(row.counted / row.reported - 1 for row in reported_rows),
+        corrected=error_spread(row.tokens / row.reported - 1 for row in reported_rows),
+        later=error_spread(row.tokens / row.reported - 1 for row in reported_rows if row.number > 1),
     )
 
 
@@ -141,25 +141,29 @@ def _reported_input(request: AgentRequest) -> int:
     return int(request.usage["prompt_tokens"]) if request.usage else 0
 
 
-def unchanged_share(token_meter: TokenMeter, state: MeasuredRequest, previous: Conversation | None) -> float:
+def unchanged_share(token_meter: TokenMeter, request: MeasuredRequest, previous: Conversation | None) -> float:
     """Returns the share of an unmodified request that repeats the beginning of the previous one."""
-    now = state.conversation
-    if previous is None or not state.uncorrected_tokens or previous.overhead_key != now.overhead_key:
+    conversation = request.conversation
+    if previous is None or not request.uncorrected_tokens or previous.overhead_key != conversation.overhead_key:
         return 0.0
-    common = min(len(previous.chain), len(now.chain))
-    while common and previous.chain[common - 1] != now.chain[common - 1]:
-        common -= 1
-    return 1.0 - token_meter.count_after(now, common - 1, state.actual_model).tokens / state.uncorrected_tokens
+    shared_count = min(len(previous.chain), len(conversation.chain))
+    while shared_count and previous.chain[shared_count - 1] != conversation.chain[shared_count - 1]:
+        shared_count -= 1
+    return (
+        1.0
+        - token_meter.count_after(conversation, shared_count - 1, request.actual_model).tokens
+        / request.uncorrected_tokens
+    )
 
 
-def _learn(pipeline: OfflinePipeline, state: MeasuredRequest, request: AgentRequest) -> None:
+def _learn(pipeline: OfflinePipeline, measured: MeasuredRequest, request: AgentRequest) -> None:
     """Does what pipeline/record.py does at the end of a response, with a response that has the recorded usage."""
     if not request.usage:
         return
-    observer = state.protocol.observer(stream=False)
+    observer = measured.protocol.observer(stream=False)
     observer.feed(msgspec.json.encode({"object": "chat.completion", "choices": [], "usage": request.usage}))
     observation = observer.observation()
     recorder = pipeline.forward.responder.recorder
-    session = recorder.calibrator.learn(state, 200, observation)
+    session = recorder.calibrator.learn(measured, 200, observation)
     input_tokens = observation.usage.input if observation.usage else 0
-    recorder.sessions.record_response(state.session_match, session, input_tokens, state.uncorrected_tokens)
+    recorder.sessions.record_response(measured.session_match, session, input_tokens, measured.uncorrected_tokens)

@@ -25,7 +25,7 @@ from accordion.config import Settings
 from accordion.model.budget import Decision, TokenLimits, Utilization, Window
 from accordion.pipeline.response_headers import encode_compaction_header
 
-Replayed = MeasuredConversation | CompactedReplay
+ConversationReplay = MeasuredConversation | CompactedReplay
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +63,9 @@ class _ProgressBar:
 
     def advance(self, source: TranscriptSource, share: float) -> None:
         """Marks a `share` of the data that was read since the last conversation as done."""
-        before = sum(other.size for other in self._sources[: self._sources.index(source)])
-        reached = before + source.position
-        done = self._start + (reached - self._start) * share
+        earlier_size = sum(earlier.size for earlier in self._sources[: self._sources.index(source)])
+        position = earlier_size + source.position
+        done = self._start + (position - self._start) * share
         self._bar.update(self._task, completed=done)
         if share >= 1:
             self._start = done
@@ -84,11 +84,11 @@ class _ProgressBar:
 
 
 async def _replay(files: Sequence[str], settings: Settings, options: ReplayOptions) -> int:
-    out = Console(highlight=False)
+    console = Console(highlight=False)
     sources = [TranscriptSource(file) for file in files]
     # A bar and lines on one terminal would write over each other.
-    bar = _ProgressBar(sources, hidden=options.as_json and out.is_terminal)
-    pipeline, done, problems = OfflinePipeline(settings, options.window), list[Replayed](), 0
+    bar = _ProgressBar(sources, hidden=options.as_json and console.is_terminal)
+    pipeline, replays, problems = OfflinePipeline(settings, options.window), list[ConversationReplay](), 0
     bar.start()
     try:
         for source, item in _items(sources, options.limit):
@@ -96,22 +96,22 @@ async def _replay(files: Sequence[str], settings: Settings, options: ReplayOptio
                 problems += 1
                 bar.say(str(item))
                 continue
-            done.append(await _replay_one(source, item, pipeline, options, bar))
+            replays.append(await _replay_one(source, item, pipeline, options, bar))
             if not options.as_json:
                 bar.stop()
-                out.print(_render_one(done[-1], options, out))
+                console.print(_render_one(replays[-1], options, console))
                 bar.start()
     finally:
         bar.stop()
         await pipeline.close()
-    if not (done or problems):
+    if not (replays or problems):
         bar.say("No conversation found in the input.")
     if options.as_json:
-        for value in _final_json(done, options):
+        for value in _final_json(replays, options):
             _write(value)
     else:
-        for section in _render_totals(done, options, out):
-            out.print(section)
+        for section in _render_totals(replays, options, console):
+            console.print(section)
     return 1 if problems else 0
 
 
@@ -134,16 +134,16 @@ async def _replay_one(
     pipeline: OfflinePipeline,
     options: ReplayOptions,
     bar: _ProgressBar,
-) -> Replayed:
+) -> ConversationReplay:
     bar.begin(source, recorded.name)
     expected = max(1, count_requests(recorded.transcript))
     if options.fold:
         compacted_requests: list[CompactedRequest] = []
-        async for one in replay_with_compaction(recorded, pipeline, model=options.model):
-            compacted_requests.append(one)
-            bar.advance(source, one.number / expected)
+        async for compacted_request in replay_with_compaction(recorded, pipeline, model=options.model):
+            compacted_requests.append(compacted_request)
+            bar.advance(source, compacted_request.number / expected)
             if options.as_json:
-                _write(compacted_json(recorded, one))
+                _write(compacted_json(recorded, compacted_request))
         return CompactedReplay(recorded.file, recorded.line, recorded.name, tuple(compacted_requests))
     rows: list[ReplayMeasurement] = []
     async for row in replay(recorded.transcript, pipeline, model=options.model, learn=options.against_usage):
@@ -158,37 +158,41 @@ def _write(value: dict[str, Any]) -> None:
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
 
 
-def _final_json(done: Sequence[Replayed], options: ReplayOptions) -> Iterator[dict[str, Any]]:
+def _final_json(replays: Sequence[ConversationReplay], options: ReplayOptions) -> Iterator[dict[str, Any]]:
     """Yields the JSON lines at the end."""
     if options.fold:
-        yield totals_json(add_up([row for one in done if isinstance(one, CompactedReplay) for row in one.rows]))
+        yield totals_json(
+            add_up([row for replay in replays if isinstance(replay, CompactedReplay) for row in replay.rows])
+        )
 
 
-def _render_one(one: Replayed, options: ReplayOptions, out: Console) -> RenderableType:
-    if not one.rows:
-        return replay_tables.without_requests(one)
-    if isinstance(one, CompactedReplay):
-        return compaction_tables.conversation(one, out, every=options.every)
-    return replay_tables.render_conversation(one, out, every=options.every)
+def _render_one(replay: ConversationReplay, options: ReplayOptions, console: Console) -> RenderableType:
+    if not replay.rows:
+        return replay_tables.without_requests(replay)
+    if isinstance(replay, CompactedReplay):
+        return compaction_tables.conversation(replay, console, every=options.every)
+    return replay_tables.render_conversation(replay, console, every=options.every)
 
 
-def _render_totals(done: Sequence[Replayed], options: ReplayOptions, out: Console) -> Iterator[RenderableType]:
+def _render_totals(
+    replays: Sequence[ConversationReplay], options: ReplayOptions, console: Console
+) -> Iterator[RenderableType]:
     """Renders the tables at the end: an overview of all conversations, and the accuracy of the estimates."""
-    refolded = [one for one in done if isinstance(one, CompactedReplay)]
-    replayed = [one for one in done if isinstance(one, MeasuredConversation)]
-    if len(refolded) > 1:
-        yield compaction_tables.overview(refolded, out)
-    if len(replayed) > 1:
-        yield replay_tables.render_overview(replayed, out)
+    compacted = [replay for replay in replays if isinstance(replay, CompactedReplay)]
+    measured = [replay for replay in replays if isinstance(replay, MeasuredConversation)]
+    if len(compacted) > 1:
+        yield compaction_tables.overview(compacted, console)
+    if len(measured) > 1:
+        yield replay_tables.render_overview(measured, console)
     if options.against_usage:
-        accuracies = [_accuracy(file, group) for file, group in groupby(replayed, key=lambda one: one.file)]
+        accuracies = [_accuracy(file, group) for file, group in groupby(measured, key=lambda replay: replay.file)]
         if len(accuracies) > 1:
-            accuracies.append(_accuracy("all", replayed))
+            accuracies.append(_accuracy("all", measured))
         yield replay_tables.accuracy_table(accuracies)
 
 
-def _accuracy(name: str, replayed: Iterable[MeasuredConversation]) -> Accuracy:
-    return measure_accuracy(name, [row for one in replayed for row in one.rows])
+def _accuracy(name: str, replays: Iterable[MeasuredConversation]) -> Accuracy:
+    return measure_accuracy(name, [row for replay in replays for row in replay.rows])
 
 
 # -- JSON -----------------------------------------------------------------------------------------------------------
@@ -215,12 +219,14 @@ def compacted_json(recorded: RecordedTranscript, row: CompactedRequest) -> dict[
     """
     return _request_json(recorded, row) | {
         "state": row.state,
-        "before": _size_json(row.came),
-        "after": _size_json(row.sent),
-        "saved_tokens": 0 if row.refused else row.came.tokens - row.sent.tokens,
-        "begins_with_the_one_before": row.grown,
-        "tool": {"name": row.offered, "tokens": row.tool, "new": bool(row.brought)} if row.offered else None,
-        "compaction": msgspec.json.decode(encode_compaction_header(row.seen)) if row.seen is not None else None,
+        "before": _size_json(row.original),
+        "after": _size_json(row.forwarded),
+        "saved_tokens": 0 if row.refused else row.original.tokens - row.forwarded.tokens,
+        "begins_with_the_one_before": row.extends_previous,
+        "tool": {"name": row.tool_name, "tokens": row.tool_tokens, "new": bool(row.added_tool_tokens)}
+        if row.tool_name
+        else None,
+        "compaction": msgspec.json.decode(encode_compaction_header(row.outcome)) if row.outcome is not None else None,
         "refused": row.refused,
         **_limits_json(row.window, row.limits, row.decision),
     }
@@ -251,8 +257,8 @@ def _size_json(size: RequestSize) -> dict[str, Any]:
     return {
         "messages": size.messages,
         "tokens": size.tokens,
-        "utilization": round(size.used.ratio, 6),
-        "parts": _parts_json(size.used),
+        "utilization": round(size.utilization.ratio, 6),
+        "parts": _parts_json(size.utilization),
         "unchanged_prefix": round(size.cached / size.tokens, 6) if size.tokens else 0.0,
         "cost": round(size.cost, 1),
     }

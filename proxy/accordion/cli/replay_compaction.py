@@ -24,7 +24,7 @@ from accordion.protocols.json_spans import FIELDS
 CACHED = 0.1
 """The price of a cached input token relative to an uncached one; about what the big providers charge."""
 
-_NOTHING = Utilization(0)
+_EMPTY_UTILIZATION = Utilization(0)
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -35,14 +35,14 @@ class RequestSize:
     `cached` tokens repeat the beginning of the previous request, so a provider may have them in its cache.
     """
 
-    used: Utilization = _NOTHING
+    utilization: Utilization = _EMPTY_UTILIZATION
     messages: int = 0
     cached: int = 0
 
     @property
     def tokens(self) -> int:
         """The tokens of the whole input."""
-        return self.used.tokens
+        return self.utilization.tokens
 
     @property
     def cost(self) -> float:
@@ -52,12 +52,12 @@ class RequestSize:
 
 @dataclass(frozen=True, slots=True)
 class CompactedRequest:
-    """A replayed request. `came` is the size of the client's list, `sent` that of the forwarded one.
+    """A replayed request. `original` is the size of the client's list, `forwarded` that of the forwarded one.
 
     `window` and `limits` are None if the body could not be parsed; then it is forwarded unchanged and not counted.
-    `refused` says why nothing was sent. `grown` says whether the forwarded request begins with the whole previous one,
-    byte for byte; None without a previous one. `offered` is the name of the proxy's tool if offered, `tool` its tokens;
-    `brought` is the same, but only for the first request with the tool.
+    `refused` says why nothing was sent. `extends_previous` says whether the forwarded request begins with the whole
+    previous one, byte for byte; None without a previous one. `tool_name` is the name of the proxy's tool if offered,
+    `tool_tokens` its size; `added_tool_tokens` is the same, but only for the first request with the tool.
     """
 
     number: int
@@ -65,17 +65,17 @@ class CompactedRequest:
     starts_turn: bool
     model: str
     session: str
-    came: RequestSize
-    sent: RequestSize
+    original: RequestSize
+    forwarded: RequestSize
     decision: Decision
-    seen: CompactionOutcome | None = None
+    outcome: CompactionOutcome | None = None
     window: Window | None = None
     limits: TokenLimits | None = None
     refused: str = ""
-    grown: bool | None = None
-    offered: str = ""
-    tool: int = 0
-    brought: int = 0
+    extends_previous: bool | None = None
+    tool_name: str = ""
+    tool_tokens: int = 0
+    added_tool_tokens: int = 0
 
     @property
     def steps(self) -> tuple[tuple[str, int], ...]:
@@ -83,22 +83,25 @@ class CompactedRequest:
 
         The record's first step includes the tokens of the new tool, which are added back here.
         """
-        if self.seen is None or self.state != "folded":
+        if self.outcome is None or self.state != "folded":
             return ()
-        steps = [(name, before - after) for name, before, after in self.seen.steps]
-        return tuple((name, removed + (0 if place else self.brought)) for place, (name, removed) in enumerate(steps))
+        steps = [(name, before - after) for name, before, after in self.outcome.steps]
+        return tuple(
+            (name, removed + (0 if position else self.added_tool_tokens))
+            for position, (name, removed) in enumerate(steps)
+        )
 
     @property
     def state(self) -> str:
         """`unread`, `refused`, `as it came`; or its compaction's state `folded`, `replayed`, `observed`, `failed`."""
         if self.limits is None:
             return "unread"
-        return "refused" if self.refused else self.seen.state if self.seen is not None else "as it came"
+        return "refused" if self.refused else self.outcome.state if self.outcome is not None else "as it came"
 
     @property
     def is_prefix_broken(self) -> bool:
         """Whether the beginning changed without a new compaction, which must never happen."""
-        return self.grown is False and self.state != "folded"
+        return self.extends_previous is False and self.state != "folded"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,26 +111,30 @@ class _ForwardedBody:
     Providers put the tools, one of these fields, before the system prompt: changed tools invalidate the whole cache.
     """
 
-    rest: Mapping[str, bytes]
-    listed: bytes
+    other_fields: Mapping[str, bytes]
+    message_list: bytes
     entries: tuple[bytes, ...]
 
     def is_prefix_of(self, other: _ForwardedBody) -> bool:
         """Whether `other` begins with the whole of this."""
-        mine, theirs = self.listed.rstrip()[:-1].rstrip(), other.listed
-        follows = theirs[len(mine) : len(mine) + 1]
-        return self.rest == other.rest and theirs.startswith(mine) and follows in (b",", b"]", b" ", b"\n")
+        own_entries, other_list = self.message_list.rstrip()[:-1].rstrip(), other.message_list
+        follows = other_list[len(own_entries) : len(own_entries) + 1]
+        return (
+            self.other_fields == other.other_fields
+            and other_list.startswith(own_entries)
+            and follows in (b",", b"]", b" ", b"\n")
+        )
 
     def count_shared(self, other: _ForwardedBody) -> int:
         """Counts the common first entries; -1 if another field differs, such as the tools."""
-        if self.rest != other.rest:
+        if self.other_fields != other.other_fields:
             return -1
-        common = 0
-        for mine, theirs in zip(self.entries, other.entries, strict=False):
-            if mine != theirs:
+        count = 0
+        for entry, other_entry in zip(self.entries, other.entries, strict=False):
+            if entry != other_entry:
                 break
-            common += 1
-        return common
+            count += 1
+        return count
 
 
 async def replay_with_compaction(
@@ -138,68 +145,85 @@ async def replay_with_compaction(
     Each conversation gets a session label, as from a client, since conversations may begin alike.
     """
     turn = 0
-    last: _ForwardedBody | None = None
-    before: Conversation | None = None
-    offered = False
+    previous_body: _ForwardedBody | None = None
+    previous_conversation: Conversation | None = None
+    has_offered_tool = False
     headers = (*HEADERS, (b"x-accordion-session", _label(recorded)))
     for number, request in enumerate(requests(recorded.transcript, model), 1):
         inbound = Inbound("POST", PATH, "", headers, request.body, f"replay-{number}")
         measured = await pipeline.forward.read(inbound, pipeline.caller)
         turn += (isinstance(measured, MeasuredRequest) and measured.conversation.starts_turn) or not turn
         if isinstance(measured, PassthroughRequest):
-            last, before = None, None
+            previous_body, previous_conversation = None, None
             yield CompactedRequest(number, turn, False, "", "", RequestSize(), RequestSize(), UNREAD)
             continue
-        came = await _original_size(pipeline, measured, before, request.index)
-        before, sent, grown, tool, brought = measured.conversation, RequestSize(), None, 0, 0
-        state = await pipeline.forward.prepare(measured)
-        refused = state.decision.reason if state.decision.action == "refuse" else ""
-        if not refused:
-            now = _read_forwarded(state)
-            grown = last.is_prefix_of(now) if last is not None else None
-            cached = _count_cached(pipeline, state, -1 if last is None else last.count_shared(now), len(now.entries))
-            sent, last = RequestSize(state.utilization, len(now.entries), cached), now
-            tool = sent.used.tools - came.used.tools if state.tool_name else 0
-            brought, offered = 0 if offered else tool, offered or bool(state.tool_name)
+        original_size = await _original_size(pipeline, measured, previous_conversation, request.index)
+        previous_conversation = measured.conversation
+        forwarded_size, extends_previous, tool_tokens, added_tool_tokens = RequestSize(), None, 0, 0
+        prepared = await pipeline.forward.prepare(measured)
+        refusal = prepared.decision.reason if prepared.decision.action == "refuse" else ""
+        if not refusal:
+            body = _read_forwarded(prepared)
+            extends_previous = previous_body.is_prefix_of(body) if previous_body is not None else None
+            shared_count = previous_body.count_shared(body) if previous_body is not None else -1
+            cached_tokens = _count_cached(pipeline, prepared, shared_count, len(body.entries))
+            forwarded_size = RequestSize(prepared.utilization, len(body.entries), cached_tokens)
+            previous_body = body
+            if prepared.tool_name:
+                tool_tokens = forwarded_size.utilization.tools - original_size.utilization.tools
+                added_tool_tokens, has_offered_tool = 0 if has_offered_tool else tool_tokens, True
         yield CompactedRequest(
-            number, turn, before.starts_turn, before.model, state.session_match.session.id, came, sent,
-            state.decision, state.compaction_outcome, state.window, state.limits, refused, grown,
-            "" if refused else state.tool_name, tool, brought,
-        )  # fmt: skip
+            number=number,
+            turn=turn,
+            starts_turn=measured.conversation.starts_turn,
+            model=measured.conversation.model,
+            session=prepared.session_match.session.id,
+            original=original_size,
+            forwarded=forwarded_size,
+            decision=prepared.decision,
+            outcome=prepared.compaction_outcome,
+            window=prepared.window,
+            limits=prepared.limits,
+            refused=refusal,
+            extends_previous=extends_previous,
+            tool_name="" if refusal else prepared.tool_name,
+            tool_tokens=tool_tokens,
+            added_tool_tokens=added_tool_tokens,
+        )
 
 
 async def _original_size(
-    pipeline: OfflinePipeline, request: MeasuredRequest, before: Conversation | None, messages: int
+    pipeline: OfflinePipeline, request: MeasuredRequest, previous: Conversation | None, messages: int
 ) -> RequestSize:
     """Returns the size of the whole list without any compaction."""
     composer = pipeline.forward.measurer.composer
-    whole = await composer.compose(request, without_compaction(request.conversation))
-    unchanged = unchanged_share(pipeline.token_meter, whole, before)
-    return RequestSize(whole.utilization, messages, round(unchanged * whole.utilization.tokens))
+    composed = await composer.compose(request, without_compaction(request.conversation))
+    repeated_share = unchanged_share(pipeline.token_meter, composed, previous)
+    return RequestSize(composed.utilization, messages, round(repeated_share * composed.utilization.tokens))
 
 
 def _label(recorded: RecordedTranscript) -> bytes:
-    place = f"{recorded.file}:{recorded.line}".encode(errors="surrogateescape")
-    return b"replay-" + hashlib.sha256(place).hexdigest()[:24].encode()
+    source = f"{recorded.file}:{recorded.line}".encode(errors="surrogateescape")
+    return b"replay-" + hashlib.sha256(source).hexdigest()[:24].encode()
 
 
-def _read_forwarded(state: PreparedRequest) -> _ForwardedBody:
-    fields = {name: bytes(raw) for name, raw in FIELDS.decode(state.forwarded_body).items()}
-    listed = fields.pop(state.protocol.messages_field)
-    return _ForwardedBody(fields, listed, tuple(bytes(raw) for raw in _LIST.decode(listed)))
+def _read_forwarded(request: PreparedRequest) -> _ForwardedBody:
+    fields = {name: bytes(value) for name, value in FIELDS.decode(request.forwarded_body).items()}
+    message_list = fields.pop(request.protocol.messages_field)
+    return _ForwardedBody(fields, message_list, tuple(bytes(value) for value in _LIST.decode(message_list)))
 
 
-def _count_cached(pipeline: OfflinePipeline, state: PreparedRequest, shared: int, entries: int) -> int:
-    """Returns the tokens of the first `shared` entries, with everything before the list."""
-    compacted = state.forwarded_history
-    if not state.uncorrected_tokens or shared < len(compacted.conversation.lead):
+def _count_cached(pipeline: OfflinePipeline, request: PreparedRequest, shared_count: int, entry_count: int) -> int:
+    """Returns the tokens of the first `shared_count` entries, with everything before the list."""
+    compacted = request.forwarded_history
+    if not request.uncorrected_tokens or shared_count < len(compacted.conversation.lead):
         return 0
-    conversation, first = compacted.conversation, shared - len(compacted.conversation.lead)
-    if WRITTEN_BY_COMPACTION in compacted.origins and first >= compacted.origins.index(WRITTEN_BY_COMPACTION):
+    conversation, index = compacted.conversation, shared_count - len(compacted.conversation.lead)
+    if WRITTEN_BY_COMPACTION in compacted.origins and index >= compacted.origins.index(WRITTEN_BY_COMPACTION):
         # A block that was merged into the next message is no entry of its own.
-        first += len(conversation.messages) + len(conversation.lead) - entries
-    behind = pipeline.token_meter.count_after(conversation, first - 1, state.actual_model).tokens
-    return round((1.0 - behind / state.uncorrected_tokens) * state.utilization.tokens)
+        index += len(conversation.messages) + len(conversation.lead) - entry_count
+    later_tokens = pipeline.token_meter.count_after(conversation, index - 1, request.actual_model).tokens
+    return round((1.0 - later_tokens / request.uncorrected_tokens) * request.utilization.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,24 +259,26 @@ class ReplayTotals:
 def add_up(rows: Iterable[CompactedRequest]) -> ReplayTotals:
     """Computes the totals of requests."""
     rows = list(rows)
-    sent_rows = [row for row in rows if row.limits is not None and not row.refused]
-    removed: Counter[str] = Counter()
-    for row in sent_rows:
+    forwarded_rows = [row for row in rows if row.limits is not None and not row.refused]
+    removed_tokens: Counter[str] = Counter()
+    for row in forwarded_rows:
         for name, tokens in row.steps:
-            removed[name] += tokens
+            removed_tokens[name] += tokens
     return ReplayTotals(
         requests=len(rows),
         states=dict(Counter(row.state for row in rows)),
-        came=sum(row.came.tokens for row in sent_rows),
-        sent=sum(row.sent.tokens for row in sent_rows),
-        came_cached=sum(row.came.cached for row in sent_rows),
-        sent_cached=sum(row.sent.cached for row in sent_rows),
-        came_cost=sum(row.came.cost for row in sent_rows),
-        sent_cost=sum(row.sent.cost for row in sent_rows),
-        took=dict(removed),
-        offered=sum(bool(row.offered) for row in sent_rows),
-        tool=sum(row.tool for row in sent_rows),
-        over=sum(row.window is not None and row.came.tokens > row.window.usable_input for row in rows),
-        still_over=sum(row.window is not None and row.sent.tokens > row.window.usable_input for row in sent_rows),
+        came=sum(row.original.tokens for row in forwarded_rows),
+        sent=sum(row.forwarded.tokens for row in forwarded_rows),
+        came_cached=sum(row.original.cached for row in forwarded_rows),
+        sent_cached=sum(row.forwarded.cached for row in forwarded_rows),
+        came_cost=sum(row.original.cost for row in forwarded_rows),
+        sent_cost=sum(row.forwarded.cost for row in forwarded_rows),
+        took=dict(removed_tokens),
+        offered=sum(bool(row.tool_name) for row in forwarded_rows),
+        tool=sum(row.tool_tokens for row in forwarded_rows),
+        over=sum(row.window is not None and row.original.tokens > row.window.usable_input for row in rows),
+        still_over=sum(
+            row.window is not None and row.forwarded.tokens > row.window.usable_input for row in forwarded_rows
+        ),
         broken=tuple(row.number for row in rows if row.is_prefix_broken),
     )

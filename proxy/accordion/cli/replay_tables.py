@@ -47,7 +47,7 @@ class ReplayedConversation(Generic[R]):
     rows: tuple[R, ...]
 
     @property
-    def read(self) -> list[R]:
+    def parsed_rows(self) -> list[R]:
         """The requests whose bodies were parsed."""
         return [row for row in self.rows if row.limits]
 
@@ -59,94 +59,97 @@ class MeasuredConversation(ReplayedConversation[ReplayMeasurement]):
     @property
     def peak(self) -> ReplayMeasurement | None:
         """The request with the fullest window."""
-        return max(self.read, key=lambda row: row.utilization.ratio, default=None)
+        return max(self.parsed_rows, key=lambda row: row.utilization.ratio, default=None)
 
 
-def render_conversation(replayed: MeasuredConversation, console: Console, *, every: bool) -> RenderableType:
+def render_conversation(replay: MeasuredConversation, console: Console, *, every: bool) -> RenderableType:
     """Renders a conversation: heading, table, plot, summary line."""
-    read = replayed.read
-    sections = [*render_heading(replayed), "", _table(replayed.rows, every=every)]
-    if read and (limits := read[-1].limits):
-        ratios = [row.utilization.ratio for row in read]
-        turns = [index for index, row in enumerate(read) if row.starts_turn]
+    rows = replay.parsed_rows
+    sections = [*render_heading(replay), "", _table(replay.rows, every=every)]
+    if rows and (limits := rows[-1].limits):
+        ratios = [row.utilization.ratio for row in rows]
+        turns = [index for index, row in enumerate(rows) if row.starts_turn]
         ascii_only = console.options.ascii_only
         sections += ["", *plot(ratios, turns, limits, console.width - 2, ascii_only=ascii_only)]
-    sections += ["", render_summary(replayed)]
+    sections += ["", render_summary(replay)]
     return Padding(Group(*sections), (1, 1))
 
 
-def without_requests(requests: ReplayedConversation[Any]) -> RenderableType:
+def without_requests(replay: ReplayedConversation[Any]) -> RenderableType:
     """Renders a conversation without requests."""
     note = "It holds no request: a request is the list of messages before an assistant message."
-    return Padding(Group(*render_heading(requests), "", note), (1, 1))
+    return Padding(Group(*render_heading(replay), "", note), (1, 1))
 
 
-def render_heading(requests: ReplayedConversation[R]) -> list[RenderableType]:
+def render_heading(replay: ReplayedConversation[R]) -> list[RenderableType]:
     """Renders the heading of a conversation: its name, its place if that is different, and its last window."""
-    name, place, read = requests.name, f"{requests.file}:{requests.line}", requests.read
+    name, source, rows = replay.name, f"{replay.file}:{replay.line}", replay.parsed_rows
     sections: list[RenderableType] = [
-        Text.assemble((name, "bold"), "" if place == name else f"  {place}", overflow="fold")
+        Text.assemble((name, "bold"), "" if source == name else f"  {source}", overflow="fold")
     ]
-    if read and (window := read[-1].window) and (limits := read[-1].limits):
-        sections.append(Text(_describe_window(read[-1].model, window, limits), style="dim"))
+    if rows and (window := rows[-1].window) and (limits := rows[-1].limits):
+        sections.append(Text(_describe_window(rows[-1].model, window, limits), style="dim"))
     return sections
 
 
-def render_summary(replayed: MeasuredConversation) -> Text:
-    """What there is to say of a conversation in a line or two."""
-    read, peak = replayed.read, replayed.peak
+def render_summary(replay: MeasuredConversation) -> Text:
+    """Renders a summary of a conversation in one or two lines."""
+    rows, peak = replay.parsed_rows, replay.peak
     if peak is None or peak.limits is None:
         return Text("No request could be parsed. Each would be forwarded unchanged.")
-    ratio, marks = peak.utilization.ratio, plot_levels(peak.limits)
+    ratio, levels = peak.utilization.ratio, plot_levels(peak.limits)
     text = Text(overflow="fold")
-    text.append(f"Peak {ratio:.1%}", style=f"bold {style_of(ratio, marks)}")
+    text.append(f"Peak {ratio:.1%}", style=f"bold {style_of(ratio, levels)}")
     text.append(f" at request {peak.number} ({peak.tokens:,} tokens). ")
-    over = [f"{level.name} ({level.share:.0%}): {_count_over(read, level.name)}" for level in marks]
-    text.append(f"Requests at or over the {', '.join(over)}; {len(replayed.rows)} in total. ")
+    counts = [f"{level.name} ({level.share:.0%}): {_count_over(rows, level.name)}" for level in levels]
+    text.append(f"Requests at or over the {', '.join(counts)}; {len(replay.rows)} in total. ")
     text.append(
-        f"Total input: {sum(row.tokens for row in read):,} tokens; {cacheable_share(read):.1%} of them repeat the "
+        f"Total input: {sum(row.tokens for row in rows):,} tokens; {cacheable_share(rows):.1%} of them repeat the "
         "beginning "
     )
     text.append("of the previous request, which a provider can cache.")
     return text
 
 
-def render_overview(all_replayed: Sequence[MeasuredConversation], console: Console) -> RenderableType:
+def render_overview(replays: Sequence[MeasuredConversation], console: Console) -> RenderableType:
     """Renders a line for each conversation, and the totals."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_footer=True, title_justify="left")
-    rows = [row for replayed in all_replayed for row in replayed.read]
-    shape = max(8, min(30, console.width - 65))
-    table.add_column("conversation", f"{len(all_replayed)} in total", overflow="fold", max_width=32)
-    table.add_column("requests", f"{sum(len(r.rows) for r in all_replayed):,}", justify="right", no_wrap=True)
-    fullest = max((row.utilization.ratio for row in rows), default=0.0)
-    table.add_column("peak", f"{fullest:.1%}", justify="right", no_wrap=True)
-    table.add_column("input tokens", f"{sum(row.tokens for row in rows):,}", justify="right", no_wrap=True)
-    table.add_column("cacheable", f"{cacheable_share(rows):.1%}", justify="right", no_wrap=True)
+    all_rows = [row for replay in replays for row in replay.parsed_rows]
+    sparkline_width = max(8, min(30, console.width - 65))
+    table.add_column("conversation", f"{len(replays)} in total", overflow="fold", max_width=32)
+    table.add_column("requests", f"{sum(len(r.rows) for r in replays):,}", justify="right", no_wrap=True)
+    max_ratio = max((row.utilization.ratio for row in all_rows), default=0.0)
+    table.add_column("peak", f"{max_ratio:.1%}", justify="right", no_wrap=True)
+    table.add_column("input tokens", f"{sum(row.tokens for row in all_rows):,}", justify="right", no_wrap=True)
+    table.add_column("cacheable", f"{cacheable_share(all_rows):.1%}", justify="right", no_wrap=True)
     table.add_column("utilization", no_wrap=True)
-    for replayed in all_replayed:
-        read, peak = replayed.read, replayed.peak
+    for replay in replays:
+        rows, peak = replay.parsed_rows, replay.peak
         limits = peak.limits if peak else None
         ratio = peak.utilization.ratio if peak else 0.0
         style = style_of(ratio, plot_levels(limits)) if limits else "dim"
         table.add_row(
-            replayed.name,
-            f"{len(replayed.rows):,}",
+            replay.name,
+            f"{len(replay.rows):,}",
             Text(f"{ratio:.1%}", style=style),
-            f"{sum(row.tokens for row in read):,}",
-            f"{cacheable_share(read):.1%}",
-            sparkline([r.utilization.ratio for r in read], limits, shape, ascii_only=console.options.ascii_only),
+            f"{sum(row.tokens for row in rows):,}",
+            f"{cacheable_share(rows):.1%}",
+            sparkline(
+                [r.utilization.ratio for r in rows], limits, sparkline_width, ascii_only=console.options.ascii_only
+            ),
         )
-    over = [
-        f"{name} {_count_over(rows, name):,}" for name in ("conversation trigger", "generation trigger", "hard limit")
+    counts = [
+        f"{name} {_count_over(all_rows, name):,}"
+        for name in ("conversation trigger", "generation trigger", "hard limit")
     ]
-    note = Text(f"Requests at or over the {', '.join(over)}. ")
+    note = Text(f"Requests at or over the {', '.join(counts)}. ")
     note.append("cacheable: the share of the input that repeats the beginning of the previous request.")
     return Padding(Group(table, "", note), (1, 1))
 
 
-def accuracy_table(measured: Sequence[Accuracy]) -> RenderableType:
+def accuracy_table(accuracies: Sequence[Accuracy]) -> RenderableType:
     """Renders the errors of the estimates against reported usage for each file, before and after correction."""
-    if not any(one.plain.requests for one in measured):
+    if not any(accuracy.plain.requests for accuracy in accuracies):
         return Padding(Text("No usage is recorded in the transcripts, so there is nothing to compare with."), (1, 1))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), title_justify="left", title_style="bold")
     table.title = "Error of the estimate against reported usage"
@@ -154,11 +157,11 @@ def accuracy_table(measured: Sequence[Accuracy]) -> RenderableType:
         table.add_column(name, overflow="fold")
     for name in ("reports", "median", "90 %", "largest"):
         table.add_column(name, justify="right", no_wrap=True)
-    for one in measured:
-        spreads = (("plain count", one.plain), ("corrected", one.corrected), ("later ones", one.later))
+    for accuracy in accuracies:
+        spreads = (("plain count", accuracy.plain), ("corrected", accuracy.corrected), ("later ones", accuracy.later))
         for label, spread in spreads:
-            figures = (f"{share:.2%}" for share in (spread.median, spread.p90, spread.most))
-            table.add_row(one.name if spread is one.plain else "", label, f"{spread.requests:,}", *figures)
+            figures = (f"{share:.2%}" for share in (spread.median, spread.p90, spread.largest))
+            table.add_row(accuracy.name if spread is accuracy.plain else "", label, f"{spread.requests:,}", *figures)
     note = Text(
         "corrected: with the usage that earlier responses reported. later ones: without the first request of each ",
         style="dim",
@@ -189,18 +192,18 @@ def _count_over(rows: Sequence[ReplayMeasurement], name: str) -> int:
 
 
 def _table(rows: Sequence[ReplayMeasurement], *, every: bool) -> Table:
-    selected = rows if every else _select_rows(rows)
+    selected_rows = rows if every else _select_rows(rows)
     names = ("#", "turn", "messages", "tokens", "new", "used", "kind", "decision")
-    return grid(names, ("kind", "decision"), [_cells(row) for row in selected], len(rows))
+    return grid(names, ("kind", "decision"), [_cells(row) for row in selected_rows], len(rows))
 
 
 def grid(names: Sequence[str], words: Sequence[str], cells: Sequence[Sequence[str | Text]], requests: int) -> Table:
     """Makes a table of some of `requests` requests. Columns of `words` are left-aligned; only the last one shrinks."""
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="dim")
     for column, name in enumerate(names):
-        widest = max([len(name), *(len(row[column]) for row in cells)]) if name != names[-1] else None
+        max_width = max([len(name), *(len(row[column]) for row in cells)]) if name != names[-1] else None
         justify: JustifyMethod = "left" if name in words else "right"
-        table.add_column(name, justify=justify, min_width=widest, no_wrap=True, overflow="ellipsis")
+        table.add_column(name, justify=justify, min_width=max_width, no_wrap=True, overflow="ellipsis")
     for row in cells:
         table.add_row(*row)
     if len(cells) < requests:

@@ -55,10 +55,10 @@ class MalformedTranscript:
 
     file: str
     line: int
-    why: str
+    reason: str
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.why}" if self.line else f"{self.file}: {self.why}"
+        return f"{self.file}:{self.line}: {self.reason}" if self.line else f"{self.file}: {self.reason}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def _decode(text: bytes) -> TranscriptFile:
 
 
 def _validate(transcript: TranscriptFile) -> None:
-    """Checks what the types do not. Raises ValueError."""
+    """Checks the values that the types do not restrict. Raises ValueError."""
     for index, message in enumerate(transcript.messages):
         if not isinstance(message.get("role"), str):
             raise ValueError(f"the message has no role - at `$.messages[{index}]`")
