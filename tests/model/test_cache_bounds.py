@@ -62,14 +62,14 @@ async def calls(store: InMemoryStore, outbox: WriteQueue) -> Any:
     return scopes
 
 
-async def places(store: InMemoryStore, outbox: WriteQueue) -> Any:
+async def handoff_index(store: InMemoryStore, outbox: WriteQueue) -> Any:
     passing = HandoffIndex(store, outbox, ToolPatterns(("transfer_to_*",)), capacity=CAPACITY)
     for number in range(MANY):
         passing.mark_read(b"", [b"%032d" % number])
     return passing
 
 
-async def seats(store: InMemoryStore, outbox: WriteQueue) -> Any:
+async def delegation_tree(store: InMemoryStore, outbox: WriteQueue) -> Any:
     nodes = DelegationTree(store, outbox, FakeClock(), capacity=CAPACITY)
     for number in range(MANY):
         nodes.record_session("tenant", f"s-{number}", f"s:s-{number}")
@@ -151,7 +151,20 @@ async def pins(store: InMemoryStore, outbox: WriteQueue) -> Any:
     return wishes
 
 
-FILLS = [calls, places, seats, rows, lists, decisions, beginnings, attempts, models, facts, summaries, pins]
+FILLS = [
+    calls,
+    handoff_index,
+    delegation_tree,
+    rows,
+    lists,
+    decisions,
+    beginnings,
+    attempts,
+    models,
+    facts,
+    summaries,
+    pins,
+]
 
 
 @pytest.mark.parametrize("fill", FILLS)

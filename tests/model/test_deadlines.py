@@ -47,13 +47,13 @@ class Loop:
         self.now = until
 
 
-def made() -> tuple[Loop, Deadline, list[float]]:
+def build_deadline() -> tuple[Loop, Deadline, list[float]]:
     loop, missed = Loop(), list[float]()
     return loop, Deadline(loop, lambda: missed.append(loop.now)), missed
 
 
 def test_it_is_missed_once_when_its_time_is_over() -> None:
-    loop, deadline, missed = made()
+    loop, deadline, missed = build_deadline()
     deadline.restart(5.0)
     loop.run(200.0)
     assert missed == [105.0]
@@ -61,7 +61,7 @@ def test_it_is_missed_once_when_its_time_is_over() -> None:
 
 
 def test_putting_it_off_a_thousand_times_takes_one_timer() -> None:
-    loop, deadline, missed = made()
+    loop, deadline, missed = build_deadline()
     for _ in range(1_000):
         deadline.restart(50.0)
         loop.run(loop.now + 0.01)
@@ -71,7 +71,7 @@ def test_putting_it_off_a_thousand_times_takes_one_timer() -> None:
 
 
 def test_one_that_is_lifted_is_not_missed_and_can_be_put_off_again() -> None:
-    loop, deadline, missed = made()
+    loop, deadline, missed = build_deadline()
     deadline.restart(5.0)
     deadline.stop()
     loop.run(120.0)
@@ -82,7 +82,7 @@ def test_one_that_is_lifted_is_not_missed_and_can_be_put_off_again() -> None:
 
 
 def test_a_shorter_one_is_missed_in_its_own_time() -> None:
-    loop, deadline, missed = made()
+    loop, deadline, missed = build_deadline()
     deadline.restart(50.0)
     deadline.restart(1.0)
     assert len(loop.waiting) == 1
@@ -91,7 +91,7 @@ def test_a_shorter_one_is_missed_in_its_own_time() -> None:
 
 
 def test_one_that_is_closed_leaves_no_timer_behind() -> None:
-    loop, deadline, missed = made()
+    loop, deadline, missed = build_deadline()
     deadline.restart(5.0)
     deadline.close()
     deadline.close()
@@ -131,7 +131,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 def test_it_is_missed_as_a_timer_made_anew_each_time_would_be(steps: list[tuple[str, int]]) -> None:
-    loop, deadline, missed = made()
+    loop, deadline, missed = build_deadline()
     due, expected = 0.0, list[float]()
     for step, seconds in steps:
         if step == "put off":

@@ -167,9 +167,9 @@ def _pair_groups(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
 def _batch_groups(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
     """Keeps a parallel batch whole: consecutive calls stay together, and so do consecutive results."""
     for index in range(1, len(messages)):
-        message, previous = messages[index], messages[index - 1]
-        if (_has_only(message, ToolCall) and _ends_with_call(previous)) or (
-            _has_only(message, ToolResult) and previous.has_tool_result
+        message, previous_message = messages[index], messages[index - 1]
+        if (_has_only(message, ToolCall) and _ends_with_call(previous_message)) or (
+            _has_only(message, ToolResult) and previous_message.has_tool_result
         ):
             yield index - 1, index
 

@@ -166,9 +166,9 @@ def build_prefix(
             spans.append((entry.first, entry.last, entry.edited))
     chain = tuple(salt + b"/%d" % index for index in range(len(messages)))
     client = conversation.messages[: compaction.covered]
-    unanswered = [client[index].parts[at] for index, at in find_open_calls(client)]
-    lost = _call_ids(unanswered) - _call_ids(part for message in messages for part in message.parts)
-    return CompactedPrefix(client, tuple(messages), tuple(origins), tuple(spans), chain, lost)
+    unanswered = [client[index].parts[position] for index, position in find_open_calls(client)]
+    lost_ids = _call_ids(unanswered) - _call_ids(part for message in messages for part in message.parts)
+    return CompactedPrefix(client, tuple(messages), tuple(origins), tuple(spans), chain, lost_ids)
 
 
 def _call_ids(parts: Iterable[Part]) -> frozenset[str]:
@@ -179,11 +179,11 @@ def apply_compaction(
     conversation: Conversation,
     compaction: Compaction,
     read: Callable[[bytes], Message],
-    known: CompactedPrefix | None = None,
+    prefix: CompactedPrefix | None = None,
 ) -> CompactedConversation:
     """Returns the conversation with the covered messages replaced by the compaction's entries.
 
-    `known` is the prefix that an earlier request built; it is used if it is still valid.
+    `prefix` is the prefix that an earlier request built; it is used if it is still valid.
 
     The chain keys of the result belong to the compacted list: a key of the covered part consists of the compaction's id
     and the position, a key behind it of the id and the client's own key.
@@ -194,26 +194,26 @@ def apply_compaction(
     covered = compaction.covered
     if not 0 < covered <= len(conversation.chain) or conversation.chain[covered - 1] != compaction.anchor:
         raise ValueError("the compaction is of another history")
-    if known is None or known.client != conversation.messages[:covered]:
-        known = build_prefix(conversation, compaction, read)
-    return apply_prefix(conversation, compaction, known)
+    if prefix is None or prefix.client != conversation.messages[:covered]:
+        prefix = build_prefix(conversation, compaction, read)
+    return apply_prefix(conversation, compaction, prefix)
 
 
 def apply_prefix(
-    conversation: Conversation, compaction: Compaction, head: CompactedPrefix, known: CompactedList | None = None
+    conversation: Conversation, compaction: Compaction, head: CompactedPrefix, known_list: CompactedList | None = None
 ) -> CompactedConversation:
     """Applies a compaction whose prefix `head` is valid for this conversation.
 
-    `known` is an earlier request's compacted list; it is used if this conversation begins with it. Raises ValueError
-    where a later message answers a call that the compaction removed.
+    `known_list` is an earlier request's compacted list; it is used if this conversation begins with it. Raises
+    ValueError where a later message answers a call that the compaction removed.
     """
     covered, salt = compaction.covered, compaction.id.encode()
     if head.lost and _has_orphan_result(conversation.messages[covered:], head.lost):
         raise ValueError("a call that was taken out has been answered since")
     beginning: CompactedPrefix | CompactedList = head
     start = covered
-    if known is not None and known.begins(conversation.chain):
-        beginning, start = known, known.count
+    if known_list is not None and known_list.begins(conversation.chain):
+        beginning, start = known_list, known_list.count
     tail = range(start, len(conversation.messages))
     compacted = replace(
         conversation,
@@ -225,14 +225,14 @@ def apply_prefix(
     return CompactedConversation(compacted, origins, compaction, spans)
 
 
-def _has_orphan_result(messages: Iterable[Message], lost: frozenset[str]) -> bool:
-    """Whether a message answers a call of an id in `lost` that these messages do not make."""
+def _has_orphan_result(messages: Iterable[Message], lost_ids: frozenset[str]) -> bool:
+    """Whether a message answers a call of an id in `lost_ids` that these messages do not make."""
     call_ids: set[str] = set()
     for message in messages:
         for part in message.parts:
             if isinstance(part, ToolCall):
                 call_ids.add(part.call_id)
-            elif isinstance(part, ToolResult) and part.call_id in lost and part.call_id not in call_ids:
+            elif isinstance(part, ToolResult) and part.call_id in lost_ids and part.call_id not in call_ids:
                 return True
     return False
 

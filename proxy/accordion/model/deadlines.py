@@ -30,48 +30,48 @@ class Deadline:
     set again. A new timer for each chunk or request would cost ten times as much.
     """
 
-    __slots__ = ("_due", "_loop", "_on_expiry", "_timer", "_timer_due")
+    __slots__ = ("_expires_at", "_loop", "_on_expiry", "_timer", "_timer_expires_at")
 
     def __init__(self, loop: Loop, on_expiry: Callable[[], object]) -> None:
         self._loop = loop
         self._on_expiry = on_expiry
-        self._due = 0.0
-        self._timer_due = 0.0
+        self._expires_at = 0.0
+        self._timer_expires_at = 0.0
         self._timer: Timer | None = None
 
     def restart(self, seconds: float) -> None:
         """Sets the deadline to `seconds` from now."""
-        self._due = due = self._loop.time() + seconds
-        if self._timer is not None and self._timer_due > due:
+        self._expires_at = expires_at = self._loop.time() + seconds
+        if self._timer is not None and self._timer_expires_at > expires_at:
             self._timer.cancel()
             self._timer = None
         if self._timer is None:
-            self._start_timer(due)
+            self._start_timer(expires_at)
 
     def stop(self) -> None:
         """Removes the deadline until the next `restart`."""
-        self._due = 0.0
+        self._expires_at = 0.0
 
     def close(self) -> None:
         """Removes the deadline for good, and the reference to `on_expiry`, whose owner usually owns this deadline."""
-        self._due = 0.0
+        self._expires_at = 0.0
         self._on_expiry = _do_nothing
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _start_timer(self, due: float) -> None:
-        self._timer_due = due
-        self._timer = self._loop.call_at(due, self._handle_timer)
+    def _start_timer(self, expires_at: float) -> None:
+        self._timer_expires_at = expires_at
+        self._timer = self._loop.call_at(expires_at, self._handle_timer)
 
     def _handle_timer(self) -> None:
         self._timer = None
-        if not self._due:
+        if not self._expires_at:
             return
-        if self._due > self._timer_due:
-            self._start_timer(self._due)
+        if self._expires_at > self._timer_expires_at:
+            self._start_timer(self._expires_at)
         else:
-            self._due = 0.0
+            self._expires_at = 0.0
             self._on_expiry()
 
 

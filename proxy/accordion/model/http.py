@@ -1,4 +1,4 @@
-"""The HTTP request and response as values: what `http/` passes to the pipeline and receives from it."""
+"""The HTTP request and response as values: the input and the output of the pipeline."""
 
 from __future__ import annotations
 

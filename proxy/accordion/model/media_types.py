@@ -117,11 +117,11 @@ def count_pages(data: bytes) -> int:
 
     A changed object is in a file twice, and bookmarks have a `/Count` too, so the lesser of both counts is taken.
     """
-    leaves = count = 0
+    leaf_count = count = 0
     for content in (data, *_inflate_streams(data)):
-        leaves += sum(1 for _ in islice(_find_all(_PAGE, content), MOST_PAGES))
+        leaf_count += sum(1 for _ in islice(_find_all(_PAGE, content), MOST_PAGES))
         count = max(count, max((int(match[1]) for match in islice(_find_all(_COUNT, content), COUNTS)), default=0))
-    pages = min(leaves, count) if leaves and count else leaves
+    pages = min(leaf_count, count) if leaf_count and count else leaf_count
     return min(pages, MOST_PAGES, len(data) // LEAST + 1)
 
 

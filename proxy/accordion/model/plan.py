@@ -50,17 +50,17 @@ class Slot(msgspec.Struct, frozen=True):
         return not self.is_summary and self.message.has_user_text and not self.message.has_tool_result
 
 
-def choose_block_slot(slots: Sequence[Slot], leaving: Sequence[int]) -> int:
+def choose_block_slot(slots: Sequence[Slot], leaving_slots: Sequence[int]) -> int:
     """Returns the slot, of those that leave (ascending), whose position the summary block takes.
 
     It is the first one behind the last provider compaction that stays between them, since the provider does not read
     what is before it. Returns -1 where no slot leaves.
     """
-    if not leaving:
+    if not leaving_slots:
         return -1
-    between = range(leaving[0], leaving[-1])
-    last = max((index for index in between if is_provider_compaction(slots[index].message)), default=-1)
-    return next(index for index in leaving if index > last)
+    slots_between = range(leaving_slots[0], leaving_slots[-1])
+    last = max((index for index in slots_between if is_provider_compaction(slots[index].message)), default=-1)
+    return next(index for index in leaving_slots if index > last)
 
 
 class View(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ EAST_ASIA: Final = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 """Chinese, Japanese and Korean characters, in the syntax of a character class."""
 
 _WORD = re.compile(r"[^\W_]+")
-_RUN = re.compile(f"[{EAST_ASIA}]+")
+_EAST_ASIAN_RUN = re.compile(f"[{EAST_ASIA}]+")
 _STEM: Final = 4
 """The number of letters by which words are compared without their endings."""
 _STOP_WORDS: Final = frozenset(
@@ -78,9 +78,9 @@ def words_of(text: str) -> frozenset[str]:
         if word.isascii():
             words.add(word)
             continue
-        for run in _RUN.findall(word):
+        for run in _EAST_ASIAN_RUN.findall(word):
             words.update(run[start : start + 2] for start in range(max(1, len(run) - 1)))
-        words.update(_WORD.findall(_RUN.sub(" ", word)))
+        words.update(_WORD.findall(_EAST_ASIAN_RUN.sub(" ", word)))
     return frozenset(words) - _STOP_WORDS
 
 
