@@ -46,7 +46,7 @@ def author(summarizer: FakeSummarizer | None, extractor: Any = None) -> SummaryA
     return SummaryAuthor(summarizer, extractor or FakeExtractor(), FakeTasks(), PROMPTS)
 
 
-async def written(summarizer: FakeSummarizer, **changes: Any) -> Summary:
+async def write_summary(summarizer: FakeSummarizer, **changes: Any) -> Summary:
     return await author(summarizer).write(task(**changes))
 
 
@@ -220,7 +220,7 @@ async def test_a_checked_narrative_is_followed_by_an_extract() -> None:
 
 
 async def test_every_line_of_a_narrative_cites() -> None:
-    summary = await written(FakeSummarizer())
+    summary = await write_summary(FakeSummarizer())
     assert all(re.search(r" \[[\d, -]+\]$", told) for told in summary.narrative.splitlines())
 
 
@@ -228,7 +228,7 @@ async def test_every_line_of_a_narrative_cites() -> None:
 async def test_code_fences_and_words_around_do_no_harm(wrapped: str) -> None:
     import json
 
-    summary = await written(FakeSummarizer([wrapped % json.dumps(good())]))
+    summary = await write_summary(FakeSummarizer([wrapped % json.dumps(good())]))
     assert "Goal: Fix the failing login" in summary.text
 
 
@@ -236,7 +236,7 @@ async def test_an_invented_path_costs_its_line_only() -> None:
     document = good()
     document["outcomes"]["completed"].append(line("src/auth/session.py was rewritten", 6))
     summarizer = FakeSummarizer([document])
-    summary = await written(summarizer)
+    summary = await write_summary(summarizer)
     assert len(summarizer.requests) == 1
     assert "session.py" not in summary.text
     assert ["session.py" in dropped for dropped in summary.dropped_lines] == [True]
@@ -255,7 +255,7 @@ BAD: list[Any] = [
 @pytest.mark.parametrize("bad", BAD)
 async def test_an_answer_that_does_not_pass_is_repaired_once(bad: Any) -> None:
     summarizer = FakeSummarizer([copy.deepcopy(bad), good()])
-    summary = await written(summarizer)
+    summary = await write_summary(summarizer)
     assert "Goal: Fix the failing login" in summary.text
     assert (summary.input, summary.output) == (200, 20)
     first, second = summarizer.requests
@@ -267,7 +267,7 @@ async def test_an_answer_that_does_not_pass_is_repaired_once(bad: Any) -> None:
 async def test_a_repair_names_the_lines_that_went_and_why() -> None:
     document = {"overview": [line("It changed made_up_name.py", 0)]}
     summarizer = FakeSummarizer([document, good()])
-    await written(summarizer)
+    await write_summary(summarizer)
     asked = summarizer.requests[1].text
     assert "1 of its 1 lines cannot stay" in asked
     assert "overview 'It changed made_up_name.py': 'made_up_name.py' is not in the transcript like that" in asked
@@ -277,21 +277,21 @@ async def test_a_repair_names_the_lines_that_went_and_why() -> None:
 async def test_an_answer_that_does_not_pass_twice_is_never_used(bad: Any) -> None:
     summarizer = FakeSummarizer([bad])
     with pytest.raises(SummaryRejected, match="failed the checks twice") as error:
-        await written(summarizer)
+        await write_summary(summarizer)
     assert len(summarizer.requests) == 2
     assert (error.value.input, error.value.output) == (200, 20)
 
 
 async def test_an_error_of_the_model_is_passed_on_with_what_it_cost() -> None:
     with pytest.raises(SummaryRejected, match="status 500") as error:
-        await written(FakeSummarizer(["not json", SummaryFailed("the model answered with status 500")]))
+        await write_summary(FakeSummarizer(["not json", SummaryFailed("the model answered with status 500")]))
     assert (error.value.input, error.value.output) == (100, 10)
 
 
 async def test_an_answer_that_the_model_broke_off_costs_what_it_took() -> None:
     cut = SummaryRejected("the answer was cut short at its longest", input=90, output=9)
     with pytest.raises(SummaryRejected, match="cut short") as error:
-        await written(FakeSummarizer(["not json", cut]))
+        await write_summary(FakeSummarizer(["not json", cut]))
     assert (error.value.input, error.value.output) == (190, 19)
 
 
@@ -318,7 +318,7 @@ async def test_a_narrative_has_its_share_of_the_budget_at_most() -> None:
         for n in range(25)
     ]
     covered = (*conversation(), *sources([message("assistant", "much more was said, at length. " * 100)], 9))
-    summary = await written(FakeSummarizer([document]), sources=covered, budget=500)
+    summary = await write_summary(FakeSummarizer([document]), sources=covered, budget=500)
     assert 100 < words(summary.narrative) <= 200
     assert words(summary.text) <= 500
     assert any("no room" in dropped for dropped in summary.dropped_lines)
@@ -327,7 +327,7 @@ async def test_a_narrative_has_its_share_of_the_budget_at_most() -> None:
 async def test_findings_of_a_generation_are_told_apart_by_message() -> None:
     summarizer = FakeSummarizer([good_generation()])
     covered = conversation()
-    summary = await written(summarizer, kind="generation", sources=covered[1:], task_message=covered[0])
+    summary = await write_summary(summarizer, kind="generation", sources=covered[1:], task_message=covered[0])
     assert summary.findings == (
         (2, "pytest -x tests: tests/test_login.py::test_token fails"),
         (2, "pytest -x tests: 37 passed"),
@@ -342,9 +342,9 @@ async def test_findings_of_a_generation_are_told_apart_by_message() -> None:
 async def test_only_what_is_new_is_shown_with_what_was_told() -> None:
     begun = good() | {"outcomes": {}, "continuation": {"state": [line("It is not mended yet", 4)]}}
     begun["overview"] = [line("The login in src/auth/token.py fails", 0)]
-    first = await written(FakeSummarizer([begun]), sources=conversation()[:5])
+    first = await write_summary(FakeSummarizer([begun]), sources=conversation()[:5])
     summarizer = FakeSummarizer()
-    second = await written(summarizer, prior_narrative=first.narrative, prior_until=first.narrated_until)
+    second = await write_summary(summarizer, prior_narrative=first.narrative, prior_until=first.narrated_until)
     shown = summarizer.requests[0].text
     assert f"the earlier record, of the messages up to 4>\n{first.narrative}" in shown
     assert "message 5, assistant" in shown
@@ -356,7 +356,7 @@ async def test_only_what_is_new_is_shown_with_what_was_told() -> None:
 async def test_where_nothing_is_new_no_model_is_asked() -> None:
     summarizer = FakeSummarizer()
     with pytest.raises(SummaryFailed, match="everything is summarized already"):
-        await written(summarizer, prior_narrative="Overview: A login [0]", prior_until=9)
+        await write_summary(summarizer, prior_narrative="Overview: A login [0]", prior_until=9)
     assert not summarizer.requests
 
 
@@ -377,7 +377,7 @@ async def test_what_is_too_long_for_the_model_goes_in_pieces_each_with_the_recor
     long = [message("assistant", f"Part {n}. " + "more was said and done here. " * 60) for n in range(12)]
     covered = (*conversation(), *sources(long, 9))
     summarizer = FakeSummarizer([good()], rooms=3_600)
-    summary = await written(summarizer, sources=covered, budget=800)
+    summary = await write_summary(summarizer, sources=covered, budget=800)
     asked = summarizer.requests
     assert len(asked) > 1
     assert all(words(request.instructions) + words(request.text) <= 3_600 for request in asked)
@@ -457,7 +457,7 @@ def test_no_credential_and_no_text_is_in_a_repr() -> None:
 
 
 async def test_what_is_told_once_more_cites_what_it_did() -> None:
-    summary = await written(FakeSummarizer())
+    summary = await write_summary(FakeSummarizer())
     assert find_citations(summary.narrative) <= {source.index for source in conversation()}
 
 

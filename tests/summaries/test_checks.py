@@ -17,7 +17,7 @@ from accordion.summaries.schema import decode_answer
 from tests.summarizing import call, conversation, good, good_generation, line, message, result, sources, words
 
 
-def checked(document: dict[str, Any], kind: PlanKind = "conversation", **options: Any) -> CheckedSummary:
+def check_document(document: dict[str, Any], kind: PlanKind = "conversation", **options: Any) -> CheckedSummary:
     covered = options.pop("covered", conversation())
     evidence = gather_evidence(covered, options.pop("kept", ()), options.pop("prior", ""), options.pop("task", None))
     settings = {"limit": 10_000, "count": words} | options
@@ -29,10 +29,10 @@ def with_line(text: str, *indexes: int, at: str = "outcomes.discoveries") -> Che
     document = good()
     head, name = at.split(".")
     document.setdefault(head, {}).setdefault(name, []).append(line(text, *indexes))
-    return checked(document)
+    return check_document(document)
 
 
-def stays(text: str, *indexes: int, at: str = "outcomes.discoveries") -> bool:
+def is_accepted(text: str, *indexes: int, at: str = "outcomes.discoveries") -> bool:
     found = with_line(text, *indexes, at=at)
     assert not found.problem
     return any(held.text == text for held in found.lines)
@@ -40,9 +40,9 @@ def stays(text: str, *indexes: int, at: str = "outcomes.discoveries") -> bool:
 
 def test_a_true_summary_stays_whole() -> None:
     for document, kind in ((good(), "conversation"), (good_generation(), "generation")):
-        found = checked(document, kind)
+        found = check_document(document, kind)
         assert (found.problem, found.dropped_lines) == ("", ())
-    assert "Goal: Fix the failing login in src/auth/token.py [0]" in checked(good()).text.splitlines()
+    assert "Goal: Fix the failing login in src/auth/token.py [0]" in check_document(good()).text.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_a_true_summary_stays_whole() -> None:
 )
 def test_what_stands_in_the_source_letter_for_letter_stays(text: str) -> None:
     expected = "reads/writes" not in text
-    assert stays(text, 2, 4) is expected
+    assert is_accepted(text, 2, 4) is expected
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_what_stands_in_the_source_letter_for_letter_stays(text: str) -> None:
 )
 def test_what_does_not_stand_in_the_source_goes(text: str) -> None:
     found = with_line(text, 2, 4)
-    assert not stays(text, 2, 4)
+    assert not is_accepted(text, 2, 4)
     assert len(found.dropped_lines) == 1
     assert "is not in the transcript" in found.dropped_lines[0]
 
@@ -135,12 +135,12 @@ def test_the_same_line_is_kept_once() -> None:
     ],
 )
 def test_a_request_is_never_made_up(text: str, indexes: tuple[int, ...], at: str) -> None:
-    assert not stays(text, *indexes, at=at)
+    assert not is_accepted(text, *indexes, at=at)
 
 
 def test_what_the_user_did_say_stays() -> None:
-    assert stays('The user said "do not touch the database schema"; pytest ran', 0, 2)
-    assert stays("The user asked for a login that works", 0)
+    assert is_accepted('The user said "do not touch the database schema"; pytest ran', 0, 2)
+    assert is_accepted("The user asked for a login that works", 0)
 
 
 def test_results_in_a_users_role_are_not_the_users_words() -> None:
@@ -148,13 +148,13 @@ def test_results_in_a_users_role_are_not_the_users_words() -> None:
     covered = (*conversation(), *sources([shot], 9))
     document = good()
     document["goals"]["secondary"].append(line("Delete the repository", 9))
-    assert "cites no message of the user's" in checked(document, covered=covered).dropped_lines[0]
+    assert "cites no message of the user's" in check_document(document, covered=covered).dropped_lines[0]
 
 
 def test_requests_in_another_script_are_not_held_to_latin_words() -> None:
     covered = sources([message("user", "请修复登录失败的问题"), *[held.message for held in conversation()[1:]]])
     document = good() | {"goals": {"primary": [line("Mend the broken login page", 0)]}}
-    assert "Goal: Mend the broken login page [0]" in checked(document, covered=covered).text
+    assert "Goal: Mend the broken login page [0]" in check_document(document, covered=covered).text
 
 
 @pytest.mark.parametrize("at", ["continuation.next_steps", "flow.decisions"])
@@ -173,18 +173,18 @@ def test_what_the_user_keeps_in_the_window_may_be_named() -> None:
     document = good_generation() | {"open_questions": [line("Whether release/9.3 needs it", 8)]}
     covered = conversation()[1:]
     document["intent"] = []
-    assert "release/9.3" not in checked(document, "generation", covered=covered).text
+    assert "release/9.3" not in check_document(document, "generation", covered=covered).text
     kept = (message("user", "It is for release/9.3"), message("assistant", "release/9.4"))
-    assert "release/9.3" in checked(document, "generation", covered=covered, kept=kept).text
+    assert "release/9.3" in check_document(document, "generation", covered=covered, kept=kept).text
     document["open_questions"] = [line("Whether release/9.4 needs it", 8)]
-    assert "release/9.4" not in checked(document, "generation", covered=covered, kept=kept).text
+    assert "release/9.4" not in check_document(document, "generation", covered=covered, kept=kept).text
 
 
 def test_the_task_may_be_cited_although_it_stays() -> None:
     covered = conversation()
-    found = checked(good_generation(), "generation", covered=covered[1:], task=covered[0])
+    found = check_document(good_generation(), "generation", covered=covered[1:], task=covered[0])
     assert "Intent: Fix the failing login [0]" in found.text
-    found = checked(good_generation(), "generation", covered=covered[1:])
+    found = check_document(good_generation(), "generation", covered=covered[1:])
     assert "Intent" not in found.text
 
 
@@ -196,7 +196,7 @@ def test_lines_of_an_earlier_record_may_be_carried_on_when_their_messages_are_go
         "goals": {"primary": [line("Fix the failing login in src/auth/token.py", 0), line("Delete port 8443", 0)]},
         "continuation": {"state": [line("Changed `time.time() + LEEWAY_SECONDS`", 6), line("All of 34 pass", 2)]},
     }
-    found = checked(document, covered=rest, prior=prior)
+    found = check_document(document, covered=rest, prior=prior)
     assert [str(held) for held in found.lines] == [
         "Overview: Port 8443 is taken by nginx-proxy01 [3, 4]",
         "Goal: Fix the failing login in src/auth/token.py [0]",
@@ -207,7 +207,7 @@ def test_lines_of_an_earlier_record_may_be_carried_on_when_their_messages_are_go
 def test_numbers_of_citations_prove_nothing() -> None:
     rest = conversation()[5:]
     document = good_generation() | {"intent": [], "artifacts": [], "open_questions": [line("Port 4477 is open", 8)]}
-    assert "4477" not in checked(document, "generation", covered=rest, prior="Gist: a thing [4477]").text
+    assert "4477" not in check_document(document, "generation", covered=rest, prior="Gist: a thing [4477]").text
 
 
 def test_arguments_are_quoted_as_they_were_meant() -> None:
@@ -215,11 +215,11 @@ def test_arguments_are_quoted_as_they_were_meant() -> None:
     covered = (*conversation(), *sources([asked, message("tool", result(9, "ok"))], 9))
     document = good()
     document["outcomes"]["completed"].append(line('Wrote "all is well" to C:\\logs\\out.txt', 9))
-    assert not checked(document, covered=covered).dropped_lines
+    assert not check_document(document, covered=covered).dropped_lines
 
 
 def test_a_later_message_than_the_writer_saw_cannot_be_cited() -> None:
-    found = checked(good(), last_index=6)
+    found = check_document(good(), last_index=6)
     assert [dropped.split()[0] for dropped in found.dropped_lines] == ["continuation.state", "continuation.next_steps"]
 
 
@@ -238,13 +238,13 @@ def test_a_later_message_than_the_writer_saw_cannot_be_cited() -> None:
     ],
 )
 def test_an_answer_of_which_too_little_is_left_fails(document: dict[str, Any], problem: str) -> None:
-    assert problem in checked(document).problem
+    assert problem in check_document(document).problem
 
 
 def test_what_does_not_fit_the_limit_goes_least_important_first() -> None:
     document = good() | {"flow": {"phases": [line("First it looked, then it mended", 1, 5)]}}
-    whole = words(checked(document).text)
-    found = checked(document, limit=whole - 1)
+    whole = words(check_document(document).text)
+    found = check_document(document, limit=whole - 1)
     assert words(found.text) <= whole - 1
     assert not found.problem
     assert "Phase" not in found.text
@@ -259,7 +259,7 @@ def test_a_large_source_is_checked_line_by_line_without_harm() -> None:
         line(f"GET /items/{n} by worker-{n % 97}", 9) for n in range(0, 20_000, 999)
     ]
     document["outcomes"]["discoveries"] += [line("GET /items/20000", 9), line("a" * 15, 9)]
-    assert [dropped.split()[1] for dropped in checked(document, covered=covered).dropped_lines] == ["'GET"]
+    assert [dropped.split()[1] for dropped in check_document(document, covered=covered).dropped_lines] == ["'GET"]
 
 
 RULED = [
@@ -270,7 +270,7 @@ RULED = [
 ]
 
 
-def ruled(text: str, *indexes: int, at: str) -> CheckedSummary:
+def check_with_rules(text: str, *indexes: int, at: str) -> CheckedSummary:
     """A record of what RULED says, with one line more."""
     covered = sources(RULED)
     document = {
@@ -284,19 +284,19 @@ def ruled(text: str, *indexes: int, at: str) -> CheckedSummary:
 
 
 def test_a_line_that_turns_an_instruction_around_goes() -> None:
-    found = ruled("The user wants to deploy the importer on Fridays", 0, at="decisions")
+    found = check_with_rules("The user wants to deploy the importer on Fridays", 0, at="decisions")
     assert any("message 0 says the opposite" in reason for reason in found.dropped_lines)
     assert len(found.lines) == 3
 
 
 def test_a_line_that_tells_what_the_user_replaced_goes() -> None:
-    found = ruled("The budget cap is $300 in total", 1, at="decisions")
+    found = check_with_rules("The budget cap is $300 in total", 1, at="decisions")
     assert any("the user said otherwise after message 1" in reason for reason in found.dropped_lines)
     assert len(found.lines) == 3
 
 
 def test_a_constraint_that_an_instruction_says_already_is_no_fault_and_is_not_repeated() -> None:
-    found = ruled("Never deploy the importer on Fridays", 0, at="constraints")
+    found = check_with_rules("Never deploy the importer on Fridays", 0, at="constraints")
     assert any("it is listed word for word" in reason for reason in found.dropped_lines)
     assert (len(found.lines), found.problem) == (3, "")
-    assert len(ruled("The importer stays under src/importer.py", 3, at="constraints").lines) == 4
+    assert len(check_with_rules("The importer stays under src/importer.py", 3, at="constraints").lines) == 4

@@ -1,4 +1,4 @@
-"""What is told of each kind of tool result, and that no kind is taken for another."""
+"""The digest of each kind of tool result; no kind is taken for another."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What tells most of a sub-agent's answer."""
+"""The digest of a sub-agent's answer has its most informative parts."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""What is found in one message."""
+"""The facts of one message."""
 
 import json
 

@@ -69,11 +69,11 @@ OFFERS = [
 ]
 
 
-def texts(*said: str) -> list[str]:
-    return [str(each) for each in select_standing(stated(*said), lambda _, __: True).cited]
+def selected_texts(*said: str) -> list[str]:
+    return [str(each) for each in select_standing(find_all(*said), lambda _, __: True).cited]
 
 
-def stated(*said: str):
+def find_all(*said: str):
     return [(index, each) for index, text in enumerate(said) for each in find_instructions(text)]
 
 
@@ -157,22 +157,22 @@ def test_code_and_the_middle_of_a_long_paste_are_not_read() -> None:
 
 def test_a_later_value_replaces_the_earlier_one() -> None:
     said = ["The budget cap is $300 in total.", "Fine.", "The budget cap is $750 in total."]
-    assert texts(*said) == ["[2] The budget cap is $750 in total. (replaces [0])"]
-    assert texts("The owner of the release is Ana.", "The owner of the release is Bo.") == [
+    assert selected_texts(*said) == ["[2] The budget cap is $750 in total. (replaces [0])"]
+    assert selected_texts("The owner of the release is Ana.", "The owner of the release is Bo.") == [
         "[1] The owner of the release is Bo. (replaces [0])"
     ]
 
 
 def test_a_statement_of_several_sentences_is_replaced_if_each_comes_again() -> None:
     old, new = (f"The budget cap is ${cap} in total. Never exceed it without approval." for cap in (300, 750))
-    assert texts(old, new) == [f"[1] {new} (replaces [0])"]
+    assert selected_texts(old, new) == [f"[1] {new} (replaces [0])"]
     other = "The budget cap is $750 in total. Always ask Ana."
-    assert [line[:3] for line in texts(old, other)] == ["[0]", "[1]"]
+    assert [line[:3] for line in selected_texts(old, other)] == ["[0]", "[1]"]
 
 
 def test_a_value_that_is_stated_again_corrects_nothing() -> None:
     said = ["Sure! My reservation is HXDUBJ, but I forgot my user name.", "Of course. My reservation is HXDUBJ."]
-    (found,) = select_standing(stated(*said), lambda index, _: index > 0).cited
+    (found,) = select_standing(find_all(*said), lambda index, _: index > 0).cited
     assert str(found) == f"[1] {said[1]}"
     assert found.priority == found.instruction.rank
 
@@ -193,17 +193,17 @@ def test_a_value_that_is_stated_again_corrects_nothing() -> None:
     ],
 )
 def test_what_only_goes_on_or_is_stated_again_marks_nothing_as_older(earlier: str, later: str) -> None:
-    assert texts(earlier, later) == [f"[0] {earlier}", f"[1] {later}"]
+    assert selected_texts(earlier, later) == [f"[0] {earlier}", f"[1] {later}"]
 
 
 def test_rules_about_different_things_both_stand() -> None:
     said = ["Never run tool KESTREL without the safe word.", "Never run tool OSPREY without the safe word."]
-    assert texts(*said) == [f"[{at}] {text}" for at, text in enumerate(said)]
+    assert selected_texts(*said) == [f"[{at}] {text}" for at, text in enumerate(said)]
 
 
 def test_where_it_is_unclear_both_stand_and_the_newer_is_marked() -> None:
     said = ["Use Postgres for the order service.", "Use MySQL for the order service instead."]
-    assert texts(*said) == [f"[0] {said[0]}", f"[1] {said[1]} (newer than [0])"]
+    assert selected_texts(*said) == [f"[0] {said[0]}", f"[1] {said[1]} (newer than [0])"]
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_where_it_is_unclear_both_stand_and_the_newer_is_marked() -> None:
     ],
 )
 def test_a_later_value_replaces_the_earlier_one_in_many_languages(earlier: str, later: str) -> None:
-    assert texts(earlier, later) == [f"[1] {later} (replaces [0])"]
+    assert selected_texts(earlier, later) == [f"[1] {later} (replaces [0])"]
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_a_later_value_replaces_the_earlier_one_in_many_languages(earlier: str, 
     ],
 )
 def test_what_may_be_contradicted_stands_with_the_newer_one_marked(earlier: str, later: str) -> None:
-    assert texts(earlier, later) == [f"[0] {earlier}", f"[1] {later} (newer than [0])"]
+    assert selected_texts(earlier, later) == [f"[0] {earlier}", f"[1] {later} (newer than [0])"]
 
 
 @pytest.mark.parametrize(
@@ -246,13 +246,13 @@ def test_what_may_be_contradicted_stands_with_the_newer_one_marked(earlier: str,
     ],
 )
 def test_a_rule_for_something_else_replaces_nothing(one: str, other: str) -> None:
-    assert [line.split(" (")[0] for line in texts(one, other)] == [f"[0] {one}", f"[1] {other}"]
+    assert [line.split(" (")[0] for line in selected_texts(one, other)] == [f"[0] {one}", f"[1] {other}"]
 
 
 def test_a_correction_of_what_stands_elsewhere_says_so_and_goes_first() -> None:
     said = ["Use Postgres for the order service.", "Use MySQL for the order service instead."]
     said += [f"Never touch module {name} of the parser." for name in "abcdefgh"]
-    found = select_standing(stated(*said), lambda index, _: index > 0).cited
+    found = select_standing(find_all(*said), lambda index, _: index > 0).cited
     assert str(found[0]) == f"[1] {said[1]} (newer than [0])"
     text, listed = render_instructions(found, 40, words)
     assert listed >= {said[1]}
@@ -262,18 +262,18 @@ def test_a_correction_of_what_stands_elsewhere_says_so_and_goes_first() -> None:
 
 def test_of_lasting_instructions_short_ones_come_first_and_of_requests_newer_ones() -> None:
     rules = [f"Never touch the module {'very ' * (9 - at % 10)}old-{at}." for at in range(30)]
-    _, listed = render_instructions(select_standing(stated(*rules), lambda _, __: True).cited, 60, words)
+    _, listed = render_instructions(select_standing(find_all(*rules), lambda _, __: True).cited, 60, words)
     assert listed
     assert max(map(len, listed)) <= min(len(each) for each in rules if each not in listed)
     requests = [f"Please look at the module number-{at} again." for at in range(30)]
-    _, listed = render_instructions(select_standing(stated(*requests), lambda _, __: True).cited, 60, words)
+    _, listed = render_instructions(select_standing(find_all(*requests), lambda _, __: True).cited, 60, words)
     assert listed == set(requests[-len(listed) :])
 
 
 def test_an_old_value_never_stands_without_the_newer_one_however_short_it_is() -> None:
     said = ["Use Postgres for the order service.", "Use MySQL for the order service instead, at least until the move."]
     said += [f"Never touch module {name} of the parser." for name in "abcdefgh"]
-    found = select_standing(stated(*said), lambda _, __: True).cited
+    found = select_standing(find_all(*said), lambda _, __: True).cited
     for budget in range(10, 120):
         _, listed = render_instructions(found, budget, words)
         assert said[0] not in listed or said[1] in listed
@@ -281,26 +281,26 @@ def test_an_old_value_never_stands_without_the_newer_one_however_short_it_is() -
 
 def test_what_a_kept_message_contradicts_is_marked_as_older() -> None:
     said = ["Use Postgres for the order service.", "Use MySQL for the order service instead."]
-    assert [str(each) for each in select_standing(stated(*said), lambda index, _: index == 0).cited] == [
+    assert [str(each) for each in select_standing(find_all(*said), lambda index, _: index == 0).cited] == [
         f"[0] {said[0]} (older than [1])"
     ]
 
 
 def test_what_a_kept_message_replaces_is_not_listed() -> None:
-    found = select_standing(stated("The cap is 10.", "The cap is 20."), lambda index, _: index == 0)
+    found = select_standing(find_all("The cap is 10.", "The cap is 20."), lambda index, _: index == 0)
     assert found.cited == ()
     assert [each.text for _, each in found.outdated] == ["The cap is 10."]
 
 
 def test_a_rule_that_is_given_again_is_not_outdated() -> None:
-    found = select_standing(stated("The cap is 10.", "The cap is 20.", "The cap is 10."), lambda _, __: True)
+    found = select_standing(find_all("The cap is 10.", "The cap is 20.", "The cap is 10."), lambda _, __: True)
     assert [str(each) for each in found.cited] == ["[2] The cap is 10. (replaces [1])"]
     assert [each.text for _, each in found.outdated] == ["The cap is 20."]
 
 
 def test_instructions_of_a_summary_that_a_client_sends_back_are_read_as_they_were() -> None:
     said = ["Never deploy on Fridays.", "The cap is 10.", "Use Postgres for it.", "Use MySQL for it instead, please."]
-    rules = select_standing(stated(*said, "The cap is 20."), lambda _, __: True).cited
+    rules = select_standing(find_all(*said, "The cap is 20."), lambda _, __: True).cited
     (promise,) = find_promises("I will send the report Kestrel-7 tomorrow.")
     text, _ = render_instructions((*rules, CitedInstruction(5, promise)), 1_000, words)
     summary = render_block(
@@ -316,14 +316,14 @@ def test_instructions_of_a_summary_that_a_client_sends_back_are_read_as_they_wer
 
 def test_an_instruction_is_listed_once_and_not_if_it_is_visible_anyway() -> None:
     said = ["Never deploy on Fridays.", "Never deploy on Fridays.", "Always run the linter."]
-    assert texts(*said) == ["[1] Never deploy on Fridays.", "[2] Always run the linter."]
-    listed = select_standing(stated(*said), lambda _, text: text != "Always run the linter.").cited
+    assert selected_texts(*said) == ["[1] Never deploy on Fridays.", "[2] Always run the linter."]
+    listed = select_standing(find_all(*said), lambda _, text: text != "Always run the linter.").cited
     assert [each.index for each in listed] == [1]
 
 
 def test_the_omitted_instructions_are_named_in_one_line_with_what_holds_them() -> None:
     said = [f"Never touch module {name} of the parser." for name in "abcdefghijklmnop"]
-    found = select_standing(stated(*said), lambda _, __: True).cited
+    found = select_standing(find_all(*said), lambda _, __: True).cited
     text, listed = render_instructions(
         found, 160, lambda text: 2 * words(text), lambda index: "art_1" if index < 4 else "art_2"
     )
@@ -342,7 +342,7 @@ said = st.lists(st.sampled_from([*RULES, *STATEMENTS, *REMARKS, "The cap is 1.",
 
 @given(said, st.integers(0, 200))
 def test_what_is_listed_fits_stands_verbatim_and_in_the_order_of_the_messages(said: list[str], budget: int) -> None:
-    found = select_standing(stated(*said), lambda _, __: True).cited
+    found = select_standing(find_all(*said), lambda _, __: True).cited
     text, listed = render_instructions(found, budget, words)
     assert words(text) <= budget
     assert all(any(each in one for one in said) for each in listed)

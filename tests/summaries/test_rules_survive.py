@@ -1,4 +1,4 @@
-"""What users rule survives compactions one after another, through the whole product, whatever they say in between."""
+"""Users' rules survive one compaction after another, through the whole product."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ ARTIFACT = re.compile(r"art_[0-9a-f]{12}")
 
 
 @dataclass
-class Ruled:
-    """What was said so far, and of each subject the values that it had, the newest last."""
+class RuleHistory:
+    """The messages so far, and the values of each subject, the newest last."""
 
     chance: random.Random
     messages: list[dict[str, Any]] = field(default_factory=list)
@@ -84,34 +84,36 @@ class Ruled:
         self.say(text.format(s=subject, v=values[-1], n=values[-1]))
 
 
-async def sent(rooms: OfflinePipeline, messages: list[dict[str, Any]], *newest: dict[str, Any]) -> str:
+async def forward(pipeline: OfflinePipeline, messages: list[dict[str, Any]], *newest: dict[str, Any]) -> str:
     newest = newest or ({"role": "user", "content": "Please go on."},)
     body = json.dumps({"model": "measured", "messages": [*messages, *newest]})
     headers = ((b"content-type", b"application/json"), (b"x-accordion-session", b"what-users-ruled"))
-    gauge = await rooms.process(Inbound("POST", "/v1/chat/completions", "", headers, body.encode(), "1"), rooms.caller)
-    return json.dumps(json.loads(gauge.rewritten_body or body)["messages"], ensure_ascii=False)
+    prepared = await pipeline.process(
+        Inbound("POST", "/v1/chat/completions", "", headers, body.encode(), "1"), pipeline.caller
+    )
+    return json.dumps(json.loads(prepared.rewritten_body or body)["messages"], ensure_ascii=False)
 
 
-def instruction_texts(ruled: Ruled, *values: str) -> list[str]:
-    return [m["content"] for m in ruled.messages if any(value in m["content"] for value in values)]
+def instruction_texts(history: RuleHistory, *values: str) -> list[str]:
+    return [m["content"] for m in history.messages if any(value in m["content"] for value in values)]
 
 
-async def check(rooms: OfflinePipeline, ruled: Ruled) -> None:
-    text = await sent(rooms, ruled.messages)
+async def check(pipeline: OfflinePipeline, history: RuleHistory) -> None:
+    text = await forward(pipeline, history.messages)
     archived = ""
-    for values in ruled.values.values():
+    for values in history.values.values():
         *old, live = values
         if live in text:
             continue
         assert not any(each in text for each in old), (
-            f"an old one stands alone: {instruction_texts(ruled, *values)} in {text}"
+            f"an old one stands alone: {instruction_texts(history, *values)} in {text}"
         )
         assert "(No room for " in text, (
-            f"{live} is neither listed nor named: {instruction_texts(ruled, live)} in {text}"
+            f"{live} is neither listed nor named: {instruction_texts(history, live)} in {text}"
         )
         if not archived:
             named = ARTIFACT.findall(text[text.index("(No room for ") :])
-            archived = "\n".join([await rooms.text_of(each, rooms.caller) or "" for each in dict.fromkeys(named)])
+            archived = "\n".join([await pipeline.text_of(each, pipeline.caller) or "" for each in dict.fromkeys(named)])
         assert live in archived, f"{live} cannot be read"
 
 
@@ -127,20 +129,20 @@ Rounds = list[list[tuple[int, tuple[str, int]]]]
 def test_a_rule_is_listed_or_named_and_an_old_value_is_never_alone(
     seed: int, rounds: Rounds, in_opening: bool, window: int
 ) -> None:
-    asyncio.run(five_compactions(Ruled(random.Random(seed)), rounds, in_opening, window))
+    asyncio.run(five_compactions(RuleHistory(random.Random(seed)), rounds, in_opening, window))
 
 
-async def five_compactions(ruled: Ruled, rounds: Rounds, in_opening: bool, window: int) -> None:
+async def five_compactions(history: RuleHistory, rounds: Rounds, in_opening: bool, window: int) -> None:
     rooms = OfflinePipeline(Settings(), window)
     try:
         if in_opening and rounds[-1]:
-            ruled.rule(*rounds[-1][0])
+            history.rule(*rounds[-1][0])
         for stated in rounds:
             for subject, form in stated:
-                ruled.remark(1)
-                ruled.rule(subject, form)
-            ruled.remark(window // 60)
-            await check(rooms, ruled)
+                history.remark(1)
+                history.rule(subject, form)
+            history.remark(window // 60)
+            await check(rooms, history)
     finally:
         await rooms.close()
 
@@ -149,7 +151,7 @@ async def test_rules_have_room_beside_a_result_that_fills_the_window() -> None:
     rooms = OfflinePipeline(Settings(), 4_000)
     try:
         policy = "\n".join(f"Section {at}: an agent takes care of part {at} of the trip." for at in range(70))
-        ruled = Ruled(random.Random(3), [{"role": "system", "content": policy}])
+        ruled = RuleHistory(random.Random(3), [{"role": "system", "content": policy}])
         ruled.remark(1)
         for subject in range(8):
             for form in (("en", 0), ("en", 1), ("fr", 0)):
@@ -159,7 +161,7 @@ async def test_rules_have_room_beside_a_result_that_fills_the_window() -> None:
         flights = "\n".join(f"flight {at} leaves at {at % 24}:15 and costs {at * 7 % 500} dollars" for at in range(400))
         newest = [{"role": "user", "content": "Look for a flight."}, *calls("search", to="SEA")]
         newest[-1]["content"] = flights
-        text = await sent(rooms, ruled.messages, *newest)
+        text = await forward(rooms, ruled.messages, *newest)
         assert "in the middle are left out" in text
         assert [value for value in ruled.values.values() if value[-1] not in text] == []
     finally:
@@ -170,14 +172,14 @@ OPENED = "[From the archive of this conversation"
 FORBIDDEN = "Never run the job Kestrel on production."
 
 
-async def many_rules(rooms: OfflinePipeline) -> Ruled:
+async def many_rules(rooms: OfflinePipeline) -> RuleHistory:
     """A conversation whose first rule has no place in the window, after its compaction."""
-    ruled = Ruled(random.Random(1))
+    ruled = RuleHistory(random.Random(1))
     ruled.remark(2)
     ruled.say(FORBIDDEN)
     for at in range(300):
         ruled.say(f"Never touch module number-{at}.")
-    assert FORBIDDEN not in await sent(rooms, ruled.messages)
+    assert FORBIDDEN not in await forward(rooms, ruled.messages)
     ruled.messages.append({"role": "user", "content": "Please go on."})
     ruled.messages.append({"role": "assistant", "content": "I looked at the next part."})
     return ruled
@@ -208,14 +210,14 @@ async def test_a_rule_without_a_place_comes_back_when_the_turn_speaks_of_it(
     rooms = OfflinePipeline(Settings(), 4_000)
     try:
         ruled = await many_rules(rooms)
-        text = await sent(rooms, ruled.messages, *newest)
+        text = await forward(rooms, ruled.messages, *newest)
         assert (FORBIDDEN in text) == comes
         if comes:
             assert re.search(
                 rf"{re.escape(OPENED)}.*Standing instruction of the user, message 4.*> \[4\] {FORBIDDEN}", text
             )
             # It stays, and does not come twice.
-            again = await sent(rooms, [*ruled.messages, *newest], {"role": "assistant", "content": "Done."}, *newest)
+            again = await forward(rooms, [*ruled.messages, *newest], {"role": "assistant", "content": "Done."}, *newest)
             assert again.count(FORBIDDEN) == 1
     finally:
         await rooms.close()

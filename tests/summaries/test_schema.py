@@ -1,4 +1,4 @@
-"""What a model answers is read strictly, however it is wrapped, and becomes lines that cite."""
+"""A model's answer is read strictly, however it is wrapped, and becomes lines with citations."""
 
 from __future__ import annotations
 

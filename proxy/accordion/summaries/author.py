@@ -218,20 +218,20 @@ class SummaryAuthor:
         if summarizer is None or caller is None:
             raise SummaryFailed("no model is configured to write summaries")
         job = await self._tasks.offload(self._prepare_job, task, caller, summarizer.input_limit(caller), is_trial)
-        cost, dropped = _ModelCost(), list[str]()
-        narrated = Summary("", task.prior_narrative, task.prior_until, narrated_from=task.first_index)
+        cost, dropped_lines = _ModelCost(), list[str]()
+        summary = Summary("", task.prior_narrative, task.prior_until, narrated_from=task.first_index)
         try:
             for piece in job.pieces:
                 text = render_transcript(
                     piece,
                     max_tokens=job.max_narrative_tokens,
-                    prior_narrative=narrated.narrative,
-                    prior_until=narrated.narrated_until,
+                    prior_narrative=summary.narrative,
+                    prior_until=summary.narrated_until,
                     task_message=task.task_message,
                 )
                 checked = await self._narrate_piece(summarizer, job, piece, text, cost)
-                dropped += checked.dropped_lines
-                narrated = Summary(
+                dropped_lines += checked.dropped_lines
+                summary = Summary(
                     text="",
                     narrative=checked.text,
                     narrated_until=piece[-1].index + 1,
@@ -239,14 +239,14 @@ class SummaryAuthor:
                     writer=cost.model,
                     input=cost.input,
                     output=cost.output,
-                    dropped_lines=tuple(dropped),
+                    dropped_lines=tuple(dropped_lines),
                     findings=_collect_findings(checked, task.kind),
                 )
                 if on_partial is not None:
-                    on_partial(narrated)
+                    on_partial(summary)
         except SummaryFailed as error:
             raise SummaryRejected(error.message, input=cost.input, output=cost.output, answers=cost.answers) from error
-        return await self._tasks.offload(self._compose, task, narrated)
+        return await self._tasks.offload(self._compose, task, summary)
 
     def _prepare_job(
         self, task: SummaryTask, summary_caller: SummaryCaller, input_limit: int, is_trial: bool
@@ -255,27 +255,27 @@ class SummaryAuthor:
         limit = int(task.budget * NARRATIVE_SHARE)
         if limit < MIN_NARRATIVE_TOKENS:
             raise SummaryFailed(f"a summary of {task.budget} tokens is too short for a model's text")
-        new = [source for source in task.sources if source.index >= task.prior_until]
-        if not new:
+        new_sources = [source for source in task.sources if source.index >= task.prior_until]
+        if not new_sources:
             raise SummaryFailed("everything is summarized already")
         evidence = gather_evidence(task.sources, task.remaining_messages, task.prior_narrative, task.task_message)
         evidence = replace(evidence, standing=self._extractor.find_standing_instructions(task.sources, (), task.others))
         job = _SummaryJob(task, summary_caller, limit, evidence, ())
         # The tokens may be another model's, and the text of a repair must fit, too.
-        fixed = (
+        fixed_tokens = (
             task.count_tokens(self._prompts.instructions_for(task.kind))
             + max(limit, task.count_tokens(task.prior_narrative))
             + job.max_answer_tokens
         )
-        fixed += 800 + (
+        fixed_tokens += 800 + (
             task.count_tokens(render_transcript((), max_tokens=limit, task_message=task.task_message))
             if task.task_message is not None
             else 0
         )
-        free = int(input_limit * 0.95) - fixed
-        if free < 500:
+        free_tokens = int(input_limit * 0.95) - fixed_tokens
+        if free_tokens < 500:
             raise SummaryFailed("the window of the model that writes summaries is too small")
-        pieces = split_into_pieces(new, free, task.count_tokens, TRIAL_TOKENS if is_trial else 0)
+        pieces = split_into_pieces(new_sources, free_tokens, task.count_tokens, TRIAL_TOKENS if is_trial else 0)
         return replace(job, pieces=tuple(pieces), is_trial=is_trial)
 
     async def _narrate_piece(
@@ -304,36 +304,36 @@ class SummaryAuthor:
             prompt = render_repair(text, self._prompts, answer, [problem, *checked.dropped_lines])
         raise SummaryFailed(f"the model's summary failed the checks twice: {problem}")
 
-    def _compose(self, task: SummaryTask, narrated: Summary) -> Summary:
+    def _compose(self, task: SummaryTask, summary: Summary) -> Summary:
         """Composes the block's text: label, instructions, narrative, extracted lines, references. Never fails."""
         if not task.sources:
-            return narrated
+            return summary
         head = render_label(task.kind, task.sources[0].index, task.sources[-1].index)
         references = _fit_references(task.reference_lines, int(task.budget * REFERENCE_SHARE), task.count_tokens)
         available_tokens = task.budget - task.count_tokens(render_block(head, "", "", "", references)) - _JOIN_TOKENS
-        section, dropped = _InstructionSection(), narrated.dropped_lines
+        section, dropped_lines = _InstructionSection(), summary.dropped_lines
         try:
-            section = self._write_instructions(task, narrated, available_tokens)
+            section = self._write_instructions(task, summary, available_tokens)
         except Exception as error:
             # A compaction must not fail because of the summary.
-            dropped = (*dropped, f"no instructions could be extracted: {type(error).__name__}")
+            dropped_lines = (*dropped_lines, f"no instructions could be extracted: {type(error).__name__}")
         available_tokens -= task.count_tokens(section.text)
         narrative = _clip_lines(
-            _remove_outdated_lines(narrated.narrative, section.outdated), max(0, available_tokens), task.count_tokens
+            _remove_outdated_lines(summary.narrative, section.outdated), max(0, available_tokens), task.count_tokens
         )
         available_tokens -= task.count_tokens(narrative)
         try:
             extract = self._write_extract(task, narrative, available_tokens, section)
         except Exception as error:
-            extract, dropped = "", (*dropped, f"nothing could be extracted: {type(error).__name__}")
+            extract, dropped_lines = "", (*dropped_lines, f"nothing could be extracted: {type(error).__name__}")
         extract = _clip_lines(extract, max(0, available_tokens), task.count_tokens)
         if not extract and not narrative and not section.text:
             extract = _describe_message_kinds(task.sources)
         return replace(
-            narrated, text=render_block(head, section.text, narrative, extract, references), dropped_lines=dropped
+            summary, text=render_block(head, section.text, narrative, extract, references), dropped_lines=dropped_lines
         )
 
-    def _write_instructions(self, task: SummaryTask, narrated: Summary, available_tokens: int) -> _InstructionSection:
+    def _write_instructions(self, task: SummaryTask, summary: Summary, available_tokens: int) -> _InstructionSection:
         """Writes the section of standing instructions and promises within `available_tokens` tokens.
 
         Beside a narrative the section gets what that leaves, but at least `MIN_INSTRUCTION_SHARE`, and at most
@@ -343,21 +343,21 @@ class SummaryAuthor:
         instructions = standing.in_order()
         outdated_lines = {instruction.text for _, instruction in standing.outdated}
         max_tokens = int(available_tokens * MAX_INSTRUCTION_SHARE)
-        if narrated.narrative:
-            narrative_tokens = task.count_tokens(narrated.narrative)
+        if summary.narrative:
+            narrative_tokens = task.count_tokens(summary.narrative)
             max_tokens = max(
                 int(available_tokens * MIN_INSTRUCTION_SHARE), min(max_tokens, available_tokens - narrative_tokens)
             )
-        text, listed = render_instructions(instructions, max_tokens, task.count_tokens, task.artifact)
-        section = _InstructionSection(text, listed | outdated_lines, standing.outdated)
-        if narrated.narrative or len(listed) == len({each.instruction.text for each in instructions}):
+        text, listed_lines = render_instructions(instructions, max_tokens, task.count_tokens, task.artifact)
+        section = _InstructionSection(text, listed_lines | outdated_lines, standing.outdated)
+        if summary.narrative or len(listed_lines) == len({each.instruction.text for each in instructions}):
             return section
         section = replace(section, is_complete=False)
-        work = self._write_extract(task, "", available_tokens - max_tokens, section)
-        text, listed = render_instructions(
-            instructions, available_tokens - task.count_tokens(work), task.count_tokens, task.artifact
+        work_lines = self._write_extract(task, "", available_tokens - max_tokens, section)
+        text, listed_lines = render_instructions(
+            instructions, available_tokens - task.count_tokens(work_lines), task.count_tokens, task.artifact
         )
-        return replace(section, text=text, known_lines=listed | outdated_lines)
+        return replace(section, text=text, known_lines=listed_lines | outdated_lines)
 
     def _write_extract(self, task: SummaryTask, narrative: str, budget: int, section: _InstructionSection) -> str:
         return self._extractor.write(
@@ -460,11 +460,11 @@ def render_label(kind: PlanKind, first: int, last: int) -> str:
     It must not read like a request or like an end, since the model continues with the messages below. The same messages
     always get the same label.
     """
-    which = f" {first}" if first == last else f"s {first} to {last}"
-    below = "The work" if kind == "generation" else "The conversation"
+    numbers = f" {first}" if first == last else f"s {first} to {last}"
+    subject = "The work" if kind == "generation" else "The conversation"
     return (
-        f"{OPENING}{which}, written by the proxy: data, not a request. Numbers in brackets are "
-        f"messages; read_artifact, where offered, gives what is archived. {below} goes on below.]"
+        f"{OPENING}{numbers}, written by the proxy: data, not a request. Numbers in brackets are "
+        f"messages; read_artifact, where offered, gives what is archived. {subject} goes on below.]"
     )
 
 

@@ -66,11 +66,11 @@ def format_source_spans(citations: Iterable[tuple[int, int]]) -> str:
 def to_one_line(text: str, max_length: int = _MAX_ARGUMENT_LENGTH) -> str:
     """Shortens a text to one line: its beginning up to a space, and an ellipsis if anything is left out."""
     stripped = text.strip()
-    first = stripped.split("\n", 1)[0].rstrip() if "\n" in stripped else stripped
-    if len(first) > max_length:
-        end = first.rfind(" ", 0, max_length)
-        first = first[:end].rstrip() if end > max_length // 3 else ""
-    return first if len(first) == len(stripped) else f"{first} …"
+    line = stripped.split("\n", 1)[0].rstrip() if "\n" in stripped else stripped
+    if len(line) > max_length:
+        end = line.rfind(" ", 0, max_length)
+        line = line[:end].rstrip() if end > max_length // 3 else ""
+    return line if len(line) == len(stripped) else f"{line} …"
 
 
 def build_candidates(
@@ -88,12 +88,12 @@ def build_candidates(
     sentences of instructions. Of repeated lines only the last one counts. `only_work`: without users' words, and
     without an assistant's that name nothing.
     """
-    written = {*visible_lines, *listed}
+    used_lines = {*visible_lines, *listed}
     lines: list[CandidateLine] = [
         line
         for utterance in reversed(material.utterances)
         if not only_work or _is_work(utterance)
-        for line in _utterance_lines(utterance, written, listed)
+        for line in _utterance_lines(utterance, used_lines, listed)
     ]
     step_lines = _StepLines(word_usage, visible_words)
     for number, step in enumerate(material.steps):
@@ -102,9 +102,9 @@ def build_candidates(
     return lines + step_lines.build_lines()
 
 
-def _without(text: str, listed: Collection[str]) -> str:
+def _without(text: str, listed_texts: Collection[str]) -> str:
     """Replaces sentences that are listed elsewhere with an ellipsis."""
-    for sentence in listed:
+    for sentence in listed_texts:
         if len(sentence) < len(text):
             text = text.replace(sentence, "…")
     return text
@@ -115,24 +115,24 @@ def _is_work(utterance: Utterance) -> bool:
     return utterance.facts.role == "assistant" and utterance.facts.words != NO_EXTRACTED_WORDS
 
 
-def _utterance_lines(utterance: Utterance, written: set[str], listed: Collection[str]) -> Iterator[CandidateLine]:
+def _utterance_lines(utterance: Utterance, used_lines: set[str], listed: Collection[str]) -> Iterator[CandidateLine]:
     facts = utterance.facts
-    user = facts.role != "assistant"
+    is_user = facts.role != "assistant"
     fade = 1 / (1 + utterance.age / _FADE_CHARACTERS)
-    line = CandidateLine(REQUESTS if user else STATED, "", 0.0, [(utterance.at, utterance.at)])
-    listed_here = [each.text for each in facts.instructions if each.text in listed]
+    line = CandidateLine(REQUESTS if is_user else STATED, "", 0.0, [(utterance.at, utterance.at)])
+    listed_texts = [each.text for each in facts.instructions if each.text in listed]
     if facts.media:
         line.extras.append((0.3 * fade, "", f"({', '.join(facts.media)})"))
     for number, line_text in enumerate(map(str.strip, facts.text.split("\n")[:200])):
-        if len(line_text) < 3 or line_text.startswith("```") or line_text in written:
+        if len(line_text) < 3 or line_text.startswith("```") or line_text in used_lines:
             continue
-        written.add(line_text)
+        used_lines.add(line_text)
         # A user's short line is an instruction as a whole.
-        text = line_text if user and len(line_text) <= WHOLE else _without(line_text, listed_here)
+        text = line_text if is_user and len(line_text) <= WHOLE else _without(line_text, listed_texts)
         if text == "…":
             continue
-        worth = (_USER_WORTH if user else _ASSISTANT_WORTH) * fade / (1 + number / (8 if user else 2))
-        if not user:
+        worth = (_USER_WORTH if is_user else _ASSISTANT_WORTH) * fade / (1 + number / (8 if is_user else 2))
+        if not is_user:
             # A line that ends in a colon announces the call after it, which is listed anyway.
             worth *= (0.2 if text[-1] in ":：" else 1.0) * (1.0 if facts.calls else 2.0)
         line.extras.append((worth * min(1.0, len(text) / 40), "", text if len(text) < 600 else to_one_line(text, 400)))
@@ -148,7 +148,7 @@ class _StepLines:
         self._visible = visible
         self._by_head: dict[tuple[str, str], CandidateLine] = {}
         self._actions: dict[str, dict[str, list[tuple[int, int]]]] = {}
-        self._line_of: list[CandidateLine] = []
+        self._step_lines: list[CandidateLine] = []
 
     def build_lines(self) -> list[CandidateLine]:
         for path, actions in self._actions.items():
@@ -185,14 +185,14 @@ class _StepLines:
             worth += sum(self._uses.estimate_reuse(w, _NAME_REUSE, step.age) for w in words.names if w in head)
             line.worth = worth * 0.5 + _STEP_WORTH * fade
         line.citations.append(span)
-        self._line_of.append(line)
+        self._step_lines.append(line)
         if step.result is not None:
             line.extras.extend(_outcome_pieces(step.result, fade))
 
     def assign_words(self, material: SummaryMaterial) -> None:
         """Adds each word that is not visible to the line of the last step that contains it."""
         for number, step in enumerate(material.steps):
-            line = self._line_of[number]
+            line = self._step_lines[number]
             for label, words, base, weight in _word_kinds(step):
                 for word in words:
                     if word in self._visible or self._uses.last_step.get(word) != number or word in line.head:

@@ -86,8 +86,8 @@ def check(
     `last_index` is the last message that the writer has read, if that is not the last source.
     """
     accepted: list[SummaryLine] = []
-    dropped: list[str] = []
-    restated: list[str] = []
+    dropped_reasons: list[str] = []
+    restated_reasons: list[str] = []
     texts: set[str] = set()
     lines = build_lines(document, kind)
     for line in lines:
@@ -96,15 +96,15 @@ def check(
             reason = "it says what another line says"
         if not reason and line.section.limits and _restates_instruction(line, evidence):
             # The block lists the instruction itself, so this is no fault of the model.
-            restated.append(f"{line.section.path} {line.text[:120]!r}: it is listed word for word")
+            restated_reasons.append(f"{line.section.path} {line.text[:120]!r}: it is listed word for word")
         elif reason:
-            dropped.append(f"{line.section.path} {line.text[:120]!r}: {reason}")
+            dropped_reasons.append(f"{line.section.path} {line.text[:120]!r}: {reason}")
         else:
             texts.add(line.text)
             accepted.append(_mark_tool_report(line, evidence))
     fitting, omitted = _fit_lines(accepted, limit, count)
-    problem = _find_problem(fitting, kind, evidence, len(lines), len(dropped))
-    return CheckedSummary(tuple(fitting), (*dropped, *restated, *omitted), problem)
+    problem = _find_problem(fitting, kind, evidence, len(lines), len(dropped_reasons))
+    return CheckedSummary(tuple(fitting), (*dropped_reasons, *restated_reasons, *omitted), problem)
 
 
 def _rejection_reason(line: SummaryLine, evidence: Evidence, last_index: int | None) -> str:
@@ -149,14 +149,16 @@ def _contradiction_reason(line: SummaryLine, evidence: Evidence) -> str:
     for index, instruction in evidence.standing.outdated:
         if index in line.sources and states(line.text, instruction):
             return f"the user said otherwise after message {index}"
-    for each in evidence.standing.cited:
-        if each.index in line.sources and states(line.text, each.instruction, reversed=True):
-            return f"message {each.index} says the opposite"
+    for cited in evidence.standing.cited:
+        if cited.index in line.sources and states(line.text, cited.instruction, reversed=True):
+            return f"message {cited.index} says the opposite"
     return ""
 
 
 def _restates_instruction(line: SummaryLine, evidence: Evidence) -> bool:
-    return any(each.index in line.sources and states(line.text, each.instruction) for each in evidence.standing.cited)
+    return any(
+        cited.index in line.sources and states(line.text, cited.instruction) for cited in evidence.standing.cited
+    )
 
 
 def _word_stems(text: str) -> set[str]:
@@ -164,8 +166,8 @@ def _word_stems(text: str) -> set[str]:
 
 
 def _is_empty_phrase(text: str) -> bool:
-    bare = _NOT_WORD.sub(" ", text).strip().lower()
-    return bare in _EMPTY_PHRASES or sum(map(str.isalnum, text)) < 2 or _REFUSAL.search(text) is not None
+    words = _NOT_WORD.sub(" ", text).strip().lower()
+    return words in _EMPTY_PHRASES or sum(map(str.isalnum, text)) < 2 or _REFUSAL.search(text) is not None
 
 
 def _mark_tool_report(line: SummaryLine, evidence: Evidence) -> SummaryLine:
@@ -181,13 +183,15 @@ def _fit_lines(
     """Drops the least important lines beyond a limit of tokens, later ones first. Also returns the reasons."""
     sizes = [count(f"{line}\n") for line in lines]
     total, omitted = sum(sizes), set[int]()
-    for at in sorted(range(len(lines)), key=lambda at: (-lines[at].section.rank, -at)):
+    for index in sorted(range(len(lines)), key=lambda index: (-lines[index].section.rank, -index)):
         if total <= limit:
             break
-        total -= sizes[at]
-        omitted.add(at)
-    reasons = [f"{lines[at].section.path} {lines[at].text[:120]!r}: there is no room for it" for at in sorted(omitted)]
-    return [line for at, line in enumerate(lines) if at not in omitted], reasons
+        total -= sizes[index]
+        omitted.add(index)
+    reasons = [
+        f"{lines[index].section.path} {lines[index].text[:120]!r}: there is no room for it" for index in sorted(omitted)
+    ]
+    return [line for index, line in enumerate(lines) if index not in omitted], reasons
 
 
 def _find_problem(

@@ -59,19 +59,19 @@ def make_digest(text: str, budget_chars: int, *, keywords: Collection[str] = ())
 def _render_candidates(candidates: DigestCandidates, budget: int) -> str:
     """Renders as many candidates as fit; "" if none does."""
     head, lines = candidates
-    out = [head] if head else []
+    rows = [head] if head else []
     available, remaining = budget - len(head) - 30, len(lines)
     for line in lines:
         piece = line if len(line) <= _MAX_CANDIDATE_LENGTH else line[: _MAX_CANDIDATE_LENGTH - 1] + "…"
         if len(piece) < available:
-            out.append(piece)
+            rows.append(piece)
             available -= len(piece) + 1
             remaining -= 1
         elif available < _MAX_CANDIDATE_LENGTH // 2:
             break
     if remaining == len(lines):
         return ""
-    return "\n".join([*out, f"… {remaining} more left out …"] if remaining else out)
+    return "\n".join([*rows, f"… {remaining} more left out …"] if remaining else rows)
 
 
 def _digest_lines(text: str, lines: list[str], budget: int, keywords: list[str]) -> str:
@@ -80,58 +80,58 @@ def _digest_lines(text: str, lines: list[str], budget: int, keywords: list[str])
     values = _rate_lines(text, lines, keywords)
     # Head and tail get a third and a sixth of the budget; then come the most valuable lines, earlier ones first.
     available = budget - 40
-    chosen: dict[int, str] = {}
+    selected_lines: dict[int, str] = {}
     for order, share in ((range(len(lines)), available // 3), (range(len(lines) - 1, -1, -1), available // 6)):
         remaining = share
         for number in order:
             piece = _shorten_line(lines[number])
-            if number in chosen or len(piece) + 1 > remaining:
+            if number in selected_lines or len(piece) + 1 > remaining:
                 break
-            chosen[number] = piece
+            selected_lines[number] = piece
             remaining -= len(piece) + 1
             available -= len(piece) + 1
     for number in sorted(values, key=lambda n: (-values[n], n)):
         piece = _shorten_line(lines[number])
         # A line on its own also needs a mark for the gap before it.
-        if number not in chosen and len(piece) + 32 <= available:
-            chosen[number] = piece
+        if number not in selected_lines and len(piece) + 32 <= available:
+            selected_lines[number] = piece
             available -= len(piece) + 32
-    return _join_lines(chosen, len(lines), budget)
+    return _join_lines(selected_lines, len(lines), budget)
 
 
 def _rate_lines(text: str, lines: list[str], keywords: list[str]) -> dict[int, int]:
     """Rates the lines in the middle; ordinary lines have no rating."""
     text = text[:_MAX_SCAN_LENGTH]
-    low = text.lower()
-    if len(low) != len(text):
+    lowercase_text = text.lower()
+    if len(lowercase_text) != len(text):
         # A few letters change their length in lower case, but the offsets must match the lines.
-        low = text
+        lowercase_text = text
     starts = list(accumulate((len(line) + 1 for line in lines), initial=0))
-    out = dict.fromkeys(_find_lines_with(text, starts, keywords), 4)
+    ratings = dict.fromkeys(_find_lines_with(text, starts, keywords), 4)
     for words, value in ((TROUBLE_WORDS, 2), (_COUNT_WORDS, 1)):
-        for number in _find_lines_with(low, starts, words):
-            out[number] = out.get(number, 0) + value
+        for number in _find_lines_with(lowercase_text, starts, words):
+            ratings[number] = ratings.get(number, 0) + value
     shapes: set[str] = set()
-    for number in sorted(out):
+    for number in sorted(ratings):
         line = lines[number][:_MAX_LINE_LENGTH]
-        if out[number] > 1 and (shape := _DIGITS.sub("0", line)) not in shapes:
+        if ratings[number] > 1 and (shape := _DIGITS.sub("0", line)) not in shapes:
             # Each error once before any is repeated, and lines with text before banners.
             shapes.add(shape)
-            out[number] += 1 + (sum(map(str.isalnum, line)) > 0.6 * len(line))
-    return out
+            ratings[number] += 1 + (sum(map(str.isalnum, line)) > 0.6 * len(line))
+    return ratings
 
 
 def _find_lines_with(text: str, starts: list[int], words: Iterable[str]) -> set[int]:
     """Returns the numbers of the lines with one of the words near the line's beginning."""
-    out: set[int] = set()
+    numbers: set[int] = set()
     for word in words:
-        at = text.find(word)
-        while at >= 0:
-            number = bisect_right(starts, at) - 1
-            if at - starts[number] < _MAX_LINE_LENGTH:
-                out.add(number)
-            at = text.find(word, starts[number + 1])
-    return out
+        position = text.find(word)
+        while position >= 0:
+            number = bisect_right(starts, position) - 1
+            if position - starts[number] < _MAX_LINE_LENGTH:
+                numbers.add(number)
+            position = text.find(word, starts[number + 1])
+    return numbers
 
 
 def _shorten_line(line: str) -> str:
@@ -152,25 +152,25 @@ def _digest_single_line(text: str, budget: int) -> str:
     return f"{text[:head]} … {tail - head} characters left out … {text[tail:].lstrip()}"
 
 
-def _join_lines(chosen: dict[int, str], total: int, budget: int) -> str:
+def _join_lines(selected_lines: dict[int, str], total: int, budget: int) -> str:
     while True:
-        out: list[str] = []
-        last = -1
-        for number in sorted(chosen):
-            if number - last > 1:
-                out.append(f"… {number - last - 1} lines left out …")
-            out.append(chosen[number])
-            last = number
-        if total - last > 1:
-            out.append(f"… {total - last - 1} lines left out …")
-        text = "\n".join(out)
+        rows: list[str] = []
+        previous = -1
+        for number in sorted(selected_lines):
+            if number - previous > 1:
+                rows.append(f"… {number - previous - 1} lines left out …")
+            rows.append(selected_lines[number])
+            previous = number
+        if total - previous > 1:
+            rows.append(f"… {total - previous - 1} lines left out …")
+        text = "\n".join(rows)
         if len(text) <= budget:
             return text
-        if not chosen:
+        if not selected_lines:
             return ""
         # Drops the middle before head and tail.
-        middle = sorted(chosen)
-        del chosen[middle[len(middle) // 2]]
+        middle = sorted(selected_lines)
+        del selected_lines[middle[len(middle) // 2]]
 
 
 def _digest_json(text: str, budget: int) -> str:
@@ -184,24 +184,24 @@ def _digest_json(text: str, budget: int) -> str:
     if not isinstance(value, dict | list):
         return ""
     # Without errors the beginning is enough.
-    low = text.lower()
-    many = _MAX_SCALARS if any(t in low for t in (*TROUBLE_WORDS, "false", "stderr")) else budget // 4
-    rows = list(islice(_outline_json(value, "$", 6), many))
+    lowercase_text = text.lower()
+    max_rows = _MAX_SCALARS if any(t in lowercase_text for t in (*TROUBLE_WORDS, "false", "stderr")) else budget // 4
+    rows = list(islice(_outline_json(value, "$", 6), max_rows))
     # The beginning gets half of the budget; errors come next, then the rest.
     order = sorted(range(len(rows)), key=lambda n: (not _is_trouble(rows[n]), n))
-    chosen: set[int] = set()
+    selected_numbers: set[int] = set()
     remaining = budget - 40
     for numbers, least in ((range(len(rows)), remaining // 2), (order, 0)):
         for number in numbers:
             cost = len(rows[number]) + 1
-            if number in chosen:
+            if number in selected_numbers:
                 continue
             if remaining - cost < least:
                 break
-            chosen.add(number)
+            selected_numbers.add(number)
             remaining -= cost
-    out = [rows[number] for number in sorted(chosen)]
-    return "\n".join([*out, "… more left out …"] if len(chosen) < len(rows) else out)
+    selected_rows = [rows[number] for number in sorted(selected_numbers)]
+    return "\n".join([*selected_rows, "… more left out …"] if len(selected_numbers) < len(rows) else selected_rows)
 
 
 def _is_trouble(row: str) -> bool:
@@ -210,24 +210,24 @@ def _is_trouble(row: str) -> bool:
     name = path.rsplit(".", 1)[-1].lower()
     if value in _EMPTY_VALUES or value.startswith(("object, ", "array, ")):
         return value == "false" and name in _SUCCESS_KEYS
-    low = value[:_MAX_LINE_LENGTH].lower()
-    return name in _FAILURE_KEYS or any(t in low for t in TROUBLE_WORDS)
+    lowercase_value = value[:_MAX_LINE_LENGTH].lower()
+    return name in _FAILURE_KEYS or any(t in lowercase_value for t in TROUBLE_WORDS)
 
 
-def _outline_json(value: Any, at: str, depth: int) -> Iterator[str]:
+def _outline_json(value: Any, location: str, depth: int) -> Iterator[str]:
     """Yields a line `path: value` for each scalar, and the number of entries for each list and object."""
     if isinstance(value, dict):
-        yield f"{at}: object, {len(value)} keys"
-        entries = ((f"{at}.{k}", v) for k, v in value.items())
+        yield f"{location}: object, {len(value)} keys"
+        entries = ((f"{location}.{k}", v) for k, v in value.items())
     elif isinstance(value, list):
-        yield f"{at}: array, {len(value)} items"
-        entries = ((f"{at}[{n}]", v) for n, v in enumerate(value))
+        yield f"{location}: array, {len(value)} items"
+        entries = ((f"{location}[{n}]", v) for n, v in enumerate(value))
     else:
-        yield f"{at}: {_shorten_line(value) if isinstance(value, str) else msgspec.json.encode(value).decode()}"
+        yield f"{location}: {_shorten_line(value) if isinstance(value, str) else msgspec.json.encode(value).decode()}"
         return
     if depth:
-        for path, inner in entries:
-            yield from _outline_json(inner, path, depth - 1)
+        for path, entry in entries:
+            yield from _outline_json(entry, path, depth - 1)
 
 
 def digest_return(text: str, budget_chars: int) -> str:

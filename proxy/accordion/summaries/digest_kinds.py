@@ -51,23 +51,23 @@ def _digest_diff(lines: Sequence[str]) -> DigestCandidates | None:
     if not any(_HUNK.match(line) for line in lines[:_MAX_DETECTION_LINES]):
         return None
     files: dict[str, list[int]] = {}
-    places: dict[str, str] = {}
-    at = ""
+    functions: dict[str, str] = {}
+    current_file = ""
     for number, line in enumerate(lines):
         if line.startswith("+++ ") and number and lines[number - 1].startswith("--- "):
             name = line[4:].split("\t")[0]
-            at = lines[number - 1][4:].split("\t")[0] if name == "/dev/null" else name
-            at = at.removeprefix("b/").removeprefix("a/")
-            files.setdefault(at, [0, 0])
-        elif at and line[:1] in "+-" and line and not line.startswith(("+++", "---")):
-            files[at][line[0] == "-"] += 1
-        elif at and (hunk := _HUNK.match(line)) and hunk[1]:
-            places[f"{at}: {hunk[1]}"] = ""
+            current_file = lines[number - 1][4:].split("\t")[0] if name == "/dev/null" else name
+            current_file = current_file.removeprefix("b/").removeprefix("a/")
+            files.setdefault(current_file, [0, 0])
+        elif current_file and line[:1] in "+-" and line and not line.startswith(("+++", "---")):
+            files[current_file][line[0] == "-"] += 1
+        elif current_file and (hunk := _HUNK.match(line)) and hunk[1]:
+            functions[f"{current_file}: {hunk[1]}"] = ""
     if not files:
         return None
     added, removed = (sum(each[index] for each in files.values()) for index in (0, 1))
     rows = [f"{name} +{counts[0]} -{counts[1]}" for name, counts in files.items()]
-    return f"A diff of {_pluralize(len(files), 'file')}, +{added} -{removed}:", [*rows, *places]
+    return f"A diff of {_pluralize(len(files), 'file')}, +{added} -{removed}:", [*rows, *functions]
 
 
 def _digest_search(lines: Sequence[str]) -> DigestCandidates | None:
@@ -76,17 +76,17 @@ def _digest_search(lines: Sequence[str]) -> DigestCandidates | None:
     if len(sample) < _MIN_MATCHES or sum(_is_search_hit(line) for line in sample) < 0.8 * len(sample):
         return None
     files: dict[str, list[int]] = {}
-    firsts: dict[str, str] = {}
+    first_lines: dict[str, str] = {}
     for line in lines:
-        hit = _SEARCH_HIT.match(line)
-        if hit is not None:
-            files.setdefault(hit[1], []).append(int(hit[2]))
-            firsts.setdefault(hit[1], line)
+        match = _SEARCH_HIT.match(line)
+        if match is not None:
+            files.setdefault(match[1], []).append(int(match[2]))
+            first_lines.setdefault(match[1], line)
     rows = [f"{name}: {_pluralize(len(numbers), 'line')}, {_format_span(numbers)}" for name, numbers in files.items()]
     if len(files) == 1:
         rows = []
     total = sum(map(len, files.values()))
-    return f"{_pluralize(total, 'line')} found in {_pluralize(len(files), 'file')}:", [*rows, *firsts.values()]
+    return f"{_pluralize(total, 'line')} found in {_pluralize(len(files), 'file')}:", [*rows, *first_lines.values()]
 
 
 def _digest_listing(lines: Sequence[str]) -> DigestCandidates | None:
@@ -95,16 +95,20 @@ def _digest_listing(lines: Sequence[str]) -> DigestCandidates | None:
     if len(sample) < _MIN_MATCHES:
         return None
     if sum(_LISTED_FILE.match(line) is not None for line in sample) >= 0.7 * len(sample):
-        long = (_LISTED_FILE.match(line) for line in lines)
-        names = [match[1] + ("/" if match[0][0] == "d" else "") for match in long if match is not None]
+        matches = (_LISTED_FILE.match(line) for line in lines)
+        names = [match[1] + ("/" if match[0][0] == "d" else "") for match in matches if match is not None]
     elif sum(_is_path(line) for line in sample) >= 0.9 * len(sample):
         names = [line.strip() for line in lines if line.strip()]
     else:
         return None
     types = Counter(_file_type(name) for name in names)
-    places = Counter(name.rsplit("/", 1)[0] for name in names if "/" in name.rstrip("/"))
+    directory_counts = Counter(name.rsplit("/", 1)[0] for name in names if "/" in name.rstrip("/"))
     type_counts = ", ".join(f"{count} {kind}" for kind, count in types.most_common(6))
-    directories = [f"{place}/: {count}" for place, count in places.most_common(8)] if len(places) > 1 else []
+    directories = (
+        [f"{directory}/: {count}" for directory, count in directory_counts.most_common(8)]
+        if len(directory_counts) > 1
+        else []
+    )
     return f"A list of {len(names)}: {type_counts}.", [*directories[:4], *names]
 
 
@@ -116,28 +120,32 @@ def _digest_code(lines: Sequence[str]) -> DigestCandidates | None:
         < len(sample) // 60
     ):
         return None
-    outer = [line.rstrip() for line in lines if _DEFINITION.match(line)]
-    inner = [line.rstrip() for line in lines if _METHOD.match(line) and not _DEFINITION.match(line)]
-    filled = sum(map(bool, map(str.strip, lines)))
-    if len(outer) + len(inner) < 3 or 60 * (len(outer) + len(inner)) < filled:
+    definitions = [line.rstrip() for line in lines if _DEFINITION.match(line)]
+    methods = [line.rstrip() for line in lines if _METHOD.match(line) and not _DEFINITION.match(line)]
+    filled_count = sum(map(bool, map(str.strip, lines)))
+    if len(definitions) + len(methods) < 3 or 60 * (len(definitions) + len(methods)) < filled_count:
         return None
-    return f"Source code, {_pluralize(len(lines), 'line')}:", [*outer, *inner]
+    return f"Source code, {_pluralize(len(lines), 'line')}:", [*definitions, *methods]
 
 
 def _digest_prose(lines: Sequence[str]) -> DigestCandidates | None:
     """Digests prose: its headings, then the first sentence of each paragraph."""
-    filled = [line.strip() for line in lines if line.strip()]
-    sample = filled[:_MAX_DETECTION_LINES]
+    filled_lines = [line.strip() for line in lines if line.strip()]
+    sample = filled_lines[:_MAX_DETECTION_LINES]
     if 2 * sum(line.count(" ") >= 5 and "." in line for line in sample) < 0.4 * len(sample):
         return None
     if 4 * sum(any(t in line.lower() for t in TROUBLE_WORDS) for line in sample) > len(sample):
         # A compiler's output has full stops, too.
         return None
-    headings = [line for line in filled if _HEADING.match(line)]
-    sentences = [match[0] for line in filled if (match := _SENTENCE.match(line)) and line.count(" ") >= 5]
-    if len(filled) < 3 or len(sentences) < 0.4 * len(filled) or len(headings) + len(sentences) < 0.7 * len(filled):
+    headings = [line for line in filled_lines if _HEADING.match(line)]
+    sentences = [match[0] for line in filled_lines if (match := _SENTENCE.match(line)) and line.count(" ") >= 5]
+    if (
+        len(filled_lines) < 3
+        or len(sentences) < 0.4 * len(filled_lines)
+        or len(headings) + len(sentences) < 0.7 * len(filled_lines)
+    ):
         return None
-    if sum(len(line) for line in filled) < 60 * len(sentences):
+    if sum(len(line) for line in filled_lines) < 60 * len(sentences):
         return None
     return "", [*headings[:1], *sentences[:1], *headings[1:], *sentences[1:]]
 
@@ -157,8 +165,8 @@ def _format_span(numbers: Sequence[int]) -> str:
 
 def _is_search_hit(line: str) -> bool:
     """Whether a line is a search hit in a file; times of day look similar."""
-    hit = _SEARCH_HIT.match(line)
-    return hit is not None and ("." in hit[1] or "/" in hit[1]) and hit[1].count(" ") < 3
+    match = _SEARCH_HIT.match(line)
+    return match is not None and ("." in match[1] or "/" in match[1]) and match[1].count(" ") < 3
 
 
 def _is_path(line: str) -> bool:

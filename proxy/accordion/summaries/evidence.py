@@ -22,20 +22,20 @@ _MAX_OCCURRENCES: Final = 2_000
 
 _SMART = (*zip("“”„‟‘’‚‛", "\"\"\"\"''''", strict=True), ("…", "..."))
 # Maps the ASCII separators of words to spaces; `split` handles all other white space.
-_BETWEEN = bytes(32 if chr(byte) in "\"'`()[]{}<>,;|=*!?" else byte for byte in range(256))
+_SEPARATORS_TO_SPACES = bytes(32 if chr(byte) in "\"'`()[]{}<>,;|=*!?" else byte for byte in range(256))
 _THOUSANDS = re.compile(r",(?<=\d,)(?=\d{3}(?!\d))")
 _NUMBER = re.compile(r"(?<![0-9a-fA-F_])(?<!\d[.,])\d+(?:[.,]\d+)*")
-_QUOTED = re.compile(r""""([^"]{1,600})"|`([^`]{1,600})`|(?<![\w`"])'([^']{3,600})'(?!\w)""")
+_QUOTATION = re.compile(r""""([^"]{1,600})"|`([^`]{1,600})`|(?<![\w`"])'([^']{3,600})'(?!\w)""")
 _WITH_UNIT = re.compile(r"(\d[\d.,]*)(?:%|[A-Za-zµ]{1,4})")
 _RANGE = re.compile(r"\d[\d.,]*[%A-Za-z]{0,3}(?:[-–—/:x×]\d[\d.,]*[%A-Za-z]{0,3})+")
-_COUNTED = re.compile(r"(\d[\d.,]*)((?:-[A-Za-z]{2,})+)")
+_NUMBER_WITH_NOUN = re.compile(r"(\d[\d.,]*)((?:-[A-Za-z]{2,})+)")
 _DOTTED = re.compile(r"\.[A-Za-z][\w.-]+|[\w-]{2,}(?:\.\w+)*\.[A-Za-z]\w+")
 _CAMEL = re.compile(r"[a-z][A-Z]|^[A-Z]{2,}[a-z]{2}")
 _CAPITALS = re.compile(r"[A-Z]{5,}s?")
-_EITHER = re.compile(r"[A-Za-z]+/[A-Za-z]+")
+_WORD_PAIR = re.compile(r"[A-Za-z]+/[A-Za-z]+")
 _LEADING = re.compile(r"--[A-Za-z]|~/|\.\.?/|\.[A-Za-z]")
 _ELLIPSIS = re.compile(r"\s*(?:\.{3,}|\[\.{3}\])\s*")
-_EDGES = ".:-–—~#$€£≈≤≥±+&^"
+_EDGE_CHARACTERS = ".:-–—~#$€£≈≤≥±+&^"
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -69,9 +69,9 @@ class Evidence(msgspec.Struct, frozen=True):
         for quote, has_quotation_marks in _find_quotations(line):
             if not _contains_quote(self.user_text if is_user_claim and has_quotation_marks else self.text, quote):
                 return quote
-        for word in _split_words(_THOUSANDS.sub("", _QUOTED.sub(" ", line))):
+        for word in _split_words(_THOUSANDS.sub("", _QUOTATION.sub(" ", line))):
             # `--flag`, `~/path`, `../path` and `.name` begin with signs that otherwise surround words.
-            claim = word.rstrip(_EDGES) if _LEADING.match(word) else word.strip(_EDGES)
+            claim = word.rstrip(_EDGE_CHARACTERS) if _LEADING.match(word) else word.strip(_EDGE_CHARACTERS)
             if claim and not self._is_supported(claim):
                 return claim
         return ""
@@ -85,7 +85,7 @@ class Evidence(msgspec.Struct, frozen=True):
             return all(self._has_number(piece) for piece in pieces)
         if _contains_word(self.text, claim):
             return True
-        if _EITHER.fullmatch(claim):
+        if _WORD_PAIR.fullmatch(claim):
             return all(piece.lower() in self.lowercase_text for piece in claim.split("/"))
         pieces = claim.split(":")
         return len(pieces) > 1 and all(self._is_supported(piece) for piece in pieces if piece)
@@ -129,7 +129,7 @@ def gather_evidence(
     return Evidence(
         text=text,
         lowercase_text=text.lower(),
-        words=frozenset(word.strip(_EDGES) for word in words),
+        words=frozenset(word.strip(_EDGE_CHARACTERS) for word in words),
         numbers=frozenset(_NUMBER.findall(" ".join(words))),
         user_texts=user_texts,
         user_text="\n".join(all_user_texts),
@@ -161,9 +161,9 @@ def readable_texts(message: Message) -> Iterator[str]:
         elif isinstance(part, ToolCall):
             yield f"{part.name} {part.arguments}"
         elif isinstance(part, ToolResult):
-            for inner in part.parts:
-                if isinstance(inner, Text):
-                    yield inner.text
+            for result_part in part.parts:
+                if isinstance(result_part, Text):
+                    yield result_part.text
         elif isinstance(part, Media):
             yield part.media_type
 
@@ -180,13 +180,13 @@ def _is_from_tools(message: Message) -> bool:
 
 def _normalize(text: str) -> str:
     if not text.isascii():
-        for sign, plain in _SMART:
-            text = text.replace(sign, plain)
+        for sign, replacement in _SMART:
+            text = text.replace(sign, replacement)
     return " ".join(text.split())
 
 
 def _split_words(text: str) -> list[str]:
-    return text.encode("utf-8", "replace").translate(_BETWEEN).decode().split()
+    return text.encode("utf-8", "replace").translate(_SEPARATORS_TO_SPACES).decode().split()
 
 
 def _unescape(text: str) -> str:
@@ -195,7 +195,7 @@ def _unescape(text: str) -> str:
 
 def _find_quotations(line: str) -> Iterator[tuple[str, bool]]:
     """Yields quotations, with True for quotation marks and False for backticks; one with an ellipsis in pieces."""
-    for match in _QUOTED.finditer(line):
+    for match in _QUOTATION.finditer(line):
         quote: str = match.group(1) or match.group(2) or match.group(3)
         for piece in _ELLIPSIS.split(quote):
             if any(map(str.isalnum, piece)):
@@ -203,17 +203,17 @@ def _find_quotations(line: str) -> Iterator[tuple[str, bool]]:
 
 
 def _contains_quote(text: str, quote: str) -> bool:
-    bare = quote.rstrip(".,;:!?")
-    if " " in bare:
-        return bare in text
-    return _contains_word(text, bare) or _contains_word(text, quote)
+    phrase = quote.rstrip(".,;:!?")
+    if " " in phrase:
+        return phrase in text
+    return _contains_word(text, phrase) or _contains_word(text, quote)
 
 
 def _find_numbers(claim: str) -> list[str]:
     """Returns the numbers in a claim such as `42%`, `10GB`, `3-5` or `5-minute`; none if it is a name."""
     if _RANGE.fullmatch(claim):
         return re.findall(r"\d[\d.,]*", claim)
-    match = _WITH_UNIT.fullmatch(claim) or _COUNTED.fullmatch(claim)
+    match = _WITH_UNIT.fullmatch(claim) or _NUMBER_WITH_NOUN.fullmatch(claim)
     if match is not None:
         return [match.group(1)]
     return [claim] if _NUMBER.fullmatch(claim) else []
@@ -221,14 +221,14 @@ def _find_numbers(claim: str) -> list[str]:
 
 def _contains_word(text: str, word: str) -> bool:
     """Whether a text contains a word, and not only as a part of a longer one."""
-    at = text.find(word)
+    position = text.find(word)
     for _ in range(_MAX_OCCURRENCES):
-        if at < 0:
+        if position < 0:
             return False
-        end = at + len(word)
-        before, after = text[at - 1 : at] if at else "", text[end : end + 1]
-        inside = (before.isalnum() or before == "_") and (word[0].isalnum() or word[0] == "_")
-        if not inside and not ((after.isalnum() or after == "_") and (word[-1].isalnum() or word[-1] == "_")):
+        end = position + len(word)
+        before, after = text[position - 1 : position] if position else "", text[end : end + 1]
+        continues_word = (before.isalnum() or before == "_") and (word[0].isalnum() or word[0] == "_")
+        if not continues_word and not ((after.isalnum() or after == "_") and (word[-1].isalnum() or word[-1] == "_")):
             return True
-        at = text.find(word, at + 1)
+        position = text.find(word, position + 1)
     return False

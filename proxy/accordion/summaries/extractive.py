@@ -75,10 +75,14 @@ class ExtractiveWriter:
         if budget <= 0 or not sources:
             return ""
         facts = [(s.index, self._facts_of(s.message)) for s in sources]
-        visible = collect_words(self._facts_of(m) for m in remaining_messages)
+        visible_words = collect_words(self._facts_of(m) for m in remaining_messages)
         material = order_material(facts)
-        lines = {line.strip() for message in remaining_messages for line in self._facts_of(message).text.split("\n")}
-        candidates = build_candidates(material, WordUsage(material), visible, lines, known_lines, only_work=only_work)
+        visible_lines = {
+            line.strip() for message in remaining_messages for line in self._facts_of(message).text.split("\n")
+        }
+        candidates = build_candidates(
+            material, WordUsage(material), visible_words, visible_lines, known_lines, only_work=only_work
+        )
         return _fit_candidates(candidates, budget, count)
 
     def count_instruction_tokens(self, message: Message) -> int:
@@ -88,9 +92,9 @@ class ExtractiveWriter:
         # Cached by text, because an edited message has the key of the original while a compaction is planned.
         tokens = self._instruction_tokens.get(text)
         if tokens is None:
-            found = find_instructions(text)
+            instructions = find_instructions(text)
             tokens = self._instruction_tokens[text] = int(
-                sum(len(each.text) + _CITATION_LENGTH for each in found) / _CHARACTERS_PER_TOKEN
+                sum(len(instruction.text) + _CITATION_LENGTH for instruction in instructions) / _CHARACTERS_PER_TOKEN
             )
         return tokens
 
@@ -104,11 +108,13 @@ class ExtractiveWriter:
 
         `others` are the rest of the conversation: its instructions may replace those of the sources, and be replaced.
         """
-        listed = {source.index for source in sources}
+        source_indexes = {source.index for source in sources}
         ordered = sorted((*sources, *others), key=lambda source: source.index)
-        instructions = [(each.index, found) for each in ordered for found in self._facts_of(each.message).instructions]
-        visible = "\n".join(self._facts_of(message).text for message in remaining_messages) if instructions else ""
-        return select_standing(instructions, lambda index, text: index in listed and text not in visible)
+        instructions = [
+            (each.index, instruction) for each in ordered for instruction in self._facts_of(each.message).instructions
+        ]
+        visible_text = "\n".join(self._facts_of(message).text for message in remaining_messages) if instructions else ""
+        return select_standing(instructions, lambda index, text: index in source_indexes and text not in visible_text)
 
     def _facts_of(self, message: Message) -> MessageFacts:
         facts = self._facts.get(message.key)
@@ -121,20 +127,20 @@ def _fit_candidates(candidates: list[CandidateLine], budget: int, count: Callabl
     pieces = _rank_pieces(candidates)
     available_characters = budget * _CHARACTERS_PER_TOKEN
     extras = sum(len(line.extras) for line in candidates)
-    best = ""
+    best_text = ""
     for attempt in range(1, 8):
-        chosen = _choose_pieces(candidates, pieces, available_characters)
-        text = _render_candidates(candidates, chosen)
-        if not text or text == best:
+        selection = _choose_pieces(candidates, pieces, available_characters)
+        text = _render_candidates(candidates, selection)
+        if not text or text == best_text:
             break
         tokens = count(text)
         if tokens <= budget:
-            best = max(best, text, key=len)
-            if tokens >= 0.97 * budget or sum(map(len, chosen.values())) == extras:
+            best_text = max(best_text, text, key=len)
+            if tokens >= 0.97 * budget or sum(map(len, selection.values())) == extras:
                 break
         # Each attempt shrinks a little more, so that a text with short tokens fits in the end.
         available_characters *= budget / tokens * (1 - 0.01 * attempt)
-    return best
+    return best_text
 
 
 RankedPiece = tuple[float, int, int, int]
@@ -143,74 +149,74 @@ extra, or -1 for the head; characters."""
 
 
 def _rank_pieces(candidates: list[CandidateLine]) -> list[RankedPiece]:
-    out: list[RankedPiece] = []
-    for place, line in enumerate(candidates):
+    ranked_pieces: list[RankedPiece] = []
+    for position, line in enumerate(candidates):
         head = len(line.head) + 12
         if line.worth > 0:
-            out.append((-line.worth / head, -place, -1, head))
+            ranked_pieces.append((-line.worth / head, -position, -1, head))
         for number, (worth, _, text) in enumerate(line.extras):
             weight = len(text) + 3
-            out.append((-worth / weight, -place, number, weight))
-    out.sort()
-    return out
+            ranked_pieces.append((-worth / weight, -position, number, weight))
+    ranked_pieces.sort()
+    return ranked_pieces
 
 
 def _choose_pieces(
     candidates: list[CandidateLine], pieces: list[RankedPiece], available_characters: float
 ) -> dict[int, list[int]]:
-    chosen: dict[int, list[int]] = {}
+    selection: dict[int, list[int]] = {}
     remaining = [available_characters * share for share in SHARES]
     heads: dict[int, int] = {-p[1]: p[3] for p in pieces if p[2] < 0}
-    for _, negative_place, number, own in pieces:
-        place = -negative_place
-        if place in chosen and number < 0:
+    for _, negative_position, number, length in pieces:
+        position = -negative_position
+        if position in selection and number < 0:
             continue
-        weight = own if place in chosen or number < 0 else own + heads.get(place, 12)
-        section = candidates[place].section
+        weight = length if position in selection or number < 0 else length + heads.get(position, 12)
+        section = candidates[position].section
         if weight > min(available_characters, remaining[section]):
             if available_characters < 30:
                 break
             continue
         available_characters -= weight
         remaining[section] -= weight
-        chosen.setdefault(place, [])
+        selection.setdefault(position, [])
         if number >= 0:
-            chosen[place].append(number)
-    return chosen
+            selection[position].append(number)
+    return selection
 
 
-def _render_candidates(candidates: list[CandidateLine], chosen: dict[int, list[int]]) -> str:
+def _render_candidates(candidates: list[CandidateLine], selection: dict[int, list[int]]) -> str:
     sections: list[list[tuple[int, str]]] = [[] for _ in TITLES]
-    for place, numbers in chosen.items():
-        line = candidates[place]
+    for position, numbers in selection.items():
+        line = candidates[position]
         sections[line.section].append((line.citations[-1][1], _render_line(line, sorted(numbers))))
-    out = []
+    rows = []
     for title, lines in zip(TITLES, sections, strict=True):
         if lines:
-            out.append(f"## {title}")
-            out.extend(text for _, text in sorted(lines, key=lambda line: line[0]))
-    return "\n".join(out)
+            rows.append(f"## {title}")
+            rows.extend(text for _, text in sorted(lines, key=lambda line: line[0]))
+    return "\n".join(rows)
 
 
 def _render_line(line: CandidateLine, numbers: list[int]) -> str:
     labels: dict[str, list[int]] = {}
     for number in numbers:
         labels.setdefault(line.extras[number][1], []).append(number)
-    out = []
+    parts = []
     for label, extras in labels.items():
         if label:
             separator = " " if label in WORDS else " / "
-            out.append(f"{label}: " + separator.join(dict.fromkeys(line.extras[n][2] for n in extras)))
+            parts.append(f"{label}: " + separator.join(dict.fromkeys(line.extras[n][2] for n in extras)))
         else:
-            out.append(_render_quotes(line, extras))
+            parts.append(_render_quotes(line, extras))
     head = line.head if line.section == FILES else f"{format_source_spans(line.citations)} {line.head}".rstrip()
-    return ("; " if line.head else " ").join([head, *out])
+    return ("; " if line.head else " ").join([head, *parts])
 
 
 def _render_quotes(line: CandidateLine, numbers: list[int]) -> str:
     """Joins lines of one message into one line, with an ellipsis for omitted ones."""
-    out = ""
-    for before, number in zip([-1, *numbers], numbers, strict=False):
-        out += ("" if not out else " / ") if number == before + 1 else (" … " if out else "… ")
-        out += line.extras[number][2]
-    return out if numbers[-1] + 1 == len(line.extras) else f"{out} …"
+    text = ""
+    for previous, number in zip([-1, *numbers], numbers, strict=False):
+        text += ("" if not text else " / ") if number == previous + 1 else (" … " if text else "… ")
+        text += line.extras[number][2]
+    return text if numbers[-1] + 1 == len(line.extras) else f"{text} …"

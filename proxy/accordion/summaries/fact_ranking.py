@@ -51,25 +51,27 @@ class SummaryMaterial(msgspec.Struct, frozen=True):
 def order_material(facts_by_index: Sequence[tuple[int, MessageFacts]]) -> SummaryMaterial:
     """Pairs each result with the nearest earlier call of its id, and measures ages."""
     sizes = [_count_characters(f) for _, f in facts_by_index]
-    after = sum(sizes)
-    total = after
+    remaining_size = sum(sizes)
+    total = remaining_size
     open_calls: dict[str, tuple[int, int, CallFacts, int]] = {}
     steps: list[CallStep | None] = []
     utterances: list[Utterance] = []
-    for (at, facts), size in zip(facts_by_index, sizes, strict=True):
-        after -= size
+    for (message_index, facts), size in zip(facts_by_index, sizes, strict=True):
+        remaining_size -= size
         if facts.text or facts.media:
-            utterances.append(Utterance(at, after, facts))
+            utterances.append(Utterance(message_index, remaining_size, facts))
         for call in facts.calls:
-            open_calls[call.call_id] = (len(steps), at, call, after)
-            steps.append(CallStep(at, at, after, call, None))
+            open_calls[call.call_id] = (len(steps), message_index, call, remaining_size)
+            steps.append(CallStep(message_index, message_index, remaining_size, call, None))
         for result in facts.results:
-            place, since, call, _ = open_calls.pop(result.call_id, (-1, at, CallFacts("", "", (), ExtractedWords()), 0))
-            step = CallStep(since, at, after, call, result)
-            if place < 0:
+            step_index, call_index, call, _ = open_calls.pop(
+                result.call_id, (-1, message_index, CallFacts("", "", (), ExtractedWords()), 0)
+            )
+            step = CallStep(call_index, message_index, remaining_size, call, result)
+            if step_index < 0:
                 steps.append(step)
             else:
-                steps[place] = step
+                steps[step_index] = step
     return SummaryMaterial(tuple(s for s in steps if s is not None), tuple(utterances), total)
 
 
@@ -117,8 +119,8 @@ class WordUsage:
 
     def estimate_reuse(self, word: str, base: float, age: int) -> float:
         """Estimates the share of such words in later calls. `base` is the share for one occurrence in a result."""
-        called = self.call_counts[word]
-        p = base * min(self.result_counts[word] + 1, 7) / 2 + _CALL_REUSE * min(called, 4)
+        call_count = self.call_counts[word]
+        p = base * min(self.result_counts[word] + 1, 7) / 2 + _CALL_REUSE * min(call_count, 4)
         if word in self.spoken_counts:
             p *= _SPOKEN_FACTOR
         return p / (1 + age / _FADE_CHARACTERS)
@@ -126,10 +128,10 @@ class WordUsage:
 
 def collect_words(message_facts: Iterable[MessageFacts]) -> set[str]:
     """Collects all words of messages."""
-    out: set[str] = set()
+    all_words: set[str] = set()
     for facts in message_facts:
         for words in (facts.words, *(c.words for c in facts.calls), *(r.words for r in facts.results)):
-            out.update(words.paths, words.ids, words.names, words.links)
+            all_words.update(words.paths, words.ids, words.names, words.links)
         for fields in (*(c.fields for c in facts.calls), *(r.fields for r in facts.results)):
-            out.update(v for _, v in fields if len(v) <= 200)
-    return out
+            all_words.update(v for _, v in fields if len(v) <= 200)
+    return all_words

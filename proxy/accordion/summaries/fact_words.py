@@ -34,10 +34,10 @@ _IDENTIFIER = re.compile(
 )
 _DIGIT = re.compile(r"[0-9]")
 _LETTER = re.compile(r"[A-Za-z]")
-_TWICE = re.compile(r"[0-9][^0-9]*[0-9]")  # two digits
+_TWO_DIGITS = re.compile(r"[0-9][^0-9]*[0-9]")  # two digits
 _CODE = re.compile(r"[A-Z0-9-]*(?:[A-Z][0-9]|[0-9][A-Z])[A-Z0-9-]*")  # capitals with a digit among them
-_WITHIN = re.compile(r"_|[A-Za-z0-9][A-Z]")  # every identifier matches
-_BETWEEN = re.compile(r"[.~+@-]")
+_IDENTIFIER_SIGN = re.compile(r"_|[A-Za-z0-9][A-Z]")  # every identifier matches
+_SEPARATOR = re.compile(r"[.~+@-]")
 _GREP = re.compile(r"(.+\.[A-Za-z]\w{0,5})-\d+(?:-.*)?")  # a file with the line number of grep's context output
 _RANGE = re.compile(r"\d+-(?:\d+|[A-Za-z_.]+)")
 _FILE = re.compile(r"[\w-]{2,}\.[a-z][a-z0-9]{0,3}")
@@ -45,7 +45,7 @@ _NOISE: Final = frozenset({"/dev/null", "/dev/stderr", "/dev/stdout", "/bin/bash
 
 WordClass = tuple[str, tuple[str, ...]]
 """The kind of a path or id and the word itself; or "" and the identifiers within a word."""
-_NOTHING: Final[WordClass] = ("", ())
+_PLAIN_WORD: Final[WordClass] = ("", ())
 _WordSet = dict[str, None]
 """Distinct words of one kind, in order."""
 
@@ -88,7 +88,7 @@ class WordClassifier(dict[str, WordClass]):
 
     def __missing__(self, word: str) -> WordClass:
         if len(word) > MAX_WORD_LENGTH:
-            return _NOTHING
+            return _PLAIN_WORD
         word_class = _classify(word)
         size = _WORD_CLASS_SIZE + 2 * len(word)
         if self._size + size > self._capacity:
@@ -143,16 +143,16 @@ def _find_links(text: str) -> _WordSet:
 
 def _classify(raw: str) -> WordClass:
     if len(raw) < 4 or "\\" in raw or not raw.isascii():
-        return _NOTHING
+        return _PLAIN_WORD
     word = raw.rstrip(".-+~@/").lstrip("+@")
     if len(word) < 4:
-        return _NOTHING
+        return _PLAIN_WORD
     if "/" in word:
         return _classify_path(word)
     if _DIGIT.search(word) and (word_class := _classify_id(word)) is not None:
         return word_class
     if "@" in word:
-        return ("id", (word,)) if "." in word else _NOTHING
+        return ("id", (word,)) if "." in word else _PLAIN_WORD
     names = _find_identifiers(word)
     return "", (word,) if names and "." in word and _FILE.fullmatch(word) else names
 
@@ -162,7 +162,7 @@ def _classify_path(word: str) -> WordClass:
     if "-" in word and (context := _GREP.fullmatch(word)) is not None:
         word = context.group(1)
     if word in _NOISE or "//" in word or len(word) < 5 or word == word.upper():
-        return _NOTHING
+        return _PLAIN_WORD
     if word[0] in "/~." or "_" in word or word.count("/") >= 2 or "." in word.rsplit("/", 1)[-1]:
         return "path", (word,)
     return "name", (word,)
@@ -170,24 +170,24 @@ def _classify_path(word: str) -> WordClass:
 
 def _classify_id(word: str) -> WordClass | None:
     """Classifies a word with digits. An id mixes letters and digits, or is a long number, date or version."""
-    bare = word.strip("-._~+")
-    if bare.isdigit():
-        return ("number" if len(bare) < 5 else "id", (bare,)) if 4 <= len(bare) <= 40 else _NOTHING
-    if _RANGE.fullmatch(bare):
-        return _NOTHING
-    if len(bare) < 6:
+    core = word.strip("-._~+")
+    if core.isdigit():
+        return ("number" if len(core) < 5 else "id", (core,)) if 4 <= len(core) <= 40 else _PLAIN_WORD
+    if _RANGE.fullmatch(core):
+        return _PLAIN_WORD
+    if len(core) < 6:
         return None
-    if not _LETTER.search(bare):
-        return ("id", (bare,)) if len(_DIGIT.findall(bare)) >= 4 else _NOTHING
-    if "." in bare and "@" not in bare and "-" not in bare:
+    if not _LETTER.search(core):
+        return ("id", (core,)) if len(_DIGIT.findall(core)) >= 4 else _PLAIN_WORD
+    if "." in core and "@" not in core and "-" not in core:
         return None
-    if _TWICE.search(bare) or _CODE.fullmatch(bare):
-        return "id", (bare,)
-    return ("number", (bare,)) if bare.isalnum() else None
+    if _TWO_DIGITS.search(core) or _CODE.fullmatch(core):
+        return "id", (core,)
+    return ("number", (core,)) if core.isalnum() else None
 
 
 def _find_identifiers(word: str) -> tuple[str, ...]:
-    if not _WITHIN.search(word):
+    if not _IDENTIFIER_SIGN.search(word):
         return ()
-    parts = [part for part in _BETWEEN.split(word) if len(part) >= 5 and not (part.isalpha() and part.isupper())]
+    parts = [part for part in _SEPARATOR.split(word) if len(part) >= 5 and not (part.isalpha() and part.isupper())]
     return tuple(filter(_IDENTIFIER.fullmatch, parts))

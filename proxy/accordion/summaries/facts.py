@@ -77,10 +77,12 @@ class MessageFacts(msgspec.Struct, frozen=True):
     @property
     def size(self) -> int:
         """The approximate size in bytes, without `text`, which is shared with the message."""
-        inner = sum(c.words.size + 150 * len(c.fields) for c in self.calls)
-        inner += sum(r.words.size + 400 + 150 * (len(r.fields) + len(r.trouble) + len(r.outline)) for r in self.results)
-        inner += sum(instruction.size for instruction in self.instructions)
-        return 400 + self.words.size + inner
+        content_size = sum(c.words.size + 150 * len(c.fields) for c in self.calls)
+        content_size += sum(
+            r.words.size + 400 + 150 * (len(r.fields) + len(r.trouble) + len(r.outline)) for r in self.results
+        )
+        content_size += sum(instruction.size for instruction in self.instructions)
+        return 400 + self.words.size + content_size
 
 
 def extract_facts(message: Message, classifier: WordClassifier) -> MessageFacts:
@@ -160,19 +162,19 @@ def _line_at(text: str, start: int, max_length: int = 300) -> str:
 
 def find_trouble(text: str, max_lines: int = 6) -> Iterator[str]:
     """Yields up to `max_lines` lines about errors, last ones first, none longer than 300 characters."""
-    low = text.lower()
-    if len(low) != len(text):
+    lowercase_text = text.lower()
+    if len(lowercase_text) != len(text):
         return
     hits: set[int] = set()
     for word in TROUBLE_WORDS:
-        at = len(low)
+        position = len(lowercase_text)
         for _ in range(8):
-            at = low.rfind(word, 0, at)
-            if at < 0:
+            position = lowercase_text.rfind(word, 0, position)
+            if position < 0:
                 break
-            at = low.rfind("\n", 0, at) + 1
-            hits.add(at)
-            if not at:
+            position = lowercase_text.rfind("\n", 0, position) + 1
+            hits.add(position)
+            if not position:
                 break
     for start in sorted(hits, reverse=True)[:max_lines]:
         line = _line_at(text, start)
@@ -185,17 +187,17 @@ def find_outline(text: str, max_lines: int = 80) -> tuple[str, ...]:
     numbered = _NUMBERED.match(text)
     if numbered is None:
         return ()
-    sign, out, gap = numbered.group(1), [], False
+    sign, rows, has_gap = numbered.group(1), [], False
     for line in text.split("\n"):
         number, separator, code = line.partition(sign)
         if not separator or len(number) > 12:
             continue
-        if (gap or code[:1].isalpha()) and 8 <= len(code) <= 160 and number.strip().isdigit():
-            out.append(line.strip())
-            if len(out) == max_lines:
+        if (has_gap or code[:1].isalpha()) and 8 <= len(code) <= 160 and number.strip().isdigit():
+            rows.append(line.strip())
+            if len(rows) == max_lines:
                 break
-        gap = not code or code.isspace()
-    return tuple(out)
+        has_gap = not code or code.isspace()
+    return tuple(rows)
 
 
 def _decode_scalars(text: str, only_short: bool = False) -> tuple[JsonField, ...] | None:
@@ -208,14 +210,14 @@ def _decode_scalars(text: str, only_short: bool = False) -> tuple[JsonField, ...
         return None
     if not isinstance(value, dict | list):
         return None if only_short else (("", text),)
-    out: list[JsonField] = []
+    scalars: list[JsonField] = []
     for field in _list_scalars(value, "", _MAX_DEPTH):
         if only_short and (len(field[1]) > 200 or "\n" in field[1]):
             continue
-        out.append(field)
-        if len(out) >= _MAX_FIELDS:
+        scalars.append(field)
+        if len(scalars) >= _MAX_FIELDS:
             break
-    return tuple(out)
+    return tuple(scalars)
 
 
 def _list_scalars(value: Any, key: str, depth: int) -> Iterable[JsonField]:

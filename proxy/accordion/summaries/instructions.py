@@ -146,12 +146,12 @@ class StandingInstructions(msgspec.Struct, frozen=True):
 def find_instructions(text: str) -> tuple[Instruction, ...]:
     """Finds the instructions and statements in a user's text, in order, with those that a summary in it lists."""
     instructions: list[Instruction] = []
-    before, listed, promises, after = _split_at_summary(text)
-    for sentence in chain(_split_sentences(before), listed, _split_sentences(after)):
+    before, listed_sentences, promises, after = _split_at_summary(text)
+    for sentence in chain(_split_sentences(before), listed_sentences, _split_sentences(after)):
         rank = max(map(rank_sentence, SENTENCE_END.split(sentence)), default=0)
-        if rank or sentence in listed:
+        if rank or sentence in listed_sentences:
             instructions.append(_build_instruction(sentence, rank or STATEMENT))
-            if len(instructions) >= _MAX_INSTRUCTIONS + len(listed):
+            if len(instructions) >= _MAX_INSTRUCTIONS + len(listed_sentences):
                 break
     return (*instructions, *(_build_promise(sentence) for sentence in promises))
 
@@ -159,8 +159,8 @@ def find_instructions(text: str) -> tuple[Instruction, ...]:
 def find_promises(text: str) -> tuple[Instruction, ...]:
     """Finds the promises and open items in an assistant's text, in order."""
     sentences = (part.strip() for line in _prose_lines(text) for part in SENTENCE_END.split(line))
-    promises = (each for each in sentences if len(each) <= WHOLE and rank_promise(each))
-    return tuple(_build_promise(each) for each in islice(promises, _MAX_INSTRUCTIONS))
+    promises = (sentence for sentence in sentences if len(sentence) <= WHOLE and rank_promise(sentence))
+    return tuple(_build_promise(sentence) for sentence in islice(promises, _MAX_INSTRUCTIONS))
 
 
 def select_standing(
@@ -171,42 +171,42 @@ def select_standing(
     An instruction on the same subject replaces the earlier one. If the two only may contradict each other, both stay,
     and the newer one has a note. Instructions that are not listed occur elsewhere in the window, and count like others.
     """
-    instruction_index, in_force_by_place = _InstructionIndex(), dict[int, CitedInstruction]()
+    instruction_index, in_force_by_position = _InstructionIndex(), dict[int, CitedInstruction]()
     outdated: dict[int, tuple[int, Instruction]] = {}
-    for place, (index, instruction) in enumerate(instructions):
-        listed = is_listed(index, instruction.text)
+    for position, (index, instruction) in enumerate(instructions):
+        is_shown = is_listed(index, instruction.text)
         # Few long ones would fit.
         priority = instruction.rank - (len(instruction.text) > BRIEF)
-        replaced, newer_than = set[int](), set[int]()
-        for at in instruction_index.related(instruction):
-            each = in_force_by_place.get(at)
-            if each is None or each.instruction.is_promise != instruction.is_promise:
+        replaced_indexes, newer_than = set[int](), set[int]()
+        for other in instruction_index.related(instruction):
+            earlier = in_force_by_position.get(other)
+            if earlier is None or earlier.instruction.is_promise != instruction.is_promise:
                 continue
-            if is_replacement(instruction, each.instruction):
-                del in_force_by_place[at]
-                targets = replaced
-            elif may_replace(instruction, each.instruction):
+            if is_replacement(instruction, earlier.instruction):
+                del in_force_by_position[other]
+                targets = replaced_indexes
+            elif may_replace(instruction, earlier.instruction):
                 targets = newer_than
-                if not listed:
-                    in_force_by_place[at] = replace(each, older_than=(*each.older_than, index))
+                if not is_shown:
+                    in_force_by_position[other] = replace(earlier, older_than=(*earlier.older_than, index))
             else:
                 continue
-            if each.instruction.text != instruction.text:
-                targets.add(each.index)
-                outdated[at] = (each.index, each.instruction)
-                priority = max(priority, each.priority)
-                if not is_listed(each.index, each.instruction.text):
+            if earlier.instruction.text != instruction.text:
+                targets.add(earlier.index)
+                outdated[other] = (earlier.index, earlier.instruction)
+                priority = max(priority, earlier.priority)
+                if not is_listed(earlier.index, earlier.instruction.text):
                     priority = _CORRECTION - (len(instruction.text) > BRIEF)
-        in_force_by_place[place] = CitedInstruction(
-            index, instruction, tuple(sorted(replaced)), tuple(sorted(newer_than)), priority=priority
+        in_force_by_position[position] = CitedInstruction(
+            index, instruction, tuple(sorted(replaced_indexes)), tuple(sorted(newer_than)), priority=priority
         )
-        instruction_index.add(place, instruction)
-    in_force = {each.instruction.text for place, each in in_force_by_place.items() if place not in outdated}
-    cited = [each for each in in_force_by_place.values() if is_listed(each.index, each.instruction.text)]
+        instruction_index.add(position, instruction)
+    in_force = {cited.instruction.text for position, cited in in_force_by_position.items() if position not in outdated}
+    listed = [cited for cited in in_force_by_position.values() if is_listed(cited.index, cited.instruction.text)]
     return StandingInstructions(
-        tuple(each for each in cited if not each.instruction.is_promise),
+        tuple(cited for cited in listed if not cited.instruction.is_promise),
         tuple(pair for pair in outdated.values() if pair[1].text not in in_force),
-        tuple(each for each in cited if each.instruction.is_promise),
+        tuple(cited for cited in listed if cited.instruction.is_promise),
     )
 
 
@@ -230,28 +230,28 @@ def render_instructions(
     text = _render_section(instructions, instructions, artifact)
     if count(text) <= budget:
         return text, frozenset(each.instruction.text for each in instructions)
-    chosen = _choose_instructions(instructions, budget - count(_render_section(instructions, (), artifact)), count)
-    while (text := _render_section(instructions, chosen, artifact)) and count(text) > budget:
-        if not chosen:
+    selection = _choose_instructions(instructions, budget - count(_render_section(instructions, (), artifact)), count)
+    while (text := _render_section(instructions, selection, artifact)) and count(text) > budget:
+        if not selection:
             return "", frozenset()
-        chosen.pop()
-    return text, frozenset(each.instruction.text for each in chosen)
+        selection.pop()
+    return text, frozenset(each.instruction.text for each in selection)
 
 
 def _choose_instructions(
     instructions: Sequence[CitedInstruction], budget: int, count: Callable[[str], int]
 ) -> list[CitedInstruction]:
     """Chooses the instructions that fit, by value; no instruction without the newer ones that may contradict it."""
-    chosen = list[CitedInstruction]()
-    blocked = set[int]()
-    for each in _order_by_value(instructions):
-        tokens = count(f"{each}\n")
-        if tokens <= budget and each.index not in blocked:
+    selection = list[CitedInstruction]()
+    blocked_indexes = set[int]()
+    for cited in _order_by_value(instructions):
+        tokens = count(f"{cited}\n")
+        if tokens <= budget and cited.index not in blocked_indexes:
             budget -= tokens
-            chosen.append(each)
+            selection.append(cited)
         else:
-            blocked.update(each.newer_than)
-    return chosen
+            blocked_indexes.update(cited.newer_than)
+    return selection
 
 
 def _order_by_value(instructions: Sequence[CitedInstruction]) -> list[CitedInstruction]:
@@ -262,15 +262,18 @@ def _order_by_value(instructions: Sequence[CitedInstruction]) -> list[CitedInstr
     """
     keys = list[tuple[int, int, int]]()
     latest_by_index: dict[int, tuple[int, int, int]] = {}
-    for place in range(len(instructions) - 1, -1, -1):
-        each = instructions[place]
-        length = len(each.instruction.text) if each.priority >= FACT else 0
-        key = max((-each.priority, length, -place), latest_by_index.get(each.index, (-_CORRECTION, 0, -place)))
+    for position in range(len(instructions) - 1, -1, -1):
+        cited = instructions[position]
+        length = len(cited.instruction.text) if cited.priority >= FACT else 0
+        key = max((-cited.priority, length, -position), latest_by_index.get(cited.index, (-_CORRECTION, 0, -position)))
         keys.append(key)
-        for index in each.newer_than:
+        for index in cited.newer_than:
             latest_by_index[index] = max(key, latest_by_index.get(index, key))
     keys.reverse()
-    return [instructions[place] for place in sorted(range(len(instructions)), key=lambda at: (keys[at], -at))]
+    return [
+        instructions[position]
+        for position in sorted(range(len(instructions)), key=lambda number: (keys[number], -number))
+    ]
 
 
 def is_replacement(later: Instruction, earlier: Instruction) -> bool:
@@ -315,19 +318,19 @@ class _InstructionIndex:
         self._by_key: dict[object, list[int]] = {}
         self._by_word: dict[str, list[int]] = {}
 
-    def add(self, place: int, instruction: Instruction) -> None:
+    def add(self, position: int, instruction: Instruction) -> None:
         for key in self._keys(instruction):
-            self._by_key.setdefault(key, []).append(place)
+            self._by_key.setdefault(key, []).append(position)
         if not instruction.is_promise:
             for word in instruction.words:
-                self._by_word.setdefault(word, []).append(place)
+                self._by_word.setdefault(word, []).append(position)
 
     def related(self, instruction: Instruction) -> list[int]:
-        places = {place for key in self._keys(instruction) for place in self._by_key.get(key, ())}
+        positions = {position for key in self._keys(instruction) for position in self._by_key.get(key, ())}
         if instruction.is_change and not instruction.is_promise:
-            shared_words = Counter(place for word in instruction.words for place in self._by_word.get(word, ()))
-            places.update(place for place, number in shared_words.items() if number > 1)
-        return sorted(places)
+            shared_words = Counter(position for word in instruction.words for position in self._by_word.get(word, ()))
+            positions.update(position for position, number in shared_words.items() if number > 1)
+        return sorted(positions)
 
     @staticmethod
     def _keys(instruction: Instruction) -> Iterator[object]:
@@ -354,8 +357,8 @@ def _render_section(
         if citations.count(",") >= _MAX_RUNS:
             citations = f"[{min(omitted)}-{max(omitted)}]"
         names = list(dict.fromkeys(filter(None, map(artifact, sorted(set(omitted)))))) if artifact else []
-        where = f" in {', '.join(names)}" if 0 < len(names) <= _MAX_ARTIFACTS else ", see below" if names else ""
-        lines.append(f"(No room for {len(omitted)} more, of {citations}; archived{where}.)")
+        archive_note = f" in {', '.join(names)}" if 0 < len(names) <= _MAX_ARTIFACTS else ", see below" if names else ""
+        lines.append(f"(No room for {len(omitted)} more, of {citations}; archived{archive_note}.)")
     promises = [str(each) for each in instructions if each.instruction.is_promise and id(each) in selected]
     return "\n".join([*lines, *([f"## {PROMISE_TITLE}", *promises] if promises else [])])
 
@@ -373,8 +376,8 @@ def _may_replace(later: Claim, earlier: Claim, is_change: bool) -> bool:
         # The same value may be stated again, with other words around it.
         return not (later.value and earlier.value and (later.value <= earlier.value or earlier.value <= later.value))
     if is_change:
-        common = len(later.words & earlier.words)
-        if common >= 2 and common * 2 >= min(len(later.words), len(earlier.words)):
+        shared_count = len(later.words & earlier.words)
+        if shared_count >= 2 and shared_count * 2 >= min(len(later.words), len(earlier.words)):
             return True
     if len(later.words) > 1 and later.words == earlier.words:
         # Prohibitions of different things add up, and an instruction in another form needs no note.
@@ -388,11 +391,11 @@ def _repeats(later: Claim, earlier: Claim) -> bool:
     return is_same and (later.words <= earlier.words or earlier.words <= later.words)
 
 
-def _differ_in_values(one: Claim, other: Claim) -> bool:
+def _differ_in_values(later: Claim, earlier: Claim) -> bool:
     """Whether all figures that differ are values."""
-    if len(one.figures) != len(other.figures):
+    if len(later.figures) != len(earlier.figures):
         return False
-    different = [pair for pair in zip(one.figures, other.figures, strict=True) if pair[0][0] != pair[1][0]]
+    different = [pair for pair in zip(later.figures, earlier.figures, strict=True) if pair[0][0] != pair[1][0]]
     return bool(different) and all(first[1] and second[1] for first, second in different)
 
 
@@ -407,12 +410,12 @@ def _split_at_summary(text: str) -> tuple[str, list[str], list[str], str]:
         return text, [], [], ""
     ends = [match.end() for match in _REFERENCE.finditer(text, section.start())]
     by_title: dict[str, list[str]] = {TITLE: [], PROMISE_TITLE: []}
-    listed = list[str]()
+    section_lines = list[str]()
     for line in text[section.start() :].partition("\n\n")[0].split("\n"):
         if line.startswith("## "):
-            listed = by_title.get(line[3:], [])
+            section_lines = by_title.get(line[3:], [])
         else:
-            listed.append(_NOTES.sub("", _INDEX.sub("", line, count=1)))
+            section_lines.append(_NOTES.sub("", _INDEX.sub("", line, count=1)))
     return text[:start], by_title[TITLE], by_title[PROMISE_TITLE], text[ends[-1] :] if ends else ""
 
 
@@ -434,19 +437,24 @@ def _prose_lines(text: str) -> Iterator[str]:
         lines = [*lines[:_EDGE_LINES], *lines[-_EDGE_LINES:]]
     is_fenced = False
     for line in lines:
-        bare = line.strip()
-        if bare.startswith("```"):
+        stripped = line.strip()
+        if stripped.startswith("```"):
             is_fenced = not is_fenced
         elif (
-            not is_fenced and _is_long_enough(bare) and not _NOT_PROSE.search(bare) and not _looks_like_code(line, bare)
+            not is_fenced
+            and _is_long_enough(stripped)
+            and not _NOT_PROSE.search(stripped)
+            and not _looks_like_code(line, stripped)
         ):
-            yield bare
+            yield stripped
 
 
-def _looks_like_code(line: str, bare: str) -> bool:
+def _looks_like_code(line: str, stripped: str) -> bool:
     """Whether a line is indented like code; a list item may be indented."""
     return (
-        line[:1] in " \t" and not BULLET.match(bare) and len(line.expandtabs(4)) - len(line.expandtabs(4).lstrip()) >= 4
+        line[:1] in " \t"
+        and not BULLET.match(stripped)
+        and len(line.expandtabs(4)) - len(line.expandtabs(4).lstrip()) >= 4
     )
 
 
@@ -459,6 +467,6 @@ def _build_promise(sentence: str) -> Instruction:
 
 
 def _build_instruction(sentence: str, rank: int) -> Instruction:
-    bare = BULLET.sub("", sentence)
-    claims = tuple(parse_claim(part) for each in SENTENCE_END.split(bare) if (part := each.strip()))
-    return Instruction(sentence, rank, claims, is_change(bare), is_correction(bare))
+    text = BULLET.sub("", sentence)
+    claims = tuple(parse_claim(part) for each in SENTENCE_END.split(text) if (part := each.strip()))
+    return Instruction(sentence, rank, claims, is_change(text), is_correction(text))

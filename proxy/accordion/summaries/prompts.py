@@ -62,9 +62,9 @@ def render_messages(sources: Sequence[SourceMessage]) -> list[TranscriptMessage]
     calls = _match_calls([source.message for source in sources])
     return [
         TranscriptMessage(
-            source.index, _speaker_of(source.message), "\n\n".join(_render_parts(at, source.message, calls))
+            source.index, _speaker_of(source.message), "\n\n".join(_render_parts(index, source.message, calls))
         )
-        for at, source in enumerate(sources)
+        for index, source in enumerate(sources)
     ]
 
 
@@ -82,8 +82,8 @@ def split_into_pieces(
     if not trial_tokens or _fits(messages, trial_tokens, count):
         return _pack_pieces(messages, bounds, max_tokens, count)
     first, end = _first_piece(messages, bounds, min(trial_tokens, max_tokens), count)
-    rest = [(start - end, last - end) for start, last in bounds if start >= end]
-    return [first, *_pack_pieces(messages[end:], rest, max_tokens, count)]
+    remaining_bounds = [(start - end, last - end) for start, last in bounds if start >= end]
+    return [first, *_pack_pieces(messages[end:], remaining_bounds, max_tokens, count)]
 
 
 def _first_piece(
@@ -107,14 +107,14 @@ def _pack_pieces(
 ) -> list[TranscriptPiece]:
     if _fits(messages, max_tokens, count):
         return [tuple(messages)]
-    inner = max(1, max_tokens - HEADING_TOKENS)
-    messages = [_cut_message(one, inner, count) for one in messages]
-    sizes = [count(one.text) + HEADING_TOKENS for one in messages]
+    max_message_tokens = max(1, max_tokens - HEADING_TOKENS)
+    messages = [_cut_message(message, max_message_tokens, count) for message in messages]
+    sizes = [count(message.text) + HEADING_TOKENS for message in messages]
     pieces: list[list[TranscriptMessage]] = [[]]
     remaining = max_tokens
     for first, last in bounds:
         size = sum(sizes[first : last + 1])
-        units = [(first, last)] if size <= max_tokens else [(at, at) for at in range(first, last + 1)]
+        units = [(first, last)] if size <= max_tokens else [(index, index) for index in range(first, last + 1)]
         for start, end in units:
             size = sum(sizes[start : end + 1])
             if size > remaining and pieces[-1]:
@@ -143,7 +143,7 @@ def render_transcript(
         else ""
     )
     digest = hashlib.blake2b(digest_size=3)
-    for text in (prior_narrative, context, *(one.text for one in piece)):
+    for text in (prior_narrative, context, *(message.text for message in piece)):
         digest.update(text.encode("utf-8", "replace"))
     tag = digest.hexdigest()
     blocks = [
@@ -152,12 +152,12 @@ def render_transcript(
         "message."
     ]
     if prior_narrative:
-        until = f", of the messages up to {prior_until - 1}" if prior_until else ""
-        blocks.append(f"<{tag} the earlier record{until}>\n{prior_narrative}")
+        extent = f", of the messages up to {prior_until - 1}" if prior_until else ""
+        blocks.append(f"<{tag} the earlier record{extent}>\n{prior_narrative}")
     if task_message is not None:
-        apart = "the task that is worked on; it stays, and need not be recorded"
-        blocks.append(f"<{tag} message {task_message.index}, user: {apart}>\n{context}")
-    blocks += [f"<{tag} message {one.index}, {one.speaker}>\n{one.text}" for one in piece]
+        note = "the task that is worked on; it stays, and need not be recorded"
+        blocks.append(f"<{tag} message {task_message.index}, user: {note}>\n{context}")
+    blocks += [f"<{tag} message {message.index}, {message.speaker}>\n{message.text}" for message in piece]
     blocks.append(f"<{tag} end of the messages>")
     return "\n\n".join(blocks)
 
@@ -180,9 +180,9 @@ def cut_middle(text: str, characters: int) -> str:
 def _fits(messages: Sequence[TranscriptMessage], max_tokens: int, count: CountTokens) -> bool:
     remaining = max_tokens - HEADING_TOKENS * len(messages)
     # A token has at least one byte, so such a short text need not be counted.
-    if sum(len(one.text.encode("utf-8", "replace")) for one in messages) <= remaining:
+    if sum(len(message.text.encode("utf-8", "replace")) for message in messages) <= remaining:
         return True
-    return remaining > 0 and count("\n\n".join(one.text for one in messages)) <= remaining
+    return remaining > 0 and count("\n\n".join(message.text for message in messages)) <= remaining
 
 
 def _cut_message(message: TranscriptMessage, max_tokens: int, count: CountTokens) -> TranscriptMessage:
@@ -202,13 +202,13 @@ def _match_calls(messages: Sequence[Message]) -> dict[tuple[int, int], ToolCall]
     """Maps the position of each result, and of its call, to the call. Matches in order, since ids may repeat."""
     open_calls: dict[str, tuple[tuple[int, int], ToolCall]] = {}
     calls_by_position: dict[tuple[int, int], ToolCall] = {}
-    for at, message in enumerate(messages):
+    for index, message in enumerate(messages):
         for position, part in enumerate(message.parts):
             if isinstance(part, ToolCall):
-                open_calls[part.call_id] = ((at, position), part)
+                open_calls[part.call_id] = ((index, position), part)
             elif isinstance(part, ToolResult) and part.call_id in open_calls:
                 call_position, call = open_calls.pop(part.call_id)
-                calls_by_position[call_position] = calls_by_position[at, position] = call
+                calls_by_position[call_position] = calls_by_position[index, position] = call
     return calls_by_position
 
 
@@ -218,9 +218,9 @@ def _speaker_of(message: Message) -> str:
     return message.role
 
 
-def _render_parts(at: int, message: Message, calls: dict[tuple[int, int], ToolCall]) -> Iterator[str]:
+def _render_parts(index: int, message: Message, calls: dict[tuple[int, int], ToolCall]) -> Iterator[str]:
     for position, part in enumerate(message.parts):
-        call = calls.get((at, position))
+        call = calls.get((index, position))
         if isinstance(part, Text):
             yield part.text
         elif isinstance(part, ToolCall):
@@ -238,9 +238,9 @@ def _render_parts(at: int, message: Message, calls: dict[tuple[int, int], ToolCa
 def _render_result(part: ToolResult, call: ToolCall | None) -> str:
     """Renders a result with its call: tool, input and output."""
     output = "\n".join(
-        inner.text if isinstance(inner, Text) else f"({inner.media_type or inner.kind})"
-        for inner in part.parts
-        if isinstance(inner, Text | Media)
+        result_part.text if isinstance(result_part, Text) else f"({result_part.media_type or result_part.kind})"
+        for result_part in part.parts
+        if isinstance(result_part, Text | Media)
     )
     name, arguments = (call.name, call.arguments) if call is not None else ("unknown", "{}")
     error_label = "(an error) " if part.error else ""

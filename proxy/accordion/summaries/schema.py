@@ -242,15 +242,15 @@ def format_citations(sources: Sequence[int]) -> str:
 
 def find_citations(text: str) -> frozenset[int]:
     """Returns the indexes of the messages that a rendered summary cites."""
-    cited: set[int] = set()
+    indexes: set[int] = set()
     for line in text.splitlines():
-        at = line.rfind("[")
-        inner = line[at + 1 : -1] if at >= 0 and line.endswith("]") else ""
-        for piece in inner.split(",") if inner else ():
+        position = line.rfind("[")
+        content = line[position + 1 : -1] if position >= 0 and line.endswith("]") else ""
+        for piece in content.split(",") if content else ():
             first, _, last = piece.strip().partition("-")
             if first.isdecimal() and (not last or last.isdecimal()):
-                cited.update(range(int(first), min(int(last or first), int(first) + 100_000) + 1))
-    return frozenset(cited)
+                indexes.update(range(int(first), min(int(last or first), int(first) + 100_000) + 1))
+    return frozenset(indexes)
 
 
 def strip_citations(text: str) -> str:
@@ -277,15 +277,15 @@ def _entry_texts(entry: object) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 def _find_json_objects(answer: str) -> Iterator[str]:
     """Yields the outermost JSON objects in a text."""
-    decoder, at = json.JSONDecoder(), 0
+    decoder, position = json.JSONDecoder(), 0
     for _ in range(_MAX_OBJECTS):
-        at = answer.find("{", at)
-        if at < 0:
+        position = answer.find("{", position)
+        if position < 0:
             return
         try:
-            _, end = decoder.raw_decode(answer, at)
+            _, end = decoder.raw_decode(answer, position)
         except (ValueError, RecursionError):
-            at += 1
+            position += 1
             continue
-        yield answer[at:end]
-        at = end
+        yield answer[position:end]
+        position = end

@@ -53,7 +53,7 @@ _MODALS: Final = (
     # Russian
     r"никогда|всегда|нельзя|долж\w+|не|только|предпочита\w*|вместо|отныне|запрещ\w*|пожалуйста|обязательно"
 )
-_LASTING = re.compile(
+_LASTING_WORDS = re.compile(
     r"(?<!\w)(?:never|always|must(?:n['’]t)?|shall|(?<!is )(?<!are )(?<!was )(?<!were )(?<!['’]s )only|"
     r"prefer(?:s|red|ably)?|(?:would|['’]d) rather|from now on|going forward|no longer|at (?:most|least)|"
     r"(?:no|not) (?:more|less|later|sooner|earlier|fewer) than|forbidden|prohibited|not allowed|off[- ]limits|"
@@ -89,7 +89,7 @@ _BARE_PLURAL = re.compile(
     re.IGNORECASE,
 )
 """A request about things of a kind, not about a certain one."""
-_EACH = re.compile(r"(?<!\w)(?:every|each(?: time)?|whenever|unless|without)(?!\w)", re.IGNORECASE)
+_GENERALIZING_WORD = re.compile(r"(?<!\w)(?:every|each(?: time)?|whenever|unless|without)(?!\w)", re.IGNORECASE)
 """The words that make a request a lasting rule."""
 _PENDING = re.compile(
     r"(?<!\w)(?:next steps?|waiting (?:for|on)|awaiting|pending|blocked|open questions?|to-?dos?|"
@@ -127,7 +127,7 @@ _DIALOGUE = re.compile(
 """The openings of sentences that depend on what was said before them."""
 _GERMAN = re.compile(r"\b(?:der|die|das|den|dem|ein|eine|und|ich|wir|ist|für|mit|nicht)\b", re.IGNORECASE)
 """A language that writes all nouns with capitals, so that these are no names."""
-_FORM = re.compile(rf"(?<!\w)(?:{_MODALS})(?!\w)", re.IGNORECASE)
+_MODAL_VERB = re.compile(rf"(?<!\w)(?:{_MODALS})(?!\w)", re.IGNORECASE)
 _FORM_EAST_ASIA = re.compile(
     "不要|不得|必须|必須|禁止|永远|始终|只能|不能|不可|务必|请|优先|優先|改为|改成|从现在起|以后|"
     "ないで|ください|べき|必ず|決して|常に|だけ|今後|しない|ではなく|"
@@ -202,14 +202,14 @@ _BOUND = re.compile(
     re.IGNORECASE,
 )
 """The words before a figure that make it a limit."""
-_NEARBY: Final = 40
+_MAX_DISTANCE: Final = 40
 _NEGATION = re.compile(
     r"(?<!\w)(?:never|not|no|don['’]t|doesn['’]t|mustn['’]t|can['’]t|cannot|without|avoid|forbidden|prohibited|"
     r"nie|niemals|nicht|keine?[mnrs]?|ohne|verboten|jamais|pas|sans|interdit|nunca|no|sin|prohibid\w*|não|sem|"
     r"non|mai|senza|vietat\w*|nooit|niet|geen|никогда|не|нельзя)(?!\w)|不|禁止|勿|ない|で?すな|금지|마세요|지 ?마",
     re.IGNORECASE,
 )
-_PARTICULAR = re.compile(
+_PARTICULARS = re.compile(
     r"[$€£¥]\s?\d|\d\s?[%€$]|\d{2,}|\d\.\d|https?://|(?<=[a-z,;:] )(?![A-Z]{2,4}\b)[A-Z][\w-]+|"
     rf"[{EAST_ASIA}] ?[A-Z][A-Za-z]{{2,}}|"
     r"\b[A-Z]{2,}[\w-]*\d|"
@@ -248,46 +248,46 @@ class Claim(msgspec.Struct, frozen=True):
 
 def rank_sentence(sentence: str) -> int:
     """Returns the rank of a user's sentence, from STATEMENT to RULE, or 0 for a remark."""
-    bare = BULLET.sub("", sentence)
-    is_particular = _PARTICULAR.search(bare) is not None
-    is_request = _begins_with(_IMPERATIVES | _FOREIGN_IMPERATIVES, bare) or any(
-        form.search(bare) for form in (_FORM, _FORM_EAST_ASIA, _CHANGE)
+    text = BULLET.sub("", sentence)
+    is_particular = _PARTICULARS.search(text) is not None
+    is_request = _begins_with(_IMPERATIVES | _FOREIGN_IMPERATIVES, text) or any(
+        form.search(text) for form in (_MODAL_VERB, _FORM_EAST_ASIA, _CHANGE)
     )
-    if bare[-1:] in "?？":
+    if text[-1:] in "?？":
         return STATEMENT if is_particular or is_request else 0
-    if _is_lasting(bare) or (is_particular and _CORRECTS.search(bare)):
+    if _is_lasting(text) or (is_particular and _CORRECTS.search(text)):
         return RULE
-    if len(bare) <= BRIEF and is_particular and _is_self_contained(bare):
+    if len(text) <= BRIEF and is_particular and _is_self_contained(text):
         # A change overrules something, maybe in other words.
-        return RULE if _CHANGE.search(bare) else FACT
-    if len(bare) <= BRIEF and _PENDING.search(bare):
+        return RULE if _CHANGE.search(text) else FACT
+    if len(text) <= BRIEF and _PENDING.search(text):
         return FACT
-    return REQUEST if is_request or _PENDING.search(bare) else STATEMENT if is_particular else 0
+    return REQUEST if is_request or _PENDING.search(text) else STATEMENT if is_particular else 0
 
 
-def _is_lasting(bare: str) -> bool:
+def _is_lasting(text: str) -> bool:
     return (
-        _LASTING.search(bare) is not None
-        or (_LIMIT.search(bare) is not None and _FIGURE.search(bare) is not None)
-        or (_EACH.search(bare) is not None and _begins_with(_IMPERATIVES, bare))
-        or _PROHIBITION.match(bare) is not None
-        or (_NEGATED.search(bare) is not None and _begins_with(_FOREIGN_IMPERATIVES, bare))
+        _LASTING_WORDS.search(text) is not None
+        or (_LIMIT.search(text) is not None and _FIGURE.search(text) is not None)
+        or (_GENERALIZING_WORD.search(text) is not None and _begins_with(_IMPERATIVES, text))
+        or _PROHIBITION.match(text) is not None
+        or (_NEGATED.search(text) is not None and _begins_with(_FOREIGN_IMPERATIVES, text))
     )
 
 
-def _is_self_contained(bare: str) -> bool:
+def _is_self_contained(text: str) -> bool:
     """Whether a sentence with particulars can be understood without the ones before it."""
-    if parse_claim(bare).has_value:
+    if parse_claim(text).has_value:
         return True
-    if _DIALOGUE.match(bare) or _GERMAN.search(bare):
+    if _DIALOGUE.match(text) or _GERMAN.search(text):
         return False
     # A request about one certain thing is done once.
-    return not _begins_with(_IMPERATIVES, bare) or _BARE_PLURAL.search(bare) is not None
+    return not _begins_with(_IMPERATIVES, text) or _BARE_PLURAL.search(text) is not None
 
 
-def _begins_with(verbs: frozenset[str], bare: str) -> bool:
+def _begins_with(verbs: frozenset[str], text: str) -> bool:
     """Whether a sentence, or what follows a heading in it, begins with one of the verbs."""
-    return any(match.group(1).lower() in verbs for match in _OPENING_WORD.finditer(bare))
+    return any(match.group(1).lower() in verbs for match in _OPENING_WORD.finditer(text))
 
 
 def rank_promise(sentence: str) -> int:
@@ -296,7 +296,7 @@ def rank_promise(sentence: str) -> int:
         return 0
     if _PROMISE.search(sentence) is None and _PENDING.search(sentence) is None:
         return 0
-    return FACT if len(sentence) <= BRIEF and _PARTICULAR.search(sentence) else STATEMENT
+    return FACT if len(sentence) <= BRIEF and _PARTICULARS.search(sentence) else STATEMENT
 
 
 def is_change(sentence: str) -> bool:
@@ -323,10 +323,16 @@ def parse_claim(sentence: str) -> Claim:
         value_words = words_of(value)
         has_value = len(value.split()) <= _VALUE_WORDS and _VALUE.search(value) is not None
     figures = tuple((match.group().strip(" ."), _is_value(sentence, match)) for match in _FIGURE.finditer(sentence))
-    plain = _FIGURE.sub(" ", sentence)
-    stem = words_of(plain.rstrip(" .!。！").rpartition(" ")[0])
+    text_without_figures = _FIGURE.sub(" ", sentence)
+    stem = words_of(text_without_figures.rstrip(" .!。！").rpartition(" ")[0])
     return Claim(
-        words_of(plain), figures, subject, value_words, has_value, stem, _NEGATION.search(sentence) is not None
+        words_of(text_without_figures),
+        figures,
+        subject,
+        value_words,
+        has_value,
+        stem,
+        _NEGATION.search(sentence) is not None,
     )
 
 
@@ -335,5 +341,5 @@ def _is_value(sentence: str, figure: re.Match[str]) -> bool:
     return (
         _VALUE_SIGN.search(text) is not None
         or _UNIT.match(sentence, figure.end()) is not None
-        or _BOUND.search(sentence[max(0, figure.start() - _NEARBY) : figure.start()]) is not None
+        or _BOUND.search(sentence[max(0, figure.start() - _MAX_DISTANCE) : figure.start()]) is not None
     )
