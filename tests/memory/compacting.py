@@ -1,4 +1,4 @@
-"""A house in which conversations are recorded and compacted."""
+"""Records conversations, and compacts them into memories."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def entry(role: str, content: str, **more: Any) -> dict[str, Any]:
     return {"role": role, "content": content, **more}
 
 
-def called(name: str, number: int, arguments: str, result: str) -> list[dict[str, Any]]:
+def tool_call(name: str, number: int, arguments: str, result: str) -> list[dict[str, Any]]:
     """A call and its result."""
     call = {"id": f"c{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
     return [
@@ -37,13 +37,15 @@ def talk() -> list[dict[str, Any]]:
         entry("system", SYSTEM),
         entry("user", "Our billing-api service depends on stripe-python and lives in services/billing/app.py."),
         entry("assistant", "I look at it."),
-        *called("bash", 1, '{"command":"pytest"}', "E   TypeError: charge() got an unexpected keyword 'idempotency'\n"),
+        *tool_call(
+            "bash", 1, '{"command":"pytest"}', "E   TypeError: charge() got an unexpected keyword 'idempotency'\n"
+        ),
         entry(
             "assistant",
             "The root cause is that `charge()` in services/billing/app.py passes idempotency as a keyword, "
             "which raises the TypeError. Let me fix that.",
         ),
-        *called("edit", 2, '{"path":"services/billing/app.py"}', "1 line changed"),
+        *tool_call("edit", 2, '{"path":"services/billing/app.py"}', "1 line changed"),
         entry("assistant", "Fixed the TypeError by passing `headers={'Idempotency-Key': key}` in services/billing."),
         entry("user", "I prefer httpx over requests in all of our services. Never commit to the main branch."),
         entry("assistant", "Noted."),
@@ -63,7 +65,7 @@ def chat(messages: list[dict[str, Any]], space: bytes = SPACE) -> Conversation:
     return read({"model": "gpt-4o", "messages": messages}, "chat", space)
 
 
-class House:
+class CompactionSetup:
     """Recorded conversations and the memories made of them."""
 
     def __init__(self, narrator: Narrator | None = None) -> None:
@@ -96,8 +98,8 @@ class House:
         return [memory.content for memory in self.memories.of(space).memories.values()]
 
 
-async def house_of(messages: list[dict[str, Any]] | None = None, **more: Any) -> House:
-    """A house with one recorded conversation."""
-    house = House(**more)
-    await house.record(talk() if messages is None else messages)
-    return house
+async def build_setup(messages: list[dict[str, Any]] | None = None, **more: Any) -> CompactionSetup:
+    """A setup with one recorded conversation."""
+    setup = CompactionSetup(**more)
+    await setup.record(talk() if messages is None else messages)
+    return setup

@@ -22,8 +22,8 @@ _HIDDEN = {"summary_archived", "session"}
 
 
 @dataclass
-class Kept:
-    """What one tenant has."""
+class TenantRecords:
+    """The records of one tenant."""
 
     memories: dict[str, Memory] = field(default_factory=dict)
     entities: dict[tuple[str, str], Entity] = field(default_factory=dict)
@@ -35,33 +35,33 @@ class FakeMemories:
     """Lets others run before each write, so that writers that race meet. May be away."""
 
     def __init__(self) -> None:
-        self.tenants: dict[bytes, Kept] = {}
+        self.tenants: dict[bytes, TenantRecords] = {}
         self.writes = 0
         self.away = False
 
-    def of(self, space: bytes) -> Kept:
-        return self.tenants.setdefault(space, Kept())
+    def of(self, space: bytes) -> TenantRecords:
+        return self.tenants.setdefault(space, TenantRecords())
 
     async def write(self, space: bytes, change: MemoryChange) -> tuple[Entity, ...]:
         await asyncio.sleep(0)
         if self.away:
             raise StoreUnavailable("away")
-        kept = self.of(space)
+        tenant = self.of(space)
         for name, revision in change.require:
-            held = kept.memories.get(name)
-            if (held.revision if held is not None else "") != revision:
+            stored = tenant.memories.get(name)
+            if (stored.revision if stored is not None else "") != revision:
                 raise Conflict(name)
-        if any(name in kept.markers for name, _ in change.markers):
+        if any(name in tenant.markers for name, _ in change.markers):
             raise Conflict("marker")
         self.writes += 1
         for memory in change.put:
-            kept.memories[memory.id] = memory
+            tenant.memories[memory.id] = memory
         for name in change.delete:
-            kept.memories.pop(name, None)
-        kept.markers.update(change.markers)
-        kept.relations.extend(each for each in change.relations if each not in kept.relations)
-        new = [each for each in change.entities if (each.name.lower(), each.type) not in kept.entities]
-        kept.entities.update({(each.name.lower(), each.type): each for each in new})
+            tenant.memories.pop(name, None)
+        tenant.markers.update(change.markers)
+        tenant.relations.extend(each for each in change.relations if each not in tenant.relations)
+        new = [each for each in change.entities if (each.name.lower(), each.type) not in tenant.entities]
+        tenant.entities.update({(each.name.lower(), each.type): each for each in new})
         return tuple(new)
 
     async def get(self, space: bytes, ids: Sequence[str]) -> list[Memory | None]:
@@ -106,7 +106,7 @@ class FakeMemories:
             yield memory.id.encode()
 
     async def erase(self, space: bytes) -> int:
-        return len(self.tenants.pop(space, Kept()).memories)
+        return len(self.tenants.pop(space, TenantRecords()).memories)
 
     async def close(self) -> None:
         return

@@ -19,18 +19,18 @@ from accordion.server.event_loop import LoopTasks
 from tests.archive.vaults import OTHER, SPACE
 from tests.compaction.making import DIALECTS
 from tests.fakes import FakeTasks
-from tests.memory.compacting import ID, SYSTEM, called, entry, house_of, talk
+from tests.memory.compacting import ID, SYSTEM, build_setup, entry, talk, tool_call
 
 ALL = (0, 16)
 
 
-def kept(house) -> list[Memory]:
-    return list(house.memories.of(SPACE).memories.values())
+def stored_memories(setup) -> list[Memory]:
+    return list(setup.memories.of(SPACE).memories.values())
 
 
 async def test_the_answer_is_the_documented_one():
-    house = await house_of()
-    answer = msgspec.to_builtins(await house.compact(*ALL))
+    setup = await build_setup()
+    answer = msgspec.to_builtins(await setup.compact(*ALL))
     assert list(answer) == [
         "memories_created", "entities_extracted", "relations_extracted",
         "messages_processed", "memories_count", "entities_count", "relations_count",
@@ -52,129 +52,129 @@ async def test_the_answer_is_the_documented_one():
 
 
 async def test_what_is_stored_is_what_is_answered():
-    house = await house_of()
-    answer = await house.compact(*ALL, caller=CompactionCaller(project="billing"))
-    stored = {memory.id: memory for memory in kept(house)}
+    setup = await build_setup()
+    answer = await setup.compact(*ALL, caller=CompactionCaller(project="billing"))
+    stored = {memory.id: memory for memory in stored_memories(setup)}
     assert {each.id: each.content for each in answer.memories_created} == {
         name: memory.content for name, memory in stored.items()
     }
     one = next(iter(stored.values()))
     assert (one.conversation, one.source, one.project) == (ID, "compaction", "billing")
-    assert one.created == house.clock.now()
+    assert one.created == setup.clock.now()
     assert one.revision
 
 
 async def test_a_memory_leads_back_to_the_messages_that_it_was_made_of():
-    house = await house_of()
-    await house.compact(*ALL)
-    for memory in kept(house):
-        said = b" ".join(await house.archive.transcripts.read(SPACE, memory.conversation, memory.first, memory.last))
+    setup = await build_setup()
+    await setup.compact(*ALL)
+    for memory in stored_memories(setup):
+        said = b" ".join(await setup.archive.transcripts.read(SPACE, memory.conversation, memory.first, memory.last))
         assert all(claim.encode() in said for claim in find_claims(memory.content) if claim.isalnum())
-    found = {memory.content: memory for memory in kept(house)}
+    found = {memory.content: memory for memory in stored_memories(setup)}
     decided = next(memory for content, memory in found.items() if "PostgreSQL 16 for the ledger" in content)
     assert (decided.type, decided.first, decided.last) == ("decision", 11, 11)
 
 
 async def test_decisions_preferences_solutions_facts_and_open_questions_are_told_apart():
-    house = await house_of()
-    await house.compact(*ALL)
-    types = {memory.type: memory.content for memory in kept(house)}
+    setup = await build_setup()
+    await setup.compact(*ALL)
+    types = {memory.type: memory.content for memory in stored_memories(setup)}
     assert set(types) == {"decision", "preference", "solution", "fact", "question"}
-    solved = [memory.content for memory in kept(house) if memory.type == "solution"]
+    solved = [memory.content for memory in stored_memories(setup) if memory.type == "solution"]
     assert any("the tool bash reported" in content and "root cause" in content for content in solved)
 
 
 async def test_system_text_is_not_remembered_whoever_repeats_it():
-    house = await house_of()
-    await house.compact(*ALL, "contoso", "release train")
-    assert not any("Contoso" in content or "gate B7" in content for content in house.contents())
+    setup = await build_setup()
+    await setup.compact(*ALL, "contoso", "release train")
+    assert not any("Contoso" in content or "gate B7" in content for content in setup.contents())
 
 
 async def test_what_cannot_stand_alone_is_left_out_or_told_with_what_it_goes_on_from():
-    house = await house_of()
-    await house.compact(*ALL, "bookings", "ledger", "it", "this")
-    assert not any("Do this too" in content or "It does that" in content for content in house.contents())
-    stored = next(content for content in house.contents() if "ledger_entries" in content)
+    setup = await build_setup()
+    await setup.compact(*ALL, "bookings", "ledger", "it", "this")
+    assert not any("Do this too" in content or "It does that" in content for content in setup.contents())
+    stored = next(content for content in setup.contents() if "ledger_entries" in content)
     assert "The ledger database uses PostgreSQL 16 on port 5433. It stores" in stored
 
 
 async def test_the_same_range_again_gives_the_same_answer_and_writes_nothing():
-    house = await house_of()
-    first = await house.compact(*ALL)
-    writes = house.memories.writes
-    again = await house.compact(*ALL, search=False)
+    setup = await build_setup()
+    first = await setup.compact(*ALL)
+    writes = setup.memories.writes
+    again = await setup.compact(*ALL, search=False)
     assert again == first
-    assert house.memories.writes == writes
-    assert len(kept(house)) == first.memories_count
+    assert setup.memories.writes == writes
+    assert len(stored_memories(setup)) == first.memories_count
 
 
 async def test_an_overlapping_range_adds_only_what_is_new():
-    house = await house_of()
-    first = await house.compact(0, 9)
-    second = await house.compact(5, 16)
+    setup = await build_setup()
+    first = await setup.compact(0, 9)
+    second = await setup.compact(5, 16)
     before, after = ({each.id for each in answer.memories_created} for answer in (first, second))
     assert before
     assert after
     assert not before & after
-    whole = await house.compact(*ALL)
+    whole = await setup.compact(*ALL)
     assert whole.memories_created == []
-    assert len(kept(house)) == len(before | after)
+    assert len(stored_memories(setup)) == len(before | after)
 
 
 async def test_what_another_conversation_said_already_is_not_stored_again():
-    house = await house_of()
-    first = await house.compact(*ALL)
-    await house.record([entry("user", "Hello there."), *talk()[9:12]], "s-2")
-    second = await house.compact(0, 3, session="s-2")
+    setup = await build_setup()
+    first = await setup.compact(*ALL)
+    await setup.record([entry("user", "Hello there."), *talk()[9:12]], "s-2")
+    second = await setup.compact(0, 3, session="s-2")
     assert second.memories_created == []
-    other = await house.compact(0, 3, session="s-2", caller=CompactionCaller(project="elsewhere"))
+    other = await setup.compact(0, 3, session="s-2", caller=CompactionCaller(project="elsewhere"))
     assert other == second
-    assert len(kept(house)) == first.memories_count
+    assert len(stored_memories(setup)) == first.memories_count
 
 
 async def test_entities_are_new_once():
-    house = await house_of()
-    await house.compact(*ALL)
-    await house.record([entry("user", "The file services/billing/app.py also handles refunds via refund_all.")], "s-2")
-    second = await house.compact(0, 0, session="s-2")
+    setup = await build_setup()
+    await setup.compact(*ALL)
+    await setup.record([entry("user", "The file services/billing/app.py also handles refunds via refund_all.")], "s-2")
+    second = await setup.compact(0, 0, session="s-2")
     assert [(each.name, each.is_new) for each in second.entities_extracted] == [("services/billing/app.py", False)]
 
 
 async def test_focus_topics_change_what_is_taken():
     texts = [f"The module number_{at} uses port {5000 + at} for the metrics_{at} endpoint." for at in range(30)]
     texts.append("Lunch on the roof was rather pleasant for everybody in the team.")
-    house = await house_of([entry("user", text) for text in texts])
-    plain = await house.compact(0, 30)
+    setup = await build_setup([entry("user", text) for text in texts])
+    plain = await setup.compact(0, 30)
     assert not any("Lunch" in each.content for each in plain.memories_created)
-    focused = await house.compact(0, 30, "lunch")
+    focused = await setup.compact(0, 30, "lunch")
     assert "Lunch" in focused.memories_created[-1].content
     assert "lunch" in focused.memories_created[-1].topics
 
 
 async def test_topics_that_are_no_texts_are_refused():
-    house = await house_of()
+    setup = await build_setup()
     for topics in (["", "x"], ["x" * 101], ["x"] * 21, [3]):
         with pytest.raises(BadRequest, match="focus_topics"):
-            await house.compact(*ALL, *topics)
-    assert kept(house) == []
+            await setup.compact(*ALL, *topics)
+    assert stored_memories(setup) == []
 
 
 # -- what is refused ---------------------------------------------------------------
 
 
 async def test_without_a_search_first_it_is_refused_and_says_what_to_do():
-    house = await house_of()
+    setup = await build_setup()
     with pytest.raises(BadRequest, match="First search the memories") as error:
-        await house.compact(*ALL, search=False)
+        await setup.compact(*ALL, search=False)
     assert error.value.code == "search_required"
-    assert kept(house) == []
-    await house.compact(0, 8)
+    assert stored_memories(setup) == []
+    await setup.compact(0, 8)
     with pytest.raises(BadRequest, match="First search"):
-        await house.compact(9, 16, search=False)
-    done = await house.compactions.find_completed(SPACE, ID)
+        await setup.compact(9, 16, search=False)
+    done = await setup.compactions.find_completed(SPACE, ID)
     assert [(each.start_index, each.end_index) for each in done] == [(0, 8)]
-    assert set(done[0].memories) == {memory.id for memory in kept(house)}
-    await house.compact(9, 16, search=False)
+    assert set(done[0].memories) == {memory.id for memory in stored_memories(setup)}
+    await setup.compact(9, 16, search=False)
 
 
 @pytest.mark.parametrize(
@@ -183,133 +183,133 @@ async def test_without_a_search_first_it_is_refused_and_says_what_to_do():
      (True, 3, "whole"), ("0", 3, "whole number")],
 )  # fmt: skip
 async def test_a_bad_range_is_refused_and_nothing_is_written(first, last, words):
-    house = await house_of()
-    await house.compactions.find_completed(SPACE, ID)
-    writes = house.memories.writes
+    setup = await build_setup()
+    await setup.compactions.find_completed(SPACE, ID)
+    writes = setup.memories.writes
     with pytest.raises(BadRequest, match=words) as error:
-        await house.compact(first, last, search=False)
+        await setup.compact(first, last, search=False)
     assert error.value.code == "invalid_range"
-    assert house.memories.writes == writes
+    assert setup.memories.writes == writes
 
 
 async def test_a_conversation_that_was_not_recorded_is_answered_so():
-    house = await house_of()
+    setup = await build_setup()
     for session, space in (("nobody", SPACE), ("", SPACE), (ID, OTHER)):
         with pytest.raises(NotFound, match="There is no recorded conversation") as error:
-            await house.compactions.compact(space, session, 0, 3)
+            await setup.compactions.compact(space, session, 0, 3)
         assert error.value.code == "conversation_not_recorded"
         with pytest.raises(NotFound):
-            await house.compactions.find_completed(space, session)
-    assert house.memories.writes == 0
+            await setup.compactions.find_completed(space, session)
+    assert setup.memories.writes == 0
 
 
 async def test_messages_that_are_not_kept_any_more_are_named():
-    house = await house_of()
-    await house.compactions.find_completed(SPACE, ID)
-    transcript = await house.archive.transcripts.find(SPACE, ID)
+    setup = await build_setup()
+    await setup.compactions.find_completed(SPACE, ID)
+    transcript = await setup.archive.transcripts.find(SPACE, ID)
 
     class Lossy:
         async def find(self, space, session):
             return transcript
 
         async def read(self, space, session, first, last):
-            wires = await house.archive.transcripts.read(space, session, first, last)
+            wires = await setup.archive.transcripts.read(space, session, first, last)
             return [None if at in {3, 7} else wire for at, wire in enumerate(wires)]
 
-    house.compactions = replace(house.compactions, conversations=RecordedConversations(Lossy(), DIALECTS, FakeTasks()))
+    setup.compactions = replace(setup.compactions, conversations=RecordedConversations(Lossy(), DIALECTS, FakeTasks()))
     with pytest.raises(NotFound, match="no longer stored: 3, 7") as error:
-        await house.compact(2, 9, search=False)
+        await setup.compact(2, 9, search=False)
     assert error.value.code == "range_not_recorded"
     # What is missing before the range does no harm.
-    assert (await house.compact(9, 16, search=False)).memories_count
+    assert (await setup.compact(9, 16, search=False)).memories_count
 
 
 async def test_a_store_that_is_away_leaves_nothing_half_written():
-    house = await house_of()
-    await house.compactions.find_completed(SPACE, ID)
-    house.memories.away = True
+    setup = await build_setup()
+    await setup.compactions.find_completed(SPACE, ID)
+    setup.memories.away = True
     with pytest.raises(StoreUnavailable):
-        await house.compact(*ALL, search=False)
-    house.memories.away = False
-    assert kept(house) == []
-    assert (await house.compact(*ALL, search=False)).memories_count == len(kept(house))
+        await setup.compact(*ALL, search=False)
+    setup.memories.away = False
+    assert stored_memories(setup) == []
+    assert (await setup.compact(*ALL, search=False)).memories_count == len(stored_memories(setup))
 
 
 # -- two at once -------------------------------------------------------------------
 
 
 async def test_of_two_that_compact_one_range_at_once_both_give_the_winners_answer():
-    house = await house_of()
-    await house.compactions.find_completed(SPACE, ID)
-    answers = await asyncio.gather(*(house.compact(*ALL, search=False) for _ in range(4)))
+    setup = await build_setup()
+    await setup.compactions.find_completed(SPACE, ID)
+    answers = await asyncio.gather(*(setup.compact(*ALL, search=False) for _ in range(4)))
     assert {tuple(memory.id for memory in each.memories_created) for each in answers} == {
-        tuple(memory.id for memory in kept(house))
+        tuple(memory.id for memory in stored_memories(setup))
     }
-    assert len([name for name in house.memories.of(SPACE).markers if name.startswith("compacted/1")]) == 0
+    assert len([name for name in setup.memories.of(SPACE).markers if name.startswith("compacted/1")]) == 0
 
 
 async def test_two_overlapping_ranges_at_once_share_no_memory():
-    house = await house_of()
-    await house.compactions.find_completed(SPACE, ID)
-    one, other = await asyncio.gather(house.compact(0, 11, search=False), house.compact(5, 16, search=False))
+    setup = await build_setup()
+    await setup.compactions.find_completed(SPACE, ID)
+    one, other = await asyncio.gather(setup.compact(0, 11, search=False), setup.compact(5, 16, search=False))
     ids = [memory.id for each in (one, other) for memory in each.memories_created]
-    assert len(ids) == len(set(ids)) == len(kept(house))
+    assert len(ids) == len(set(ids)) == len(stored_memories(setup))
 
 
 async def test_two_conversations_that_say_the_same_at_once_store_it_once():
-    house = await house_of()
-    await house.record([entry("user", "Hello there."), *talk()], "s-2")
-    await house.compactions.find_completed(SPACE, "s-2")
-    await house.compactions.find_completed(SPACE, ID)
+    setup = await build_setup()
+    await setup.record([entry("user", "Hello there."), *talk()], "s-2")
+    await setup.compactions.find_completed(SPACE, "s-2")
+    await setup.compactions.find_completed(SPACE, ID)
     one, other = await asyncio.gather(
-        house.compact(0, 16, search=False), house.compact(1, 17, search=False, session="s-2")
+        setup.compact(0, 16, search=False), setup.compact(1, 17, search=False, session="s-2")
     )
-    assert one.memories_count + other.memories_count == len(kept(house)) > 0
-    assert {memory.conversation for memory in kept(house)} == {ID if one.memories_count else "s-2"}
+    assert one.memories_count + other.memories_count == len(stored_memories(setup)) > 0
+    assert {memory.conversation for memory in stored_memories(setup)} == {ID if one.memories_count else "s-2"}
 
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.integers(0, 16), st.integers(0, 16)).map(sorted), min_size=1, max_size=5))
 async def test_whatever_ranges_are_compacted_nothing_is_stored_twice_and_all_of_it_lies_within(ranges):
-    house = await house_of()
+    setup = await build_setup()
     for first, last in ranges:
-        answer = await house.compact(first, last)
+        answer = await setup.compact(first, last)
         assert answer.messages_processed == last - first + 1
-        stored = house.memories.of(SPACE).memories
+        stored = setup.memories.of(SPACE).memories
         assert {each.id for each in answer.memories_created} <= set(stored)
-        assert await house.compact(first, last) == answer
+        assert await setup.compact(first, last) == answer
     covered = {at for first, last in ranges for at in range(first, last + 1)}
-    assert all(set(range(memory.first, memory.last + 1)) & covered for memory in kept(house))
-    assert all(any(a <= m.first and m.last <= b for a, b in ranges) for m in kept(house))
-    assert len(set(house.contents())) == len(kept(house))
+    assert all(set(range(memory.first, memory.last + 1)) & covered for memory in stored_memories(setup))
+    assert all(any(a <= m.first and m.last <= b for a, b in ranges) for m in stored_memories(setup))
+    assert len(set(setup.contents())) == len(stored_memories(setup))
 
 
 async def test_a_history_that_was_taken_back_and_went_on_otherwise_is_another_range():
-    house = await house_of()
-    await house.compact(0, 11)
-    await house.record([*talk()[:11], entry("user", "We decided to move the ledger database to CockroachDB 24.1.")])
-    answer = await house.compact(0, 11)
+    setup = await build_setup()
+    await setup.compact(0, 11)
+    await setup.record([*talk()[:11], entry("user", "We decided to move the ledger database to CockroachDB 24.1.")])
+    answer = await setup.compact(0, 11)
     assert [memory.content for memory in answer.memories_created] == [
         'Decision of the user: "We decided to move the ledger database to CockroachDB 24.1."'
     ]
 
 
 async def test_what_a_person_deleted_does_not_come_back_with_the_old_answer():
-    house = await house_of()
-    first = await house.compact(*ALL)
+    setup = await build_setup()
+    first = await setup.compact(*ALL)
     gone = first.memories_created[0].id
-    del house.memories.of(SPACE).memories[gone]
-    again = await house.compact(*ALL)
+    del setup.memories.of(SPACE).memories[gone]
+    again = await setup.compact(*ALL)
     assert [each.id for each in again.memories_created] == [each.id for each in first.memories_created[1:]]
-    assert all(gone not in content for content in house.contents())
-    markers = b"".join(house.memories.of(SPACE).markers.values())
+    assert all(gone not in content for content in setup.contents())
+    markers = b"".join(setup.memories.of(SPACE).markers.values())
     assert b"ledger database uses" not in markers
 
 
 async def test_the_turns_before_stand_beside_a_memory_for_search():
-    house = await house_of()
-    await house.compact(*ALL)
-    decided = next(memory for memory in kept(house) if memory.type == "decision")
+    setup = await build_setup()
+    await setup.compact(*ALL)
+    decided = next(memory for memory in stored_memories(setup) if memory.type == "decision")
     assert "Idempotency-Key" in decided.context
     assert "httpx over requests" in decided.context
 
@@ -323,14 +323,16 @@ async def test_the_turns_before_stand_beside_a_memory_for_search():
     ],
 )
 async def test_names_too_long_to_be_kept_do_not_keep_the_rest_from_being_remembered(text):
-    house = await house_of([entry("system", SYSTEM), entry("user", text)])
-    (made,) = (await house.compact(0, 1)).memories_created
+    setup = await build_setup([entry("system", SYSTEM), entry("user", text)])
+    (made,) = (await setup.compact(0, 1)).memories_created
     assert text in made.content
 
 
 async def test_only_one_message_can_be_compacted():
-    house = await house_of([*called("bash", 1, "{}", "ok"), entry("user", "The deploy key lives in infra/keys.yaml.")])
-    answer = await house.compact(2, 2)
+    setup = await build_setup(
+        [*tool_call("bash", 1, "{}", "ok"), entry("user", "The deploy key lives in infra/keys.yaml.")]
+    )
+    answer = await setup.compact(2, 2)
     assert [each.content for each in answer.memories_created] == [
         'The user said: "The deploy key lives in infra/keys.yaml."'
     ]
@@ -338,37 +340,37 @@ async def test_only_one_message_can_be_compacted():
 
 async def test_what_one_compaction_had_no_room_for_is_not_brought_in_by_the_next():
     texts = [f"The module number_{at} uses port {5000 + at} for the metrics_{at} endpoint." for at in range(41)]
-    house = await house_of([entry("user", text) for text in texts])
-    first = await house.compact(0, 39)
+    setup = await build_setup([entry("user", text) for text in texts])
+    first = await setup.compact(0, 39)
     assert first.memories_count == 13
-    second = await house.compact(0, 40)
+    second = await setup.compact(0, 40)
     assert [each.content for each in second.memories_created] == [f'The user said: "{texts[40]}"']
 
 
 async def test_a_question_that_is_answered_behind_the_range_is_not_open():
     talk_on = [*talk(), entry("assistant", "Yes, the webhook_retry job does so 3 times.")]
-    house = await house_of(talk_on)
-    assert not any("failed webhook" in each.content for each in (await house.compact(0, 16)).memories_created)
-    house = await house_of()
-    assert any("failed webhook" in each.content for each in (await house.compact(0, 16)).memories_created)
+    setup = await build_setup(talk_on)
+    assert not any("failed webhook" in each.content for each in (await setup.compact(0, 16)).memories_created)
+    setup = await build_setup()
+    assert any("failed webhook" in each.content for each in (await setup.compact(0, 16)).memories_created)
 
 
 async def test_neither_credentials_nor_system_text_stand_in_a_memory_s_context():
-    house = await house_of([
+    setup = await build_setup([
         entry("system", SYSTEM),
         entry("user", "The API key is sk-proj-abcdefghijklmnop1234. The vault is in infra/vault.tf."),
         entry("assistant", SYSTEM),
         entry("user", "The deploy key lives in infra/keys.yaml."),
     ])  # fmt: skip
-    await house.compact(0, 3)
-    last = next(memory for memory in kept(house) if "infra/keys.yaml" in memory.content)
+    await setup.compact(0, 3)
+    last = next(memory for memory in stored_memories(setup) if "infra/keys.yaml" in memory.content)
     assert last.context == "The vault is in infra/vault.tf."
-    assert not any("sk-proj" in f"{memory.content}{memory.context}" for memory in kept(house))
+    assert not any("sk-proj" in f"{memory.content}{memory.context}" for memory in stored_memories(setup))
 
 
 async def test_what_a_user_had_imported_is_not_stored_again_whoever_repeats_it():
     name, told = "CMEM-20260101-100510", "We decided that the ledger service moves to region eu-west-7 on Thursday."
-    house = await house_of(
+    setup = await build_setup(
         [
             entry("user", f"Please import memory {name}"),
             entry("assistant", told),
@@ -376,19 +378,19 @@ async def test_what_a_user_had_imported_is_not_stored_again_whoever_repeats_it()
         ]
     )
     memory = Memory(name, "session", f"## Decisions\n- {told}")
-    house.memories.of(SPACE).memories[name] = memory
-    await house.compact(0, 2)
-    said = [each.content for each in kept(house) if each.id != name]
+    setup.memories.of(SPACE).memories[name] = memory
+    await setup.compact(0, 2)
+    said = [each.content for each in stored_memories(setup) if each.id != name]
     assert any("PostgreSQL 16" in each for each in said)
     assert not any("eu-west-7" in each or name in each for each in said)
 
 
 async def test_of_what_is_imported_only_ones_own_is_background():
     name, told = "CMEM-20260101-100510", "We decided that the ledger service moves to region eu-west-7 on Thursday."
-    house = await house_of([entry("user", f"Please import memory {name}"), entry("user", told)])
-    house.memories.of(OTHER).memories[name] = Memory(name, "session", told)
-    await house.compact(0, 1)
-    assert any("eu-west-7" in each.content for each in kept(house))
+    setup = await build_setup([entry("user", f"Please import memory {name}"), entry("user", told)])
+    setup.memories.of(OTHER).memories[name] = Memory(name, "session", told)
+    await setup.compact(0, 1)
+    assert any("eu-west-7" in each.content for each in stored_memories(setup))
 
 
 async def test_others_go_on_while_a_long_conversation_is_compacted(monkeypatch):
@@ -405,9 +407,9 @@ async def test_others_go_on_while_a_long_conversation_is_compacted(monkeypatch):
 
     for name in ("find_relations", "split_conversation", "build_record"):
         monkeypatch.setattr(compact, name, watched(name))
-    house, tasks = await house_of(), LoopTasks()
-    house.compactions = replace(house.compactions, tasks=tasks)
-    await house.compact(*ALL)
+    setup, tasks = await build_setup(), LoopTasks()
+    setup.compactions = replace(setup.compactions, tasks=tasks)
+    await setup.compact(*ALL)
     await tasks.close()
     assert len(threads) == 3
     assert all(threading.get_ident() not in each for each in threads.values())

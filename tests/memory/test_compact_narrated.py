@@ -19,7 +19,7 @@ from accordion.summaries.extractive import ExtractiveWriter
 from accordion.summaries.prompts import load_prompts
 from tests.archive.vaults import SPACE
 from tests.fakes import FakeTasks
-from tests.memory.compacting import ID, SYSTEM, House, called, entry, house_of, talk
+from tests.memory.compacting import ID, SYSTEM, CompactionSetup, build_setup, entry, talk, tool_call
 from tests.summarizing import ASKER, FakeSummarizer, line, words
 
 BY_RULE = "The user said: "
@@ -45,19 +45,23 @@ def answer(**changes: Any) -> dict[str, Any]:
     return told | changes
 
 
-async def house_with(summarizer: FakeSummarizer, messages: list[dict[str, Any]] | None = None) -> House:
+async def build_narrated_setup(
+    summarizer: FakeSummarizer, messages: list[dict[str, Any]] | None = None
+) -> CompactionSetup:
     narrator = Narrator(summarizer, ASKER, ExtractiveWriter(), FakeTasks(), load_prompts(), words)
-    return await house_of(messages, narrator=narrator)
+    return await build_setup(messages, narrator=narrator)
 
 
-async def told(summarizer: FakeSummarizer, messages: list[dict[str, Any]] | None = None, focus: tuple[str, ...] = ()):
-    house = await house_with(summarizer, messages)
-    await house.compact(0, len(messages or talk()) - 1, *focus)
-    return {memory.content: memory for memory in house.memories.of(SPACE).memories.values()}
+async def narrate(
+    summarizer: FakeSummarizer, messages: list[dict[str, Any]] | None = None, focus: tuple[str, ...] = ()
+):
+    setup = await build_narrated_setup(summarizer, messages)
+    await setup.compact(0, len(messages or talk()) - 1, *focus)
+    return {memory.content: memory for memory in setup.memories.of(SPACE).memories.values()}
 
 
 async def test_each_line_becomes_a_memory_of_its_kind_that_leads_back_to_what_it_cites():
-    found = await told(FakeSummarizer([answer()]))
+    found = await narrate(FakeSummarizer([answer()]))
     kinds = {memory.type for memory in found.values()}
     assert kinds == {"fact", "preference", "solution", "decision", "question"}
     decided = next(memory for memory in found.values() if memory.type == "decision")
@@ -79,30 +83,30 @@ async def test_each_line_becomes_a_memory_of_its_kind_that_leads_back_to_what_it
     ],
 )
 async def test_what_the_messages_do_not_bear_out_or_cannot_stand_alone_is_left_out(bad):
-    good = await told(FakeSummarizer([answer()]))
-    found = await told(FakeSummarizer([answer(outcomes={"discoveries": [bad]})]))
+    good = await narrate(FakeSummarizer([answer()]))
+    found = await narrate(FakeSummarizer([answer(outcomes={"discoveries": [bad]})]))
     assert set(found) == {content for content in good if "5433" not in content}
 
 
 async def test_what_only_a_tool_says_is_reported_as_that():
-    found = await told(FakeSummarizer([answer()]))
+    found = await narrate(FakeSummarizer([answer()]))
     (reported,) = [content for content in found if "unexpected keyword" in content]
     assert reported.startswith("Reported by a tool, not checked: ")
 
 
 @pytest.mark.parametrize("failing", ["no JSON at all", SummaryFailed("the model is away"), {"overview": []}])
 async def test_where_the_model_fails_the_rules_say_what_is_remembered(failing):
-    found = await told(FakeSummarizer([failing]))
+    found = await narrate(FakeSummarizer([failing]))
     assert any(content.startswith(BY_RULE) for content in found)
 
 
 async def test_the_answer_says_who_wrote_and_what_it_took_and_says_so_again():
     summarizer = FakeSummarizer([answer()])
-    house = await house_with(summarizer)
-    first = await house.compact(0, 16)
+    setup = await build_narrated_setup(summarizer)
+    first = await setup.compact(0, 16)
     assert (first.writer, first.notice) == ("writer-model", "")
     assert (first.writer_input, first.writer_output) == (100, 10)
-    assert await house.compact(0, 16) == first
+    assert await setup.compact(0, 16) == first
     assert summarizer.askers == [ASKER]
 
 
@@ -115,21 +119,21 @@ async def test_the_answer_says_who_wrote_and_what_it_took_and_says_so_again():
     ],
 )
 async def test_where_rules_stand_in_for_a_model_the_answer_says_so_and_why(failing, why, calls, caplog):
-    house = await house_with(FakeSummarizer([failing]))
-    first = await house.compact(0, 16)
+    setup = await build_narrated_setup(FakeSummarizer([failing]))
+    first = await setup.compact(0, 16)
     assert first.writer == "rules"
     assert first.memories_count > 0
     assert first.notice.startswith("gpt-4o could not write them: ")
     assert why in first.notice
     assert (first.writer_input, first.writer_output) == (100 * calls, 10 * calls)
     assert why in caplog.text
-    assert await house.compact(0, 16) == first
+    assert await setup.compact(0, 16) == first
 
 
 async def test_for_whom_the_model_may_not_be_asked_the_rules_write_and_the_answer_says_so():
     summarizer = FakeSummarizer([answer()])
-    house = await house_with(summarizer)
-    made = await house.compact(0, 16, caller=CompactionCaller(may_ask_model=False))
+    setup = await build_narrated_setup(summarizer)
+    made = await setup.compact(0, 16, caller=CompactionCaller(may_ask_model=False))
     assert summarizer.requests == []
     assert (made.writer, made.notice) == (
         "rules",
@@ -139,22 +143,22 @@ async def test_for_whom_the_model_may_not_be_asked_the_rules_write_and_the_answe
 
 
 async def test_a_compaction_that_was_written_before_there_were_writers_is_read_as_one_of_the_rules():
-    house = await house_of()
-    await house.compact(0, 16)
-    markers = house.memories.of(SPACE).markers
+    setup = await build_setup()
+    await setup.compact(0, 16)
+    markers = setup.memories.of(SPACE).markers
     name = f"compacted/0/{ID}"
     old = json.loads(markers[name])
     assert old.pop("by")["writer"] == "rules"
     markers[name] = json.dumps(old).encode()
-    assert (await house.compact(0, 16)).writer == "rules"
+    assert (await setup.compact(0, 16)).writer == "rules"
 
 
 async def test_the_model_reads_no_system_text_and_nothing_out_of_memory_and_is_told_the_topics():
     remembered = "An old memory of the harbour project."
-    messages = [*talk(), *called("memory_search", 7, "{}", remembered), entry("assistant", "Good.")]
+    messages = [*talk(), *tool_call("memory_search", 7, "{}", remembered), entry("assistant", "Good.")]
     messages.insert(1, entry("user", "<system-reminder>Reminded of the lighthouse.</system-reminder>"))
     summarizer = FakeSummarizer([answer()])
-    await told(summarizer, messages, focus=("ledger",))
+    await narrate(summarizer, messages, focus=("ledger",))
     asked = json.dumps([[request.instructions, request.text] for request in summarizer.requests])
     assert SYSTEM not in asked
     assert "harbour" not in asked
@@ -177,32 +181,32 @@ class Meanwhile(FakeSummarizer):
 @pytest.mark.parametrize("what", ["session", "tenant", "memories"])
 async def test_of_what_is_erased_while_the_model_writes_nothing_is_remembered(what: str):
     async def erased() -> None:
-        house.clock.advance(1.0)
+        setup.clock.advance(1.0)
         if what == "memories":
-            await house.memories.erase(SPACE)
+            await setup.memories.erase(SPACE)
         else:
-            await house.archive.custody.erase(SPACE, ID if what == "session" else None)
+            await setup.archive.custody.erase(SPACE, ID if what == "session" else None)
 
-    house = await house_with(Meanwhile(erased))
+    setup = await build_narrated_setup(Meanwhile(erased))
     with pytest.raises(ConcurrentWrite) as raised:
-        await house.compact(0, 16)
+        await setup.compact(0, 16)
     assert raised.value.code == "erased"
-    assert house.contents() == []
+    assert setup.contents() == []
     if what == "memories":
-        house.compactions = replace(house.compactions, narrator=None)
-        assert (await house.compact(0, 16)).memories_count > 0
+        setup.compactions = replace(setup.compactions, narrator=None)
+        assert (await setup.compact(0, 16)).memories_count > 0
 
 
 async def test_what_another_worker_or_a_command_erased_meanwhile_is_noticed_at_once():
     async def erased() -> None:
-        house.clock.advance(1.0)
-        await ErasureNotices(house.archive.store, house.clock, 100.0).note(SPACE, ID)
+        setup.clock.advance(1.0)
+        await ErasureNotices(setup.archive.store, setup.clock, 100.0).note(SPACE, ID)
 
-    house = await house_with(Meanwhile(erased))
-    await ErasureNotices(house.archive.store, house.clock, 100.0).note(SPACE, "s-other")
+    setup = await build_narrated_setup(Meanwhile(erased))
+    await ErasureNotices(setup.archive.store, setup.clock, 100.0).note(SPACE, "s-other")
     with pytest.raises(ConcurrentWrite):
-        await house.compact(0, 16)
-    assert house.contents() == []
+        await setup.compact(0, 16)
+    assert setup.contents() == []
 
 
 @pytest.mark.parametrize("last", [["It does."], ["Does it retry a failed webhook?", "It does."]], ids=["on", "edited"])
@@ -210,11 +214,11 @@ async def test_what_is_said_while_the_model_writes_does_no_harm(last: list[str])
     """A client may say its newest message anew: the transcript's end is written over, and nothing was erased."""
 
     async def talked() -> None:
-        house.clock.advance(1.0)
+        setup.clock.advance(1.0)
         changed = entry("system", "You are the agent of Contoso. It is five past four.")
         kept = talk()[1:] if len(last) == 1 else talk()[1:-1]
         said = [entry("user" if at < len(last) - 1 else "assistant", text) for at, text in enumerate(last)]
-        await house.record([changed, *kept, *said])
+        await setup.record([changed, *kept, *said])
 
-    house = await house_with(Meanwhile(talked))
-    assert (await house.compact(0, 16)).memories_count > 0
+    setup = await build_narrated_setup(Meanwhile(talked))
+    assert (await setup.compact(0, 16)).memories_count > 0

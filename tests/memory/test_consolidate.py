@@ -80,13 +80,13 @@ class Room:
         return self.memories.of(SPACE).memories
 
     def proof(self, reads: int = 10**6, topic: str = "auth", search: bool = True) -> str:
-        """What a deep search and full reads of the topic's memories give, the summary's among them."""
+        """Returns the proof of a deep search and of full reads of the topic's memories, the summary included."""
         found = [each for each in self.kept().values() if topic in each.topics and each.type != "summary"][:reads]
         found += [each for each in self.kept().values() if each.type == "summary"]
         return self.token([topic] if search else [], found)
 
     def token(self, topics: list[str], read: Iterable[Memory], space: bytes = SPACE) -> str:
-        """What a deep search on topics and full reads of memories give."""
+        """Returns the proof of a deep search on topics and of full reads of memories."""
         proof = with_reads(empty_proof(space), read)
         for topic in topics:
             proof = with_search(proof, "what is known", [topic], deep=True)

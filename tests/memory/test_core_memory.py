@@ -24,7 +24,7 @@ from tests.archive.vaults import OTHER, SPACE, Vault
 from tests.compaction.making import DIALECTS
 from tests.fakes import FakeClock, FakeTasks
 from tests.memory.keeping import FakeMemories
-from tests.memory.working import worked
+from tests.memory.working import conversation_of_calls
 
 AT = 1_767_261_910.0
 FIRST = "CMEM-20260101-100510"
@@ -58,7 +58,7 @@ class NoVectors:
         return [0.0 for _ in candidates]
 
 
-class House:
+class SessionSetup:
     """Everything around `core_memory`, with one recorded conversation `s-1`."""
 
     def __init__(self) -> None:
@@ -74,32 +74,34 @@ class House:
 
     async def record(self, session: str = "s-1", space: bytes = SPACE) -> None:
         await self.archive.say(
-            session, replace(worked(STEPS, said="Mend gate B7 of the house."), chain=(b"c",)), space=space
+            session,
+            replace(conversation_of_calls(STEPS, said="Mend gate B7 of the house."), chain=(b"c",)),
+            space=space,
         )
 
-    def kept(self) -> list[Memory]:
+    def stored_memories(self) -> list[Memory]:
         return list(self.memories.of(SPACE).memories.values())
 
 
 @pytest.fixture
-def house() -> House:
-    return House()
+def setup() -> SessionSetup:
+    return SessionSetup()
 
 
 # -- import ---------------------------------------------------------------------------
 
 
-async def test_an_import_answers_as_documented(house: House) -> None:
-    answered = await house.core.import_session(SPACE, text=TEXT)
+async def test_an_import_answers_as_documented(setup: SessionSetup) -> None:
+    answered = await setup.core.import_session(SPACE, text=TEXT)
     assert msgspec.to_builtins(answered) == {
         "operation": "import", "id": FIRST, "message": f"Created memory: {FIRST}"
     }  # fmt: skip
 
 
-async def test_a_recorded_conversation_is_saved_with_its_fourteen_sections_and_its_plan(house: House) -> None:
-    await house.record()
-    answered = await house.core.import_session(SPACE, conversation="s-1")
-    (memory,) = house.kept()
+async def test_a_recorded_conversation_is_saved_with_its_fourteen_sections_and_its_plan(setup: SessionSetup) -> None:
+    await setup.record()
+    answered = await setup.core.import_session(SPACE, conversation="s-1")
+    (memory,) = setup.stored_memories()
     assert (memory.id, memory.type, memory.source, memory.conversation) == (answered.id, "session", "session", "s-1")
     assert (memory.first, memory.last) == (0, 2)
     found = parse_sections(memory.content)
@@ -108,9 +110,9 @@ async def test_a_recorded_conversation_is_saved_with_its_fourteen_sections_and_i
     assert found["Objective"] == "Mend gate B7 of the house."
 
 
-async def test_a_text_with_the_line_ends_of_windows_is_taken(house: House) -> None:
-    await house.core.import_session(SPACE, text=TEXT.replace("\n", "\r\n"))
-    assert [memory.content for memory in house.kept()] == [TEXT]
+async def test_a_text_with_the_line_ends_of_windows_is_taken(setup: SessionSetup) -> None:
+    await setup.core.import_session(SPACE, text=TEXT.replace("\n", "\r\n"))
+    assert [memory.content for memory in setup.stored_memories()] == [TEXT]
 
 
 class Forgetful:
@@ -126,32 +128,34 @@ class Forgetful:
         return [None, *(await self.whole.read(space, session, first, last))[1:]]
 
 
-async def test_what_is_not_kept_any_more_of_a_conversation_is_said(house: House) -> None:
-    await house.record()
-    kept = Forgetful(house.archive.transcripts)
-    await house.core_of(house.memories, kept).import_session(SPACE, conversation="s-1")
-    assert "- 1 of the recorded messages are not kept any more." in house.kept()[0].content
+async def test_what_is_not_kept_any_more_of_a_conversation_is_said(setup: SessionSetup) -> None:
+    await setup.record()
+    kept = Forgetful(setup.archive.transcripts)
+    await setup.core_of(setup.memories, kept).import_session(SPACE, conversation="s-1")
+    assert "- 1 of the recorded messages are not kept any more." in setup.stored_memories()[0].content
 
 
-async def test_two_saved_in_one_second_both_stay(house: House) -> None:
-    ids = [(await house.core.import_session(SPACE, text=TEXT)).id for _ in range(3)]
+async def test_two_saved_in_one_second_both_stay(setup: SessionSetup) -> None:
+    ids = [(await setup.core.import_session(SPACE, text=TEXT)).id for _ in range(3)]
     assert ids == [FIRST, f"{FIRST}-2", f"{FIRST}-3"]
-    assert len(house.kept()) == 3
+    assert len(setup.stored_memories()) == 3
 
 
-async def test_many_that_save_at_once_get_ids_of_their_own(house: House) -> None:
-    answers = await asyncio.gather(*(house.core.import_session(SPACE, text=f"{TEXT} {at}") for at in range(40)))
+async def test_many_that_save_at_once_get_ids_of_their_own(setup: SessionSetup) -> None:
+    answers = await asyncio.gather(*(setup.core.import_session(SPACE, text=f"{TEXT} {at}") for at in range(40)))
     ids = {each.id for each in answers}
-    assert len(ids) == len(house.kept()) == 40
-    assert {memory.id: memory.content for memory in house.kept()} == {
+    assert len(ids) == len(setup.stored_memories()) == 40
+    assert {memory.id: memory.content for memory in setup.stored_memories()} == {
         each.id: f"{TEXT} {at}" for at, each in enumerate(answers)
     }
     assert all(re.fullmatch(rf"{FIRST}(-\d+)?", name) for name in ids)
 
 
-async def test_two_workers_that_save_at_once_into_one_file_get_ids_of_their_own(house: House, tmp_path: Path) -> None:
+async def test_two_workers_that_save_at_once_into_one_file_get_ids_of_their_own(
+    setup: SessionSetup, tmp_path: Path
+) -> None:
     stores = [SqliteMemories(tmp_path, NoVectors(), timeout=30.0) for _ in range(2)]
-    workers = [house.core_of(each) for each in stores]
+    workers = [setup.core_of(each) for each in stores]
     answers = await asyncio.gather(
         *(workers[at % 2].import_session(SPACE, text=f"{TEXT} gate{at}") for at in range(12))
     )
@@ -164,43 +168,43 @@ async def test_two_workers_that_save_at_once_into_one_file_get_ids_of_their_own(
         await store.close()
 
 
-async def test_another_tenant_has_ids_of_its_own(house: House) -> None:
-    assert (await house.core.import_session(SPACE, text=TEXT)).id == (
-        await house.core.import_session(OTHER, text=TEXT)
+async def test_another_tenant_has_ids_of_its_own(setup: SessionSetup) -> None:
+    assert (await setup.core.import_session(SPACE, text=TEXT)).id == (
+        await setup.core.import_session(OTHER, text=TEXT)
     ).id
 
 
-async def test_description_and_tags_are_kept(house: House) -> None:
+async def test_description_and_tags_are_kept(setup: SessionSetup) -> None:
     options = SaveOptions(description="the gate\n  is done", tags=("Gates, B7", "b7"))
-    name = (await house.core.import_session(SPACE, text=TEXT, options=options)).id
-    found = await house.core.export(SPACE, name)
+    name = (await setup.core.import_session(SPACE, text=TEXT, options=options)).id
+    found = await setup.core.export(SPACE, name)
     assert (found.description, found.tags) == ("the gate is done", ["gates", "b7"])
 
 
-async def test_somebody_is_asked_first_unless_it_is_forced(house: House) -> None:
+async def test_somebody_is_asked_first_unless_it_is_forced(setup: SessionSetup) -> None:
     asked: list[str] = []
 
     async def no(text: str) -> bool:
         asked.append(text)
         return False
 
-    answered = await house.core.import_session(SPACE, text=TEXT, confirm=no)
-    assert (answered.id, asked, house.kept()) == ("", [TEXT], [])
-    assert (await house.core.import_session(SPACE, text=TEXT, options=SaveOptions(force=True), confirm=no)).id == FIRST
+    answered = await setup.core.import_session(SPACE, text=TEXT, confirm=no)
+    assert (answered.id, asked, setup.stored_memories()) == ("", [TEXT], [])
+    assert (await setup.core.import_session(SPACE, text=TEXT, options=SaveOptions(force=True), confirm=no)).id == FIRST
     assert asked == [TEXT]
 
 
-async def test_a_text_of_ones_own_must_hold_the_plan_word_for_word(house: House) -> None:
-    await house.record()
+async def test_a_text_of_ones_own_must_hold_the_plan_word_for_word(setup: SessionSetup) -> None:
+    await setup.record()
     with pytest.raises(BadRequest, match="word for word") as raised:
-        await house.core.import_session(SPACE, text=TEXT, conversation="s-1")
-    assert (raised.value.code, house.kept()) == ("plan_not_verbatim", [])
+        await setup.core.import_session(SPACE, text=TEXT, conversation="s-1")
+    assert (raised.value.code, setup.stored_memories()) == ("plan_not_verbatim", [])
     frame = (
         "### Source: todo\n\n<details>\n<summary>Full Execution Plan (Click to expand)</summary>\n\n{}\n\n</details>"
     )
     own = render_sections({"Objective": "Mine.", PLAN: frame.format("- [>] Open it")})
-    await house.core.import_session(SPACE, text=own, conversation="s-1")
-    assert [memory.content for memory in house.kept()] == [own]
+    await setup.core.import_session(SPACE, text=own, conversation="s-1")
+    assert [memory.content for memory in setup.stored_memories()] == [own]
 
 
 @pytest.mark.parametrize(
@@ -217,104 +221,104 @@ async def test_a_text_of_ones_own_must_hold_the_plan_word_for_word(house: House)
         ({"conversation": "nobody"}, "conversation_not_recorded"),
     ],
 )
-async def test_bad_input_says_what_is_wrong_and_writes_nothing(house: House, given, code: str) -> None:
+async def test_bad_input_says_what_is_wrong_and_writes_nothing(setup: SessionSetup, given, code: str) -> None:
     with pytest.raises((BadRequest, NotFound)) as raised:
-        await house.core.import_session(SPACE, **given)
+        await setup.core.import_session(SPACE, **given)
     assert raised.value.code == code
-    assert house.memories.writes == 0
+    assert setup.memories.writes == 0
 
 
-async def test_another_tenants_conversation_is_as_if_it_were_not_recorded(house: House) -> None:
-    await house.record(space=OTHER)
+async def test_another_tenants_conversation_is_as_if_it_were_not_recorded(setup: SessionSetup) -> None:
+    await setup.record(space=OTHER)
     with pytest.raises(NotFound) as raised:
-        await house.core.import_session(SPACE, conversation="s-1")
-    assert (raised.value.code, house.memories.writes) == ("conversation_not_recorded", 0)
+        await setup.core.import_session(SPACE, conversation="s-1")
+    assert (raised.value.code, setup.memories.writes) == ("conversation_not_recorded", 0)
 
 
-async def test_while_the_store_is_away_it_says_so(house: House) -> None:
-    house.memories.away = True
+async def test_while_the_store_is_away_it_says_so(setup: SessionSetup) -> None:
+    setup.memories.away = True
     with pytest.raises(StoreUnavailable):
-        await house.core.import_session(SPACE, text=TEXT)
+        await setup.core.import_session(SPACE, text=TEXT)
 
 
 # -- export, list, search ---------------------------------------------------------------
 
 
-async def test_what_was_saved_comes_back_by_its_id_in_any_case(house: House) -> None:
-    await house.core.import_session(SPACE, text=TEXT)
+async def test_what_was_saved_comes_back_by_its_id_in_any_case(setup: SessionSetup) -> None:
+    await setup.core.import_session(SPACE, text=TEXT)
     for name in (FIRST, FIRST.lower(), f' "{FIRST}" '):
-        found = await house.core.export(SPACE, name)
+        found = await setup.core.export(SPACE, name)
         assert (found.operation, found.id, found.text) == ("export", FIRST, TEXT)
     assert found.created_at == "2026-01-01T10:05:10Z"
 
 
 @pytest.mark.parametrize("name", ["", "mem-1", "CMEM-2026", "CMEM-20260101-100510; drop"])
-async def test_what_is_no_id_is_refused(house: House, name: str) -> None:
+async def test_what_is_no_id_is_refused(setup: SessionSetup, name: str) -> None:
     with pytest.raises(BadRequest, match="CMEM-") as raised:
-        await house.core.export(SPACE, name)
+        await setup.core.export(SPACE, name)
     assert raised.value.code == "invalid_memory_id"
 
 
-async def test_another_tenants_memory_and_one_that_never_was_are_answered_alike(house: House) -> None:
-    await house.core.import_session(OTHER, text=TEXT)
+async def test_another_tenants_memory_and_one_that_never_was_are_answered_alike(setup: SessionSetup) -> None:
+    await setup.core.import_session(OTHER, text=TEXT)
     for name in (FIRST, "CMEM-19990101-000000"):
         with pytest.raises(NotFound) as raised:
-            await house.core.export(SPACE, name)
+            await setup.core.export(SPACE, name)
         assert raised.value.message == f"There is no session memory {name}. `list` shows the saved ones."
 
 
-async def test_a_memory_of_another_kind_is_no_session_memory(house: House) -> None:
-    house.memories.of(SPACE).memories[FIRST] = Memory(FIRST, "fact", "x")
+async def test_a_memory_of_another_kind_is_no_session_memory(setup: SessionSetup) -> None:
+    setup.memories.of(SPACE).memories[FIRST] = Memory(FIRST, "fact", "x")
     with pytest.raises(NotFound):
-        await house.core.export(SPACE, FIRST)
+        await setup.core.export(SPACE, FIRST)
 
 
-async def test_a_list_has_the_newest_first_with_previews_and_pages(house: House) -> None:
+async def test_a_list_has_the_newest_first_with_previews_and_pages(setup: SessionSetup) -> None:
     for at in range(3):
         text = render_sections({"Objective": f"Aim {at} " + "x" * 200})
-        await house.core.import_session(SPACE, text=text, options=SaveOptions(tags=("odd",) if at % 2 else ()))
-        house.clock.advance(1)
-    page = await house.core.list_sessions(SPACE, limit=2)
+        await setup.core.import_session(SPACE, text=text, options=SaveOptions(tags=("odd",) if at % 2 else ()))
+        setup.clock.advance(1)
+    page = await setup.core.list_sessions(SPACE, limit=2)
     assert [each.preview[:5] for each in page.memories] == ["Aim 2", "Aim 1"]
     assert all(len(each.preview) <= 100 for each in page.memories)
-    rest = await house.core.list_sessions(SPACE, limit=2, after=page.next)
+    rest = await setup.core.list_sessions(SPACE, limit=2, after=page.next)
     assert ([each.preview[:5] for each in rest.memories], rest.next) == (["Aim 0"], "")
-    tagged = await house.core.list_sessions(SPACE, tags=["ODD"])
+    tagged = await setup.core.list_sessions(SPACE, tags=["ODD"])
     assert [each.preview[:5] for each in tagged.memories] == ["Aim 1"]
     assert (page.message, rest.message) == ("2 of the memories saved", "1 memory saved")
-    assert (await house.core.list_sessions(OTHER)).memories == []
-    house.memories.of(SPACE).memories.pop(page.memories[-1].id)
-    assert await house.core.list_sessions(SPACE, limit=2, after=page.next) == rest
+    assert (await setup.core.list_sessions(OTHER)).memories == []
+    setup.memories.of(SPACE).memories.pop(page.memories[-1].id)
+    assert await setup.core.list_sessions(SPACE, limit=2, after=page.next) == rest
 
 
-async def test_a_search_finds_by_words_and_needs_some(house: House) -> None:
-    await house.core.import_session(SPACE, text=TEXT)
-    await house.core.import_session(SPACE, text=render_sections({"Objective": "Paint the door."}))
-    found = await house.core.search(SPACE, "Where does it RUST?")
+async def test_a_search_finds_by_words_and_needs_some(setup: SessionSetup) -> None:
+    await setup.core.import_session(SPACE, text=TEXT)
+    await setup.core.import_session(SPACE, text=render_sections({"Objective": "Paint the door."}))
+    found = await setup.core.search(SPACE, "Where does it RUST?")
     assert json.loads(msgspec.json.encode(found))["operation"] == "search"
     assert [each.preview for each in found.memories] == ["Mend gate B7."]
-    assert (await house.core.search(OTHER, "rust")).memories == []
+    assert (await setup.core.search(OTHER, "rust")).memories == []
     for query in ("", " ?! "):
         with pytest.raises(BadRequest) as raised:
-            await house.core.search(SPACE, query)
+            await setup.core.search(SPACE, query)
         assert raised.value.code == "search_without_words"
 
 
-async def test_a_search_is_of_session_memories_with_all_of_the_tags(house: House) -> None:
+async def test_a_search_is_of_session_memories_with_all_of_the_tags(setup: SessionSetup) -> None:
     for at, tags in enumerate((("b7",), (), ("b7", "odd"))):
-        await house.core.import_session(SPACE, text=TEXT.replace("B7", f"B{at}"), options=SaveOptions(tags=tags))
-    house.memories.of(SPACE).memories["mem-1"] = Memory(id="mem-1", type="fact", content="A gate.", tags=("b7",))
-    found = await house.core.search(SPACE, "gate", tags=("B7",))
+        await setup.core.import_session(SPACE, text=TEXT.replace("B7", f"B{at}"), options=SaveOptions(tags=tags))
+    setup.memories.of(SPACE).memories["mem-1"] = Memory(id="mem-1", type="fact", content="A gate.", tags=("b7",))
+    found = await setup.core.search(SPACE, "gate", tags=("B7",))
     assert {each.preview for each in found.memories} == {"Mend gate B0.", "Mend gate B2."}
-    assert len((await house.core.search(SPACE, "gate", tags=("b7",), limit=1)).memories) == 1
+    assert len((await setup.core.search(SPACE, "gate", tags=("b7",), limit=1)).memories) == 1
 
 
 @pytest.mark.parametrize("limit", [0, -1, 101, True])
-async def test_a_limit_out_of_range_is_refused(house: House, limit: int) -> None:
+async def test_a_limit_out_of_range_is_refused(setup: SessionSetup, limit: int) -> None:
     with pytest.raises(BadRequest, match="from 1 to 100"):
-        await house.core.list_sessions(SPACE, limit=limit)
+        await setup.core.list_sessions(SPACE, limit=limit)
     with pytest.raises(BadRequest, match="from 1 to 32"):
-        await house.core.search(SPACE, "gate", limit=limit)
+        await setup.core.search(SPACE, "gate", limit=limit)
 
 
 def test_the_box_shows_the_id_and_its_sides_are_straight() -> None:
@@ -326,4 +330,4 @@ def test_the_box_shows_the_id_and_its_sides_are_straight() -> None:
 
 
 def test_the_plan_of_the_recorded_conversation_is_the_one_that_is_compared() -> None:
-    assert find_latest_plan(worked(STEPS)).text == "- [>] Open it"
+    assert find_latest_plan(conversation_of_calls(STEPS)).text == "- [>] Open it"

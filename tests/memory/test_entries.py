@@ -9,36 +9,44 @@ from accordion.model.errors import BadRequest
 from accordion.model.memories import Entity, Memory, Relation
 
 
-def made(content: str = "She plays the violin.", **fields) -> Memory:
+def finish(content: str = "She plays the violin.", **fields) -> Memory:
     return finish_memory(Memory(**{"id": "", "type": "fact", "content": content, **fields}), now=100.0)
 
 
 def test_a_finished_memory_has_an_id_a_revision_and_its_times():
-    memory = made()
+    memory = finish()
     assert memory.id.startswith("mem-")
     assert memory.created == memory.updated == 100.0
     assert memory.revision
-    assert made(created=5.0).created == 5.0
+    assert finish(created=5.0).created == 5.0
 
 
 def test_the_same_memory_made_twice_is_one_and_another_is_another():
-    assert made().id == made().id
+    assert finish().id == finish().id
     assert (
-        len({made().id, made("Other.").id, made(conversation="talk", first=1, last=1).id, made(topics=("x",)).id}) == 4
+        len(
+            {
+                finish().id,
+                finish("Other.").id,
+                finish(conversation="talk", first=1, last=1).id,
+                finish(topics=("x",)).id,
+            }
+        )
+        == 4
     )
 
 
 def test_a_revision_changes_with_the_content_alone():
-    assert made().revision == made(topics=("music",)).revision != made("Other.").revision
+    assert finish().revision == finish(topics=("music",)).revision != finish("Other.").revision
 
 
 def test_topics_and_tags_are_normalised_and_entities_keep_their_spelling():
-    memory = made(topics=(" Auth  Flow", "auth flow", ""), tags=("URGENT",), entities=("Ann", "ANN"))
+    memory = finish(topics=(" Auth  Flow", "auth flow", ""), tags=("URGENT",), entities=("Ann", "ANN"))
     assert (memory.topics, memory.tags, memory.entities) == (("auth flow",), ("urgent",), ("Ann",))
 
 
 def test_texts_that_no_store_can_keep_are_cleaned():
-    memory = made("a\ud800b\x00c", context="\udfff")
+    memory = finish("a\ud800b\x00c", context="\udfff")
     assert memory.content == "a?bc"
     assert memory.context == "?"
 
@@ -56,12 +64,12 @@ def test_texts_that_no_store_can_keep_are_cleaned():
 )
 def test_what_cannot_be_a_memory_is_refused_with_its_reason(fields, code):
     with pytest.raises(BadRequest) as refused:
-        made(**{"content": "x", **fields})
+        finish(**{"content": "x", **fields})
     assert refused.value.code == code
 
 
 def test_a_session_memory_may_be_longer_than_others():
-    assert made("x" * (CONTENT_MOST + 1), type="session").content
+    assert finish("x" * (CONTENT_MOST + 1), type="session").content
 
 
 @pytest.mark.parametrize(

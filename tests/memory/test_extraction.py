@@ -21,21 +21,21 @@ from accordion.summaries.author import render_label
 from accordion.summaries.evidence import readable_texts
 from accordion.summaries.fact_words import WordClassifier
 from tests.archive.vaults import SPACE
-from tests.memory.compacting import House, called, chat, entry, house_of
+from tests.memory.compacting import CompactionSetup, build_setup, chat, entry, tool_call
 from tests.recordings import recorded, transcripts
 
 JUDGE = WordClassifier()
 FACT = "The gateway keeps its keys in /etc/gateway/keys.yaml."
 
 
-def found(*messages):
+def find_in(*messages):
     talk = chat(list(messages))
     record = build_record(talk)
     return remove_duplicates(find_candidates(split_conversation(record), record, build_background(talk)))
 
 
 def extract_contents(*messages):
-    return [each.content for each in found(*messages) if not each.weak]
+    return [each.content for each in find_in(*messages) if not each.weak]
 
 
 def user(text):
@@ -65,7 +65,7 @@ def assistant(text):
     ],
 )
 def test_a_user_s_sentence_is_what_it_says(text, kind):
-    (one,) = found(user(text), assistant("Understood."))
+    (one,) = find_in(user(text), assistant("Understood."))
     assert (one.kind, one.text, one.weak) == (kind, text, False)
     assert one.content.endswith(f': "{text}"')
 
@@ -81,7 +81,7 @@ def test_a_user_s_sentence_is_what_it_says(text, kind):
     ],
 )
 def test_an_assistant_s_sentence_is_what_it_says(text, kind):
-    (one,) = found(user("Hi."), assistant(text))
+    (one,) = find_in(user("Hi."), assistant(text))
     assert (one.kind, one.text, one.weak) == (kind, text, False)
     assert "assistant" in one.label
 
@@ -96,7 +96,7 @@ def test_an_assistant_s_sentence_is_what_it_says(text, kind):
     ],
 )  # fmt: skip
 def test_what_an_assistant_only_means_to_do_is_left_out(text):
-    assert found(user("Hi."), assistant(text)) == []
+    assert find_in(user("Hi."), assistant(text)) == []
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_what_only_looks_as_if_it_had_no_subject_stands(text):
     ["Temporary checkpoints (shadow branches)", "New sessions of the harbour team", "`lock.py` - guards of doors"],
 )
 def test_what_an_assistant_only_names_is_not_told_of_whatever_is_asked_for(text):
-    assert not [each for each in found(user("Hi."), assistant(text)) if each.label.startswith("The assistant")]
+    assert not [each for each in find_in(user("Hi."), assistant(text)) if each.label.startswith("The assistant")]
 
 
 def test_a_sentence_that_goes_on_from_one_that_stands_is_told_with_it():
@@ -151,7 +151,7 @@ def test_a_list_is_told_with_what_introduces_it():
 
 def test_code_tables_and_quoted_lines_are_left_out():
     text = f"```\n{FACT}\n```\n| {FACT} |\n> {FACT}\nreturn {{\n$ cat /etc/passwd is here\n"
-    assert found(user("Hi."), assistant(text)) == []
+    assert find_in(user("Hi."), assistant(text)) == []
 
 
 def test_the_last_question_is_open_and_the_ones_before_are_not():
@@ -160,25 +160,25 @@ def test_the_last_question_is_open_and_the_ones_before_are_not():
         assistant("Port 8443."),
         user("Who owns the gateway_v2 repository?"),
     ]
-    questions = [each.text for each in found(*talk) if each.kind == "question"]
+    questions = [each.text for each in find_in(*talk) if each.kind == "question"]
     assert questions == ["Who owns the gateway_v2 repository?"]
 
 
 def test_an_error_stands_with_what_is_told_to_solve_it():
     talk = [
         user("Hi."),
-        *called("bash", 1, '{"command":"make"}', "Exit code 2\nerror: linker cannot find libfoo.so.3\n"),
+        *tool_call("bash", 1, '{"command":"make"}', "Exit code 2\nerror: linker cannot find libfoo.so.3\n"),
         assistant("The problem is that libfoo.so.3 is missing from /usr/local/lib; installing foo-devel solves it."),
     ]
-    (one,) = found(*talk)
+    (one,) = find_in(*talk)
     assert "the tool bash reported `error: linker cannot find libfoo.so.3`" in one.content
     assert (one.first, one.last) == (1, 3)
 
 
 def test_the_same_said_twice_is_one():
-    assert len(found(user(FACT), assistant("Yes."), user(f"{FACT} {FACT.upper()}"))) == 1
+    assert len(find_in(user(FACT), assistant("Yes."), user(f"{FACT} {FACT.upper()}"))) == 1
     longer = "The port of gateway_v2 is 8443, and it is behind the firewall."
-    assert [each.text for each in found(user("The port of gateway_v2 is 8443."), user(longer))] == [longer]
+    assert [each.text for each in find_in(user("The port of gateway_v2 is 8443."), user(longer))] == [longer]
 
 
 # -- what is never taken -----------------------------------------------------------
@@ -200,8 +200,8 @@ def test_of_what_says_the_same_nothing_is_overlooked(texts, data):
     found = [fact(text, at) for at, text in enumerate(texts) if normalize_words(text).count(" ") > 2]
 
     class All(extraction._SimilarTexts):
-        def candidates(self, words):
-            return sorted({place for places in self._all.values() for place in places})
+        def find(self, words):
+            return sorted({index for indexes in self._by_word.values() for index in indexes})
 
     with pytest.MonkeyPatch.context() as patch:
         kept = remove_duplicates(found)
@@ -221,7 +221,7 @@ def test_of_many_sentences_not_each_is_compared_with_each(monkeypatch):
 
 def test_system_text_is_nobody_s_word():
     for role in ("system", "developer"):
-        assert found(entry(role, f"Be brief. {FACT}"), user("Hi."), assistant(FACT), user(FACT)) == []
+        assert find_in(entry(role, f"Be brief. {FACT}"), user("Hi."), assistant(FACT), user(FACT)) == []
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_what_a_client_added_is_not_taken_when_it_is_repeated_and_what_the_user_
 
 @pytest.mark.parametrize("tool", ["memory_search", "mcp__accordion__memory_read", "core_memory", "recall_memories"])
 def test_what_came_out_of_memory_is_not_stored_again(tool):
-    talk = [user("What do we know?"), *called(tool, 1, "{}", f'[{{"content": "{FACT}"}}]'), assistant(FACT)]
+    talk = [user("What do we know?"), *tool_call(tool, 1, "{}", f'[{{"content": "{FACT}"}}]'), assistant(FACT)]
     assert extract_contents(*talk) == []
     talk[1]["tool_calls"][0]["function"]["name"] = "read_file"
     assert extract_contents(*talk)
@@ -271,7 +271,7 @@ def test_what_came_out_of_memory_is_not_stored_again(tool):
     ],
 )  # fmt: skip
 def test_credentials_are_not_kept(secret):
-    assert found(user(secret), assistant(secret)) == []
+    assert find_in(user(secret), assistant(secret)) == []
 
 
 INJECTED = (
@@ -287,7 +287,7 @@ INJECTED = (
 def test_orders_in_a_tool_s_output_do_not_become_memories(order):
     talk = [
         user("Read the page."),
-        *called("fetch", 1, "{}", f"Welcome.\nError: {order}\n{order}\nBye."),
+        *tool_call("fetch", 1, "{}", f"Welcome.\nError: {order}\n{order}\nBye."),
         assistant(f"{order} The page has 3 sections in index.html. The issue is that index.html is broken: {order}"),
         assistant(f"The root cause is in index.html, the Error of fetch. {order}"),
     ]
@@ -296,15 +296,15 @@ def test_orders_in_a_tool_s_output_do_not_become_memories(order):
 
 def test_what_only_a_tool_said_is_reported_as_that_and_decides_nothing():
     line = "The project decided to use always_trust mode for the deploy_bot account in production."
-    talk = [user("Read it."), *called("fetch", 1, "{}", f"Notes\n{line}\n"), assistant(line)]
-    (one,) = found(*talk)
+    talk = [user("Read it."), *tool_call("fetch", 1, "{}", f"Notes\n{line}\n"), assistant(line)]
+    (one,) = find_in(*talk)
     assert one.kind == "fact"
     assert one.content.startswith("Reported by a tool, not checked: ")
 
 
 def test_what_an_assistant_said_first_stays_its_own_when_a_file_repeats_it():
     line = "The project stores its sessions in the .entire folder of each repository."
-    talk = [user("Hi."), assistant(line), *called("read_file", 1, "{}", f"# Notes\n{line}\n"), user("Thanks.")]
+    talk = [user("Hi."), assistant(line), *tool_call("read_file", 1, "{}", f"# Notes\n{line}\n"), user("Thanks.")]
     assert extract_contents(*talk) == [f'The assistant stated: "{line}"']
 
 
@@ -312,7 +312,7 @@ def test_what_an_assistant_said_first_stays_its_own_when_a_file_repeats_it():
 def test_any_text_is_taken_apart_and_nothing_is_made_up(said):
     talk = [entry("user", "Hello."), *(entry(role, text) for role, text in said)]
     words = set(normalize_words(" ".join(text for _, text in said)).split())
-    for each in found(*talk):
+    for each in find_in(*talk):
         assert set(normalize_words(each.text).split()) <= words | {"hello"}
         assert 0 <= each.first <= each.last < len(talk)
 
@@ -413,16 +413,16 @@ RECORDED = transcripts()
 async def test_memories_of_recorded_conversations_are_borne_out_by_their_messages(path):
     made = 0
     for messages in recorded(path, 2):
-        house = House()
-        await house.record(messages)
+        setup = CompactionSetup()
+        await setup.record(messages)
         talk = chat(messages)
         before = len(talk.lead)
         length = before + len(talk.messages)
         for first in range(0, length, 50):
-            await house.compact(first, min(length, first + 50) - 1)
+            await setup.compact(first, min(length, first + 50) - 1)
         system = normalize_words(" ".join(part.text for part in talk.preamble if isinstance(part, Text)))
         seen: set[str] = set()
-        for memory in house.memories.of(SPACE).memories.values():
+        for memory in setup.memories.of(SPACE).memories.values():
             text = memory.content.split(': "', 1)[-1].removesuffix('"')
             said = [talk.messages[at - before] for at in range(memory.first, memory.last + 1)]
             source = " ".join(text for message in said for text in readable_texts(message)).replace("**", "")
@@ -453,13 +453,13 @@ def test_nobody_said_what_claude_code_puts_into_recorded_conversations(path):
 
 
 async def test_what_is_compacted_twice_with_the_memory_tools_in_between_stays_as_it_is():
-    house = await house_of([user(FACT), assistant("Noted."), user("What do we know of the gateway?")])
-    (first,) = (await house.compact(0, 2)).memories_created[:1]
+    setup = await build_setup([user(FACT), assistant("Noted."), user("What do we know of the gateway?")])
+    (first,) = (await setup.compact(0, 2)).memories_created[:1]
     later = [user(FACT), assistant("Noted."), user("What do we know of the gateway?")]
-    later += [*called("memory_search", 1, "{}", json.dumps([first.content])), assistant(f"I remember: {FACT}")]
+    later += [*tool_call("memory_search", 1, "{}", json.dumps([first.content])), assistant(f"I remember: {FACT}")]
     later += [assistant(FACT), assistant("The gateway also reads /etc/gateway/extra.yaml.")]
-    await house.record(later)
-    answer = await house.compact(0, 7)
+    await setup.record(later)
+    answer = await setup.compact(0, 7)
     assert [each.content for each in answer.memories_created] == [
         'The assistant stated: "The gateway also reads /etc/gateway/extra.yaml."'
     ]

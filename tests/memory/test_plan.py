@@ -9,7 +9,14 @@ from accordion.memory.sections import PLAN, extract_plan, parse_sections
 from accordion.memory.session_text import find_latest_plan, write_session_text
 from accordion.memory.todos import status_mark
 from tests.histories import DIALECTS
-from tests.memory.working import CLAUDE_CODE, Did, recorded, steps_of, talked, worked
+from tests.memory.working import (
+    CLAUDE_CODE,
+    ToolStep,
+    conversation_of_calls,
+    conversation_of_texts,
+    recorded_runs,
+    steps_of,
+)
 from tests.recordings import RECORDINGS
 
 recordings = pytest.mark.skipif(not (RECORDINGS / CLAUDE_CODE[0]).exists(), reason="the recorded runs are not here")
@@ -18,17 +25,17 @@ TEXT = "# Plan: gate B7\n\n## Phase 1\n- [x] Open it\n- [ ] Close it\n\n```py\n#
 OK = "The file has been updated successfully."
 
 
-def plan(*did: Did, **more) -> SessionPlan:
-    found = find_latest_plan(worked(*did, **more))
+def plan(*did: ToolStep, **more) -> SessionPlan:
+    found = find_latest_plan(conversation_of_calls(*did, **more))
     assert found is not None
     return found
 
 
-def wrote(text: str = TEXT, path: str = "/srv/app/IMPL_PLAN.md") -> Did:
+def write_call(text: str = TEXT, path: str = "/srv/app/IMPL_PLAN.md") -> ToolStep:
     return "Write", {"file_path": path, "content": text}, f"File created successfully at: {path}"
 
 
-def todos(*items: tuple[str, str], name: str = "TodoWrite") -> Did:
+def todos(*items: tuple[str, str], name: str = "TodoWrite") -> ToolStep:
     listed = [{"content": text, "status": status, "activeForm": f"Doing {text}"} for text, status in items]
     return name, {"todos": listed}, "Todos have been modified successfully."
 
@@ -39,7 +46,7 @@ def todos(*items: tuple[str, str], name: str = "TodoWrite") -> Did:
 @recordings
 def test_the_plan_of_a_recorded_run_is_its_last_todo_call_byte_for_byte() -> None:
     seen = 0
-    for name, messages, conversation in recorded(*CLAUDE_CODE, "research_deerflow.jsonl.gz"):
+    for name, messages, conversation in recorded_runs(*CLAUDE_CODE, "research_deerflow.jsonl.gz"):
         calls = [given for tool, given, _ in steps_of(messages) if tool in {"TodoWrite", "write_todos"}]
         found = find_latest_plan(conversation)
         if not calls or found is None or found.source != "todo":
@@ -54,7 +61,7 @@ def test_the_plan_of_a_recorded_run_is_its_last_todo_call_byte_for_byte() -> Non
 @recordings
 def test_tasks_of_a_recorded_run_are_all_in_its_plan_in_the_words_of_their_calls() -> None:
     seen = 0
-    for name, messages, conversation in recorded(*CLAUDE_CODE):
+    for name, messages, conversation in recorded_runs(*CLAUDE_CODE):
         made = [given for tool, given, _ in steps_of(messages) if tool == "TaskCreate"]
         gone = any({"deleted"} & {given.get("status")} or "description" in given
                    for tool, given, _ in steps_of(messages) if tool == "TaskUpdate")  # fmt: skip
@@ -70,7 +77,7 @@ def test_tasks_of_a_recorded_run_are_all_in_its_plan_in_the_words_of_their_calls
 @recordings
 def test_the_plan_of_a_recorded_run_is_its_plan_file_with_every_edit_made() -> None:
     seen = 0
-    for name, messages, conversation in recorded(*CLAUDE_CODE):
+    for name, messages, conversation in recorded_runs(*CLAUDE_CODE):
         texts: dict[str, str] = {}
         for tool, given, result in steps_of(messages):
             path = given.get("file_path", "")
@@ -93,7 +100,7 @@ def test_the_plan_of_a_recorded_run_is_its_plan_file_with_every_edit_made() -> N
 @recordings
 def test_a_plan_file_with_its_edits_is_what_the_agent_itself_showed_the_user() -> None:
     shown = 0
-    for name, messages, conversation in recorded(*CLAUDE_CODE):
+    for name, messages, conversation in recorded_runs(*CLAUDE_CODE):
         plans = [given["plan"] for tool, given, _ in steps_of(messages) if tool == "ExitPlanMode"]
         found = find_latest_plan(conversation)
         if plans and found is not None and found.source == "workflow":
@@ -105,7 +112,7 @@ def test_a_plan_file_with_its_edits_is_what_the_agent_itself_showed_the_user() -
 @recordings
 def test_what_a_user_hands_over_as_a_plan_is_kept_to_its_last_character() -> None:
     seen = 0
-    for name, messages, conversation in recorded(*CLAUDE_CODE):
+    for name, messages, conversation in recorded_runs(*CLAUDE_CODE):
         found = find_latest_plan(conversation)
         asked = [m["content"] for m in messages if m["role"] == "user" and "following plan:\n\n" in m["content"][:60]]
         if asked and found is not None and found.source == "user-stated":
@@ -121,7 +128,7 @@ def test_what_a_user_hands_over_as_a_plan_is_kept_to_its_last_character() -> Non
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_plan_file_comes_before_a_todo_list_and_is_verbatim(dialect) -> None:
-    found = plan(wrote(), todos(("other", "pending")), dialect=dialect)
+    found = plan(write_call(), todos(("other", "pending")), dialect=dialect)
     assert (found.source, found.label, found.text) == ("workflow", "workflow (/srv/app/IMPL_PLAN.md)", TEXT)
 
 
@@ -152,7 +159,7 @@ def test_a_plan_file_comes_before_a_todo_list_and_is_verbatim(dialect) -> None:
     ],
 )  # fmt: skip
 def test_an_edited_plan_file_is_given_as_it_is_after_the_edit(edit) -> None:
-    assert plan(wrote(), edit).text == TEXT.replace("[ ] Close", "[x] Close")
+    assert plan(write_call(), edit).text == TEXT.replace("[ ] Close", "[x] Close")
 
 
 def test_a_patch_in_a_shell_is_applied_too() -> None:
@@ -174,7 +181,7 @@ def test_a_plan_that_a_shell_of_codex_shows_is_taken_out_of_its_frame() -> None:
 
 def test_an_edit_that_does_not_fit_is_shown_behind_the_last_whole_text() -> None:
     edit = {"file_path": "/srv/app/IMPL_PLAN.md", "old_string": "not there", "new_string": "x"}
-    found = plan(wrote(), ("Edit", edit, OK))
+    found = plan(write_call(), ("Edit", edit, OK))
     assert found.text.startswith(f"{TEXT}\n\n{UNAPPLIED}\n\n")
     assert json.loads(found.text.split(UNAPPLIED)[1]) == edit
 
@@ -184,7 +191,9 @@ CLOSED = "*** Update File: /srv/app/IMPL_PLAN.md\n@@\n-- [ ] Close it\n+- [x] Cl
 
 def test_a_patch_does_not_hide_an_earlier_edit_that_did_not_fit() -> None:
     edit = {"file_path": "/srv/app/IMPL_PLAN.md", "old_string": "not there", "new_string": "x"}
-    found = plan(wrote(), ("Edit", edit, OK), ("apply_patch", {"input": f"*** Begin Patch\n{CLOSED}*** End Patch"}, OK))
+    found = plan(
+        write_call(), ("Edit", edit, OK), ("apply_patch", {"input": f"*** Begin Patch\n{CLOSED}*** End Patch"}, OK)
+    )
     assert found.text.startswith(f"{TEXT}\n\n{UNAPPLIED}\n\n")
     assert "not there" in found.text.split(UNAPPLIED)[1]
     assert "+- [x] Close it" in found.text.split(UNAPPLIED)[1]
@@ -192,14 +201,14 @@ def test_a_patch_does_not_hide_an_earlier_edit_that_did_not_fit() -> None:
 
 def test_a_patch_that_names_a_file_twice_is_applied_whole() -> None:
     opened = "*** Update File: /srv/app/IMPL_PLAN.md\n@@\n-- [x] Open it\n+- [x] Open it wide\n"
-    found = plan(wrote(), ("apply_patch", {"input": f"*** Begin Patch\n{opened}{CLOSED}*** End Patch"}, OK))
+    found = plan(write_call(), ("apply_patch", {"input": f"*** Begin Patch\n{opened}{CLOSED}*** End Patch"}, OK))
     assert found.text == TEXT.replace("Open it", "Open it wide").replace("[ ] Close", "[x] Close")
 
 
 def test_an_edit_that_fits_at_two_places_is_not_guessed() -> None:
     edit = {"file_path": "/srv/app/IMPL_PLAN.md", "old_string": "- [", "new_string": "* ["}
-    assert UNAPPLIED in plan(wrote(), ("Edit", edit, OK)).text
-    everywhere = plan(wrote(), ("Edit", edit | {"replace_all": True}, OK))
+    assert UNAPPLIED in plan(write_call(), ("Edit", edit, OK)).text
+    everywhere = plan(write_call(), ("Edit", edit | {"replace_all": True}, OK))
     assert everywhere.text == TEXT.replace("- [", "* [")
 
 
@@ -207,7 +216,7 @@ def test_a_write_or_an_edit_that_failed_changes_nothing() -> None:
     refused = "<tool_use_error>File has not been read yet. Read it first before writing to it.</tool_use_error>"
     path = "/srv/app/IMPL_PLAN.md"
     edit = "Edit", {"file_path": path, "old_string": "Open", "new_string": "Shut"}, "Error: not found"
-    assert plan(wrote(), ("Write", {"file_path": path, "content": "other"}, refused), edit).text == TEXT
+    assert plan(write_call(), ("Write", {"file_path": path, "content": "other"}, refused), edit).text == TEXT
 
 
 def test_a_plan_that_was_only_read_is_given_without_its_line_numbers() -> None:
@@ -229,7 +238,7 @@ def test_a_piece_of_a_plan_is_not_taken_for_the_plan() -> None:
 
 def test_a_plan_written_here_comes_before_one_that_was_read_later() -> None:
     read = "Read", {"file_path": "/srv/app/OLD_PLAN.md"}, "     1→# Old"
-    assert plan(wrote(), read).label == "workflow (/srv/app/IMPL_PLAN.md)"
+    assert plan(write_call(), read).label == "workflow (/srv/app/IMPL_PLAN.md)"
 
 
 def test_a_here_document_is_a_plan_and_one_that_the_shell_expands_is_shown_as_a_command() -> None:
@@ -239,13 +248,15 @@ def test_a_here_document_is_a_plan_and_one_that_the_shell_expands_is_shown_as_a_
     added = plan(("Bash", {"command": command}, ""), ("Bash", {"command": more}, "done"))
     assert added.text == "# A\n$HOME stays\nmore\n"
     expanded = "cat > PLAN.md <<EOF\n# A\n$HOME goes\nEOF"
-    found = find_latest_plan(worked(("Bash", {"command": command}, ""), ("Bash", {"command": expanded}, "")))
+    found = find_latest_plan(
+        conversation_of_calls(("Bash", {"command": command}, ""), ("Bash", {"command": expanded}, ""))
+    )
     assert found is not None
     assert found.text.endswith(expanded)
 
 
 def test_a_deleted_plan_is_none() -> None:
-    found = plan(wrote(), ("Bash", {"command": "rm /srv/app/IMPL_PLAN.md"}, ""), todos(("a", "pending")))
+    found = plan(write_call(), ("Bash", {"command": "rm /srv/app/IMPL_PLAN.md"}, ""), todos(("a", "pending")))
     assert found.source == "todo"
 
 
@@ -259,7 +270,10 @@ def test_a_plan_approved_without_a_file_is_kept_and_one_that_was_rejected_is_not
     approved = plan(("ExitPlanMode", {"plan": TEXT}, "User has approved your plan. You can now start coding."))
     assert (approved.label, approved.text) == ("workflow (approved in plan mode)", TEXT)
     assert (
-        find_latest_plan(worked(("ExitPlanMode", {"plan": TEXT}, "The user doesn't want to proceed with this"))) is None
+        find_latest_plan(
+            conversation_of_calls(("ExitPlanMode", {"plan": TEXT}, "The user doesn't want to proceed with this"))
+        )
+        is None
     )
 
 
@@ -280,7 +294,7 @@ def test_a_todo_list_is_given_with_its_marks(name, dialect) -> None:
 def test_codex_update_plan_is_a_todo_list() -> None:
     steps = [{"step": "Read", "status": "completed"}, {"step": "Write", "status": "in_progress"}]
     found = plan(("update_plan", {"explanation": "why", "plan": steps}, "Plan updated"), dialect="responses")
-    assert (found.label, found.text, found.why) == ("todo (update_plan)", "- [x] Read\n- [>] Write", "why")
+    assert (found.label, found.text, found.explanation) == ("todo (update_plan)", "- [x] Read\n- [>] Write", "why")
 
 
 def test_todos_that_are_merged_by_id_keep_those_that_are_not_named() -> None:
@@ -296,11 +310,11 @@ def test_two_todos_of_one_id_stay_two() -> None:
 
 
 def test_tasks_that_are_made_and_changed_one_by_one_are_a_list() -> None:
-    made: list[Did] = [
+    made: list[ToolStep] = [
         ("TaskCreate", {"subject": name, "description": f"All of {name}"}, f"Task #{n} created successfully: {name}")
         for n, name in enumerate(("a", "b", "c"), 1)
     ]
-    changed: list[Did] = [
+    changed: list[ToolStep] = [
         ("TaskUpdate", {"taskId": "1", "status": "completed"}, "Updated task #1 status"),
         ("TaskUpdate", {"taskId": "2", "status": "deleted"}, "Updated task #2"),
         ("TaskUpdate", {"taskId": "3", "addBlockedBy": ["1"], "subject": "c2"}, "Updated task #3"),
@@ -309,9 +323,9 @@ def test_tasks_that_are_made_and_changed_one_by_one_are_a_list() -> None:
 
 
 def test_a_task_whose_number_is_not_told_takes_no_other_ones_place() -> None:
-    made: list[Did] = [("TaskCreate", {"subject": name}, "[Old tool result content cleared]") for name in "abcd"]
-    deleted: Did = ("TaskUpdate", {"taskId": "1", "status": "deleted"}, "Updated task #1")
-    done: Did = ("TaskUpdate", {"taskId": "4", "status": "completed"}, "Updated task #4")
+    made: list[ToolStep] = [("TaskCreate", {"subject": name}, "[Old tool result content cleared]") for name in "abcd"]
+    deleted: ToolStep = ("TaskUpdate", {"taskId": "1", "status": "deleted"}, "Updated task #1")
+    done: ToolStep = ("TaskUpdate", {"taskId": "4", "status": "completed"}, "Updated task #4")
     assert plan(*made[:3], deleted, made[3], done).text == "- [ ] b\n- [ ] c\n- [x] d"
 
 
@@ -326,7 +340,7 @@ def test_a_todo_call_that_failed_is_left_out_and_an_emptied_list_is_none() -> No
         plan(kept, ("TodoWrite", {"todos": [{"content": "b"}]}, "<tool_use_error>bad</tool_use_error>")).text
         == "- [ ] a"
     )
-    assert find_latest_plan(worked(kept, ("TodoWrite", {"todos": []}, "ok"))) is None
+    assert find_latest_plan(conversation_of_calls(kept, ("TodoWrite", {"todos": []}, "ok"))) is None
 
 
 # -- what was said ----------------------------------------------------------------
@@ -335,7 +349,7 @@ def test_a_todo_call_that_failed_is_left_out_and_an_emptied_list_is_none() -> No
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_plan_that_the_user_states_is_kept_with_what_introduces_it(dialect) -> None:
     said = "Hello.\n\nHere's my plan:\n1. Read `a.py`\n   - all of it\n2. Write it\n3. Test it\n\nThanks!"
-    found = find_latest_plan(talked(said, "I see.", "Go on.", dialect=dialect))
+    found = find_latest_plan(conversation_of_texts(said, "I see.", "Go on.", dialect=dialect))
     assert found is not None
     assert (found.source, found.text) == (
         "user-stated", "Here's my plan:\n1. Read `a.py`\n   - all of it\n2. Write it\n3. Test it"
@@ -344,7 +358,7 @@ def test_a_plan_that_the_user_states_is_kept_with_what_introduces_it(dialect) ->
 
 def test_steps_in_running_text_are_a_plan_where_the_user_calls_them_so() -> None:
     said = "Here is my plan: first read the module, then write the test, finally run it."
-    found = find_latest_plan(talked(said, "Good."))
+    found = find_latest_plan(conversation_of_texts(said, "Good."))
     assert found is not None
     assert found.text == said
 
@@ -359,31 +373,31 @@ def test_steps_in_running_text_are_a_plan_where_the_user_calls_them_so() -> None
     ],
 )
 def test_a_plan_with_lists_in_its_steps_is_kept_from_the_first_step_to_the_last(steps: str) -> None:
-    found = find_latest_plan(talked(f"Here's my plan:\n{steps}\n\nThanks!", "I see."))
+    found = find_latest_plan(conversation_of_texts(f"Here's my plan:\n{steps}\n\nThanks!", "I see."))
     assert found is not None
     assert (found.source, found.text) == ("user-stated", f"Here's my plan:\n{steps}")
 
 
 def test_a_short_list_behind_a_plan_does_not_hide_it() -> None:
     steps = "Here's my plan:\n1. Read it\n2. Write it\n3. Test it"
-    found = find_latest_plan(talked(f"{steps}\n\nOpen:\n1. When?\n2. Where?", "I see."))
+    found = find_latest_plan(conversation_of_texts(f"{steps}\n\nOpen:\n1. When?\n2. Where?", "I see."))
     assert found is not None
     assert (found.source, found.text) == ("user-stated", steps)
 
 
 def test_a_list_of_questions_or_of_two_is_no_plan() -> None:
-    assert find_latest_plan(talked("1. Why?\n2. How?\n3. When?", "Because.")) is None
-    assert find_latest_plan(talked("- one\n- two", "Good.")) is None
+    assert find_latest_plan(conversation_of_texts("1. Why?\n2. How?\n3. When?", "Because.")) is None
+    assert find_latest_plan(conversation_of_texts("- one\n- two", "Good.")) is None
 
 
 def test_what_the_assistant_laid_out_is_inferred_and_so_is_what_was_done() -> None:
     laid = "Here are the next steps:\n1. Add the gate\n2. Close it\n3. Test it"
-    found = find_latest_plan(talked("Do it.", laid, "Yes."))
+    found = find_latest_plan(conversation_of_texts("Do it.", laid, "Yes."))
     assert found is not None
     assert (found.source, found.text) == ("inferred", laid)
-    done = plan(wrote("x = 1\n", "/srv/app/gate.py"))
+    done = plan(write_call("x = 1\n", "/srv/app/gate.py"))
     assert (done.source, done.text) == ("inferred", "- [x] Create /srv/app/gate.py")
 
 
 def test_where_nothing_was_planned_or_done_there_is_no_plan() -> None:
-    assert find_latest_plan(talked("Hello", "Hello!")) is None
+    assert find_latest_plan(conversation_of_texts("Hello", "Hello!")) is None

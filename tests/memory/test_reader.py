@@ -16,26 +16,26 @@ def memory(name: str, content: str = "Said.") -> Memory:
     return Memory(id=name, type="fact", content=content, revision=revision(content))
 
 
-def kept(count: int) -> FakeMemories:
+def fill_memories(count: int) -> FakeMemories:
     memories = FakeMemories()
     memories.of(SPACE).memories |= {f"mem-{at}": memory(f"mem-{at}", str(at)) for at in range(count)}
     return memories
 
 
 async def test_memories_are_read_in_full_in_the_order_asked_and_what_is_missing_is_named():
-    reading = await MemoryReader(kept(3), FakeClock()).read(SPACE, ["mem-2", "mem-9", "mem-0", "mem-2"])
+    reading = await MemoryReader(fill_memories(3), FakeClock()).read(SPACE, ["mem-2", "mem-9", "mem-0", "mem-2"])
     assert [memory.content for memory in reading.memories] == ["2", "0"]
     assert reading.missing == ("mem-9",)
 
 
 async def test_another_tenants_ids_lead_nowhere():
-    reading = await MemoryReader(kept(3), FakeClock()).read(OTHER, ["mem-0"])
+    reading = await MemoryReader(fill_memories(3), FakeClock()).read(OTHER, ["mem-0"])
     assert (reading.memories, reading.missing) == ((), ("mem-0",))
 
 
 async def test_a_reading_token_proves_what_was_read_and_nothing_else():
     clock = FakeClock()
-    reader = MemoryReader(kept(5), clock)
+    reader = MemoryReader(fill_memories(5), clock)
     first = await reader.read(SPACE, ["mem-0", "mem-1", "mem-7"])
     second = await reader.read(SPACE, ["mem-2"], first.token)
     asked = [memory(f"mem-{at}", str(at)) for at in range(9)]
@@ -45,7 +45,7 @@ async def test_a_reading_token_proves_what_was_read_and_nothing_else():
 
 
 async def test_a_memory_that_was_edited_since_counts_as_unread():
-    memories, clock = kept(2), FakeClock()
+    memories, clock = fill_memories(2), FakeClock()
     token = (await MemoryReader(memories, clock).read(SPACE, ["mem-0", "mem-1"])).token
     same, edited = memory("mem-0", "0"), memory("mem-1", "something else")
     assert verify_tokens(SPACE, token, now=clock.now()).find_read([same, edited]) == [same]
@@ -59,7 +59,7 @@ def test_what_is_called_and_says_the_same_in_another_division_is_not_taken_for_i
 @pytest.mark.parametrize(("ids", "code"), [([], "no_ids"), ([str(at) for at in range(101)], "too_many_ids")])
 async def test_reading_nothing_or_too_much_is_refused(ids, code):
     with pytest.raises(BadRequest) as refused:
-        await MemoryReader(kept(0), FakeClock()).read(SPACE, ids)
+        await MemoryReader(fill_memories(0), FakeClock()).read(SPACE, ids)
     assert refused.value.code == code
 
 

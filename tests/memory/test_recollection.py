@@ -16,7 +16,7 @@ from accordion.model.conversation import Conversation
 from accordion.model.memories import Memory
 from tests.archive.vaults import SPACE
 from tests.compaction.making import read
-from tests.memory.compacting import ID, entry, house_of
+from tests.memory.compacting import ID, build_setup, entry
 from tests.memory.keeping import FakeMemories
 
 ASKED = "Which region does the ledger replicate to?"
@@ -140,10 +140,10 @@ async def test_what_was_put_into_a_session_is_noted_once() -> None:
 @pytest.mark.parametrize("put_in", [True, False])
 async def test_what_was_put_in_unasked_is_not_stored_again_whoever_repeats_it(put_in: bool) -> None:
     told = "We decided that the ledger service moves to region eu-west-7 on Thursday."
-    house = await house_of([entry("user", "Which region does it move to?"), entry("assistant", told)])
-    house.memories.of(SPACE).memories["mem-1"] = Memory("mem-1", "summary", f"State of the ledger. {told}")
+    setup = await build_setup([entry("user", "Which region does it move to?"), entry("assistant", told)])
+    setup.memories.of(SPACE).memories["mem-1"] = Memory("mem-1", "summary", f"State of the ledger. {told}")
     if put_in:
-        await note(house.memories, SPACE, ID, ["mem-1"])
-    await house.compact(0, 1)
-    said = [each.content for name, each in house.memories.of(SPACE).memories.items() if name != "mem-1"]
+        await note(setup.memories, SPACE, ID, ["mem-1"])
+    await setup.compact(0, 1)
+    said = [each.content for name, each in setup.memories.of(SPACE).memories.items() if name != "mem-1"]
     assert any("eu-west-7" in each for each in said) is not put_in

@@ -14,7 +14,7 @@ from accordion.model.errors import BadRequest
 from tests.compaction.making import conversation
 from tests.compaction.making import read as read_request
 from tests.histories import DIALECTS, Call, DialectName, History, Round, Turn, histories
-from tests.memory.working import CLAUDE_CODE, Did, recorded, talked, worked
+from tests.memory.working import CLAUDE_CODE, ToolStep, conversation_of_calls, conversation_of_texts, recorded_runs
 from tests.recordings import RECORDINGS
 
 ALL = (*CLAUDE_CODE, "coding_pi.jsonl.gz", "coding_mini_swe_agent.jsonl.gz", "coding_moatless.jsonl.gz",
@@ -22,23 +22,23 @@ ALL = (*CLAUDE_CODE, "coding_pi.jsonl.gz", "coding_mini_swe_agent.jsonl.gz", "co
 OK = "has been updated successfully."
 
 
-def sections(*did: Did, **more) -> dict[str, str]:
-    return parse_sections(write_session_text(worked(*did, **more)))
+def sections(*did: ToolStep, **more) -> dict[str, str]:
+    return parse_sections(write_session_text(conversation_of_calls(*did, **more)))
 
 
-def edit(path: str, old: str = "a", new: str = "b") -> Did:
+def edit(path: str, old: str = "a", new: str = "b") -> ToolStep:
     return "Edit", {"file_path": path, "old_string": old, "new_string": new}, f"The file {path} {OK}"
 
 
-def read(path: str) -> Did:
+def read(path: str) -> ToolStep:
     return "Read", {"file_path": path}, "     1→x"
 
 
-def bash(command: str, result: str = "done") -> Did:
+def bash(command: str, result: str = "done") -> ToolStep:
     return "Bash", {"command": command}, result
 
 
-def everything(held: Conversation) -> str:
+def all_text(held: Conversation) -> str:
     """All that stands in a conversation, on one line."""
     out = [part.text for part in held.preamble if isinstance(part, Text)]
     for message in held.messages:
@@ -52,7 +52,7 @@ def everything(held: Conversation) -> str:
     return " ".join(" ".join(out).replace("\\\\", "\\").split())
 
 
-def named(source: str) -> set[str]:
+def paths_in(source: str) -> set[str]:
     return {path for path in PATHS if path in source}
 
 
@@ -102,7 +102,7 @@ def test_a_session_memory_has_its_fourteen_sections_in_order_whatever_was_said(m
 @given(works(), st.sampled_from(DIALECTS))
 def test_every_path_and_every_statement_is_in_the_conversation(made, dialect: DialectName) -> None:
     held = conversation(made, dialect)
-    found, source = parse_sections(write_session_text(held)), everything(held)
+    found, source = parse_sections(write_session_text(held)), all_text(held)
     root = found["Project Root"]
     assert root == NONE or root in source
     for title in ("Working Files (Modified)", "Reference Files (Read-Only)"):
@@ -110,7 +110,7 @@ def test_every_path_and_every_statement_is_in_the_conversation(made, dialect: Di
             path = line.removeprefix("- ").split(" (role: ", 1)[0]
             # A relative path stands in the root, or where its command went.
             under = [path.removeprefix(at).lstrip("/\\") for at in (root, "/opt") if path.startswith(at)]
-            assert path in source or {each.replace("\\", "/") for each in under} & named(source), path
+            assert path in source or {each.replace("\\", "/") for each in under} & paths_in(source), path
             assert is_absolute(path) or root == NONE
     for title in ("Constraints", "Notes"):
         for line in filter(NONE.__ne__, found[title].split("\n")):
@@ -127,8 +127,8 @@ def test_any_history_at_all_has_a_session_memory(made, dialect: DialectName) -> 
 @pytest.mark.skipif(not (RECORDINGS / CLAUDE_CODE[0]).exists(), reason="the recorded runs are not here")
 @pytest.mark.parametrize("file", ALL)
 def test_recorded_runs_have_session_memories_with_nothing_invented(file: str) -> None:
-    for name, _, held in recorded(file):
-        found, source = parse_sections(write_session_text(held)), everything(held)
+    for name, _, held in recorded_runs(file):
+        found, source = parse_sections(write_session_text(held)), all_text(held)
         root = found["Project Root"]
         assert root == NONE or (is_absolute(root) and root in source), name
         for title in ("Working Files (Modified)", "Reference Files (Read-Only)"):
@@ -153,7 +153,7 @@ def test_the_root_is_where_the_client_says_that_it_works(dialect) -> None:
 
 def test_a_codex_environment_block_in_the_first_message_names_the_root_and_is_no_request() -> None:
     said = "<environment_context>\n  <cwd>/srv/app</cwd>\n</environment_context>"
-    found = parse_sections(write_session_text(talked(said, "", "Mend the gate of the app.", "Done.")))
+    found = parse_sections(write_session_text(conversation_of_texts(said, "", "Mend the gate of the app.", "Done.")))
     assert found["Project Root"] == "/srv/app"
     assert found["Objective"] == "Mend the gate of the app."
 
@@ -201,7 +201,9 @@ def test_no_command_takes_long_to_be_looked_through(command: str) -> None:
 
 def test_a_message_of_blank_lines_or_of_one_word_again_and_again_is_looked_through() -> None:
     for said in ("\n" * 60_000 + "x", "first " * 20_000, "- " * 30_000, "1. a\n" * 10_000):
-        assert tuple(parse_sections(write_session_text(talked(said, "ok", f"my plan: {said}")))) == TITLES
+        assert (
+            tuple(parse_sections(write_session_text(conversation_of_texts(said, "ok", f"my plan: {said}")))) == TITLES
+        )
 
 
 def test_a_path_that_cannot_be_made_absolute_says_so() -> None:
@@ -277,7 +279,7 @@ def test_the_last_action_is_told_with_its_result() -> None:
 
 
 def test_decisions_come_with_their_reasons() -> None:
-    found = parse_sections(write_session_text(talked(
+    found = parse_sections(write_session_text(conversation_of_texts(
         "Which client is better for us?", "I think httpx.",
         "Let's use httpx for the client because it is async.", "We decided to drop requests. It blocks the event loop.",
         "ok",
@@ -296,7 +298,9 @@ def test_what_a_user_answered_to_a_question_is_a_decision() -> None:
 
 def test_constraints_are_the_users_words_and_nobody_elses() -> None:
     found = parse_sections(
-        write_session_text(talked("Mend it. Never touch the vendor folder.", "We must never stop here.", "ok"))
+        write_session_text(
+            conversation_of_texts("Mend it. Never touch the vendor folder.", "We must never stop here.", "ok")
+        )
     )
     assert found["Constraints"] == "- Never touch the vendor folder."
 
@@ -326,7 +330,7 @@ def test_credentials_are_masked_in_every_section_but_the_plan_which_stays_as_it_
         bash("pip install --index-url https://bot:s3cret@pypi.internal/simple ledger"),
         bash("DB_PASSWORD=hunter2 make check", "Exit code 1\nerror: access denied for password=hunter2"),
     )
-    text = write_session_text(worked(*did, said=asked))
+    text = write_session_text(conversation_of_calls(*did, said=asked))
     found = parse_sections(text)
     assert extract_plan(found[PLAN]) == f"- [ ] Put {key} into the vault"
     rest = "\n".join(content for title, content in found.items() if title != PLAN)
@@ -346,7 +350,7 @@ def test_pending_is_what_the_plan_leaves_open_and_what_was_not_answered() -> Non
     listed = {"todos": [{"content": "a", "status": "completed"}, {"content": "b", "status": "pending"}]}
     assert sections(("TodoWrite", listed, "ok"))["Pending"] == "- b"
     assert (
-        parse_sections(write_session_text(talked("Hi", "Hello", "Is it shut?")))["Pending"]
+        parse_sections(write_session_text(conversation_of_texts("Hi", "Hello", "Is it shut?")))["Pending"]
         == "- Not answered yet: Is it shut?"
     )
 

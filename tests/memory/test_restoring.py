@@ -19,7 +19,7 @@ from tests.archive.vaults import OTHER, SPACE
 from tests.compaction.making import conversation
 from tests.histories import DIALECTS, Call, History, Round, Turn
 from tests.memory.keeping import FakeMemories
-from tests.memory.working import talked, worked
+from tests.memory.working import conversation_of_calls, conversation_of_texts
 
 ID, OTHER_ID = "CMEM-20260101-100510", "CMEM-20260102-000000-2"
 ASK = f"Please import memory {ID}"
@@ -57,15 +57,15 @@ def test_several_memories_are_asked_for_at_once_each_once() -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_only_the_newest_words_of_the_user_count(dialect) -> None:
-    assert find_requested_ids(talked("Hi", "Hello", ASK, dialect=dialect)) == (ID,)
-    assert find_requested_ids(talked(ASK, "Done", "Thanks", dialect=dialect)) == ()
-    assert find_requested_ids(talked("Hi", ASK, dialect=dialect)) == ()
+    assert find_requested_ids(conversation_of_texts("Hi", "Hello", ASK, dialect=dialect)) == (ID,)
+    assert find_requested_ids(conversation_of_texts(ASK, "Done", "Thanks", dialect=dialect)) == ()
+    assert find_requested_ids(conversation_of_texts("Hi", ASK, dialect=dialect)) == ()
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_tools_result_asks_for_nothing_and_neither_does_an_agent_at_work(dialect) -> None:
-    assert find_requested_ids(worked(("read", {"path": "x"}, ASK), dialect=dialect)) == ()
-    assert find_requested_ids(worked(("read", {"path": "x"}, "y"), said=ASK, dialect=dialect)) == ()
+    assert find_requested_ids(conversation_of_calls(("read", {"path": "x"}, ASK), dialect=dialect)) == ()
+    assert find_requested_ids(conversation_of_calls(("read", {"path": "x"}, "y"), said=ASK, dialect=dialect)) == ()
 
 
 def test_words_that_a_user_adds_to_results_count() -> None:

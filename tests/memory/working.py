@@ -14,23 +14,25 @@ from tests.recordings import RECORDINGS
 
 CLAUDE_CODE = ("coding_claude_code.jsonl.gz", "coding_claude_code_joined.jsonl.gz")
 
-Did = tuple[str, dict[str, Any], str]
+ToolStep = tuple[str, dict[str, Any], str]
 """A call: the tool, its arguments, its result."""
 
 
-def worked(*did: Did, said: str = "Please do it.", system: str = "", answer: str = "", dialect: DialectName = "chat"):
+def conversation_of_calls(
+    *did: ToolStep, said: str = "Please do it.", system: str = "", answer: str = "", dialect: DialectName = "chat"
+):
     """A user asks for something, an agent makes calls one after the other."""
     rounds = tuple(Round((Call(f"call_{at}", *each),)) for at, each in enumerate(did))
     return conversation(History((Turn((said,), rounds, answer),), system), dialect)
 
 
-def talked(*said: str, dialect: DialectName = "chat") -> Conversation:
+def conversation_of_texts(*said: str, dialect: DialectName = "chat") -> Conversation:
     """A user and an agent in turn."""
     turns = [Turn((one,), (), other) for one, other in zip(said[::2], [*said[1::2], ""], strict=False)]
     return conversation(History(tuple(turns)), dialect)
 
 
-def recorded(*files: str) -> Iterator[tuple[str, list[dict[str, Any]], Conversation]]:
+def recorded_runs(*files: str) -> Iterator[tuple[str, list[dict[str, Any]], Conversation]]:
     """Recorded runs: id, messages as they were recorded, the conversation as it is read."""
     for file in files:
         with gzip.open(RECORDINGS / file) as lines:

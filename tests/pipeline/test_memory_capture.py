@@ -16,7 +16,7 @@ from tests.compaction.making import LoopTasks
 from tests.fakes import FakeTasks, FakeWindows
 from tests.insertions.test_artifact_recall import request as long
 from tests.insertions.test_artifact_recall import said, user
-from tests.memory.compacting import ID, House, house_of, talk
+from tests.memory.compacting import ID, CompactionSetup, build_setup, talk
 from tests.world import CHAT, World
 
 
@@ -32,131 +32,131 @@ class Waits:
             await self._then(self.times)
 
 
-def remembering(house: House, waits: Waits | None = None, recordings: Any = None) -> MemoryCapture:
+def remembering(setup: CompactionSetup, waits: Waits | None = None, recordings: Any = None) -> MemoryCapture:
     return MemoryCapture(
-        lambda: house.compactions, recordings or house.archive.transcripts, FakeTasks(), waits or Waits(), "billing"
+        lambda: setup.compactions, recordings or setup.archive.transcripts, FakeTasks(), waits or Waits(), "billing"
     )
 
 
-async def done(house: House) -> list[tuple[int, int]]:
-    return [(each.start_index, each.end_index) for each in await house.compactions.find_completed(SPACE, ID)]
+async def done(setup: CompactionSetup) -> list[tuple[int, int]]:
+    return [(each.start_index, each.end_index) for each in await setup.compactions.find_completed(SPACE, ID)]
 
 
 async def test_the_range_of_a_fold_is_compacted_with_the_system_prompt_in_front():
-    house = await house_of()
-    await remembering(house).capture(SPACE, ID, 6)
-    assert await done(house) == [(0, 6)]
-    assert {each.project for each in house.memories.of(SPACE).memories.values()} == {"billing"}
+    setup = await build_setup()
+    await remembering(setup).capture(SPACE, ID, 6)
+    assert await done(setup) == [(0, 6)]
+    assert {each.project for each in setup.memories.of(SPACE).memories.values()} == {"billing"}
 
 
 async def test_memories_belong_to_the_project_that_the_request_names():
     for named, project in ((None, "billing"), ("", ""), ("audits", "audits")):
-        house = await house_of()
-        await remembering(house).capture(SPACE, ID, 6, named)
-        assert {each.project for each in house.memories.of(SPACE).memories.values()} == {project}
+        setup = await build_setup()
+        await remembering(setup).capture(SPACE, ID, 6, named)
+        assert {each.project for each in setup.memories.of(SPACE).memories.values()} == {project}
 
 
 async def test_a_later_fold_goes_on_behind_and_the_same_one_adds_nothing():
-    house = await house_of()
+    setup = await build_setup()
     for covered in (6, 6, 10, 8):
-        await remembering(house).capture(SPACE, ID, covered)
-    assert await done(house) == [(0, 6), (7, 10)]
+        await remembering(setup).capture(SPACE, ID, covered)
+    assert await done(setup) == [(0, 6), (7, 10)]
 
 
 async def test_a_range_that_was_compacted_for_some_topics_only_is_compacted_all_the_same():
-    house = await house_of()
-    await house.compactions.find_completed(SPACE, ID)
-    await house.compactions.compact(SPACE, ID, 0, 6, ["billing"])
-    await remembering(house).capture(SPACE, ID, 6)
-    assert sorted(await done(house)) == [(0, 6), (0, 6)]
+    setup = await build_setup()
+    await setup.compactions.find_completed(SPACE, ID)
+    await setup.compactions.compact(SPACE, ID, 0, 6, ["billing"])
+    await remembering(setup).capture(SPACE, ID, 6)
+    assert sorted(await done(setup)) == [(0, 6), (0, 6)]
 
 
 async def test_it_is_waited_for_until_what_was_folded_is_recorded():
-    house = await house_of(talk()[:3])
+    setup = await build_setup(talk()[:3])
 
     async def then(times: int) -> None:
         if times == 3:
-            await house.record(talk())
+            await setup.record(talk())
 
     waits = Waits(then)
-    await remembering(house, waits).capture(SPACE, ID, 6)
+    await remembering(setup, waits).capture(SPACE, ID, 6)
     assert waits.times == 3
-    assert await done(house) == [(0, 6)]
+    assert await done(setup) == [(0, 6)]
 
 
 async def test_what_is_never_recorded_is_given_up():
-    house = await house_of(talk()[:3])
+    setup = await build_setup(talk()[:3])
     waits = Waits()
-    await remembering(house, waits).capture(SPACE, ID, 6)
+    await remembering(setup, waits).capture(SPACE, ID, 6)
     assert 1 < waits.times < 100
-    assert await done(house) == []
+    assert await done(setup) == []
 
 
 async def test_a_store_that_is_away_harms_nobody(caplog: pytest.LogCaptureFixture):
-    house = await house_of()
+    setup = await build_setup()
 
     class Away:
         async def find(self, _space: bytes, _session: str) -> None:
             raise StoreUnavailable("away")
 
-    await remembering(house, recordings=Away()).capture(SPACE, ID, 6)
-    house.memories.away = True
-    await remembering(house).capture(SPACE, ID, 6)
+    await remembering(setup, recordings=Away()).capture(SPACE, ID, 6)
+    setup.memories.away = True
+    await remembering(setup).capture(SPACE, ID, 6)
     assert "could be made of a compaction: away" in caplog.text
-    house.memories.away = False
-    await remembering(house).capture(SPACE, ID, 6)
-    assert await done(house) == [(0, 6)]
+    setup.memories.away = False
+    await remembering(setup).capture(SPACE, ID, 6)
+    assert await done(setup) == [(0, 6)]
 
 
 async def test_folds_that_come_close_together_are_remembered_one_after_the_other():
-    house, tasks = await house_of(), LoopTasks()
-    made = MemoryCapture(lambda: house.compactions, house.archive.transcripts, tasks, Waits())
+    setup, tasks = await build_setup(), LoopTasks()
+    made = MemoryCapture(lambda: setup.compactions, setup.archive.transcripts, tasks, Waits())
     for covered, project in ((4, "one"), (6, "two"), (10, "one")):
         made.enqueue(SPACE, ID, covered, project)
     await tasks.done()
-    assert await done(house) == [(0, 4), (5, 6), (7, 10)]
+    assert await done(setup) == [(0, 4), (5, 6), (7, 10)]
     made.enqueue(SPACE, ID, 12)
     await tasks.done()
-    assert await done(house) == [(0, 4), (5, 6), (7, 10), (11, 12)]
+    assert await done(setup) == [(0, 4), (5, 6), (7, 10), (11, 12)]
 
 
 async def test_folds_of_one_project_that_wait_are_remembered_as_one():
-    house, tasks, waits = await house_of(), LoopTasks(), Waits()
-    made = MemoryCapture(lambda: house.compactions, house.archive.transcripts, tasks, waits)
+    setup, tasks, waits = await build_setup(), LoopTasks(), Waits()
+    made = MemoryCapture(lambda: setup.compactions, setup.archive.transcripts, tasks, waits)
     for covered in (4, 10, 6):
         made.enqueue(SPACE, ID, covered)
     await tasks.done()
-    assert await done(house) == [(0, 10)]
+    assert await done(setup) == [(0, 10)]
     assert waits.times == 1
 
 
 async def test_folds_that_are_never_recorded_do_not_wait_for_each_other_without_end():
-    house, tasks, waits = await house_of(talk()[:3]), LoopTasks(), Waits()
-    made = MemoryCapture(lambda: house.compactions, house.archive.transcripts, tasks, waits)
+    setup, tasks, waits = await build_setup(talk()[:3]), LoopTasks(), Waits()
+    made = MemoryCapture(lambda: setup.compactions, setup.archive.transcripts, tasks, waits)
     for at in range(200):
         made.enqueue(SPACE, ID, 6 + at, str(at % 2))
     await tasks.done()
     assert waits.times <= 100
-    assert await done(house) == []
+    assert await done(setup) == []
 
 
 async def test_a_fold_that_cannot_be_remembered_for_a_reason_that_nobody_thought_of_holds_up_no_other(
     caplog: pytest.LogCaptureFixture,
 ):
-    house, tasks = await house_of(), LoopTasks()
+    setup, tasks = await build_setup(), LoopTasks()
     broken = [True]
 
     def compactions() -> ConversationCompactor:
         if broken and broken.pop():
             raise RuntimeError("odd")
-        return house.compactions
+        return setup.compactions
 
-    made = MemoryCapture(compactions, house.archive.transcripts, tasks, Waits())
+    made = MemoryCapture(compactions, setup.archive.transcripts, tasks, Waits())
     for covered, project in ((4, "one"), (10, "two")):
         made.enqueue(SPACE, ID, covered, project)
     await tasks.done()
     assert "could be made of a compaction" in caplog.text
-    assert await done(house) == [(0, 10)]
+    assert await done(setup) == [(0, 10)]
 
 
 class Crowded(ConversationCompactor):
@@ -171,28 +171,28 @@ class Crowded(ConversationCompactor):
         return found
 
 
-async def crowded(*ranges: tuple[int, int]) -> House:
-    """A house in which others compact these ranges at the same time."""
-    house = await house_of()
-    given = {each.name: getattr(house.compactions, each.name) for each in fields(house.compactions)}
-    house.compactions = Crowded(**given)
+async def crowded(*ranges: tuple[int, int]) -> CompactionSetup:
+    """A setup in which others compact these ranges at the same time."""
+    setup = await build_setup()
+    given = {each.name: getattr(setup.compactions, each.name) for each in fields(setup.compactions)}
+    setup.compactions = Crowded(**given)
     Crowded.ranges[:] = ranges
-    return house
+    return setup
 
 
 async def test_what_another_worker_compacted_meanwhile_is_gone_on_behind():
-    house = await crowded((0, 2), (3, 4))
-    await remembering(house).capture(SPACE, ID, 10)
-    assert await done(house) == [(0, 2), (3, 4), (5, 10)]
+    setup = await crowded((0, 2), (3, 4))
+    await remembering(setup).capture(SPACE, ID, 10)
+    assert await done(setup) == [(0, 2), (3, 4), (5, 10)]
 
 
 async def test_what_others_compact_again_and_again_is_left_to_the_next_fold(caplog: pytest.LogCaptureFixture):
-    house = await crowded((0, 1), (2, 2), (3, 3), (4, 4))
-    await remembering(house).capture(SPACE, ID, 10)
-    assert await done(house) == [(0, 1), (2, 2), (3, 3), (4, 4)]
+    setup = await crowded((0, 1), (2, 2), (3, 3), (4, 4))
+    await remembering(setup).capture(SPACE, ID, 10)
+    assert await done(setup) == [(0, 1), (2, 2), (3, 3), (4, 4)]
     assert "could be made of a compaction: others" in caplog.text
-    await remembering(house).capture(SPACE, ID, 10)
-    assert (await done(house))[-1] == (5, 10)
+    await remembering(setup).capture(SPACE, ID, 10)
+    assert (await done(setup))[-1] == (5, 10)
 
 
 class Spawned(FakeTasks):
@@ -231,6 +231,6 @@ async def test_a_fold_is_remembered_in_the_project_that_its_request_names(monkey
     monkeypatch.setattr(
         MemoryCapture, "enqueue", lambda _self, _space, _session, _covered, project: told.append(project)
     )
-    made.rebuild(features=[MemoryCapturing(remembering(await house_of()))])
+    made.rebuild(features=[MemoryCapturing(remembering(await build_setup()))])
     await made.ask(CHAT, long(CHAT), {"x-accordion-project": "audits"})
     assert told == ["audits"]

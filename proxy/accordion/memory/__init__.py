@@ -1,1 +1,1 @@
-"""Long-term memory: what outlives a conversation."""
+"""Long-term memories: capture, search, consolidation, and recovery of sessions."""

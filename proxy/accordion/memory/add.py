@@ -12,7 +12,7 @@ from accordion.model.errors import BadRequest, NotFound
 from accordion.model.memories import Conflict, Memory, MemoryChange, MemoryStore, MemoryType
 from accordion.model.ports import Clock
 
-_TRIES: Final = 8
+_MAX_ATTEMPTS: Final = 8
 
 
 class MemoryWriter(msgspec.Struct, frozen=True):
@@ -27,16 +27,16 @@ class MemoryWriter(msgspec.Struct, frozen=True):
         The same text of the same author is stored once, with the topics, entities and tags of both. Raises BadRequest,
         ConcurrentWrite and StoreUnavailable.
         """
-        for number in range(_TRIES):
+        for number in range(_MAX_ATTEMPTS):
             # A memory with this id may have been reworded since. Then the next id is tried.
             suffix = (str(number),) if number else ()
             memory_id = make_memory_id(
                 "added", memory.type, memory.project, memory.author, memory.content.strip(), *suffix
             )
             new = finish_memory(replace(memory, id=memory_id), now=self.clock.now())
-            (stored,) = await self.memories.get(tenant_key, [memory_id])
-            if stored is None or stored.revision == new.revision:
-                return await self._merge(tenant_key, new, stored)
+            (old,) = await self.memories.get(tenant_key, [memory_id])
+            if old is None or old.revision == new.revision:
+                return await self._merge(tenant_key, new, old)
         raise _concurrent_write_error(memory_id)
 
     async def reword(self, tenant_key: bytes, memory_id: str, memory: Memory, kind: MemoryType | None = None) -> Memory:
@@ -45,14 +45,14 @@ class MemoryWriter(msgspec.Struct, frozen=True):
         Fields that are empty in `memory` stay as they were, and so does the type unless `kind` is given. Raises
         NotFound, BadRequest, ConcurrentWrite and StoreUnavailable.
         """
-        (stored,) = await self.memories.get(tenant_key, [memory_id])
-        if stored is None:
+        (old,) = await self.memories.get(tenant_key, [memory_id])
+        if old is None:
             raise NotFound(
                 f"There is no memory {memory_id!r} to replace. memory_search finds the ids.",
                 code="memory_not_found",
                 param="replace_id",
             )
-        if stored.type not in GRAIN:
+        if old.type not in GRAIN:
             raise BadRequest(
                 "This memory cannot be replaced here: memory_consolidate replaces summaries, and session memories "
                 "never change.",
@@ -60,33 +60,33 @@ class MemoryWriter(msgspec.Struct, frozen=True):
                 param="replace_id",
             )
         reworded = replace(
-            stored,
-            type=kind or stored.type,
+            old,
+            type=kind or old.type,
             content=memory.content,
-            topics=memory.topics or stored.topics,
-            macro_topics=memory.macro_topics or stored.macro_topics,
-            entities=memory.entities or stored.entities,
-            tags=memory.tags or stored.tags,
-            author=memory.author or stored.author,
+            topics=memory.topics or old.topics,
+            macro_topics=memory.macro_topics or old.macro_topics,
+            entities=memory.entities or old.entities,
+            tags=memory.tags or old.tags,
+            author=memory.author or old.author,
         )
-        return await self._write(tenant_key, finish_memory(reworded, now=self.clock.now()), stored)
+        return await self._write(tenant_key, finish_memory(reworded, now=self.clock.now()), old)
 
-    async def _merge(self, tenant_key: bytes, new: Memory, stored: Memory | None) -> tuple[Memory, bool]:
-        if stored is None:
+    async def _merge(self, tenant_key: bytes, new: Memory, old: Memory | None) -> tuple[Memory, bool]:
+        if old is None:
             return await self._write(tenant_key, new, None), True
         merged = replace(
-            stored,
-            topics=clean_names((*stored.topics, *new.topics), lower=True),
-            macro_topics=clean_names((*stored.macro_topics, *new.macro_topics), lower=True),
-            entities=clean_names((*stored.entities, *new.entities)),
-            tags=clean_names((*stored.tags, *new.tags), lower=True),
+            old,
+            topics=clean_names((*old.topics, *new.topics), lower=True),
+            macro_topics=clean_names((*old.macro_topics, *new.macro_topics), lower=True),
+            entities=clean_names((*old.entities, *new.entities)),
+            tags=clean_names((*old.tags, *new.tags), lower=True),
         )
-        if merged == stored:
-            return stored, False
-        return await self._write(tenant_key, replace(merged, updated=new.updated), stored), False
+        if merged == old:
+            return old, False
+        return await self._write(tenant_key, replace(merged, updated=new.updated), old), False
 
-    async def _write(self, tenant_key: bytes, memory: Memory, stored: Memory | None) -> Memory:
-        require = ((memory.id, stored.revision if stored is not None else ""),)
+    async def _write(self, tenant_key: bytes, memory: Memory, old: Memory | None) -> Memory:
+        require = ((memory.id, old.revision if old is not None else ""),)
         try:
             await self.memories.write(tenant_key, MemoryChange(put=(memory,), require=require))
         except Conflict as error:

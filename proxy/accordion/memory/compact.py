@@ -42,11 +42,11 @@ _log = logging.getLogger("accordion")
 
 SEARCH_REQUIRED: Final = "search_required"
 """The code of the error for a compaction without a search since the last one."""
-_TRIES: Final = 8
-_NEAR: Final = 40
+_MAX_ATTEMPTS: Final = 8
+_CONTEXT_MESSAGES: Final = 40
 """Messages before a range in which the two turns before a memory are looked for."""
-_FEWEST: Final = 12
-_MOST: Final = 40
+_MIN_MEMORIES: Final = 12
+_MAX_MEMORIES: Final = 40
 """Bounds of the memories of one compaction; within them it is one for every three messages."""
 _CONTEXT: Final = 300
 """Characters that are kept of each of the two turns before."""
@@ -92,7 +92,7 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
         await self.conversations.find_transcript(tenant_key, conversation)
         log = await compaction_log.load_entries(self.memories, tenant_key, conversation)
         await compaction_log.note_search(self.memories, tenant_key, conversation, len(log))
-        return [CompletedRange(each.first, each.last, each.focus, each.memories) for each in log]
+        return [CompletedRange(entry.first, entry.last, entry.focus, entry.memories) for entry in log]
 
     async def compact(
         self,
@@ -121,19 +121,19 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
             self.memories, tenant_key, conversation, search_number
         ):
             raise _not_searched_error(conversation)
-        extracted: _RangeCandidates | None = None
-        for _ in range(_TRIES):
+        found_candidates: _RangeCandidates | None = None
+        for _ in range(_MAX_ATTEMPTS):
             if (number := _find_same_range(log, message_range, focus)) >= 0:
                 return await self._repeat_response(tenant_key, conversation, number, log[number])
-            if extracted is None:
-                extracted = await self._find_candidates(message_range, focus, caller)
-            candidates = _exclude_covered(extracted.candidates, log, message_range, focus)
+            if found_candidates is None:
+                found_candidates = await self._find_candidates(message_range, focus, caller)
+            candidates = _exclude_covered(found_candidates.candidates, log, message_range, focus)
             memories = await self._make_memories(
-                tenant_key, message_range, focus, caller, candidates, extracted.sentences
+                tenant_key, message_range, focus, caller, candidates, found_candidates.sentences
             )
             await self._check_not_erased(tenant_key, conversation, search_number, started_at)
             try:
-                return await self._write(tenant_key, len(log), message_range, focus, memories, extracted.writer)
+                return await self._write(tenant_key, len(log), message_range, focus, memories, found_candidates.writer)
             except Conflict:
                 log = await compaction_log.load_entries(self.memories, tenant_key, conversation)
         raise ConcurrentWrite(
@@ -145,18 +145,18 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
     async def _add_imported_background(self, tenant_key: bytes, message_range: MessageRange) -> MessageRange:
         """Returns the range with recalled and imported memories as background.
 
-        What repeats them is not new, whether the user asked for them or the proxy recalled them.
+        A repetition of them is not new, whether the user asked for them or the proxy recalled them.
         """
-        user_messages = (each for each in message_range.conversation.messages if each.role == "user")
-        texts = (part.text for each in user_messages for part in each.parts if isinstance(part, Text))
+        user_messages = (message for message in message_range.conversation.messages if message.role == "user")
+        texts = (part.text for message in user_messages for part in message.parts if isinstance(part, Text))
         recalled_ids = [
             memory_id
             for note in await load_notes(self.memories, tenant_key, message_range.session)
             for memory_id in note
         ]
         ids = tuple(dict.fromkeys([*(memory_id for text in texts for memory_id in requested_ids(text)), *recalled_ids]))
-        stored = await self.memories.get(tenant_key, ids) if ids else []
-        background = tuple(Text(memory.content) for memory in stored if memory is not None)
+        memories = await self.memories.get(tenant_key, ids) if ids else []
+        background = tuple(Text(memory.content) for memory in memories if memory is not None)
         if not background:
             return message_range
         conversation = message_range.conversation
@@ -200,26 +200,34 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
         sentences: Sequence[Sentence],
     ) -> list[tuple[Memory, EntitiesAndRelations]]:
         """Returns the memories to write: the best of those not stored yet, in the order of the conversation."""
-        by_id = {make_memory_id("compaction", caller.project, normalize_words(each.text)): each for each in candidates}
-        stored = await self.memories.get(tenant_key, list(by_id))
-        new = [
-            (memory_id, each) for (memory_id, each), memory in zip(by_id.items(), stored, strict=True) if memory is None
+        by_id = {
+            make_memory_id("compaction", caller.project, normalize_words(candidate.text)): candidate
+            for candidate in candidates
+        }
+        old_memories = await self.memories.get(tenant_key, list(by_id))
+        new_candidates = [
+            (memory_id, candidate)
+            for (memory_id, candidate), memory in zip(by_id.items(), old_memories, strict=True)
+            if memory is None
         ]
-        chosen = _choose_candidates(new, focus, message_range.last - message_range.first + 1)
-        return await self.tasks.offload(self._memories_of, chosen, message_range, focus, caller, sentences)
+        selection = _choose_candidates(new_candidates, focus, message_range.last - message_range.first + 1)
+        return await self.tasks.offload(self._memories_of, selection, message_range, focus, caller, sentences)
 
     def _memories_of(
         self,
-        chosen: Sequence[tuple[str, MemoryCandidate]],
+        selection: Sequence[tuple[str, MemoryCandidate]],
         message_range: MessageRange,
         focus: Sequence[str],
         caller: CompactionCaller,
         sentences: Sequence[Sentence],
     ) -> list[tuple[Memory, EntitiesAndRelations]]:
         """Builds the memories. Slow: half a millisecond each."""
-        common = common_words(each.text for each in sentences if each.at + message_range.shift >= message_range.first)
+        frequent_words = common_words(
+            each.text for each in sentences if each.at + message_range.shift >= message_range.first
+        )
         return [
-            self._memory(memory_id, each, message_range, focus, caller, common, sentences) for memory_id, each in chosen
+            self._memory(memory_id, each, message_range, focus, caller, frequent_words, sentences)
+            for memory_id, each in selection
         ]
 
     def _memory(
@@ -229,7 +237,7 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
         message_range: MessageRange,
         focus: Sequence[str],
         caller: CompactionCaller,
-        common: Sequence[str],
+        frequent_words: Sequence[str],
         sentences: Sequence[Sentence],
     ) -> tuple[Memory, EntitiesAndRelations]:
         relations = find_relations(candidate.text, self.classifier)
@@ -237,7 +245,7 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
             id=memory_id,
             type=candidate.kind,
             content=candidate.content,
-            topics=find_topics(candidate.text, relations.entities, focus, common),
+            topics=find_topics(candidate.text, relations.entities, focus, frequent_words),
             macro_topics=(caller.project.lower(),) if caller.project else (),
             project=caller.project,
             source="compaction",
@@ -283,7 +291,7 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
             list(focus),
             [memory.id for memory, _ in memories],
             [(entity.name, entity.type) for entity in entities],
-            [(each.start, each.end, each.type) for each in relations],
+            [(relation.start, relation.end, relation.type) for relation in relations],
             writer,
         )
         change = MemoryChange(
@@ -293,21 +301,23 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
             markers=(compaction_log.make_marker(message_range.session, number, entry),),
             require=tuple((memory.id, "") for memory, _ in memories),
         )
-        new = {(entity.name, entity.type) for entity in await self.memories.write(tenant_key, change)}
+        new_entities = {(entity.name, entity.type) for entity in await self.memories.write(tenant_key, change)}
         with suppress(StoreUnavailable, Conflict):
             # A repeated response must name the same new entities. They are known only after the write.
-            if new:
-                await compaction_log.note_new(self.memories, tenant_key, message_range.session, number, sorted(new))
-        return build_response([memory for memory, _ in memories], entities, new, relations, entry)
+            if new_entities:
+                await compaction_log.note_new(
+                    self.memories, tenant_key, message_range.session, number, sorted(new_entities)
+                )
+        return build_response([memory for memory, _ in memories], entities, new_entities, relations, entry)
 
     async def _repeat_response(
         self, tenant_key: bytes, conversation: str, number: int, entry: LogEntry
     ) -> CompactionResponse:
         """Builds the response of an earlier compaction again, without memories that were deleted since."""
-        new = await compaction_log.load_new(self.memories, tenant_key, conversation, number)
+        new_entities = await compaction_log.load_new(self.memories, tenant_key, conversation, number)
         memories = [memory for memory in await self.memories.get(tenant_key, entry.memories) if memory is not None]
         entities = [Entity(name, kind) for name, kind in entry.entities]
-        return build_response(memories, entities, new, [Relation(*each) for each in entry.relations], entry)
+        return build_response(memories, entities, new_entities, [Relation(*each) for each in entry.relations], entry)
 
 
 def check_topics(topics: Sequence[Any]) -> tuple[str, ...]:
@@ -328,11 +338,15 @@ def _find_by_rule(message_range: MessageRange) -> tuple[list[Sentence], list[Mem
     """Returns the sentences of a range and of the turns before, its candidates, and its background. Slow."""
     record, background = build_record(message_range.conversation), build_background(message_range.conversation)
     first = message_range.first - message_range.shift
-    near = [each for each in split_conversation(record) if each.at >= first - _NEAR]
+    nearby_sentences = [each for each in split_conversation(record) if each.at >= first - _CONTEXT_MESSAGES]
     candidates = find_candidates(
-        [each for each in near if each.at >= first], record, background, since=first, is_end=message_range.is_end
+        [each for each in nearby_sentences if each.at >= first],
+        record,
+        background,
+        since=first,
+        is_end=message_range.is_end,
     )
-    sentences = [each for each in near if not background.contains(each.text) and is_safe(each.text)]
+    sentences = [each for each in nearby_sentences if not background.contains(each.text) and is_safe(each.text)]
     return (
         sentences,
         [_shift(each, message_range.shift) for each in candidates if not requested_ids(each.text)],
@@ -358,9 +372,9 @@ def _find_same_range(log: Sequence[LogEntry], message_range: MessageRange, focus
 
     The comparison includes the message keys: after the client edited its history, equal indexes are another range.
     """
-    for number, each in enumerate(log):
-        logged = (each.first, each.last, tuple(each.focus), tuple(each.keys))
-        if logged == (message_range.first, message_range.last, tuple(focus), message_range.keys):
+    for number, entry in enumerate(log):
+        logged_range = (entry.first, entry.last, tuple(entry.focus), tuple(entry.keys))
+        if logged_range == (message_range.first, message_range.last, tuple(focus), message_range.keys):
             return number
     return -1
 
@@ -370,11 +384,13 @@ def _exclude_covered(
 ) -> list[MemoryCandidate]:
     """Returns the candidates with at least one message that no earlier compaction with the same topics covers.
 
-    A compaction for certain topics leaves out what is not about them, so it covers its messages for these topics only.
+    A compaction for certain topics leaves out all other subjects, so it covers its messages for these topics only.
     """
-    covered = {key for each in log if tuple(each.focus) == tuple(focus) for key in each.keys}
-    new = {message_range.first + at for at, key in enumerate(message_range.keys) if key not in covered}
-    return [each for each in candidates if any(at in new for at in range(each.first, each.last + 1))]
+    covered_keys = {key for each in log if tuple(each.focus) == tuple(focus) for key in each.keys}
+    new_indexes = {
+        message_range.first + index for index, key in enumerate(message_range.keys) if key not in covered_keys
+    }
+    return [each for each in candidates if any(index in new_indexes for index in range(each.first, each.last + 1))]
 
 
 def _choose_candidates(
@@ -385,21 +401,27 @@ def _choose_candidates(
     Candidates about the topics come before all others, which compete by worth. A weak candidate is taken only where it
     is about a topic.
     """
-    limit = min(_MOST, max(_FEWEST, messages // 3))
-    rated = [(any(is_about(each.text, topic) for topic in focus), name, each) for name, each in candidates]
-    ranked = sorted(
-        (entry for entry in rated if entry[0] or not entry[2].weak), key=lambda entry: (not entry[0], -entry[2].worth)
+    limit = min(_MAX_MEMORIES, max(_MIN_MEMORIES, messages // 3))
+    rated_candidates = [
+        (any(is_about(candidate.text, topic) for topic in focus), name, candidate) for name, candidate in candidates
+    ]
+    ranked_candidates = sorted(
+        (entry for entry in rated_candidates if entry[0] or not entry[2].weak),
+        key=lambda entry: (not entry[0], -entry[2].worth),
     )
-    return [(name, each) for _, name, each in sorted(ranked[:limit], key=lambda entry: (entry[2].last, entry[2].first))]
+    return [
+        (name, candidate)
+        for _, name, candidate in sorted(ranked_candidates[:limit], key=lambda entry: (entry[2].last, entry[2].first))
+    ]
 
 
 def _search_context(first: int, sentences: Sequence[Sentence]) -> str:
     """Returns the beginnings of the two turns before a message. They serve search only."""
     turns: dict[int, str] = {}
-    for each in sentences:
-        if each.at >= first:
+    for sentence in sentences:
+        if sentence.at >= first:
             break
-        turns[each.at] = f"{turns.get(each.at, '')} {each.text}".strip()
+        turns[sentence.at] = f"{turns.get(sentence.at, '')} {sentence.text}".strip()
     return "\n".join(text[:_CONTEXT] for text in list(turns.values())[-2:])
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from accordion.model.memories import Conflict, MemoryChange, MemoryStore
 
-_MOST: Final = 100_000
+_MAX_ENTRIES: Final = 100_000
 
 
 class WriterReport(msgspec.Struct, frozen=True):
@@ -49,7 +49,7 @@ async def load_entries(memories: MemoryStore, tenant_key: bytes, conversation: s
     """Returns all compactions of a conversation, in order. Raises StoreUnavailable."""
     entries: list[LogEntry] = []
     while (
-        len(entries) < _MOST
+        len(entries) < _MAX_ENTRIES
         and (value := await memories.get_marker(tenant_key, _marker_name(conversation, len(entries)))) is not None
     ):
         entries.append(_DECODER.decode(value))

@@ -28,11 +28,11 @@ SHORTEST: Final = 200
 """Tokens that a summary needs."""
 READS: Final = 20
 """Memories that must be read in full, or all where there are fewer."""
-_LONGEST: Final = CONTENT_MOST - 400
+_MAX_LENGTH: Final = CONTENT_MOST - 400
 """Characters of a summary without its footer."""
-_CITED: Final = re.compile(r"\bmem-[0-9a-zA-Z-]{4,60}")
+_CITATION: Final = re.compile(r"\bmem-[0-9a-zA-Z-]{4,60}")
 _FOOTER: Final = re.compile(r'\n+---\nWritten \d{4}-\d{2}-\d{2} of [\d,]+ memories on "[^\n]*"\.[ \t]*(?=\n|$)')
-_WARNED: Final = re.compile(r"(?m)^\[?This summary may be out of date: [^\n]*(?:\n|$)")
+_WARNING: Final = re.compile(r"(?m)^\[?This summary may be out of date: [^\n]*(?:\n|$)")
 """The warning of a stale summary (search.py)."""
 
 
@@ -88,9 +88,9 @@ class Consolidator:
 
     def _check(self, content: str) -> int:
         """Returns the meaningful tokens of a text. Raises BadRequest where it is too long or too short."""
-        if len(content) > _LONGEST:
+        if len(content) > _MAX_LENGTH:
             raise BadRequest(
-                f"The summary has {len(content):,} characters; it may have at most {_LONGEST:,}. 300 to 500 "
+                f"The summary has {len(content):,} characters; it may have at most {_MAX_LENGTH:,}. 300 to 500 "
                 "tokens are best.",
                 code="content_too_long",
                 param="content",
@@ -168,7 +168,7 @@ def strip_summary(content: object) -> str:
     """Returns a summary's text without the footer and the warnings of an earlier version. Raises BadRequest."""
     if not isinstance(content, str):
         raise BadRequest("content must be a string.", code="invalid_content", param="content")
-    return _FOOTER.sub("", _WARNED.sub("", content)).strip()
+    return _FOOTER.sub("", _WARNING.sub("", content)).strip()
 
 
 def make_footer(count: int, topic: str, at: float) -> str:
@@ -179,7 +179,7 @@ def make_footer(count: int, topic: str, at: float) -> str:
 
 def _sources(content: str, corpus: Sequence[Memory], read_memories: Sequence[Memory]) -> tuple[tuple[str, str], ...]:
     """Returns (id, revision) of the memories that were read or that the text cites."""
-    source_ids = {memory.id for memory in read_memories}.union(_CITED.findall(content))
+    source_ids = {memory.id for memory in read_memories}.union(_CITATION.findall(content))
     return tuple((memory.id, memory.revision) for memory in corpus if memory.id in source_ids)
 
 

@@ -9,7 +9,7 @@ from accordion.memory.entries import GRAIN, NAME_MOST, clean_name
 from accordion.model.errors import BadRequest
 from accordion.model.memories import Memory, MemoryFilter, MemoryStore
 
-_MOST: Final = 20_000
+_MAX_MEMORIES: Final = 20_000
 """Memories of one topic that are loaded."""
 
 
@@ -30,4 +30,4 @@ def corpus_filter(topic: str, project: str | None) -> MemoryFilter:
 
 async def load_corpus(memories: MemoryStore, tenant_key: bytes, topic: str, project: str | None) -> Sequence[Memory]:
     """Returns a topic's corpus, newest first, from one snapshot. Raises StoreUnavailable."""
-    return (await memories.list_memories(tenant_key, corpus_filter(topic, project), limit=_MOST)).memories
+    return (await memories.list_memories(tenant_key, corpus_filter(topic, project), limit=_MAX_MEMORIES)).memories

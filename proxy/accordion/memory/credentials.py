@@ -13,7 +13,7 @@ from typing import Final
 MASK: Final = "[credential]"
 """The replacement of a credential."""
 
-_FORMS: Final = re.compile(
+_CREDENTIAL_FORMS: Final = re.compile(
     # OpenAI, Anthropic and Stripe; GitHub and GitLab; Slack; AWS; Google; Hugging Face; npm; JSON web tokens.
     r"\b(?:(?:sk|pk|rk)[-_](?=[\w-]{0,80}\d)[\w-]{14,}|gh[opsur]_\w{14,}|(?:github_pat_|glpat-|xox[abeprs]-)[\w-]{10,}"
     r"|A(?:KIA|SIA)[A-Z0-9]{16}\b|AIza[\w-]{30,}|(?:hf|npm)_[A-Za-z0-9]{20,}|eyJ[\w-]{14,}(?:\.[\w-]+)*)"
@@ -36,7 +36,9 @@ _ASSIGNED: Final = re.compile(
     rf"({_VALUE})",
     re.IGNORECASE,
 )
-_STATED: Final = re.compile(rf"(\b{_NAMES}(?: \w+){{0,3}}? (?:is|was|are)(?: now)?:? [\"'`]?)({_VALUE})", re.IGNORECASE)
+_STATED_CREDENTIAL: Final = re.compile(
+    rf"(\b{_NAMES}(?: \w+){{0,3}}? (?:is|was|are)(?: now)?:? [\"'`]?)({_VALUE})", re.IGNORECASE
+)
 _PLACEHOLDER: Final = re.compile(
     r"\$|<|\*{3}|%[A-Z(]|os\.|process\.|env[.(\[]|None\b|null\b|true\b|false\b", re.IGNORECASE
 )
@@ -60,11 +62,11 @@ def has_credential(text: str) -> bool:
 
 def mask_credentials(text: str) -> str:
     """Replaces each credential of a text by `[credential]`. The words around it stay."""
-    text = _FORMS.sub(MASK, text)
+    text = _CREDENTIAL_FORMS.sub(MASK, text)
     text = _BEARER.sub(_mask_with(lambda value: _RANDOM.search(value) is not None), text)
     text = _USER_OPTION.sub(_mask_with(_is_value), _IN_URL.sub(_mask_with(_is_value), text))
     text = _ASSIGNED.sub(_mask_with(_is_value), text)
-    return _STATED.sub(_mask_stated, text)
+    return _STATED_CREDENTIAL.sub(_mask_stated, text)
 
 
 def _mask_stated(match: re.Match[str]) -> str:

@@ -23,31 +23,33 @@ from accordion.model.ports import Tasks
 
 MOST: Final = 500
 """Tokens of a draft."""
-_AIM: Final = 470
+_TARGET_TOKENS: Final = 470
 PARTS: Final = ("What it is", "Present state and key decisions", "Solved problems", "Open questions")
 _SHARES: Final = (0.25, 0.4, 0.25, 0.1)
-_LINE: Final = 240
+_MAX_LINE_LENGTH: Final = 240
 """Characters of a line."""
-_LOOKS: Final = 300
+_MAX_COMPARED_LINES: Final = 300
 """Lines that are searched for one that contains another memory's text."""
-_BEST: Final = 100
+_MAX_CANDIDATES: Final = 100
 """Lines of each part that are considered: many more than fit."""
-_NAMED: Final = 3
+_MAX_CITED_IDS: Final = 3
 """Memories that one line cites, the newest."""
-_LABELLED: Final = re.compile(r'^(?P<label>[A-Z][^"`]{2,80}(?:`[^`]*`\.?[^"`]{0,60})?): "(?P<text>.*)"$', re.DOTALL)
+_LABELLED_QUOTATION: Final = re.compile(
+    r'^(?P<label>[A-Z][^"`]{2,80}(?:`[^`]*`\.?[^"`]{0,60})?): "(?P<text>.*)"$', re.DOTALL
+)
 _ERROR: Final = re.compile(r"reported `([^`]*)`")
-_PROBLEM: Final = 90
+_MAX_ERROR_LENGTH: Final = 90
 """Characters of the error that a line begins with."""
-_DEFINES: Final = re.compile(r"\b(?:is|are|means|consists? of|contains?|lives? in|serves?|uses?|runs? on)\b")
-_PRESENT: Final = {
+_DEFINING_VERB: Final = re.compile(r"\b(?:is|are|means|consists? of|contains?|lives? in|serves?|uses?|runs? on)\b")
+_PRESENT_FORMS: Final = {
     "decided": "decides", "chose": "chooses", "preferred": "prefers", "used": "uses", "was": "is", "were": "are",
     "had": "has", "kept": "keeps", "ran": "runs", "lived": "lives", "needed": "needs", "wanted": "wants",
     "switched": "switches", "moved": "moves", "replaced": "replaces", "depended": "depends", "required": "requires",
     "agreed": "agrees", "returned": "returns", "contained": "contains", "failed": "fails", "passed": "passes",
     "supported": "supports", "stored": "stores", "stated": "states", "said": "says", "asked": "asks", "told": "tells",
 }  # fmt: skip
-_PLURAL: Final = re.compile(r"\b(?:I|we|you|they|[a-z]+s and [a-z]+|all|both)\s+$", re.IGNORECASE)
-_PAST: Final = re.compile(rf"\b(?:{'|'.join(_PRESENT)})\b(?! (?:by|in|under|at|on|as|with|for|inside)\b)")
+_PLURAL_SUBJECT: Final = re.compile(r"\b(?:I|we|you|they|[a-z]+s and [a-z]+|all|both)\s+$", re.IGNORECASE)
+_PAST_VERB: Final = re.compile(rf"\b(?:{'|'.join(_PRESENT_FORMS)})\b(?! (?:by|in|under|at|on|as|with|for|inside)\b)")
 """Verbs in past tense. Before these prepositions, most are participles (`the keys stored under`)."""
 
 
@@ -75,7 +77,7 @@ class _DraftLine(msgspec.Struct, frozen=True):
     worth: float
 
     def __str__(self) -> str:
-        return f"- {self.text} [{', '.join(self.ids[:_NAMED])}]"
+        return f"- {self.text} [{', '.join(self.ids[:_MAX_CITED_IDS])}]"
 
 
 class DraftWriter(msgspec.Struct, frozen=True):
@@ -104,33 +106,34 @@ class DraftWriter(msgspec.Struct, frozen=True):
 
     def _write_draft(self, topic: str, corpus: Sequence[Memory], current_id: str) -> ConsolidationDraft:
         """Writes a draft. Slow: up to a second for the largest topics."""
-        chosen = self._choose_lines(topic, _make_lines(topic, corpus))
-        text = _render_draft(topic, chosen)
-        sources = tuple(dict.fromkeys(memory_id for line in chosen for memory_id in line.ids[:_NAMED]))
+        selection = self._choose_lines(topic, _make_lines(topic, corpus))
+        text = _render_draft(topic, selection)
+        sources = tuple(dict.fromkeys(memory_id for line in selection for memory_id in line.ids[:_MAX_CITED_IDS]))
         return ConsolidationDraft(topic, text, self.count(text), len(corpus), sources, current_id)
 
     def _choose_lines(self, topic: str, lines: Sequence[_DraftLine]) -> list[_DraftLine]:
         """Chooses the best lines of each part within its share of the tokens, then the best of the rest."""
-        available = _AIM - self.count(_render_draft(topic, ()))
+        available = _TARGET_TOKENS - self.count(_render_draft(topic, ()))
         part_budgets = [available * share for share in _SHARES]
-        best = (
-            nlargest(_BEST, [line for line in lines if line.part == part], key=_worth) for part in range(len(PARTS))
+        best_by_part = (
+            nlargest(_MAX_CANDIDATES, [line for line in lines if line.part == part], key=_worth)
+            for part in range(len(PARTS))
         )
-        ranked = sorted(chain.from_iterable(best), key=_worth, reverse=True)
-        sizes = {id(line): self.count(f"{line}\n") for line in ranked}
-        chosen: list[_DraftLine] = []
-        for line in ranked:
+        ranked_lines = sorted(chain.from_iterable(best_by_part), key=_worth, reverse=True)
+        sizes = {id(line): self.count(f"{line}\n") for line in ranked_lines}
+        selection: list[_DraftLine] = []
+        for line in ranked_lines:
             if sizes[id(line)] <= part_budgets[line.part]:
                 part_budgets[line.part] -= sizes[id(line)]
-                chosen.append(line)
-        available -= sum(sizes[id(line)] for line in chosen)
-        for line in ranked:
-            if line not in chosen and sizes[id(line)] <= available:
+                selection.append(line)
+        available -= sum(sizes[id(line)] for line in selection)
+        for line in ranked_lines:
+            if line not in selection and sizes[id(line)] <= available:
                 available -= sizes[id(line)]
-                chosen.append(line)
-        while chosen and self.count(_render_draft(topic, chosen)) > MOST:
-            chosen.pop()
-        return chosen
+                selection.append(line)
+        while selection and self.count(_render_draft(topic, selection)) > MOST:
+            selection.pop()
+        return selection
 
 
 def _make_lines(topic: str, corpus: Sequence[Memory]) -> list[_DraftLine]:
@@ -141,12 +144,14 @@ def _make_lines(topic: str, corpus: Sequence[Memory]) -> list[_DraftLine]:
         words = normalize_words(text)
         if not words:
             continue
-        known = (
-            words if words in by_words else next((other for other in _newest_keys(by_words) if words in other), None)
+        known_words = (
+            words
+            if words in by_words
+            else next((longer_words for longer_words in _newest_keys(by_words) if words in longer_words), None)
         )
-        if known is not None:
-            line = by_words[known]
-            by_words[known] = _DraftLine(line.part, line.text, (*line.ids, memory.id), line.worth + 0.5)
+        if known_words is not None:
+            line = by_words[known_words]
+            by_words[known_words] = _DraftLine(line.part, line.text, (*line.ids, memory.id), line.worth + 0.5)
             continue
         part = _find_part(topic, memory, text)
         worth = (
@@ -169,18 +174,18 @@ def _worth(line: _DraftLine) -> float:
 
 
 def _newest_keys(by_words: dict[str, _DraftLine]) -> Iterable[str]:
-    return islice(reversed(by_words), _LOOKS)
+    return islice(reversed(by_words), _MAX_COMPARED_LINES)
 
 
 def _draft_sentence(memory: Memory) -> tuple[str, str]:
     """Returns a memory's text, shortened and in present tense, and a prefix for its speaker where that matters."""
-    match = _LABELLED.match(memory.content)
+    match = _LABELLED_QUOTATION.match(memory.content)
     text = match["text"] if match is not None else memory.content
     label = match["label"] if match is not None else ""
     if "Reported by a tool" in label:
         return f'"{_shorten(text)}"', "A tool reports, unchecked: "
     if (error := _ERROR.search(label)) is not None:
-        text = f"`{_shorten(error.group(1), _PROBLEM)}`: {text}"
+        text = f"`{_shorten(error.group(1), _MAX_ERROR_LENGTH)}`: {text}"
     prefix = "The user: " if "user" in label.split("told by")[-1].lower() else ""
     return _to_present_tense(_shorten(text)), prefix
 
@@ -193,37 +198,37 @@ def _find_part(topic: str, memory: Memory, text: str) -> int:
     if memory.type in {"decision", "preference"}:
         return 1
     words = set(content_words(topic))
-    return 0 if _DEFINES.search(text) and words & set(content_words(text)) else 1
+    return 0 if _DEFINING_VERB.search(text) and words & set(content_words(text)) else 1
 
 
-def _shorten(text: str, most: int = _LINE) -> str:
+def _shorten(text: str, max_length: int = _MAX_LINE_LENGTH) -> str:
     """Returns a text on one line, cut between words where it is long."""
     line = " ".join(text.split())
-    if len(line) <= most:
+    if len(line) <= max_length:
         return line
-    end = line.rfind(" ", 0, most)
-    return f"{line[: end if end > most // 2 else most].rstrip(' ,;:')} …"
+    end = line.rfind(" ", 0, max_length)
+    return f"{line[: end if end > max_length // 2 else max_length].rstrip(' ,;:')} …"
 
 
 def _to_present_tense(text: str) -> str:
     """Puts the first verb into present tense, if it is a common verb in past tense."""
-    verb = _PAST.search(text)
+    verb = _PAST_VERB.search(text)
     if verb is None or '"' in text[: verb.start()] or "`" in text[: verb.start()]:
         return text
-    before = text[: verb.start()]
-    if re.search(r"\b(?:is|are|was|were|be|been|being|has|have|had|it's|to|by)\s+(?:\w+ly\s+)?$", before):
+    beginning = text[: verb.start()]
+    if re.search(r"\b(?:is|are|was|were|be|been|being|has|have|had|it's|to|by)\s+(?:\w+ly\s+)?$", beginning):
         # A participle: the tense is in the word before it.
         return text
-    present = _PRESENT[verb.group()]
-    if _PLURAL.search(before) and present not in {"is", "are", "has"}:
+    present = _PRESENT_FORMS[verb.group()]
+    if _PLURAL_SUBJECT.search(beginning) and present not in {"is", "are", "has"}:
         present = {"chooses": "choose", "switches": "switch", "passes": "pass"}.get(present, present.removesuffix("s"))
-    elif _PLURAL.search(before):
+    elif _PLURAL_SUBJECT.search(beginning):
         present = {"has": "have", "is": "are"}.get(present, present)
-    return f"{before}{present}{text[verb.end() :]}"
+    return f"{beginning}{present}{text[verb.end() :]}"
 
 
 def _render_draft(topic: str, lines: Iterable[_DraftLine]) -> str:
-    """Renders the four parts under their titles. A part without lines says so."""
+    """Renders the four parts under their titles. A part without lines has a line that says this."""
     by_part: list[list[_DraftLine]] = [[] for _ in PARTS]
     for line in lines:
         by_part[line.part].append(line)

@@ -83,7 +83,7 @@ def finish_memory(memory: Memory, *, now: float) -> Memory:
         raise BadRequest(
             "The messages of a memory must be a range [first, last], counted from 0.", code="memory_bad_range"
         )
-    cleaned = replace(
+    clean_memory = replace(
         memory,
         content=content,
         context=clean_text(memory.context)[-CONTEXT_MOST:],
@@ -98,17 +98,17 @@ def finish_memory(memory: Memory, *, now: float) -> Memory:
         updated=now,
         revision=revision(content),
     )
-    if cleaned.id:
-        return cleaned
+    if clean_memory.id:
+        return clean_memory
     origin = (
-        cleaned.type,
-        cleaned.project,
-        cleaned.conversation,
-        f"{cleaned.first}-{cleaned.last}",
-        cleaned.author,
-        *cleaned.topics,
+        clean_memory.type,
+        clean_memory.project,
+        clean_memory.conversation,
+        f"{clean_memory.first}-{clean_memory.last}",
+        clean_memory.author,
+        *clean_memory.topics,
     )
-    return replace(cleaned, id=make_memory_id(*origin, content))
+    return replace(clean_memory, id=make_memory_id(*origin, content))
 
 
 def revision(content: str) -> str:
@@ -171,7 +171,7 @@ def format_time(at: float) -> str:
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def preview(text: str, most: int = 50) -> str:
+def preview(text: str, max_length: int = 50) -> str:
     """Returns the beginning of a text on one line."""
-    flat = _SPACES.sub(" ", text[: most * 4]).strip()
-    return flat if len(flat) <= most and len(text) <= most * 4 else flat[: most - 1].rstrip() + "…"
+    line = _SPACES.sub(" ", text[: max_length * 4]).strip()
+    return line if len(line) <= max_length and len(text) <= max_length * 4 else line[: max_length - 1].rstrip() + "…"

@@ -45,13 +45,13 @@ _LABEL: Final[dict[tuple[Kind, bool], str]] = {
 }
 REPORTED: Final = "Reported by a tool, not checked"
 _TITLE: Final = re.compile(r"[A-Z][\w #()-]{1,40}: +")
-_POINTER: Final = re.compile(r"^(?:it|this|that|they|these|those|he|she|both)\b", re.IGNORECASE)
+_PRONOUN: Final = re.compile(r"^(?:it|this|that|they|these|those|he|she|both)\b", re.IGNORECASE)
 _REPEATED_WORDS: Final = 6
 """Words from which on an assistant's sentence that a result contains counts as the tool's."""
 _MAX_CHARACTERS: Final = 2_000_000
 """Characters of a result that is searched."""
-_RAISED: Final = re.compile(r"(?:E +)?[\w.]*(?:Error|Exception|FAILED|panic|fatal)\b")
-_SOLVED_WITHIN: Final = 40
+_ERROR_LINE: Final = re.compile(r"(?:E +)?[\w.]*(?:Error|Exception|FAILED|panic|fatal)\b")
+_SOLUTION_DISTANCE: Final = 40
 """Messages between an error and its solution at most."""
 
 
@@ -109,25 +109,25 @@ def remove_duplicates(candidates: Iterable[MemoryCandidate]) -> list[MemoryCandi
     """Removes candidates that repeat another one or a part of it. The longer one stays."""
     unique: list[MemoryCandidate] = []
     keys: list[tuple[str, frozenset[str], frozenset[str]]] = []
-    similar = _SimilarTexts()
+    similar_texts = _SimilarTexts()
     for candidate in candidates:
         words = normalize_words(candidate.text)
         key = words, frozenset(words.split()), frozenset(find_claims(candidate.text))
-        at = next((at for at in similar.find(key[1]) if _are_alike(key, keys[at])), -1)
-        if at < 0:
-            similar.add(key[1], len(unique))
+        position = next((position for position in similar_texts.find(key[1]) if _are_alike(key, keys[position])), -1)
+        if position < 0:
+            similar_texts.add(key[1], len(unique))
             unique.append(candidate)
             keys.append(key)
-        elif keys[at][0] in words and len(words) > len(keys[at][0]):
+        elif keys[position][0] in words and len(words) > len(keys[position][0]):
             # The longer text takes the higher worth of both.
-            better = max(candidate, unique[at], key=lambda one: (not one.weak, one.worth))
-            unique[at], keys[at] = replace(candidate, worth=better.worth, weak=better.weak), key
-            similar.add(key[1], at)
+            preferred = max(candidate, unique[position], key=lambda each: (not each.weak, each.worth))
+            unique[position], keys[position] = replace(candidate, worth=preferred.worth, weak=preferred.weak), key
+            similar_texts.add(key[1], position)
     return unique
 
 
 class _SimilarTexts:
-    """An index that finds the texts which may be alike to a given one, so that not all pairs are compared.
+    """Finds the texts that may be alike to a text, so that not all pairs are compared.
 
     If a text is part of another, all of its words except the two at its ends are words of the other. If two texts have
     17 of 20 words in common, at most 3 of 20 differ. So of any few words of a text, the other has at least one. The
@@ -135,33 +135,33 @@ class _SimilarTexts:
     """
 
     def __init__(self) -> None:
-        self._all: defaultdict[str, list[int]] = defaultdict(list)
-        self._rarest: defaultdict[str, list[int]] = defaultdict(list)
+        self._by_word: defaultdict[str, list[int]] = defaultdict(list)
+        self._by_rare_word: defaultdict[str, list[int]] = defaultdict(list)
 
     def add(self, words: frozenset[str], index: int) -> None:
         """Adds a text with these words under an index."""
         for word in self._rarest_words(words):
-            self._rarest[word].append(index)
+            self._by_rare_word[word].append(index)
         for word in words:
-            self._all[word].append(index)
+            self._by_word[word].append(index)
 
     def find(self, words: frozenset[str]) -> list[int]:
         """Returns the sorted indexes of texts that may be alike to a text with these words."""
-        indexes = {index for word in self._rarest_words(words) for index in self._all.get(word, ())}
-        indexes.update(index for word in words for index in self._rarest.get(word, ()))
+        indexes = {index for word in self._rarest_words(words) for index in self._by_word.get(word, ())}
+        indexes.update(index for word in words for index in self._by_rare_word.get(word, ()))
         return sorted(indexes)
 
     def _rarest_words(self, words: frozenset[str]) -> list[str]:
-        return nsmallest(1 + max(2, 3 * len(words) // 20), words, key=lambda word: len(self._all.get(word, ())))
+        return nsmallest(1 + max(2, 3 * len(words) // 20), words, key=lambda word: len(self._by_word.get(word, ())))
 
 
 def _are_alike(
-    one: tuple[str, frozenset[str], frozenset[str]], other: tuple[str, frozenset[str], frozenset[str]]
+    first: tuple[str, frozenset[str], frozenset[str]], second: tuple[str, frozenset[str], frozenset[str]]
 ) -> bool:
     """Returns whether one text is part of the other, or all names and nearly all words are equal."""
-    if one[0] in other[0] or other[0] in one[0]:
+    if first[0] in second[0] or second[0] in first[0]:
         return True
-    return one[2] == other[2] and 20 * len(one[1] & other[1]) >= 17 * len(one[1] | other[1])
+    return first[2] == second[2] and 20 * len(first[1] & second[1]) >= 17 * len(first[1] | second[1])
 
 
 def is_safe(text: str) -> bool:
@@ -243,20 +243,20 @@ def _make_self_contained(
     """Returns the candidate if it is self-contained, else with the sentence before it if that is, else None."""
     if is_self_contained(candidate.text):
         return candidate if len(content_words(candidate.text)) >= 2 or find_claims(candidate.text) else None
-    before = sentence.before
+    previous = sentence.previous
     if (
-        not before
-        or speech.PLANS.match(before)
-        or not is_self_contained(before)
-        or background.contains(before)
-        or not is_safe(before)
+        not previous
+        or speech.PLANS.match(previous)
+        or not is_self_contained(previous)
+        or background.contains(previous)
+        or not is_safe(previous)
     ):
         return None
-    rest = _POINTER.sub("", candidate.text, count=1)
+    remainder = _PRONOUN.sub("", candidate.text, count=1)
     # The rest of the sentence, after the pronoun for the sentence before, must not refer to anything else.
-    if rest == candidate.text or not is_self_contained(f"What was named{rest}"):
+    if remainder == candidate.text or not is_self_contained(f"What was named{remainder}"):
         return None
-    return replace(candidate, text=f"{before} {candidate.text}")
+    return replace(candidate, text=f"{previous} {candidate.text}")
 
 
 class _ToolStatements:
@@ -268,15 +268,16 @@ class _ToolStatements:
             for step in steps
             if step.result and len(step.result) < _MAX_CHARACTERS
         )
-        self._all = [(at, text, frozenset(text.split())) for at, text in results]
+        self._texts = [(position, text, frozenset(text.split())) for position, text in results]
 
     def contains(self, sentence: Sentence) -> bool:
         sentence_text = normalize_words(sentence.text)
         words = sentence_text.split()
         # The first and the last word may be parts of words of the result. Few results have all the others.
-        inner = frozenset(words[1:-1])
+        inner_words = frozenset(words[1:-1])
         return len(words) >= _REPEATED_WORDS and any(
-            at < sentence.at and inner <= result_words and sentence_text in text for at, text, result_words in self._all
+            position < sentence.at and inner_words <= result_words and sentence_text in text
+            for position, text, result_words in self._texts
         )
 
 
@@ -288,15 +289,17 @@ def _add_problems(candidates: Sequence[MemoryCandidate], steps: Sequence[Recorde
     errors = [(step.at, problem) for step in steps if (problem := _find_problem(step))]
     result: list[MemoryCandidate] = []
     for candidate in candidates:
-        completed = candidate
+        solution = candidate
         if candidate.kind == "solution" and not candidate.label.endswith("user"):
-            earlier = [error for error in errors if candidate.first - _SOLVED_WITHIN <= error[0] < candidate.first]
-            at, problem = earlier[-1] if earlier else (0, "")
+            earlier_errors = [
+                error for error in errors if candidate.first - _SOLUTION_DISTANCE <= error[0] < candidate.first
+            ]
+            position, problem = earlier_errors[-1] if earlier_errors else (0, "")
             if set(content_words(problem)) & set(content_words(candidate.text)):
                 errors = [error for error in errors if error[0] > candidate.first]
                 label = f"Problem: {problem} {candidate.label}"
-                completed = replace(candidate, label=label, first=at, worth=candidate.worth + 0.5)
-        result.append(completed)
+                solution = replace(candidate, label=label, first=position, worth=candidate.worth + 0.5)
+        result.append(solution)
     return result
 
 
@@ -304,6 +307,6 @@ def _find_problem(step: RecordedStep) -> str:
     """Returns the error that a tool reported; empty where there is none or it gives orders."""
     for line in find_trouble((step.result or "")[:200_000]):
         problem = " ".join(line.split())
-        if 12 <= len(problem) <= 240 and (step.is_failed or _RAISED.match(problem)) and is_safe(problem):
+        if 12 <= len(problem) <= 240 and (step.is_failed or _ERROR_LINE.match(problem)) and is_safe(problem):
             return f"the tool {step.name} reported `{problem}`."
     return ""

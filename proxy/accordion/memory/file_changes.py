@@ -49,12 +49,12 @@ _COMMANDS: Final[dict[str, Act]] = {
     "insert": "edited",
     "undo_edit": "edited",
 }
-_PATCHED: Final = re.compile(r"^\*\*\* (Add|Update|Delete) File: (\S[^\n\r]*)", re.MULTILINE)
+_PATCH_HEADER: Final = re.compile(r"^\*\*\* (Add|Update|Delete) File: (\S[^\n\r]*)", re.MULTILINE)
 _PATCH_ACTS: Final[dict[str, Act]] = {"Add": "created", "Update": "edited", "Delete": "deleted"}
 
 _WORD = r"""("[^"\n$*?`]+"|'[^'\n]+'|[\w@%+:.,/\\~-]+)"""
 _COMMAND_START = r"(?:^|[;&|(\n])\s*(?:sudo\s+)?"
-_INTO: Final = re.compile(r"(?<![0-9&<>=-])>>?\s*" + _WORD)
+_REDIRECTION: Final = re.compile(r"(?<![0-9&<>=-])>>?\s*" + _WORD)
 _TEE: Final = re.compile(r"\btee\s+(?:-a\s+)?" + _WORD)
 _SED: Final = re.compile(
     _COMMAND_START + r"(?:sed|perl)\s+[^\n;|&]*?-[a-zA-Z]*i[^\n;|&]*?\s" + _WORD + r"\s*(?=$|[;&|\n])"
@@ -64,14 +64,14 @@ _READ_BY_COMMAND: Final = re.compile(
     + r"(?:\s+(?:-\w+(?:\s+\d+)?|'[^'\n]*p'|\"[^\"\n]*p\"|\d+,\d+p))*\s+"
     + _WORD
 )  # fmt: skip
-_REMOVED: Final = re.compile(_COMMAND_START + r"(?:git\s+)?rm\s+(?:-\w+\s+)*" + _WORD)
+_REMOVAL: Final = re.compile(_COMMAND_START + r"(?:git\s+)?rm\s+(?:-\w+\s+)*" + _WORD)
 _HEREDOC: Final = re.compile(r"(?<!<)<<(-?)[ \t]*(['\"]?)(\w+)\2(?!<)")
-_CD: Final = re.compile(r"(?:^|[;&|(\n])\s*(?:cd|pushd)(?:\s+(\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|)]*)|$)")
+_CHANGE_DIRECTORY: Final = re.compile(r"(?:^|[;&|(\n])\s*(?:cd|pushd)(?:\s+(\"[^\"\n]*\"|'[^'\n]*'|[^\s;&|)]*)|$)")
 _SIMPLE_DIRECTORY: Final = re.compile(r"(?![~-])[\w@%+:.,/\\ -]+")
-_DRIVE: Final = re.compile(r"[A-Za-z]:[\\/]")
+_WINDOWS_DRIVE: Final = re.compile(r"[A-Za-z]:[\\/]")
 _UNKNOWN_DIRECTORY: Final = "?"
 _COMMAND_MOST: Final = 8_000
-_LONGEST: Final = 1_000
+_MAX_LENGTH: Final = 1_000
 """Characters of a path; a longer text is no path."""
 
 
@@ -119,9 +119,9 @@ def find_patch(step: RecordedStep) -> str:
     if (act := _OPERATIONS.get(step.text("type"))) is not None and tool_kind(step) == "applypatch":
         return f"*** Begin Patch\n*** {act} File: {find_path(step)}\n{step.text('diff')}\n*** End Patch"
     for text in (step.text("input", "patch"), shell_command(step), "" if step.fields else step.raw):
-        at = text.find("*** Begin Patch")
-        if at >= 0:
-            return text[at:]
+        position = text.find("*** Begin Patch")
+        if position >= 0:
+            return text[position:]
     return ""
 
 
@@ -134,14 +134,14 @@ def find_file_accesses(step: RecordedStep) -> Iterator[FileAccess]:
     """Returns a step's file accesses; none where it failed or no result is recorded."""
     if step.is_done:
         yield from (
-            access for access in _find_accesses(step) if 0 < len(access.path) <= _LONGEST and "\n" not in access.path
+            access for access in _find_accesses(step) if 0 < len(access.path) <= _MAX_LENGTH and "\n" not in access.path
         )
 
 
 def _find_accesses(step: RecordedStep) -> Iterator[FileAccess]:
     kind, path, patch = tool_kind(step), find_path(step), find_patch(step)
     if patch:
-        for act, name in _PATCHED.findall(patch):
+        for act, name in _PATCH_HEADER.findall(patch):
             yield FileAccess(name.strip(), _PATCH_ACTS[act])
     elif kind in _SHELLS:
         yield from _accesses_by_command(shell_command(step)[:_COMMAND_MOST])
@@ -175,14 +175,15 @@ def _accesses_by_command(command: str) -> Iterator[FileAccess]:
     shell_text = "\n".join(lines)
     directory = _changed_directory(shell_text)
     rules: tuple[tuple[re.Pattern[str], Act], ...] = (
-        (_INTO, "created"), (_TEE, "created"), (_SED, "edited"), (_REMOVED, "deleted"), (_READ_BY_COMMAND, "read")
+        (_REDIRECTION, "created"), (_TEE, "created"), (_SED, "edited"), (_REMOVAL, "deleted"),
+        (_READ_BY_COMMAND, "read"),
     )  # fmt: skip
     for pattern, act in rules:
         for name in dict.fromkeys(pattern.findall(shell_text)):
             path = name.strip("\"'")
             if not _is_file(path):
                 continue
-            if directory and not path.startswith(("/", "~")) and not _DRIVE.match(path):
+            if directory and not path.startswith(("/", "~")) and not _WINDOWS_DRIVE.match(path):
                 path = f"{directory}/{path}" if directory != _UNKNOWN_DIRECTORY else ""
             if path:
                 yield FileAccess(path, act)
@@ -212,7 +213,7 @@ def _changed_directory(command: str) -> str:
 
     The result is empty where it changes nowhere, and `_UNKNOWN_DIRECTORY` where its text does not say.
     """
-    changes = list(_CD.finditer(command))
+    changes = list(_CHANGE_DIRECTORY.finditer(command))
     if not changes:
         return ""
     directory = changes[0][1].strip("\"'").rstrip("/")

@@ -13,18 +13,18 @@ from typing import Final
 from accordion.memory.steps import ConversationRecord
 
 _WINDOWS: Final = re.compile(r"[A-Za-z]:[\\/]|\\\\[\w.$-]")
-_STATED: Final = re.compile(
+_STATED_DIRECTORY: Final = re.compile(
     r"^[ \t*-]{0,8}(?:Primary |Current )?[Ww]orking [Dd]irectory(?: \((?P<cline>[^()\n]+)\)|: *(?P<named>\S[^\n]*))"
     r"|<cwd>(?P<tag>[^<\n]+)</cwd>|^[ \t*-]{0,8}cwd: *(?P<short>\S[^\n]*)"
     r"|working in the directory: *(?P<gemini>\S[^\n]*)",
     re.MULTILINE,
 )
 _RESET: Final = re.compile(r"Shell cwd was reset to (\S[^\n]*)")
-_CD: Final = re.compile(r"""(?:^|[;&|(]\s*)cd +(?:"([^"\n]+)"|'([^'\n]+)'|([^\s;&|)]+))""", re.MULTILINE)
+_CHANGE_DIRECTORY: Final = re.compile(r"""(?:^|[;&|(]\s*)cd +(?:"([^"\n]+)"|'([^'\n]+)'|([^\s;&|)]+))""", re.MULTILINE)
 _RELATIVE: Final = re.compile(r"(?<![\w/.~@:$-])(?:\./)?([\w@.-]+(?:/[\w@.-]+)+/?)")
 _COMMAND: Final = 4_000
-_HOME: Final = re.compile(r"(?:/Users|/home|[A-Za-z]:[\\/]Users)[\\/][^\\/]+|/root|/", re.IGNORECASE)
-_OUTSIDE: Final = re.compile(
+_HOME_DIRECTORY: Final = re.compile(r"(?:/Users|/home|[A-Za-z]:[\\/]Users)[\\/][^\\/]+|/root|/", re.IGNORECASE)
+_SYSTEM_PATH: Final = re.compile(
     r"(?:/private)?/(?:tmp|var(?!/www/)|dev|proc|etc|usr(?!/src/)|opt/homebrew)(?:/|\Z)|.*[\\/]\.(?:claude|codex|config|cache|gemini)[\\/]"
     r"|.*[\\/]AppData[\\/]",
     re.IGNORECASE,
@@ -37,8 +37,8 @@ MARKERS: Final = frozenset(
     )
 )
 """Names of files and folders in the root of a project, in lower case."""
-_MOST, _MANY = 0.9, 0.6
-_LONGEST: Final = 1_000
+_LARGE_SHARE, _MEDIUM_SHARE = 0.9, 0.6
+_MAX_LENGTH: Final = 1_000
 """Characters of a path."""
 
 
@@ -82,30 +82,34 @@ def find_root(record: ConversationRecord, paths: Sequence[str]) -> str:
     roots = set(_find_project_roots(path for path in paths if is_absolute(path)))
     directory = _find_working_directory(record)
     if directory:
-        above = [root for root in roots if is_within(directory, root)]
-        return min(above, key=len, default=directory)
+        enclosing_roots = [root for root in roots if is_within(directory, root)]
+        return min(enclosing_roots, key=len, default=directory)
     absolute = [path for path in paths if is_absolute(path)]
-    inside = [path for path in absolute if not _OUTSIDE.match(path)] or absolute
-    if inside:
-        if base := _find_base_directory(record, inside):
-            return base
-        enclosing = [root for root in roots if sum(is_within(path, root) for path in inside) >= _MOST * len(inside)]
+    project_paths = [path for path in absolute if not _SYSTEM_PATH.match(path)] or absolute
+    if project_paths:
+        if base_directory := _find_base_directory(record, project_paths):
+            return base_directory
+        enclosing = [
+            root
+            for root in roots
+            if sum(is_within(path, root) for path in project_paths) >= _LARGE_SHARE * len(project_paths)
+        ]
         if enclosing:
             return min(enclosing, key=len)
-        return _deepest_common(inside, _MOST) or _deepest_common(inside, _MANY)
+        return _deepest_common(project_paths, _LARGE_SHARE) or _deepest_common(project_paths, _MEDIUM_SHARE)
     return ""
 
 
 def _find_working_directory(record: ConversationRecord) -> str:
     """Returns the working directory: the client's last statement, else the shell's, else the most frequent `cd`."""
     for text in reversed(record.background):
-        for match in reversed(list(_STATED.finditer(text))):
+        for match in reversed(list(_STATED_DIRECTORY.finditer(text))):
             directory = (
                 next(group for group in match.groups() if group).split(" (")[0].strip().strip("`\"'").rstrip(".")
             )
-            if is_absolute(directory) and len(directory) <= _LONGEST:
+            if is_absolute(directory) and len(directory) <= _MAX_LENGTH:
                 return directory
-    visits: Counter[str] = Counter()
+    visit_counts: Counter[str] = Counter()
     for step in reversed(record.steps):
         text = step.result or ""
         if (reset := _RESET.search(text[-300:])) is not None and is_absolute(reset[1]):
@@ -113,26 +117,26 @@ def _find_working_directory(record: ConversationRecord) -> str:
         command = step.text("command", "cmd", "script")
         if "rev-parse --show-toplevel" in command and step.is_done and is_absolute(text) and "\n" not in text.strip():
             return text.strip()
-        for groups in _CD.findall(command[:_COMMAND]):
+        for groups in _CHANGE_DIRECTORY.findall(command[:_COMMAND]):
             directory = next(filter(None, groups), "")
             if (
                 is_absolute(directory)
-                and not _OUTSIDE.match(directory)
-                and not _HOME.fullmatch(directory.rstrip("\\/") or "/")
+                and not _SYSTEM_PATH.match(directory)
+                and not _HOME_DIRECTORY.fullmatch(directory.rstrip("\\/") or "/")
             ):
-                visits[directory.rstrip("\\/")] += 1
-    return _find_common_directory(visits)
+                visit_counts[directory.rstrip("\\/")] += 1
+    return _find_common_directory(visit_counts)
 
 
-def _find_common_directory(visits: Counter[str]) -> str:
+def _find_common_directory(visit_counts: Counter[str]) -> str:
     """Returns the visited directory that contains most visits; of equal ones the most visited."""
-    if not visits:
+    if not visit_counts:
         return ""
     return max(
-        visits,
+        visit_counts,
         key=lambda root: (
-            sum(count for directory, count in visits.items() if is_within(directory, root)),
-            visits[root],
+            sum(count for directory, count in visit_counts.items() if is_within(directory, root)),
+            visit_counts[root],
         ),
     )
 
@@ -145,28 +149,28 @@ def _find_base_directory(record: ConversationRecord, paths: Sequence[str]) -> st
     by_suffix: dict[str, set[str]] = {}
     for path in paths:
         names = normalize_path(path).split("/")
-        for at in range(2, len(names) - 1):
-            by_suffix.setdefault("/".join(names[at:]), set()).add(path)
+        for index in range(2, len(names) - 1):
+            by_suffix.setdefault("/".join(names[index:]), set()).add(path)
             # A command may name a folder, too.
-            by_suffix.setdefault("/".join(names[at:-1]), set()).add(path[: len(path) - len(names[-1]) - 1])
-    votes: Counter[str] = Counter()
+            by_suffix.setdefault("/".join(names[index:-1]), set()).add(path[: len(path) - len(names[-1]) - 1])
+    match_counts: Counter[str] = Counter()
     for step in record.steps:
         for relative in dict.fromkeys(_RELATIVE.findall(step.text("command", "cmd", "script")[:_COMMAND])):
             suffix = relative.removesuffix("/...").rstrip("/.")
             # A suffix of several paths with different roots decides nothing.
             if "/" in suffix and len(roots := {path[: -len(suffix) - 1] for path in by_suffix.get(suffix, ())}) == 1:
-                votes[roots.pop()] += 1
-    return max(votes, key=lambda root: (votes[root], -len(root))) if votes else ""
+                match_counts[roots.pop()] += 1
+    return max(match_counts, key=lambda root: (match_counts[root], -len(root))) if match_counts else ""
 
 
 def _find_project_roots(paths: Iterable[str]) -> Iterator[str]:
     """Returns the directories that have a file or folder of `MARKERS`."""
     for path in paths:
         names = re.split(r"([\\/])", path)
-        for at, name in enumerate(names):
+        for index, name in enumerate(names):
             if name.lower() in MARKERS:
-                root = "".join(names[: max(0, at - 1)])
-                if root and not _HOME.fullmatch(root) and not _OUTSIDE.match(root + "/"):
+                root = "".join(names[: max(0, index - 1)])
+                if root and not _HOME_DIRECTORY.fullmatch(root) and not _SYSTEM_PATH.match(root + "/"):
                     yield root
                 break
 
@@ -175,16 +179,16 @@ def _deepest_common(paths: Sequence[str], share: float) -> str:
     """Returns the deepest directory with this share of the paths; empty where it is only a home directory."""
     counts: Counter[str] = Counter()
     for path in paths:
-        kind, below = _path_module(path), path
-        while (above := kind.dirname(below)) not in ("", below):
-            counts[above] += 1
-            below = above
-    common = [
+        path_module, child = _path_module(path), path
+        while (parent := path_module.dirname(child)) not in ("", child):
+            counts[parent] += 1
+            child = parent
+    shared_directories = [
         directory
         for directory, count in counts.items()
-        if count >= share * len(paths) and not _HOME.fullmatch(directory)
+        if count >= share * len(paths) and not _HOME_DIRECTORY.fullmatch(directory)
     ]
-    return max(common, key=len, default="")
+    return max(shared_directories, key=len, default="")
 
 
 def is_within(path: str, root: str) -> bool:

@@ -13,7 +13,7 @@ from accordion.memory.steps import ConversationRecord, RecordedStep
 
 WORKING, REFERENCE = 8, 8
 """Files that a session memory lists at most."""
-_OUTSIDE: Final = re.compile(
+_SYSTEM_PATH: Final = re.compile(
     r"(?:/private)?/(?:tmp|var(?!/www/)|dev|proc|sys)/|.*[\\/](?:node_modules|\.git|__pycache__|site-packages)[\\/]",
     re.IGNORECASE,
 )
@@ -39,8 +39,8 @@ _ROLES: Final = tuple(
         (r"\.(?:csv|tsv|jsonl|parquet|sql|png|jpe?g|svg|gif|pdf|log)$", "data", 1),
     )
 )
-_IMPLEMENTATION: Final = ("implementation", 3)
-_OTHER: Final = ("context", 1)
+_IMPLEMENTATION_ROLE: Final = ("implementation", 3)
+_OTHER_ROLE: Final = ("context", 1)
 _CODE: Final = re.compile(
     r"\.(?:py|pyi|js|jsx|mjs|cjs|ts|tsx|go|rs|java|kt|kts|scala|c|cc|cpp|cxx|h|hpp|cs|rb|php|swift|m|mm|lua|pl|r|jl|ex"
     r"|exs|erl|hs|ml|clj|dart|vue|svelte|html?|ipynb|zig|nim|tf|proto|graphql)$",
@@ -72,7 +72,7 @@ def find_files(record: ConversationRecord, root: str) -> list[SessionFile]:
     for step in record.steps:
         for access in find_file_accesses(step):
             path = make_absolute(access.path, root)
-            if not path or (_OUTSIDE.match(path) and not (root and is_within(path, root))):
+            if not path or (_SYSTEM_PATH.match(path) and not (root and is_within(path, root))):
                 continue
             file = files.setdefault(normalize_path(path), SessionFile(path))
             file.last = step.at
@@ -97,24 +97,27 @@ def describe_working_files(files: Sequence[SessionFile]) -> list[str]:
     """Describes the files with the most and latest changes, each with its role."""
     changed = [file for file in files if file.is_changed and not file.deleted]
     end = max((file.last for file in changed), default=0) + 1
-    best = sorted(changed, key=lambda file: -(file.edits + file.created) * (0.5 + file.last / end))[:WORKING]
-    main = next((file for file in best if _role(file.path) == _IMPLEMENTATION), None)
+    listed_files = sorted(changed, key=lambda file: -(file.edits + file.created) * (0.5 + file.last / end))[:WORKING]
+    main = next((file for file in listed_files if _role(file.path) == _IMPLEMENTATION_ROLE), None)
     return [
-        _line(file, "main implementation" if file is main else _role(file.path)[0], _count_work(file)) for file in best
+        _line(file, "main implementation" if file is main else _role(file.path)[0], _count_work(file))
+        for file in listed_files
     ]
 
 
 def describe_reference_files(files: Sequence[SessionFile]) -> list[str]:
     """Describes the most informative files that were only read, each with its role."""
-    read = [file for file in files if not file.is_changed]
-    best = sorted(read, key=lambda file: (-_role(file.path)[1] - min(file.reads, 4), -file.last))[:REFERENCE]
-    return [_line(file, _role(file.path)[0], "") for file in best]
+    read_files = [file for file in files if not file.is_changed]
+    listed_files = sorted(read_files, key=lambda file: (-_role(file.path)[1] - min(file.reads, 4), -file.last))[
+        :REFERENCE
+    ]
+    return [_line(file, _role(file.path)[0], "") for file in listed_files]
 
 
 def _line(file: SessionFile, role: str, more: str) -> str:
-    known = "" if is_absolute(file.path) else "; relative, the project root is not known"
-    known = "; in the home directory" if file.path.startswith("~") else known
-    return f"{file.path} (role: {role}{more}{known})"
+    note = "" if is_absolute(file.path) else "; relative, the project root is not known"
+    note = "; in the home directory" if file.path.startswith("~") else note
+    return f"{file.path} (role: {role}{more}{note})"
 
 
 def _count_work(file: SessionFile) -> str:
@@ -123,6 +126,6 @@ def _count_work(file: SessionFile) -> str:
 
 
 def _role(path: str) -> tuple[str, int]:
-    plain = "/".join(split_path(path)[-4:])
-    match = next(((role, worth) for rule, role, worth in _ROLES if rule.search(plain)), None)
-    return match or (_IMPLEMENTATION if _CODE.search(plain) else _OTHER)
+    path_end = "/".join(split_path(path)[-4:])
+    match = next(((role, worth) for rule, role, worth in _ROLES if rule.search(path_end)), None)
+    return match or (_IMPLEMENTATION_ROLE if _CODE.search(path_end) else _OTHER_ROLE)

@@ -22,13 +22,13 @@ _WORD: Final = 80
 """Characters of a word that count. The rest of a longer word is data."""
 _SHARE: Final = 16
 """A word counts at most once in so many words."""
-_LEAST: Final = 6
+_REPETITION_DISTANCE: Final = 6
 
 
 def remove_padding(text: str) -> str:
     """Returns a text without padding. It serves counting, not reading."""
     words = _unique_words(_unique_sentences(_remove_invisible(text)))
-    max_repeats = max(_LEAST, len(words) // _SHARE)
+    max_repeats = max(_REPETITION_DISTANCE, len(words) // _SHARE)
     counts: Counter[str] = Counter()
     result: list[str] = []
     for word in words:
@@ -47,13 +47,13 @@ def count_meaningful_tokens(text: str, count: Callable[[str], int]) -> int:
 def _remove_invisible(text: str) -> str:
     """Removes invisible characters: format, control, unassigned, private and filler characters, and stacked marks."""
     result: list[str] = []
-    marks = 0
+    mark_count = 0
     for character in unicodedata.normalize("NFKC", text):
         category = unicodedata.category(character)
-        marks = marks + 1 if category in {"Mn", "Me"} else 0
+        mark_count = mark_count + 1 if category in {"Mn", "Me"} else 0
         if character == "\n" or category == "Zs":
             result.append("\n" if character == "\n" else " ")
-        elif category[0] != "C" and marks < 3 and character not in "\u115f\u1160\u3164\uffa0\u2800":
+        elif category[0] != "C" and mark_count < 3 and character not in "\u115f\u1160\u3164\uffa0\u2800":
             result.append(character)
         elif category == "Cc":
             result.append(" ")
@@ -75,8 +75,8 @@ def _unique_words(sentences: list[str]) -> list[str]:
     words = [word for sentence in sentences for word in _UNIT.findall(sentence)]
     phrases: set[tuple[str, ...]] = set()
     result: list[str] = []
-    for at, word in enumerate(words):
-        phrase = tuple(each.lower() for each in words[max(0, at - _PHRASE + 1) : at + 1])
+    for index, word in enumerate(words):
+        phrase = tuple(part.lower() for part in words[max(0, index - _PHRASE + 1) : index + 1])
         if len(phrase) < _PHRASE or phrase not in phrases:
             result.append(word)
         phrases.add(phrase)

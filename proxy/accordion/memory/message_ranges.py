@@ -16,7 +16,7 @@ from accordion.model.ports import Tasks
 
 _DIGITS: Final = 8
 """Bytes of a message's short key."""
-_NAMED: Final = 8
+_MAX_NAMED_INDEXES: Final = 8
 
 
 class RecordedTranscripts(Protocol):
@@ -73,7 +73,7 @@ class RecordedConversations(msgspec.Struct, frozen=True):
         transcript = await self.find_transcript(tenant_key, session)
         first, last = check_range(first, last, len(transcript))
         raw_messages = await self.recordings.read(tenant_key, session, 0, last)
-        if missing := [first + at for at, raw in enumerate(raw_messages[first : last + 1]) if raw is None]:
+        if missing := [first + index for index, raw in enumerate(raw_messages[first : last + 1]) if raw is None]:
             raise NotFound(
                 f"Of messages {first} to {last}, these are no longer stored: {_describe_indexes(missing)}. Give a "
                 "range without them.",
@@ -116,12 +116,12 @@ def _build_range(
     keys = [*([hashlib.sha256(system_json(transcript)).digest()] if has_system else []), *transcript.lead]
     keys += transcript.messages
     shift, preamble, messages = transcript.before, list[Part](), list[Message]()
-    for at, (key, raw) in enumerate(zip(keys, raw_messages, strict=False)):
+    for index, (key, raw) in enumerate(zip(keys, raw_messages, strict=False)):
         try:
             parsed = parser.read_message(raw) if raw is not None else None
         except ValueError:
             parsed = None
-        if at < shift:
+        if index < shift:
             preamble += parsed.parts if parsed is not None else ()
         else:
             parts = parsed.parts if parsed is not None else ()
@@ -132,5 +132,5 @@ def _build_range(
 
 
 def _describe_indexes(indexes: Sequence[int]) -> str:
-    first = ", ".join(map(str, indexes[:_NAMED]))
-    return f"{first} and {len(indexes) - _NAMED} more" if len(indexes) > _NAMED else first
+    listed = ", ".join(map(str, indexes[:_MAX_NAMED_INDEXES]))
+    return f"{listed} and {len(indexes) - _MAX_NAMED_INDEXES} more" if len(indexes) > _MAX_NAMED_INDEXES else listed

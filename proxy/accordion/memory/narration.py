@@ -101,9 +101,9 @@ def _make_sources(message_range: MessageRange) -> tuple[SourceMessage, ...]:
     messages = message_range.conversation.messages
     indexed = enumerate(zip(messages, own_parts(messages), strict=True), message_range.shift)
     return tuple(
-        SourceMessage(at, replace(message, parts=parts))
-        for at, (message, parts) in indexed
-        if at >= message_range.first and parts
+        SourceMessage(position, replace(message, parts=parts))
+        for position, (message, parts) in indexed
+        if position >= message_range.first and parts
     )
 
 

@@ -25,10 +25,10 @@ class PatchResult(msgspec.Struct, frozen=True):
 def apply_patch(patch: str, path: str, text: str | None) -> PatchResult:
     """Applies a patch to one file. `text` is the file's previous text, None where it is unknown."""
     headers, pieces, is_deleted = list(_FILE.finditer(patch)), list[str](), False
-    for at, header in enumerate(headers):
+    for index, header in enumerate(headers):
         if header[2].strip() != path:
             continue
-        end = headers[at + 1].start() if at + 1 < len(headers) else len(patch)
+        end = headers[index + 1].start() if index + 1 < len(headers) else len(patch)
         piece = patch[header.start() : end].split(_END, maxsplit=1)[0].rstrip("\n")
         pieces.append(piece)
         body, is_deleted = piece.split("\n")[1:], header[1] == "Delete"
@@ -52,14 +52,16 @@ def _apply_hunks(text: str, body: list[str]) -> str | None:
             start = next((n for n in range(end, len(lines)) if lines[n].strip() == hint), -1)
             if start < 0:
                 return None
-        places = [n for n in range(start, len(lines) - len(old) + 1) if lines[n : n + len(old)] == old] if old else []
+        positions = (
+            [n for n in range(start, len(lines) - len(old) + 1) if lines[n : n + len(old)] == old] if old else []
+        )
         if not old:
             # A hunk without old lines is appended, before the last line end.
-            places = [len(lines) - 1 if lines[-1:] == [""] else len(lines)]
-        if not places or (len(places) > 1 and not hint):
+            positions = [len(lines) - 1 if lines[-1:] == [""] else len(lines)]
+        if not positions or (len(positions) > 1 and not hint):
             return None
-        result += [*lines[end : places[0]], *new]
-        end = places[0] + len(old)
+        result += [*lines[end : positions[0]], *new]
+        end = positions[0] + len(old)
     return "\n".join([*result, *lines[end:]])
 
 

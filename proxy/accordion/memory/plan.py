@@ -31,13 +31,13 @@ _ANNOUNCES_PLAN: Final = re.compile(
 )
 _NUMBERED_ITEM: Final = re.compile(r"^[ \t]{0,3}(?:step[ \t]+)?(\d{1,2})[.):][ \t]+\S", re.IGNORECASE)
 _BULLET: Final = re.compile(r"""^[ \t]{0,3}(?:[-*•][ \t]{1,3}(?:\[[ xX>]\][ \t])?|\[[ xX>]\][ \t]+)["'`*(\w]""")
-_THEN: Final = re.compile(r"\bfirst(?:ly)?\b.{3,}?\bthen\b.{3,}", re.IGNORECASE | re.DOTALL)
+_FIRST_AND_THEN: Final = re.compile(r"\bfirst(?:ly)?\b.{3,}?\bthen\b.{3,}", re.IGNORECASE | re.DOTALL)
 _FENCE: Final = re.compile(r"^\s*(?:```|~~~)")
 _OPEN_BOX: Final = re.compile(r"^[ \t]*(?:[-*+]|\d+[.)])[ \t]+\[( |>|/)\][ \t]+(\S[^\n]*)", re.MULTILINE)
-_FUTURE: Final = re.compile(
+_NEXT_STEPS: Final = re.compile(
     r"\b(?:plan|steps?|approach|next|remaining|to-?do|I['’]ll|I will|need to|going to)\b", re.IGNORECASE
 )
-_FEWEST: Final = 3
+_MIN_STEPS: Final = 3
 _MAX_CHARACTERS: Final = 60_000
 _TYPED_CHARACTERS: Final = 4_000
 """Characters of a message that a person likely typed. Longer ones have pasted documents or output."""
@@ -54,7 +54,7 @@ class SessionPlan(msgspec.Struct, frozen=True):
     label: str
     text: str
     open: tuple[str, ...] = ()
-    why: str = ""
+    explanation: str = ""
 
 
 def find_plan(
@@ -69,9 +69,11 @@ def find_plan(
             return SessionPlan("workflow", f"workflow ({file.path})", text, open_items or open_boxes(text))
     if todos is not None:
         text = todos.render()
-        return SessionPlan("todo", f"todo ({todos.tool})", text, open_items or open_boxes(todos.text), todos.why)
-    if stated := find_stated_plan(record.statements_by("user")):
-        return SessionPlan("user-stated", "user-stated", stated, open_boxes(stated))
+        return SessionPlan(
+            "todo", f"todo ({todos.tool})", text, open_items or open_boxes(todos.text), todos.explanation
+        )
+    if plan := find_stated_plan(record.statements_by("user")):
+        return SessionPlan("user-stated", "user-stated", plan, open_boxes(plan))
     return _infer_plan(record, files)
 
 
@@ -103,7 +105,7 @@ def find_stated_plan(statements: Sequence[Statement]) -> str:
             return statement.text[opening.end() :]
         plan_list = _find_list(text)
         is_announced = _ANNOUNCES_PLAN.search(text) is not None
-        if is_announced and (plan_list or _THEN.search(text[:_TYPED_CHARACTERS])):
+        if is_announced and (plan_list or _FIRST_AND_THEN.search(text[:_TYPED_CHARACTERS])):
             return plan_list or text
         if plan_list and not plain_list and is_typed(text) and not _asks_only(plan_list):
             plain_list = plan_list
@@ -128,20 +130,22 @@ def _find_list(text: str) -> str:
     lines, in_fence = text.split("\n"), False
     numbered: list[tuple[int, int]] = []
     bullets: list[int] = []
-    for at, line in enumerate(lines):
+    for index, line in enumerate(lines):
         if _FENCE.match(line):
             in_fence = not in_fence
         if in_fence:
             continue
         if (match := _NUMBERED_ITEM.match(line)) is not None:
-            numbered.append((at, int(match[1])))
+            numbered.append((index, int(match[1])))
         elif _BULLET.match(line):
-            bullets.append(at)
+            bullets.append(index)
     item_lines = _find_numbered(lines, numbered) or bullets
-    if len(item_lines) < _FEWEST:
+    if len(item_lines) < _MIN_STEPS:
         return ""
     first, last, steps = item_lines[0], item_lines[-1] + 1, frozenset(item_lines)
-    if any(at not in steps and (line := lines[at]).strip() and line[0] not in " \t" for at in range(first, last)):
+    if any(
+        index not in steps and (line := lines[index]).strip() and line[0] not in " \t" for index in range(first, last)
+    ):
         # The steps are paragraphs, so the end of the last one is unknown.
         return "\n".join(lines[_find_introduction(lines, first) :]).strip("\n")
     while (
@@ -160,18 +164,24 @@ def _find_numbered(lines: Sequence[str], numbered: Iterable[tuple[int, int]]) ->
     """
     lists: list[list[int]] = []
     open_lists: list[list[int]] = []
-    for at, number in numbered:
-        indent = _indent(lines[at])
-        if continued := [each for each in reversed(open_lists) if len(each) + 1 == number]:
+    for position, number in numbered:
+        indent = _indent(lines[position])
+        if candidates := [line_indexes for line_indexes in reversed(open_lists) if len(line_indexes) + 1 == number]:
             # The list with the same indent, else the innermost: numbers of two digits may be indented less.
-            matching = next((each for each in continued if _indent(lines[each[-1]]) == indent), continued[0])
-            matching.append(at)
+            matching = next(
+                (line_indexes for line_indexes in candidates if _indent(lines[line_indexes[-1]]) == indent),
+                candidates[0],
+            )
+            matching.append(position)
             open_lists = open_lists[: open_lists.index(matching) + 1]
         elif number == 1:
-            open_lists = [*(each for each in open_lists if _indent(lines[each[0]]) < indent), [at]]
+            open_lists = [
+                *(line_indexes for line_indexes in open_lists if _indent(lines[line_indexes[0]]) < indent),
+                [position],
+            ]
             lists.append(open_lists[-1])
-    plans = [each for each in lists if len(each) >= _FEWEST]
-    return min(reversed(plans), key=lambda each: _indent(lines[each[0]]), default=[])
+    plans = [line_indexes for line_indexes in lists if len(line_indexes) >= _MIN_STEPS]
+    return min(reversed(plans), key=lambda line_indexes: _indent(lines[line_indexes[0]]), default=[])
 
 
 def _indent(line: str) -> int:
@@ -197,7 +207,7 @@ def _infer_plan(record: ConversationRecord, files: Sequence[SessionFile]) -> Ses
     for statement in reversed(record.statements_by("assistant")):
         plan_list = _find_list(statement.text[:_MAX_CHARACTERS])
         opening = plan_list.split("\n", 1)[0]
-        if plan_list and "?" not in opening and _FUTURE.search(opening):
+        if plan_list and "?" not in opening and _NEXT_STEPS.search(opening):
             return SessionPlan("inferred", "inferred (laid out by the assistant)", plan_list, open_boxes(plan_list))
     changes = [f"- [x] {_describe_file_work(file)} {file.path}" for file in files if file.is_changed]
     return SessionPlan("inferred", "inferred (from what was done)", "\n".join(changes)) if changes else None

@@ -26,18 +26,18 @@ _PLAN_NAME: Final = re.compile(
 )
 IN_PLAN_MODE: Final = "approved in plan mode"
 """The path of an approved plan for which a client names no file."""
-_SAVED: Final = re.compile(r"Your plan has been saved to: (\S[^\n]*)")
+_SAVED_PATH: Final = re.compile(r"Your plan has been saved to: (\S[^\n]*)")
 _NUMBERED_LINE: Final = re.compile(r" {0,8}(\d{1,6})(?:→|\t|\| ?|: )")
 _TRUNCATED: Final = re.compile(
     r"truncated|Showing lines|more lines|File has more|lines? omitted|\[\d+ lines", re.IGNORECASE
 )
-_INTO: Final = re.compile(
+_REDIRECTION: Final = re.compile(
     r"(?:^|[;&|])\s*cat\s*(?:(>>?)\s*(?P<to>[^\s<>;|&]+)\s*<<|<<\s*['\"]?\w+['\"]?\s*(>>?)\s*(?P<after>[^\s<>;|&]+))"
 )
-_EXPANDED: Final = re.compile(r"[$`\\]")
+_EXPANSION: Final = re.compile(r"[$`\\]")
 
-_OLD: Final = ("old_string", "old_str", "oldText", "oldString", "old_text", "search")
-_NEW: Final = ("new_string", "new_str", "newText", "newString", "new_text", "replace")
+_OLD_TEXT_FIELDS: Final = ("old_string", "old_str", "oldText", "oldString", "old_text", "search")
+_NEW_TEXT_FIELDS: Final = ("new_string", "new_str", "newText", "newString", "new_text", "replace")
 _CONTENT: Final = ("content", "contents", "file_text", "text", "file_content", "CodeContent")
 
 
@@ -79,8 +79,8 @@ def _find_plan_paths(step: RecordedStep) -> Iterator[str]:
     if not step.is_done:
         return
     if tool_kind(step) == "exitplanmode" and step.text("plan"):
-        saved = _SAVED.search(step.result or "")
-        yield saved[1].strip() if saved is not None else IN_PLAN_MODE
+        match = _SAVED_PATH.search(step.result or "")
+        yield match[1].strip() if match is not None else IN_PLAN_MODE
     yield from (access.path for access in find_file_accesses(step) if is_plan(access.path))
 
 
@@ -128,20 +128,20 @@ def _changes(step: RecordedStep) -> Iterator[tuple[str, str, bool]]:
     for fields in replacements:
         if not isinstance(fields, dict):
             continue
-        old = next((fields[name] for name in _OLD if isinstance(fields.get(name), str)), None)
-        new = next((fields[name] for name in _NEW if isinstance(fields.get(name), str)), None)
+        old = next((fields[name] for name in _OLD_TEXT_FIELDS if isinstance(fields.get(name), str)), None)
+        new = next((fields[name] for name in _NEW_TEXT_FIELDS if isinstance(fields.get(name), str)), None)
         if old is not None:
             yield old, new or "", bool(fields.get("replace_all") or fields.get("replaceAll"))
 
 
 def _apply_edit(file: PlanFile, step: RecordedStep, changes: list[tuple[str, str, bool]]) -> bool:
     text = file.text
-    for old, new, everywhere in changes:
+    for old, new, is_everywhere in changes:
         if text is None or file.unapplied or "user modified" in (step.result or ""):
             return _add_unapplied(file, step.raw)
         if not old and not text:
             text = new
-        elif old and (text.count(old) == 1 or (everywhere and old in text)):
+        elif old and (text.count(old) == 1 or (is_everywhere and old in text)):
             text = text.replace(old, new)
         else:
             return _add_unapplied(file, step.raw)
@@ -163,10 +163,10 @@ def _apply_command(file: PlanFile, step: RecordedStep, path: str) -> bool:
     if "deleted" in acts:
         return False
     for document in split_here_documents(command)[1]:
-        match = _INTO.search(document.line)
+        match = _REDIRECTION.search(document.line)
         if match is None or (match["to"] or match["after"]).strip("\"'") != path or not document.whole:
             continue
-        if not document.exact and ("<<-" in document.line or _EXPANDED.search(document.text)):
+        if not document.exact and ("<<-" in document.line or _EXPANSION.search(document.text)):
             return _add_unapplied(file, command)
         if ">>" not in (match[1], match[3]):
             return _set_text(file, document.text)

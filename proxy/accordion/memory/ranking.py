@@ -30,8 +30,8 @@ _AUTHOR = 5.0
 """Bonus for memories of an author whom the query names: it outweighs any word."""
 _NEIGHBOUR = 0.2
 """Share of the better neighbour's score in the same conversation, because an answer follows its question."""
-_STEEP = 2.0
-_WORDS = 64
+_LOGISTIC_SCALE = 2.0
+_MAX_WORDS = 64
 
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
 _STOP_TEXT = (
@@ -66,7 +66,7 @@ def query_words(text: str) -> tuple[str, ...]:
     """
     words = dict.fromkeys(word.lower().replace("’", "'").removesuffix("'s") for word in _WORD.findall(text))
     content_words = [word for word in words if word not in STOP_WORDS]
-    return tuple(content_words or words)[:_WORDS]
+    return tuple(content_words or words)[:_MAX_WORDS]
 
 
 def names_topic(topic: str, query: frozenset[str]) -> bool:
@@ -89,8 +89,8 @@ def fuse(
         shares = (1 / (_RANK + ranks[memory_id]) for ranks in (by_words, by_vector) if memory_id in ranks)
         return sum(shares) * FUSION_BOOST.get(types.get(memory_id, "fact"), 1.0)
 
-    best = sorted(dict.fromkeys((*lexical, *dense)), key=fused_score, reverse=True)[:pool]
-    return [(memory_id, by_words.get(memory_id, -1), by_vector.get(memory_id, -1)) for memory_id in best]
+    best_ids = sorted(dict.fromkeys((*lexical, *dense)), key=fused_score, reverse=True)[:pool]
+    return [(memory_id, by_words.get(memory_id, -1), by_vector.get(memory_id, -1)) for memory_id in best_ids]
 
 
 def order_candidates(
@@ -104,20 +104,26 @@ def order_candidates(
     dense = _standardize([candidate.dense for candidate in candidates])
     relevances = _standardize(relevance)
     own_scores = [
-        _LEXICAL * lexical[at] + _DENSE * dense[at] + _RELEVANCE * relevances[at] + authors[at]
-        for at in range(len(candidates))
+        _LEXICAL * lexical[index] + _DENSE * dense[index] + _RELEVANCE * relevances[index] + authors[index]
+        for index in range(len(candidates))
     ]
     neighbours = _neighbour_scores(candidates, own_scores)
-    totals = [own + _NEIGHBOUR * neighbour for own, neighbour in zip(own_scores, neighbours, strict=True)]
-    best = max(totals, default=0.0)
+    totals = [own_score + _NEIGHBOUR * neighbour for own_score, neighbour in zip(own_scores, neighbours, strict=True)]
+    highest = max(totals, default=0.0)
     ordered = []
-    for at, candidate in enumerate(candidates):
+    for index, candidate in enumerate(candidates):
         # Many memories of a topic name it. Its summary must come first where the query names the topic.
-        total = best if _is_summary_of(candidate.memory, words) else totals[at]
+        total = highest if _is_summary_of(candidate.memory, words) else totals[index]
         boost = SUMMARY_BOOST if candidate.memory.type == "summary" else 1.0
-        score = min(1.0, boost / (1 + math.exp(-total / _STEEP)))
+        score = min(1.0, boost / (1 + math.exp(-total / _LOGISTIC_SCALE)))
         explained = SearchScores(
-            score, candidate.lexical, candidate.dense, relevance[at], authors[at], _NEIGHBOUR * neighbours[at], boost
+            score,
+            candidate.lexical,
+            candidate.dense,
+            relevance[index],
+            authors[index],
+            _NEIGHBOUR * neighbours[index],
+            boost,
         )
         ordered.append((score, total, candidate, explained))
     ordered.sort(key=lambda entry: entry[:2], reverse=True)
@@ -137,9 +143,9 @@ def _is_summary_of(memory: Memory, words: frozenset[str]) -> bool:
 def _standardize(values: Sequence[float]) -> list[float]:
     if not values:
         return []
-    mean = sum(values) / len(values)
-    spread = math.sqrt(sum((value - mean) ** 2 for value in values) / len(values))
-    return [(value - mean) / spread if spread > 1e-9 else 0.0 for value in values]
+    average = sum(values) / len(values)
+    deviation = math.sqrt(sum((value - average) ** 2 for value in values) / len(values))
+    return [(value - average) / deviation if deviation > 1e-9 else 0.0 for value in values]
 
 
 def _neighbour_scores(candidates: Sequence[SearchCandidate], scores: Sequence[float]) -> list[float]:
@@ -147,21 +153,21 @@ def _neighbour_scores(candidates: Sequence[SearchCandidate], scores: Sequence[fl
 
     The neighbours are the memories right before and right after it. Without any, the lowest of all scores counts.
     """
-    least = min(scores, default=0.0)
-    ends: dict[tuple[str, str, int], float] = {}
+    lowest = min(scores, default=0.0)
+    score_by_end: dict[tuple[str, str, int], float] = {}
     for candidate, score in zip(candidates, scores, strict=True):
         memory = candidate.memory
         if memory.conversation and memory.first >= 0:
-            _raise_score(ends, ("first", memory.conversation, memory.first), score)
-            _raise_score(ends, ("last", memory.conversation, memory.last), score)
+            _raise_score(score_by_end, ("first", memory.conversation, memory.first), score)
+            _raise_score(score_by_end, ("last", memory.conversation, memory.last), score)
 
     def best_neighbour(candidate: SearchCandidate) -> float:
         memory = candidate.memory
-        before = ends.get(("last", memory.conversation, memory.first - 1), least)
-        return max(before, ends.get(("first", memory.conversation, memory.last + 1), least))
+        previous = score_by_end.get(("last", memory.conversation, memory.first - 1), lowest)
+        return max(previous, score_by_end.get(("first", memory.conversation, memory.last + 1), lowest))
 
     return [best_neighbour(candidate) for candidate in candidates]
 
 
-def _raise_score(ends: dict[tuple[str, str, int], float], at: tuple[str, str, int], score: float) -> None:
-    ends[at] = max(score, ends.get(at, score))
+def _raise_score(score_by_end: dict[tuple[str, str, int], float], end: tuple[str, str, int], score: float) -> None:
+    score_by_end[end] = max(score, score_by_end.get(end, score))

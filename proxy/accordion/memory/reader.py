@@ -106,22 +106,22 @@ class MemoryReader:
 
         Raises BadRequest (`no_ids`, `too_many_ids`, and those of a token) and StoreUnavailable.
         """
-        wanted = list(dict.fromkeys(ids))
-        if not wanted:
+        distinct_ids = list(dict.fromkeys(ids))
+        if not distinct_ids:
             raise BadRequest(
                 "Name at least one memory by its id. memory_search finds the ids.", code="no_ids", param="ids"
             )
-        if len(wanted) > MOST_IDS:
+        if len(distinct_ids) > MOST_IDS:
             raise BadRequest(
-                f"At most {MOST_IDS} memories can be read at once; {len(wanted)} were named.",
+                f"At most {MOST_IDS} memories can be read at once; {len(distinct_ids)} were named.",
                 code="too_many_ids",
                 param="ids",
             )
         now = self._clock.now()
         proof = verify_tokens(tenant_key, token, now=now)
-        memories = await self._memories.get(tenant_key, wanted)
+        memories = await self._memories.get(tenant_key, distinct_ids)
         existing = tuple(memory for memory in memories if memory is not None)
-        missing = tuple(memory_id for memory_id, memory in zip(wanted, memories, strict=True) if memory is None)
+        missing = tuple(memory_id for memory_id, memory in zip(distinct_ids, memories, strict=True) if memory is None)
         proof = with_reads(proof, existing)
         return ReadMemories(existing, missing, issue_token(proof, now=now))
 
@@ -154,7 +154,9 @@ def _open_token(tenant_key: bytes, token: str, now: float) -> list[bytes]:
             code="reading_token_expired",
             param="token",
         )
-    return [fingerprints[at : at + _FINGERPRINT_BYTES] for at in range(0, len(fingerprints), _FINGERPRINT_BYTES)]
+    return [
+        fingerprints[index : index + _FINGERPRINT_BYTES] for index in range(0, len(fingerprints), _FINGERPRINT_BYTES)
+    ]
 
 
 def _fingerprint(tenant_key: bytes, kind: str, value: str) -> bytes:

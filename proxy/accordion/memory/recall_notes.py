@@ -10,16 +10,16 @@ from typing import Final
 
 from accordion.model.memories import Conflict, MemoryChange, MemoryStore
 
-_MOST: Final = 10_000
+_MAX_NOTES: Final = 10_000
 
 
 async def note(memories: MemoryStore, tenant_key: bytes, session: str, ids: Sequence[str]) -> None:
     """Records that these memories were recalled into a session. Raises StoreUnavailable."""
     notes = await load_notes(memories, tenant_key, session)
-    known = {memory_id for ids_of_note in notes for memory_id in ids_of_note}
-    number, new = len(notes), [each for each in ids if each not in known]
-    value = " ".join(new).encode()
-    while new and number < _MOST:
+    known_ids = {memory_id for ids_of_note in notes for memory_id in ids_of_note}
+    number, new_ids = len(notes), [each for each in ids if each not in known_ids]
+    value = " ".join(new_ids).encode()
+    while new_ids and number < _MAX_NOTES:
         try:
             await memories.write(tenant_key, MemoryChange(markers=((_marker_name(session, number), value),)))
         except Conflict:

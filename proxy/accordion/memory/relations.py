@@ -94,10 +94,10 @@ _NOT_NAMES_TEXT: Final = (
 )
 _NOT_NAMES: Final = frozenset(_NOT_NAMES_TEXT.split())
 """Words that match the pattern of a name and are none."""
-_TITLED: Final = frozenset({"person", "tool", "package", "technology"})
+_CAPITALIZED_TYPES: Final = frozenset({"person", "tool", "package", "technology"})
 """Types whose names are not written in upper case."""
-_GAP: Final = 70
-_MOST: Final = 24
+_MAX_DISTANCE: Final = 70
+_MAX_ENTITIES: Final = 24
 
 
 class EntitiesAndRelations(msgspec.Struct, frozen=True):
@@ -114,10 +114,10 @@ def find_relations(text: str, classifier: WordClassifier) -> EntitiesAndRelation
     entities = tuple(dict.fromkeys(entity for _, _, entity in mentions))
     relations: dict[tuple[str, str, str], None] = {}
     if not text.endswith("?"):
-        for one, other in combinations(mentions, 2):
-            if (relation := _find_relation(text, one, other)) is not None:
+        for first, second in combinations(mentions, 2):
+            if (relation := _find_relation(text, first, second)) is not None:
                 relations[relation] = None
-    return EntitiesAndRelations(entities[:_MOST], tuple(relations)[:_MOST])
+    return EntitiesAndRelations(entities[:_MAX_ENTITIES], tuple(relations)[:_MAX_ENTITIES])
 
 
 def merge_relations(
@@ -126,10 +126,10 @@ def merge_relations(
     """Merges the entities and relations of memories, given by id. A relation names the first memory that states it."""
     entities: dict[tuple[str, str], Entity] = {}
     relations: dict[tuple[str, str, str], Relation] = {}
-    for memory_id, one in by_memory:
-        for entity in one.entities:
+    for memory_id, found_relations in by_memory:
+        for entity in found_relations.entities:
             entities.setdefault((entity.name.lower(), entity.type), entity)
-        for start, end, kind in one.relations:
+        for start, end, kind in found_relations.relations:
             relations.setdefault((start.lower(), end.lower(), kind), Relation(start, end, kind, memory_id))
     return tuple(entities.values()), tuple(relations.values())
 
@@ -152,9 +152,9 @@ def _find_files(text: str, classifier: WordClassifier) -> Iterator[_Mention]:
     links = " ".join(words.links)
     paths += [match.group(1) for match in _BARE.finditer(text)]
     for path in dict.fromkeys(paths):
-        at = text.find(path)
-        if at >= 0 and path not in links and not _LIBRARY.fullmatch(path):
-            yield at, at + len(path), Entity(path, "file")
+        position = text.find(path)
+        if position >= 0 and path not in links and not _LIBRARY.fullmatch(path):
+            yield position, position + len(path), Entity(path, "file")
 
 
 def _find_named(text: str) -> Iterator[_Mention]:
@@ -167,22 +167,22 @@ def _find_named(text: str) -> Iterator[_Mention]:
                 not 2 <= len(name) <= NAME_MOST
                 or first in _NOT_NAMES
                 or name.lower() in EMPTY
-                or (name.isupper() and len(name) > 5 and kind in _TITLED)
+                or (name.isupper() and len(name) > 5 and kind in _CAPITALIZED_TYPES)
             ):
                 continue
             yield start, start + len(name), Entity(name, kind)
 
 
-def _find_relation(text: str, one: _Mention, other: _Mention) -> tuple[str, str, str] | None:
-    between = text[one[1] : other[0]]
+def _find_relation(text: str, first: _Mention, second: _Mention) -> tuple[str, str, str] | None:
+    text_between = text[first[1] : second[0]]
     # After an `and` the verb belongs to another subject.
-    if len(between) > _GAP or _OTHER_CLAUSE.search(between) or _NEGATED.search(between):
+    if len(text_between) > _MAX_DISTANCE or _OTHER_CLAUSE.search(text_between) or _NEGATED.search(text_between):
         return None
-    if _NEGATED.search(text[max(0, one[0] - 30) : one[0]]):
+    if _NEGATED.search(text[max(0, first[0] - 30) : first[0]]):
         return None
-    if (one[2].type, other[2].type) == ("function", "file") and between.strip("`() ") in {"in", "of", "from"}:
-        return one[2].name, other[2].name, "located_in"
+    if (first[2].type, second[2].type) == ("function", "file") and text_between.strip("`() ") in {"in", "of", "from"}:
+        return first[2].name, second[2].name, "located_in"
     for kind, pattern in _VERBS:
-        if pattern.fullmatch(between):
-            return one[2].name, other[2].name, kind
+        if pattern.fullmatch(text_between):
+            return first[2].name, second[2].name, kind
     return None

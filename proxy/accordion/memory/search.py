@@ -24,8 +24,8 @@ DEEP_RESULTS, DEEP_POOL = 100, 256
 GROWTH: Final = 0.2
 """Growth of a topic from which on its summary counts as stale."""
 QUERY_MOST: Final = 2_000
-_NAMED = 5
-_AT_ONCE: Final = 500
+_MAX_NAMED_IDS = 5
+_BATCH_SIZE: Final = 500
 """Sources of summaries that are read in one call, because calls of a store must be short."""
 
 
@@ -79,7 +79,7 @@ class MemorySearch:
         """
         text = clean_text(query.text)
         words = _check_query(text)
-        max_results, pool = (DEEP_RESULTS, DEEP_POOL) if query.deep else (RESULTS, POOL)
+        max_results, pool_size = (DEEP_RESULTS, DEEP_POOL) if query.deep else (RESULTS, POOL)
         if not 0 <= query.limit <= max_results:
             raise BadRequest(
                 f"A {'deep ' if query.deep else ''}search returns 1 to {max_results} memories.",
@@ -89,13 +89,13 @@ class MemorySearch:
         now = self._clock.now()
         proof = verify_tokens(tenant_key, query.token, now=now)
         vector = await self._embedder.embed_query(text)
-        candidates = await self._memories.find_candidates(tenant_key, words, vector, query.wanted, pool=pool)
+        candidates = await self._memories.find_candidates(tenant_key, words, vector, query.wanted, pool=pool_size)
         relevance = await self._embedder.score_relevance(text, candidates)
-        best = order_candidates(text, candidates, relevance)[: query.limit or max_results]
-        warnings = await self.find_warnings(tenant_key, [candidate.memory for candidate, _ in best])
+        ranked = order_candidates(text, candidates, relevance)[: query.limit or max_results]
+        warnings = await self.find_warnings(tenant_key, [candidate.memory for candidate, _ in ranked])
         results = [
             SearchResult(candidate.memory, scores.score, warning, scores if query.explain else None)
-            for (candidate, scores), warning in zip(best, warnings, strict=True)
+            for (candidate, scores), warning in zip(ranked, warnings, strict=True)
         ]
         proof = with_search(proof, text, _find_topics(text, query.wanted, candidates), deep=query.deep)
         return SearchResults(tuple(results), len(candidates), issue_token(proof, now=now))
@@ -107,14 +107,18 @@ class MemorySearch:
         deleted. Sources are read together and each topic is counted once.
         """
         summaries = [memory for memory in memories if memory.type == "summary"]
-        ids = list(dict.fromkeys(memory_id for each in summaries for memory_id, _ in each.sources))
+        ids = list(dict.fromkeys(memory_id for summary in summaries for memory_id, _ in summary.sources))
         revisions: dict[str, str] = {}
-        for at in range(0, len(ids), _AT_ONCE):
-            sources = await self._memories.get(tenant_key, ids[at : at + _AT_ONCE])
+        for index in range(0, len(ids), _BATCH_SIZE):
+            sources = await self._memories.get(tenant_key, ids[index : index + _BATCH_SIZE])
             revisions |= {memory.id: memory.revision for memory in sources if memory is not None}
-        corpora = dict.fromkeys(_summary_corpus(each) for each in summaries if _topic(each) and each.counted > 0)
-        live = {wanted: await self._memories.count(tenant_key, wanted) for wanted in corpora}
-        return [_make_warning(each, live, revisions) if each.type == "summary" else "" for each in memories]
+        corpora = dict.fromkeys(
+            _summary_corpus(summary) for summary in summaries if _topic(summary) and summary.counted > 0
+        )
+        topic_counts = {corpus: await self._memories.count(tenant_key, corpus) for corpus in corpora}
+        return [
+            _make_warning(summary, topic_counts, revisions) if summary.type == "summary" else "" for summary in memories
+        ]
 
 
 def _topic(summary: Memory) -> str:
@@ -126,19 +130,19 @@ def _summary_corpus(summary: Memory) -> MemoryFilter:
     return corpus_filter(_topic(summary), summary.project or None)
 
 
-def _make_warning(summary: Memory, live: Mapping[MemoryFilter, int], revisions: Mapping[str, str]) -> str:
+def _make_warning(summary: Memory, topic_counts: Mapping[MemoryFilter, int], revisions: Mapping[str, str]) -> str:
     """Returns the warning of a summary, given the present count of each topic and the present revisions of sources."""
     reasons = []
-    count = live.get(_summary_corpus(summary), 0)
+    count = topic_counts.get(_summary_corpus(summary), 0)
     if summary.counted > 0 and count >= summary.counted * (1 + GROWTH):
         reasons.append(f"it was written of {summary.counted} memories, and the topic now has {count}")
-    deleted = [source_id for source_id, _ in summary.sources if source_id not in revisions]
-    edited = [
+    deleted_ids = [source_id for source_id, _ in summary.sources if source_id not in revisions]
+    edited_ids = [
         source_id
         for source_id, old_revision in summary.sources
         if revisions.get(source_id, old_revision) != old_revision
     ]
-    changes = ((edited, "edited"), (deleted, "deleted"))
+    changes = ((edited_ids, "edited"), (deleted_ids, "deleted"))
     reasons += [
         f"{len(ids)} of its sources {_was_or_were(ids)} {change} since ({_shorten_ids(ids)})"
         for ids, change in changes
@@ -150,11 +154,11 @@ def _make_warning(summary: Memory, live: Mapping[MemoryFilter, int], revisions: 
     return f"This summary may be out of date: {'; '.join(reasons)}. Consider memory_consolidate{topic_hint}."
 
 
-def _find_topics(text: str, wanted: MemoryFilter, candidates: Sequence[SearchCandidate]) -> set[str]:
+def _find_topics(text: str, memory_filter: MemoryFilter, candidates: Sequence[SearchCandidate]) -> set[str]:
     """Returns the topics of a query: those of its filter, and topics of candidates whose words are all in the query."""
     words = frozenset(query_words(text))
-    topics = {topic for each in candidates for topic in (*each.memory.topics, *each.memory.macro_topics)}
-    return {*wanted.topics, *(topic for topic in topics if names_topic(topic, words))}
+    topics = {topic for candidate in candidates for topic in (*candidate.memory.topics, *candidate.memory.macro_topics)}
+    return {*memory_filter.topics, *(topic for topic in topics if names_topic(topic, words))}
 
 
 def _check_query(text: str) -> tuple[str, ...]:
@@ -180,4 +184,4 @@ def _was_or_were(ids: Sequence[str]) -> str:
 
 
 def _shorten_ids(ids: Sequence[str]) -> str:
-    return ", ".join(ids[:_NAMED]) + (", …" if len(ids) > _NAMED else "")
+    return ", ".join(ids[:_MAX_NAMED_IDS]) + (", …" if len(ids) > _MAX_NAMED_IDS else "")

@@ -42,11 +42,11 @@ def render_sections(contents: Mapping[str, str]) -> str:
 
     The plan stays unchanged. In other sections, lines that look like headings are indented, and credentials masked.
     """
-    cleaned = {
+    clean_contents = {
         title: text if title == PLAN else _HEADING_LINE.sub(" ", mask_credentials(text))
         for title, text in contents.items()
     }
-    return "\n\n".join(f"## {title}\n{cleaned.get(title) or NONE}" for title in TITLES)
+    return "\n\n".join(f"## {title}\n{clean_contents.get(title) or NONE}" for title in TITLES)
 
 
 def render_list(items: Sequence[str]) -> str:
@@ -69,14 +69,14 @@ def parse_sections(text: str) -> dict[str, str]:
     if message := _find_missing(body):
         raise BadRequest(message, code="not_a_session_memory", param="text")
     starts: dict[str, int] = {}
-    at, plan_end = 0, TITLES.index(PLAN) + 1
+    position, plan_end = 0, TITLES.index(PLAN) + 1
     for title in TITLES[:plan_end]:
-        at = starts[title] = body.find(_heading(title), at)
+        position = starts[title] = body.find(_heading(title), position)
     end = len(body)
     for title in reversed(TITLES[plan_end:]):
         end = starts[title] = body.rfind(_heading(title), 0, end)
     positions = [starts[title] for title in TITLES]
-    if positions[0] != 0 or any(one >= two for one, two in pairwise(positions)) or min(positions) < 0:
+    if positions[0] != 0 or any(first >= second for first, second in pairwise(positions)) or min(positions) < 0:
         order = ", ".join(TITLES)
         message = (
             f"The sections of a session memory must be in this order, and the text must begin with the first: {order}."

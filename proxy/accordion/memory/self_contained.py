@@ -39,10 +39,10 @@ _GERUND: Final = re.compile(r"(?!(?:any|every|some|no)thing\b|during\b)[a-z]{2,}
 _ALTERNATIVES: Final = re.compile(r"[A-Za-z]+/[A-Za-z]+")
 """Two words with a slash between them, which is no path."""
 _WORD: Final = re.compile(r"[^\W\d_]{2,}")
-_EDGES: Final = "\"'`()[]{}<>,;:!?*…—–-"
+_EDGE_CHARACTERS: Final = "\"'`()[]{}<>,;:!?*…—–-"
 _ANTECEDENT: Final = 3
 """Words before a pronoun from which on they likely contain its antecedent."""
-_FEWEST: Final = 4
+_MIN_WORDS: Final = 4
 _SHORT_WORD: Final = 3
 """Letters of a topic's word up to which it must match a whole word."""
 
@@ -63,16 +63,16 @@ EMPTY: Final = frozenset(_EMPTY_TEXT.split())
 
 def is_self_contained(text: str) -> bool:
     """Returns whether nothing in a sentence refers to its context. In doubt the rules say no."""
-    beginning = _DEPENDENT_BEGINNING.match(text)
+    match = _DEPENDENT_BEGINNING.match(text)
     if (
-        (beginning and not (text.endswith("?") and beginning.group().lower() in {"who", "which"}))
+        (match and not (text.endswith("?") and match.group().lower() in {"who", "which"}))
         or _VAGUE.search(text)
         or (_SUBJECTLESS.match(text) and not text.endswith("?"))
         or ((gerund := _GERUND.match(text)) and not has_statement(text[gerund.end() :]))
         or text.endswith(("…", "...", ":", ","))
     ):
         return False
-    if len(_WORD.findall(text)) < _FEWEST:
+    if len(_WORD.findall(text)) < _MIN_WORDS:
         return False
     pronoun = _PRONOUN.search(text)
     # After enough words, a pronoun refers to something in the sentence itself.
@@ -111,6 +111,6 @@ def _mentions_word(text: str, word: str) -> bool:
 
 def _iterate_claims(text: str) -> Iterator[str]:
     for word in text.split():
-        claim = word.strip(_EDGES).rstrip(".").rstrip(_EDGES)
+        claim = word.strip(_EDGE_CHARACTERS).rstrip(".").rstrip(_EDGE_CHARACTERS)
         if claim and is_claim(claim) and not _ALTERNATIVES.fullmatch(claim):
             yield claim

@@ -20,8 +20,8 @@ Speaker = Literal["user", "assistant"]
 
 LONGEST: Final = 420
 """Characters of a sentence that may become a memory."""
-_SHORTEST: Final = 8
-_LONG: Final = 8
+_MIN_LENGTH: Final = 8
+_LONG_TEXT_WORDS: Final = 8
 """Words from which on a sentence repeats a text if it has most of its words in a row."""
 _MAX_CHARACTERS: Final = 40_000
 """Characters of one message that are examined."""
@@ -49,8 +49,8 @@ _CODE: Final = re.compile(
     r"\s*(?:\$|>>>|//|/\*|@@|diff --git|import |from \S+ import|def |func |\"[\w ]+\"\s*:|at \S+ \()"
 )
 """The beginning of a line of code or of a shell outside of a fence."""
-_ASSIGNS: Final = re.compile(r"\s[:!=]?=\s")
-_LINE: Final = 8_000
+_ASSIGNMENT: Final = re.compile(r"\s[:!=]?=\s")
+_MAX_LINE_LENGTH: Final = 8_000
 """Characters of a line; a longer one is data."""
 _WORD: Final = re.compile(r"\w+")
 
@@ -58,22 +58,22 @@ _WORD: Final = re.compile(r"\w+")
 class Sentence(msgspec.Struct, frozen=True):
     """One sentence.
 
-    `at` is the index of its message, `place` its number in that message; `before` is the previous sentence of the same
-    paragraph, empty where there is none.
+    `at` is the index of its message, `position` its number in that message; `previous` is the sentence before it in the
+    same paragraph, empty where there is none.
     """
 
     at: int
-    place: int
+    position: int
     speaker: Speaker
     text: str
-    before: str = ""
+    previous: str = ""
 
 
 class KnownText:
     """Background text whose repetition is not new."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        self._all = f" {' '.join(normalize_words(text) for text in texts)} "
+        self._text = f" {' '.join(normalize_words(text) for text in texts)} "
 
     def contains(self, text: str) -> bool:
         """Returns whether the background contains a text of at least three words, without case and punctuation.
@@ -81,9 +81,9 @@ class KnownText:
         Of a text of eight words or more, seven tenths in a row are enough.
         """
         words = normalize_words(text).split()
-        run = len(words) if len(words) < _LONG else -(-7 * len(words) // 10)
-        runs = (f" {' '.join(words[at : at + run])} " for at in range(len(words) - run + 1))
-        return len(words) >= 3 and any(each in self._all for each in runs)
+        run_length = len(words) if len(words) < _LONG_TEXT_WORDS else -(-7 * len(words) // 10)
+        runs = (f" {' '.join(words[index : index + run_length])} " for index in range(len(words) - run_length + 1))
+        return len(words) >= 3 and any(run_text in self._text for run_text in runs)
 
 
 def build_background(conversation: Conversation) -> KnownText:
@@ -92,8 +92,8 @@ def build_background(conversation: Conversation) -> KnownText:
     for message in conversation.messages:
         if message.role in {"user", "system", "developer"}:
             text = "\n".join(part.text for part in message.parts if isinstance(part, Text))
-            own = user_text(text) if message.role == "user" else ""
-            texts.append(text if own and _is_foreign(own) else _text_beside(text, own))
+            own_text = user_text(text) if message.role == "user" else ""
+            texts.append(text if own_text and _is_foreign(own_text) else _text_beside(text, own_text))
     return KnownText([*texts, *_memory_tool_texts(conversation.messages)])
 
 
@@ -103,14 +103,14 @@ def split_conversation(record: ConversationRecord) -> list[Sentence]:
     for statement in record.statements:
         if statement.author == "summary" or (statement.author == "user" and _is_foreign(statement.text)):
             continue
-        previous, place = "", 0
+        previous, position = "", 0
         for text, continues in _split(statement.text[:_MAX_CHARACTERS]):
-            cleaned = " ".join(text.replace("**", "").split())
-            if _SHORTEST <= len(cleaned) <= LONGEST:
+            sentence_text = " ".join(text.replace("**", "").split())
+            if _MIN_LENGTH <= len(sentence_text) <= LONGEST:
                 sentences.append(
-                    Sentence(statement.at, place, statement.author, cleaned, previous if continues else "")
+                    Sentence(statement.at, position, statement.author, sentence_text, previous if continues else "")
                 )
-            previous, place = cleaned, place + 1
+            previous, position = sentence_text, position + 1
     return sentences
 
 
@@ -152,13 +152,13 @@ def _is_foreign(text: str) -> bool:
     return is_own_text(text) or _PROMPT.match(text) is not None
 
 
-def _text_beside(text: str, own: str) -> str:
+def _text_beside(text: str, own_text: str) -> str:
     """Returns a message without the text that the user wrote."""
-    if own and own not in text:
-        for line in own.split("\n"):
+    if own_text and own_text not in text:
+        for line in own_text.split("\n"):
             text = text.replace(line, "\n", 1) if line.strip() else text
         return text
-    return text.replace(own, "\n", 1) if own else text
+    return text.replace(own_text, "\n", 1) if own_text else text
 
 
 def _memory_tool_texts(messages: Sequence[Message]) -> Iterator[str]:
@@ -169,7 +169,7 @@ def _memory_tool_texts(messages: Sequence[Message]) -> Iterator[str]:
             if _is_memory_call(part):
                 memory_calls.add(part.call_id)
             elif isinstance(part, ToolResult) and part.call_id in memory_calls:
-                yield "\n".join(inner.text for inner in part.parts if isinstance(inner, Text))
+                yield "\n".join(result_part.text for result_part in part.parts if isinstance(result_part, Text))
 
 
 def is_memory_tool(tool: str) -> bool:
@@ -210,9 +210,9 @@ def _split(text: str) -> Iterator[tuple[str, bool]]:
 def _is_code(line: str) -> bool:
     """Returns whether a line is code, or too long for prose."""
     code = line.rstrip()
-    if len(code) > _LINE or _CODE.match(code) or code.endswith(("{", "}", ";", "=>")):
+    if len(code) > _MAX_LINE_LENGTH or _CODE.match(code) or code.endswith(("{", "}", ";", "=>")):
         return True
-    return code.endswith(("(", ")")) and _ASSIGNS.search(code) is not None
+    return code.endswith(("(", ")")) and _ASSIGNMENT.search(code) is not None
 
 
 def _join_list(intro: str, items: Sequence[str]) -> Iterator[str]:

@@ -34,7 +34,7 @@ from accordion.model.ports import Clock, Tasks
 MOST, SEARCH_MOST = 100, RESULTS
 """Memories of one list, and of one search."""
 _DESCRIPTION: Final = 500
-_AT_ONCE: Final = 32
+_BATCH_SIZE: Final = 32
 _IN_A_SECOND: Final = 10_000
 _ID: Final = re.compile(r"CMEM-\d{8}-\d{6}(?:-\d{1,5})?")
 _SESSIONS: Final = ("session",)
@@ -126,8 +126,8 @@ class SessionMemories(msgspec.Struct, frozen=True):
         `after` is the `next` cursor of another page. Raises BadRequest and StoreUnavailable.
         """
         _check_limit(limit, MOST)
-        wanted = MemoryFilter(types=_SESSIONS, tags=_tags(tags), project=project)
-        page = await self.memories.list_memories(tenant_key, wanted, after=after, limit=limit)
+        memory_filter = MemoryFilter(types=_SESSIONS, tags=_tags(tags), project=project)
+        page = await self.memories.list_memories(tenant_key, memory_filter, after=after, limit=limit)
         count = len(page.memories)
         message = f"{count} of the memories saved" if page.next else f"{_count_memories(count)} saved"
         return ListResponse(message, list_entries(page.memories), page.next)
@@ -137,9 +137,9 @@ class SessionMemories(msgspec.Struct, frozen=True):
     ) -> SearchResponse:
         """Searches session memories; returns the best first. Raises BadRequest and StoreUnavailable."""
         _check_limit(limit, SEARCH_MOST)
-        wanted = MemoryFilter(types=_SESSIONS, tags=_tags(tags), project=project)
-        results = await self.searching.search(tenant_key, SearchQuery(query, wanted, limit=limit))
-        memories = [each.memory for each in results.results]
+        memory_filter = MemoryFilter(types=_SESSIONS, tags=_tags(tags), project=project)
+        results = await self.searching.search(tenant_key, SearchQuery(query, memory_filter, limit=limit))
+        memories = [result.memory for result in results.results]
         return SearchResponse(query, f"{_count_memories(len(memories))} found", list_entries(memories))
 
     # -- saving -------------------------------------------------------------------
@@ -205,11 +205,11 @@ class SessionMemories(msgspec.Struct, frozen=True):
     async def _find_free_number(self, tenant_key: bytes, prefix: str, number: int) -> int:
         """Returns the first number from `number` on whose id is free at the time of the lookup."""
         while number < _IN_A_SECOND:
-            ids = [_numbered_id(prefix, each) for each in range(number, number + _AT_ONCE)]
-            for at, stored in enumerate(await self.memories.get(tenant_key, ids)):
-                if stored is None:
-                    return number + at
-            number += _AT_ONCE
+            ids = [_numbered_id(prefix, candidate_number) for candidate_number in range(number, number + _BATCH_SIZE)]
+            for index, memory in enumerate(await self.memories.get(tenant_key, ids)):
+                if memory is None:
+                    return number + index
+            number += _BATCH_SIZE
         return number
 
 
@@ -237,9 +237,9 @@ def _tags(tags: Sequence[str]) -> tuple[str, ...]:
     return clean_names(names, lower=True)
 
 
-def _check_limit(limit: Any, most: int) -> None:
-    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= most:
-        raise BadRequest(f"`limit` must be a whole number from 1 to {most}.", code="bad_limit", param="limit")
+def _check_limit(limit: Any, highest: int) -> None:
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= highest:
+        raise BadRequest(f"`limit` must be a whole number from 1 to {highest}.", code="bad_limit", param="limit")
 
 
 def _count_memories(count: int) -> str:

@@ -12,7 +12,7 @@ from accordion.memory.entries import preview as beginning
 from accordion.memory.sections import NONE
 from accordion.model.memories import Memory
 
-_PREVIEW: Final = 100
+_PREVIEW_LENGTH: Final = 100
 _WIDTH: Final = 76
 
 
@@ -78,7 +78,7 @@ def preview(text: str) -> str:
     lines = [line.strip() for line in text.split("\n")]
     objective = lines[lines.index("## Objective") + 1 :][:1] if "## Objective" in lines else []
     candidates = [line for line in (*objective, *lines) if line and line != NONE and not line.startswith("#")]
-    return beginning(candidates[0] if candidates else "", _PREVIEW)
+    return beginning(candidates[0] if candidates else "", _PREVIEW_LENGTH)
 
 
 def saved_at(memory: Memory) -> str:

@@ -39,12 +39,12 @@ def write_session_text(conversation: Conversation) -> str:
     files, plans = find_files(record, root), find_plan_files(record, root)
     plan = find_plan(record, files, plans)
     remarks = [
-        f"{each.path} was edited; its whole text is not recorded."
-        for each in plans
-        if each.text is None and each.written
+        f"{plan_file.path} was edited; its whole text is not recorded."
+        for plan_file in plans
+        if plan_file.text is None and plan_file.written
     ]
-    if plan is not None and plan.why:
-        remarks.append(f"Said with the plan: {findings.shorten(plan.why)}")
+    if plan is not None and plan.explanation:
+        remarks.append(f"Said with the plan: {findings.shorten(plan.explanation)}")
     # A message that is no longer stored has an index but no content.
     if missing := sum(not message.wire for message in conversation.messages):
         remarks.append(f"{missing} of the recorded messages are not kept any more.")
@@ -65,8 +65,13 @@ def _write_sections(
     plan: SessionPlan | None,
     remarks: Sequence[str],
 ) -> str:
-    typed = {each.at for each in record.statements if each.author == "assistant" or is_typed(each.text)}
-    sentences, steps = [each for each in split_conversation(record) if each.at in typed], record.steps
+    typed_positions = {
+        statement.at for statement in record.statements if statement.author == "assistant" or is_typed(statement.text)
+    }
+    sentences, steps = (
+        [statement for statement in split_conversation(record) if statement.at in typed_positions],
+        record.steps,
+    )
     return render_sections(
         {
             "Session ID": _find_workflow(record),
@@ -93,17 +98,21 @@ def _find_workflow(record: ConversationRecord) -> str:
         for text in (step.raw, step.result or ""):
             if matches := _WORKFLOW.findall(text[:200_000]):
                 return str(matches[-1])
-    for each in reversed(record.statements_by("user")):
-        if matches := _WORKFLOW.findall(each.text):
+    for statement in reversed(record.statements_by("user")):
+        if matches := _WORKFLOW.findall(statement.text):
             return str(matches[-1])
     return ""
 
 
 def _find_objective(record: ConversationRecord) -> str:
     """Returns the user's first objective, followed by the last request where that is another."""
-    requests = [_plain_line(shorten_handed_plan(each.text)) for each in record.statements_by("user")]
+    requests = [_plain_line(shorten_handed_plan(statement.text)) for statement in record.statements_by("user")]
     requests = [text for text in requests if text]
-    intents = [match[1] for each in record.statements_by("summary") if (match := _INTENT.search(each.text)) is not None]
+    intents = [
+        match[1]
+        for statement in record.statements_by("summary")
+        if (match := _INTENT.search(statement.text)) is not None
+    ]
     long_requests = [text for text in requests if len(text.split()) >= _FEW_WORDS and not text.startswith("/")]
     first = _plain_line(intents[0]) if intents else (long_requests or requests or [""])[0]
     if not first:

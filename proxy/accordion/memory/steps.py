@@ -16,14 +16,14 @@ from accordion.model.conversation import Conversation, Message, Text, ToolCall, 
 Author = Literal["user", "assistant", "summary"]
 """`summary` is the author of a summary that a client put in place of a history that it compacted itself."""
 
-_INJECTED: Final = (
+_CLIENT_TAGS: Final = (
     *("system-reminder", "environment_context", "user_instructions", "environment_details", "env", "task-notification"),
     *("local-command-caveat", "local-command-stdout", "local-command-stderr"),
     *("command-name", "command-message", "command-args", "bash-input", "bash-stdout", "bash-stderr"),
     *("ide_opened_file", "ide_selection", "user-prompt-submit-hook"),
 )
 """Tags of the blocks that clients add to a user's message."""
-_CONTINUED: Final = (
+_SUMMARY_BEGINNINGS: Final = (
     "This session is being continued from a previous conversation",
     "Another language model started to solve this problem",
 )
@@ -31,7 +31,7 @@ _NOT_TYPED: Final = (
     *("[Request interrupted by user", "Caveat: The messages below", "# AGENTS.md instructions for"),
     *("Base directory for this skill", "Operation stopped by hook:", "Stop hook feedback:"),
 )
-_POINTER: Final = re.compile(
+_CLIENT_REMARK: Final = re.compile(
     r"^If you need specific details from before (?:exiting plan mode|compaction) \([^\n]*read the full transcript at:"
     r"[^\n]*$",
     re.MULTILINE,
@@ -48,11 +48,13 @@ _EXIT: Final = re.compile(
 )
 _COMMAND_ARGUMENTS: Final = frozenset({"command", "cmd", "commands", "script", "code"})
 """Names of the argument with a command."""
-_FRAMED: Final = re.compile(r"\s*(?:<returncode>-?\d+</returncode>\s*)?<output>\n?(.*?)\n?</output>\s*\Z", re.DOTALL)
-_HEADED: Final = re.compile(
+_FRAMED_OUTPUT: Final = re.compile(
+    r"\s*(?:<returncode>-?\d+</returncode>\s*)?<output>\n?(.*?)\n?</output>\s*\Z", re.DOTALL
+)
+_OUTPUT_HEADING: Final = re.compile(
     r"(?:(?:Chunk ID|Wall time|Exit code|Process exited|Original token count|Total output lines)[^\n]*\n)+Output:\n"
 )
-_EXAMINED: Final = 2_000
+_MAX_EXAMINED: Final = 2_000
 
 
 class RecordedStep(msgspec.Struct, frozen=True):
@@ -70,7 +72,7 @@ class RecordedStep(msgspec.Struct, frozen=True):
         """Returns whether the result reports a failure of the tool or of its command."""
         if self.result is None:
             return False
-        beginning = self.result[:_EXAMINED]
+        beginning = self.result[:_MAX_EXAMINED]
         # The text of an exit code in a file that was read is no failure of the read.
         failed_command = bool(_COMMAND_ARGUMENTS & self.fields.keys()) and _EXIT.search(beginning) is not None
         return self.error or _FAILED.match(beginning) is not None or failed_command
@@ -89,9 +91,9 @@ class RecordedStep(msgspec.Struct, frozen=True):
                 return str(msgspec.json.decode(text, type=dict[str, Any])["output"])
             except (ValueError, RecursionError):
                 return text
-        if (header := _HEADED.match(text)) is not None:
+        if (header := _OUTPUT_HEADING.match(text)) is not None:
             return text[header.end() :]
-        frame = _FRAMED.match(text)
+        frame = _FRAMED_OUTPUT.match(text)
         return frame[1] if frame is not None else text
 
     def text(self, *names: str) -> str:
@@ -123,16 +125,18 @@ def build_record(conversation: Conversation) -> ConversationRecord:
     """Builds the record of a conversation, without calls of the proxy's own tools: their results are stored already."""
     background = [part.text for part in conversation.preamble if isinstance(part, Text)]
     statements: list[Statement] = []
-    for at, message in enumerate(conversation.messages):
+    for index, message in enumerate(conversation.messages):
         text = "\n".join(part.text for part in message.parts if isinstance(part, Text))
         if not text.strip():
             continue
         if message.role == "assistant":
-            statements.append(Statement(at, "assistant", text))
+            statements.append(Statement(index, "assistant", text))
         elif message.role == "user":
             background.append(text)
-            if own := user_text(text):
-                statements.append(Statement(at, "summary" if own.startswith(_CONTINUED) else "user", own))
+            if own_text := user_text(text):
+                statements.append(
+                    Statement(index, "summary" if own_text.startswith(_SUMMARY_BEGINNINGS) else "user", own_text)
+                )
         else:
             background.append(text)
     return ConversationRecord(tuple(_pair_steps(conversation.messages)), tuple(statements), tuple(background))
@@ -140,13 +144,13 @@ def build_record(conversation: Conversation) -> ConversationRecord:
 
 def user_text(text: str) -> str:
     """Returns a user's text without the blocks that clients add; empty where the user wrote nothing."""
-    text = _POINTER.sub("", remove_client_blocks(text)).strip()
+    text = _CLIENT_REMARK.sub("", remove_client_blocks(text)).strip()
     return "" if text.startswith(_NOT_TYPED) else text
 
 
 def remove_client_blocks(text: str) -> str:
     """Removes the blocks that clients add to a text."""
-    for tag in _INJECTED:
+    for tag in _CLIENT_TAGS:
         text = _remove_between(text, f"<{tag}>", f"</{tag}>")
     return text
 
@@ -154,11 +158,11 @@ def remove_client_blocks(text: str) -> str:
 def _remove_between(text: str, start: str, end: str) -> str:
     if start not in text:
         return text
-    pieces, at = [], 0
-    while (first := text.find(start, at)) >= 0 and (last := text.find(end, first)) >= 0:
-        pieces.append(text[at:first])
-        at = last + len(end)
-    return "".join([*pieces, text[at:]])
+    pieces, position = [], 0
+    while (first := text.find(start, position)) >= 0 and (last := text.find(end, first)) >= 0:
+        pieces.append(text[position:first])
+        position = last + len(end)
+    return "".join([*pieces, text[position:]])
 
 
 def _pair_steps(messages: Sequence[Message]) -> Iterator[RecordedStep]:
@@ -166,20 +170,22 @@ def _pair_steps(messages: Sequence[Message]) -> Iterator[RecordedStep]:
     open_calls: dict[str, int] = {}
     calls: list[tuple[int, ToolCall]] = []
     results: dict[int, ToolResult] = {}
-    for at, message in enumerate(messages):
+    for index, message in enumerate(messages):
         for part in message.parts:
             if isinstance(part, ToolCall):
                 open_calls[part.call_id] = len(calls)
-                calls.append((at, part))
-            elif isinstance(part, ToolResult) and (place := open_calls.pop(part.call_id, None)) is not None:
-                results[place] = part
-    for place, (at, call) in enumerate(calls):
+                calls.append((index, part))
+            elif isinstance(part, ToolResult) and (position := open_calls.pop(part.call_id, None)) is not None:
+                results[position] = part
+    for position, (index, call) in enumerate(calls):
         name = call.name.rsplit("__", 1)[-1] if call.name.startswith("mcp__") else call.name
         if _OWN_TOOLS.fullmatch(name) is not None:
             continue
-        result = results.get(place)
+        result = results.get(position)
         text = None if result is None else "\n".join(p.text for p in result.parts if isinstance(p, Text))
-        yield RecordedStep(at, name, call.arguments, _fields(call.arguments), text, result is not None and result.error)
+        yield RecordedStep(
+            index, name, call.arguments, _fields(call.arguments), text, result is not None and result.error
+        )
 
 
 def _fields(arguments: str) -> Mapping[str, Any]:

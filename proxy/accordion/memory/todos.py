@@ -22,11 +22,11 @@ _LIST_TOOLS: Final = frozenset(
 """Tools that take the whole list: Claude Code, Cursor, OpenCode, LangChain, Gemini CLI, Codex, Roo, Copilot."""
 _CREATE, _UPDATE = "taskcreate", "taskupdate"
 _NUMBER: Final = re.compile(r"[Tt]ask #?([\w.-]+) created")
-_ITEMS: Final = ("todos", "plan", "todoList", "todo_list", "items", "tasks")
-_TEXTS: Final = ("content", "step", "title", "subject", "text", "task", "description", "name")
-_DONE: Final = frozenset({"completed", "complete", "done", "finished"})
-_IN_PROGRESS: Final = frozenset({"inprogress", "doing", "active", "started", "current"})
-_DROPPED: Final = frozenset({"cancelled", "canceled", "skipped", "abandoned"})
+_LIST_FIELDS: Final = ("todos", "plan", "todoList", "todo_list", "items", "tasks")
+_TEXT_FIELDS: Final = ("content", "step", "title", "subject", "text", "task", "description", "name")
+_DONE_STATUSES: Final = frozenset({"completed", "complete", "done", "finished"})
+_PROGRESS_STATUSES: Final = frozenset({"inprogress", "doing", "active", "started", "current"})
+_DROPPED_STATUSES: Final = frozenset({"cancelled", "canceled", "skipped", "abandoned"})
 _UNKNOWN: Final = "(its subject is not recorded)"
 
 
@@ -36,13 +36,13 @@ class TodoItem:
 
     text: str
     mark: str = " "
-    about: str = ""
-    waits: list[str] = field(default_factory=list)
+    description: str = ""
+    blockers: list[str] = field(default_factory=list)
 
     def line(self) -> str:
         """Renders the item as a line of a list, with its details below."""
-        more = [self.about] if self.about else []
-        more += [f"blocked by: {', '.join(self.waits)}"] if self.waits else []
+        more = [self.description] if self.description else []
+        more += [f"blocked by: {', '.join(self.blockers)}"] if self.blockers else []
         return "\n".join([f"- [{self.mark}] {self.text}", *(f"  {row}" for each in more for row in each.split("\n"))])
 
 
@@ -52,7 +52,7 @@ class TodoList(msgspec.Struct, frozen=True):
     tool: str
     items: tuple[TodoItem, ...]
     text: str = ""
-    why: str = ""
+    explanation: str = ""
     """The explanation that came with the list (Codex's `explanation`)."""
 
     def render(self) -> str:
@@ -96,29 +96,33 @@ def find_todos(steps: Iterable[RecordedStep]) -> TodoList | None:
 
 def _read_list(step: RecordedStep, by_id: dict[str, TodoItem]) -> TodoList | None:
     """Reads the list of a call; returns None where the call has none."""
-    items: Any = next((step.fields[item_id] for item_id in _ITEMS if item_id in step.fields), None)
-    why = step.text("explanation")
+    items: Any = next((step.fields[item_id] for item_id in _LIST_FIELDS if item_id in step.fields), None)
+    explanation = step.text("explanation")
     if isinstance(items, str):
         try:
             items = msgspec.json.decode(items)
         except (ValueError, RecursionError):
-            return TodoList(step.name, (), str(items), why) if items.strip() else TodoList(step.name, ())
+            return TodoList(step.name, (), str(items), explanation) if items.strip() else TodoList(step.name, ())
     if not isinstance(items, list):
         return None
     if step.fields.get("merge") is not True:
         by_id.clear()
-    for place, item in enumerate(items):
+    for position, item in enumerate(items):
         fields: Mapping[str, Any] = item if isinstance(item, dict) else {"content": item}
-        item_id = str(fields.get("id", f"#{place}"))
-        known = by_id.get(item_id)
-        text = next((value for key in _TEXTS if isinstance(value := fields.get(key), str) and value), "")
+        item_id = str(fields.get("id", f"#{position}"))
+        known_item = by_id.get(item_id)
+        text = next((value for key in _TEXT_FIELDS if isinstance(value := fields.get(key), str) and value), "")
         status = fields.get("status")
-        mark = status_mark(status) if isinstance(status, str) else known.mark if known is not None else " "
-        if text or known is not None:
+        item_mark = (
+            status_mark(status) if isinstance(status, str) else known_item.mark if known_item is not None else " "
+        )
+        if text or known_item is not None:
             # Two items with the same id are still two items.
-            item_id = f"{item_id}/{place}" if known is not None and step.fields.get("merge") is not True else item_id
-            by_id[item_id] = TodoItem(text or (known.text if known is not None else ""), mark)
-    return TodoList(step.name, tuple(by_id.values()), "", why)
+            item_id = (
+                f"{item_id}/{position}" if known_item is not None and step.fields.get("merge") is not True else item_id
+            )
+            by_id[item_id] = TodoItem(text or (known_item.text if known_item is not None else ""), item_mark)
+    return TodoList(step.name, tuple(by_id.values()), "", explanation)
 
 
 def _apply_task_call(step: RecordedStep, kind: str, tasks: dict[str, TodoItem | None]) -> None:
@@ -129,8 +133,8 @@ def _apply_task_call(step: RecordedStep, kind: str, tasks: dict[str, TodoItem | 
     fields = step.fields
     if kind == _CREATE:
         match = _NUMBER.search(step.result or "")
-        unused = (str(each) for each in count(len(tasks) + 1) if str(each) not in tasks)
-        number = match[1] if match is not None else next(unused)
+        unused_numbers = (str(each) for each in count(len(tasks) + 1) if str(each) not in tasks)
+        number = match[1] if match is not None else next(unused_numbers)
         tasks[number] = TodoItem(step.text("subject", "title"), " ", step.text("description"))
         return
     number = str(fields.get("taskId", fields.get("task_id", "")))
@@ -142,11 +146,11 @@ def _apply_task_call(step: RecordedStep, kind: str, tasks: dict[str, TodoItem | 
         return
     tasks[number] = task = tasks.get(number) or TodoItem(f"Task #{number} {_UNKNOWN}")
     task.mark = status_mark(status) if status else task.mark
-    task.text, task.about = step.text("subject") or task.text, step.text("description") or task.about
-    task.waits += _read_numbers(fields.get("addBlockedBy"))
-    for other in _read_numbers(fields.get("addBlocks")):
-        if (blocked := tasks.get(other.removeprefix("#"))) is not None:
-            blocked.waits.append(f"#{number}")
+    task.text, task.description = step.text("subject") or task.text, step.text("description") or task.description
+    task.blockers += _read_numbers(fields.get("addBlockedBy"))
+    for other_number in _read_numbers(fields.get("addBlocks")):
+        if (blocked_task := tasks.get(other_number.removeprefix("#"))) is not None:
+            blocked_task.blockers.append(f"#{number}")
 
 
 def _read_numbers(numbers: Any) -> Sequence[str]:
@@ -156,4 +160,12 @@ def _read_numbers(numbers: Any) -> Sequence[str]:
 def status_mark(status: str) -> str:
     """Returns the mark of a status."""
     normalized = "".join(filter(str.isalpha, status)).lower()
-    return "x" if normalized in _DONE else ">" if normalized in _IN_PROGRESS else "-" if normalized in _DROPPED else " "
+    return (
+        "x"
+        if normalized in _DONE_STATUSES
+        else ">"
+        if normalized in _PROGRESS_STATUSES
+        else "-"
+        if normalized in _DROPPED_STATUSES
+        else " "
+    )

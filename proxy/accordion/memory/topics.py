@@ -17,27 +17,29 @@ _FOLDERS: Final = (
     "tmp opt etc bin mnt data workspace workspaces work dev code repo project projects dist build node_modules "
     "components utils common core site-packages python readme"
 )
-_GENERIC: Final = frozenset(_FOLDERS.split())
-_NAMED: Final = frozenset({"package", "service", "tool", "project", "organisation"})
+_GENERIC_FOLDERS: Final = frozenset(_FOLDERS.split())
+_NAMED_TYPES: Final = frozenset({"package", "service", "tool", "project", "organisation"})
 
 
 def common_words(texts: Iterable[str]) -> tuple[str, ...]:
     """Returns the subject words that several texts share, the most frequent first."""
     counts = Counter(
-        word for text in texts for word in set(content_words(text)) if len(word) > 3 and word not in _GENERIC
+        word for text in texts for word in set(content_words(text)) if len(word) > 3 and word not in _GENERIC_FOLDERS
     )
     return tuple(word for word, times in counts.most_common(_COMMON) if times > 1)
 
 
-def find_topics(text: str, entities: Sequence[Entity], focus: Sequence[str], common: Sequence[str]) -> tuple[str, ...]:
+def find_topics(
+    text: str, entities: Sequence[Entity], focus: Sequence[str], frequent_words: Sequence[str]
+) -> tuple[str, ...]:
     """Returns at most six topics in lower case; at least one, if the text has a subject word."""
     topics = [topic for topic in focus if is_about(text, topic)]
     words = [word for word in content_words(text) if len(word) <= NAME_MOST]
-    topics += [word for word in common if word in words][:3]
+    topics += [word for word in frequent_words if word in words][:3]
     for entity in entities:
         if entity.type == "file":
             topics += _path_topics(entity.name)
-        elif entity.type in _NAMED:
+        elif entity.type in _NAMED_TYPES:
             topics.append(entity.name)
     if not topics:
         topics = sorted(words, key=len, reverse=True)[:1]
@@ -49,4 +51,4 @@ def _path_topics(path: str) -> list[str]:
     names = [piece for piece in path.replace("\\", "/").split("/") if piece]
     name = names[-1].lstrip(".").split(".", 1)[0]
     folder = names[-2] if len(names) > 1 else ""
-    return [each for each in (folder, name) if len(each) > 2 and each.lower() not in _GENERIC]
+    return [part for part in (folder, name) if len(part) > 2 and part.lower() not in _GENERIC_FOLDERS]
