@@ -1,4 +1,4 @@
-"""What tests of the dialects' writing have in common: a message of an entry, and what an edit of it should leave."""
+"""Shared by the tests of writing: a message of an entry, and the expected parts after an edit."""
 
 from __future__ import annotations
 

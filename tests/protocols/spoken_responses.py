@@ -40,7 +40,7 @@ def function(call_id: str, arguments: str = "{}", name: str = "run") -> Json:
     return {**made, "call_id": call_id, "name": name}
 
 
-def ours(call_id: str, artifact: str = "art_secret") -> Json:
+def own_call(call_id: str, artifact: str = "art_secret") -> Json:
     return function(call_id, f'{{"id": "{artifact}"}}', OURS)
 
 
@@ -67,7 +67,7 @@ def response(name: str, items: Sequence[Json], status: str = "completed", **more
     }  # fmt: skip
 
 
-def told(whole: Json, size: int = 7) -> list[Json]:
+def events_of(whole: Json, size: int = 7) -> list[Json]:
     """The events of a response; texts and arguments come in pieces of this size."""
     begun = {**whole, "status": "in_progress", "output": [], "usage": None}
     out: list[Json] = [{"type": f"response.{word}", "response": begun} for word in ("created", "in_progress")]
@@ -118,7 +118,7 @@ def stream(events: Sequence[Json], *, named: bool = True, end: str = "\n") -> by
     return "".join(lines).encode()
 
 
-def understood(shown: bytes) -> list[Json]:
+def read_events(shown: bytes) -> list[Json]:
     """The events of a stream as a client reads them."""
     out = []
     for piece in shown.replace(b"\r\n", b"\n").split(b"\n\n"):
@@ -143,12 +143,12 @@ def blocks(body: bytes, cuts: Sequence[int]) -> list[bytes]:
 Given = Callable[[ArtifactPlaceholder], str | None]
 
 
-def nothing(_: ArtifactPlaceholder) -> str | None:
+def resolve_nothing(_: ArtifactPlaceholder) -> str | None:
     return None
 
 
-def spliced(
-    rounds: Sequence[bytes], cuts: Sequence[int] = (), give: Given = nothing
+def run_loop(
+    rounds: Sequence[bytes], cuts: Sequence[int] = (), give: Given = resolve_nothing
 ) -> tuple[bytes, list[ObservedRound]]:
     splice = ResponsesToolStream(OURS)
     out, seen = b"", []
@@ -165,7 +165,7 @@ def spliced(
 
 
 def joined(events: Sequence[Json], name: str) -> dict[int, str]:
-    """What the deltas of this kind say, an item each."""
+    """Returns the joined deltas of this kind, by item."""
     out: dict[int, str] = {}
     for event in events:
         if event["type"] == f"response.{name}.delta":

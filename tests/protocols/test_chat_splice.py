@@ -31,7 +31,7 @@ from tests.sdks import openai_sdk
 
 OURS = "read_artifact"
 TOOL = ToolDefinition(OURS, "Reads what left the window.", b'{"type":"object","properties":{"id":{"type":"string"}}}')
-WEAVER = ChatArtifactTool()
+TOOL_PROTOCOL = ChatArtifactTool()
 USAGE = {
     "prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120,
     "prompt_tokens_details": {"cached_tokens": 64}, "completion_tokens_details": {"reasoning_tokens": 5},
@@ -70,24 +70,24 @@ def end(finish: str, usage: Json | None = None) -> list[Any]:
     return [chunk({}, finish), *([chunk(usage=usage)] if usage else []), "[DONE]"]
 
 
-def said(*texts: str) -> list[Json]:
+def text_chunks(*texts: str) -> list[Json]:
     return [chunk({"content": text}) for text in texts]
 
 
 THEIRS: Json = {"index": 0, "id": "call_t", "type": "function", "function": {"name": "run", "arguments": "{}"}}
 OUR_CALL = call(0, "call_o", OURS, '{"id": ', '"art_1"}')
-FIRST = [ROLE, *said("I ", "look."), *OUR_CALL, *end("tool_calls", USAGE)]
+FIRST = [ROLE, *text_chunks("I ", "look."), *OUR_CALL, *end("tool_calls", USAGE)]
 SECOND = [
     {**event, "id": "chatcmpl-2", "created": 9} if isinstance(event, dict) else event
-    for event in [ROLE, *said(" It ", "is 5."), *end("stop", USAGE_2)]
+    for event in [ROLE, *text_chunks(" It ", "is 5."), *end("stop", USAGE_2)]
 ]
 
 
-def spliced(
+def run_loop(
     *rounds: Iterable[bytes], stream: bool = True, texts: Json | None = None
 ) -> tuple[bytes, list[ObservedRound]]:
-    """What the client gets of rounds, each given as blocks; artifacts are resolved from `texts`."""
-    splice, out, seen = WEAVER.open_response(OURS, stream), b"", list[ObservedRound]()
+    """Returns the response to the client of these rounds, each in blocks. `texts` are those of artifacts."""
+    splice, out, seen = TOOL_PROTOCOL.open_response(OURS, stream), b"", list[ObservedRound]()
     for at, blocks in enumerate(rounds):
         if at:
             splice.continue_response()
@@ -115,8 +115,8 @@ def data(stream: bytes) -> list[Json]:
     return [json.loads(event) for event in found if event.strip() != b"[DONE]"]
 
 
-def completed(stream: bytes) -> Any:
-    """What the official SDK makes of a stream."""
+def read_by_sdk(stream: bytes) -> Any:
+    """Returns the completion that the official SDK reads from a stream."""
     sdk = openai_sdk(200, stream, "text/event-stream")
     with sdk.chat.completions.stream(model="m", messages=[{"role": "user", "content": "?"}]) as events:
         for _ in events:
@@ -131,7 +131,7 @@ def loads(wires: Sequence[bytes]) -> list[Json]:
 # -- a stream without a call of ours ----------------------------------------------------
 
 PLAIN: dict[str, list[Any]] = {
-    "text": [ROLE, *said("a", "b {", 'c "quoted" \\', "é☃\U0001f600", ""), *end("stop", USAGE)],
+    "text": [ROLE, *text_chunks("a", "b {", 'c "quoted" \\', "é☃\U0001f600", ""), *end("stop", USAGE)],
     "calls": [ROLE, *call(0, "call_a", "read", '{"pa', 'th": "x"', "}"), *call(1, "call_b", "run"), *end("tool_calls")],
     "two calls in a chunk": [
         calls(*({"index": at, "id": f"c{at}", "function": {"name": "run", "arguments": "{}"}} for at in range(2))),
@@ -147,7 +147,7 @@ PLAIN: dict[str, list[Any]] = {
         ROLE,
         *(chunk({"content": None, "reasoning_content": text}) for text in ("hm", " {", "so")),
         *(chunk({"reasoning": text, "reasoning_details": [{"type": "reasoning.text", "text": text}]}) for text in "ab"),
-        *said("x"),
+        *text_chunks("x"),
         *end("stop"),
     ],
     "obfuscation and unknown fields": [
@@ -169,14 +169,14 @@ PLAIN: dict[str, list[Any]] = {
     ],
     "a filter's verdict": [
         {"id": "", "choices": [], "prompt_filter_results": [{"prompt_index": 0}]},
-        *said("x"),
+        *text_chunks("x"),
         chunk({}, "stop"),
         {"id": "", "choices": [{"index": 0, "delta": {}, "content_filter_offsets": {"start": 0}}]},
         "[DONE]",
     ],
     "usage in every chunk": [*(chunk({"content": "x"}, usage=USAGE) for _ in "abc"), *end("stop", USAGE)],
-    "no finish": [*said("x"), "[DONE]"],
-    "an error": [*said("x"), {"error": {"message": "It broke."}}, "[DONE]"],
+    "no finish": [*text_chunks("x"), "[DONE]"],
+    "an error": [*text_chunks("x"), {"error": {"message": "It broke."}}, "[DONE]"],
     "odd": [
         *(chunk(delta) for delta in ({"tool_calls": None}, {"tool_calls": [None, 3]}, {"tool_calls": {}}, {})),
         *(calls({"index": "x", "id": 3, "function": held}) for held in (None, 4, {"name": 3}, {"arguments": {}})),
@@ -195,12 +195,12 @@ PLAIN: dict[str, list[Any]] = {
 @pytest.mark.parametrize("name", [name for name in PLAIN if name != "odd"])
 def test_a_stream_without_a_call_of_ours_goes_on_in_its_own_bytes(name: str, ends: str, space: str) -> None:
     events = [sse(event, space=space, end=ends) for event in PLAIN[name]]
-    assert spliced(events)[0] == b"".join(events)
-    assert spliced([b"".join(events)])[0] == b"".join(events)
+    assert run_loop(events)[0] == b"".join(events)
+    assert run_loop([b"".join(events)])[0] == b"".join(events)
 
 
 def test_odd_events_disturb_nothing() -> None:
-    splice = WEAVER.open_response(OURS, True)
+    splice = TOOL_PROTOCOL.open_response(OURS, True)
     for event in PLAIN["odd"]:
         splice.feed(sse(event))
     assert splice.close().endswith(b"[DONE]\n\n")
@@ -209,7 +209,7 @@ def test_odd_events_disturb_nothing() -> None:
 @pytest.mark.parametrize("name", [name for name in PLAIN if name != "odd"])
 def test_an_event_that_does_not_end_the_round_goes_on_at_once(name: str) -> None:
     events = one_by_one(PLAIN[name])
-    splice, ended = WEAVER.open_response(OURS, True), False
+    splice, ended = TOOL_PROTOCOL.open_response(OURS, True), False
     for event in events:
         out = splice.feed(event)
         ended = ended or b"[DONE]" in event or b'"finish_reason": "' in event
@@ -217,15 +217,21 @@ def test_an_event_that_does_not_end_the_round_goes_on_at_once(name: str) -> None
 
 
 def test_comments_go_on_between_events() -> None:
-    events = [sse(ROLE), b": PROCESSING\n\n", sse(*said("a")), b": PROCESSING\n\n", sse(*said("b"), *end("stop"))]
-    out, seen = spliced(events)
+    events = [
+        sse(ROLE),
+        b": PROCESSING\n\n",
+        sse(*text_chunks("a")),
+        b": PROCESSING\n\n",
+        sse(*text_chunks("b"), *end("stop")),
+    ]
+    out, seen = run_loop(events)
     assert out == b"".join(events)
     assert seen[0].text == "ab"
 
 
 def test_what_ends_a_round_is_held() -> None:
-    splice = WEAVER.open_response(OURS, True)
-    assert splice.feed(sse(ROLE, *said("x"))) == sse(ROLE, *said("x"))
+    splice = TOOL_PROTOCOL.open_response(OURS, True)
+    assert splice.feed(sse(ROLE, *text_chunks("x"))) == sse(ROLE, *text_chunks("x"))
     assert not splice.is_round_over
     last = end("stop", USAGE)
     for event in last:
@@ -236,7 +242,7 @@ def test_what_ends_a_round_is_held() -> None:
 
 
 def test_the_last_words_do_not_wait_for_the_finish_reason_beside_them() -> None:
-    splice = WEAVER.open_response(OURS, True)
+    splice = TOOL_PROTOCOL.open_response(OURS, True)
     splice.feed(sse(ROLE))
     out = splice.feed(sse(chunk({"content": "x"}, "stop", usage=USAGE)))
     assert data(out)[0]["choices"] == [{"index": 0, "delta": {"content": "x"}, "finish_reason": None, "logprobs": None}]
@@ -248,13 +254,13 @@ def test_the_last_words_do_not_wait_for_the_finish_reason_beside_them() -> None:
 
 def test_a_whole_reply_in_one_event_comes_out_whole() -> None:
     event = sse(chunk({"role": "assistant", "content": "x"}, "stop", usage=USAGE), "[DONE]")
-    done = completed(spliced([event])[0])
+    done = read_by_sdk(run_loop([event])[0])
     assert (done.choices[0].message.content, done.choices[0].finish_reason) == ("x", "stop")
     assert done.usage.total_tokens == 120
 
 
 def test_what_a_reply_said_is_told_in_the_requests_form() -> None:
-    _, (seen,) = spliced(one_by_one(PLAIN["calls"]))
+    _, (seen,) = run_loop(one_by_one(PLAIN["calls"]))
     assert loads(seen.entries) == [
         {
             "role": "assistant",
@@ -269,7 +275,7 @@ def test_what_a_reply_said_is_told_in_the_requests_form() -> None:
 
 
 def test_the_text_of_a_reply_is_told_as_it_was() -> None:
-    _, (seen,) = spliced(one_by_one(PLAIN["text"]))
+    _, (seen,) = run_loop(one_by_one(PLAIN["text"]))
     assert seen.text == 'ab {c "quoted" \\é☃\U0001f600'
     assert loads(seen.entries) == [{"role": "assistant", "content": seen.text}]
     assert seen.usage == Usage(100, 20, 64, 0, 5)
@@ -278,7 +284,7 @@ def test_the_text_of_a_reply_is_told_as_it_was() -> None:
 def test_a_character_in_two_halves_is_put_together() -> None:
     halves = (b"x", b"y", b"\\ud83d", b"\\ude00")
     events = [b'data: {"choices":[{"index":0,"delta":{"content":"%b"}}]}\n\n' % half for half in halves]
-    out, (seen,) = spliced([*events, sse(*end("stop"))])
+    out, (seen,) = run_loop([*events, sse(*end("stop"))])
     assert out.startswith(b"".join(events))
     assert seen.text == "xy\U0001f600"
 
@@ -297,7 +303,7 @@ def test_thoughts_go_back_to_the_provider_that_gave_them() -> None:
                "function": {"name": OURS, "arguments": "{}"}}),
         *end("tool_calls"),
     ]  # fmt: skip
-    _, (seen,) = spliced(one_by_one(events))
+    _, (seen,) = run_loop(one_by_one(events))
     (message,) = loads(seen.entries)
     assert message["reasoning_content"] == "I think"
     assert message["reasoning_details"] == [
@@ -319,8 +325,8 @@ def test_thoughts_of_each_round_are_blocks_of_their_own(name: str) -> None:
     thoughts = [thought(0, text="I "), thought(0, text="think", signature="s"), thought(1, data="sealed")]
     rounds = [[ROLE, *thoughts, *OUR_CALL, *end("tool_calls")]] * 2
     mixed = chunk({name: [{"type": "thinking", "index": 0, "text": "So"}], **calls(THEIRS)["choices"][0]["delta"]})
-    out, seen = spliced(*map(one_by_one, rounds), one_by_one([mixed, *end("tool_calls")]))
-    blocks = getattr(completed(out).choices[0].message, name)
+    out, seen = run_loop(*map(one_by_one, rounds), one_by_one([mixed, *end("tool_calls")]))
+    blocks = getattr(read_by_sdk(out).choices[0].message, name)
     two = [{"text": "I think", "signature": "s"}, {"data": "sealed"}]
     assert [{key: held for key, held in block.items() if key not in ("type", "index")} for block in blocks] == [
         *two, *two, {"text": "So"}
@@ -330,7 +336,7 @@ def test_thoughts_of_each_round_are_blocks_of_their_own(name: str) -> None:
 
 
 def test_two_rounds_are_one_reply() -> None:
-    out, (first, second) = spliced(one_by_one(FIRST), one_by_one(SECOND))
+    out, (first, second) = run_loop(one_by_one(FIRST), one_by_one(SECOND))
     chunks = data(out)
     assert {each["id"] for each in chunks} == {"chatcmpl-1"}
     assert [each["choices"][0]["delta"] for each in chunks if each["choices"]] == [
@@ -354,20 +360,20 @@ def test_two_rounds_are_one_reply() -> None:
 
 
 def test_the_first_round_goes_on_in_its_own_bytes_up_to_our_call() -> None:
-    assert spliced(one_by_one(FIRST), one_by_one(SECOND))[0].startswith(sse(*FIRST[:3]))
+    assert run_loop(one_by_one(FIRST), one_by_one(SECOND))[0].startswith(sse(*FIRST[:3]))
 
 
 def test_the_time_and_fingerprint_are_those_of_the_first_chunk() -> None:
     first = [{**each, "created": 1, "system_fingerprint": "a"} if isinstance(each, dict) else each for each in FIRST]
     second = [{**each, "created": 2, "system_fingerprint": "b"} if isinstance(each, dict) else each for each in SECOND]
-    chunks = data(spliced(one_by_one(first), one_by_one(second))[0])
+    chunks = data(run_loop(one_by_one(first), one_by_one(second))[0])
     assert {(each["created"], each["system_fingerprint"]) for each in chunks} == {(1, "a")}
 
 
 def test_the_sdk_makes_one_message_of_three_rounds() -> None:
-    third = [ROLE, *said(" I ask."), *call(0, "call_x", "run", '{"x"', ": 1}"), *call(1, "call_y", "run", "{}"),
+    third = [ROLE, *text_chunks(" I ask."), *call(0, "call_x", "run", '{"x"', ": 1}"), *call(1, "call_y", "run", "{}"),
              *end("tool_calls", USAGE_2)]  # fmt: skip
-    done = completed(spliced(one_by_one(FIRST), one_by_one(FIRST), one_by_one(third))[0])
+    done = read_by_sdk(run_loop(one_by_one(FIRST), one_by_one(FIRST), one_by_one(third))[0])
     message = done.choices[0].message
     assert message.content == "I look.\n\nI look. I ask."
     assert [(each.id, each.function.arguments) for each in message.tool_calls] == [
@@ -383,9 +389,9 @@ def test_the_role_is_said_once_also_where_it_stood_beside_our_call() -> None:
         [chunk({"role": "assistant", "tool_calls": [begun]}), *end("tool_calls")],
         [chunk({"role": "assistant", "tool_calls": [begun]}, "tool_calls"), "[DONE]"],
     ):
-        out, _ = spliced(one_by_one(first), one_by_one(SECOND))
+        out, _ = run_loop(one_by_one(first), one_by_one(SECOND))
         assert [each["choices"][0]["delta"].get("role") for each in data(out)[:2]] == ["assistant", None]
-        assert completed(out).choices[0].message.content == " It is 5."
+        assert read_by_sdk(out).choices[0].message.content == " It is 5."
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -401,9 +407,9 @@ def test_the_role_is_said_once_also_where_it_stood_beside_our_call() -> None:
     ],
 )
 def test_texts_of_two_rounds_are_separate_paragraphs(texts: Sequence[str], shown: str, stream: bool) -> None:
-    out, seen = spliced(*(_saying(text, last=at == len(texts) - 1, stream=stream) for at, text in enumerate(texts)),
+    out, seen = run_loop(*(_saying(text, last=at == len(texts) - 1, stream=stream) for at, text in enumerate(texts)),
                         stream=stream)  # fmt: skip
-    message = completed(out).choices[0].message.content if stream else data_of(out)["content"]
+    message = read_by_sdk(out).choices[0].message.content if stream else data_of(out)["content"]
     assert message == shown
     assert [each.text for each in seen] == list(texts), "the provider gets back what it said"
 
@@ -414,7 +420,7 @@ def _saying(text: str, *, last: bool, stream: bool) -> list[bytes]:
         made = {} if last else {"tool_calls": [function("o", OURS)]}
         return [document({"content": text, **made}, "stop" if last else "tool_calls")]
     called = end("stop") if last else [*call(0, "call_o", OURS, "{}"), *end("tool_calls")]
-    return one_by_one([ROLE, *said(*text), *called])
+    return one_by_one([ROLE, *text_chunks(*text), *called])
 
 
 def data_of(raw: bytes) -> Json:
@@ -425,7 +431,7 @@ def data_of(raw: bytes) -> Json:
 
 def test_usage_is_told_only_where_the_provider_tells_it() -> None:
     without = [event for event in SECOND if not (isinstance(event, dict) and event["usage"])]
-    assert b"completion_tokens" not in spliced(one_by_one(FIRST), one_by_one(without))[0]
+    assert b"completion_tokens" not in run_loop(one_by_one(FIRST), one_by_one(without))[0]
 
 
 @pytest.mark.parametrize(
@@ -436,14 +442,17 @@ def test_usage_is_told_only_where_the_provider_tells_it() -> None:
     ],
 )
 def test_usage_is_summed_where_other_servers_put_it(place: Callable[[Json], Json]) -> None:
-    first, second = ([ROLE, *OUR_CALL, chunk({}, "tool_calls"), place(USAGE)], [*said("x"), place(USAGE_2), "[DONE]"])
-    last = data(spliced(one_by_one(first), one_by_one(second))[0])[-1]
+    first, second = (
+        [ROLE, *OUR_CALL, chunk({}, "tool_calls"), place(USAGE)],
+        [*text_chunks("x"), place(USAGE_2), "[DONE]"],
+    )
+    last = data(run_loop(one_by_one(first), one_by_one(second))[0])[-1]
     assert (last.get("x_groq") or last["choices"][0])["usage"] == BOTH
 
 
 def test_usage_in_every_chunk_is_that_of_all_rounds_so_far() -> None:
     second = [*(chunk({"content": "x"}, usage=USAGE_2) for _ in "ab"), *end("stop", USAGE_2)]
-    chunks = data(spliced(one_by_one(FIRST), one_by_one(second))[0])
+    chunks = data(run_loop(one_by_one(FIRST), one_by_one(second))[0])
     assert [each["usage"] for each in chunks if each["usage"]] == [BOTH, BOTH, BOTH]
 
 
@@ -453,10 +462,10 @@ def test_usage_in_every_chunk_is_that_of_all_rounds_so_far() -> None:
 def test_ours_beside_the_clients_is_hidden_and_the_others_close_up() -> None:
     events = [ROLE, *call(0, "call_a", "read", "{}"), *call(1, "call_o", OURS, '{"id":', ' "art_1"}'),
               *call(2, "call_b", "run", '{"x"', ":1}"), *end("tool_calls", USAGE)]  # fmt: skip
-    out, (seen,) = spliced(one_by_one(events))
+    out, (seen,) = run_loop(one_by_one(events))
     assert out.startswith(sse(*events[:3]))
     assert out.endswith(sse(*events[-3:]))
-    done = completed(out).choices[0]
+    done = read_by_sdk(out).choices[0]
     assert [(each.id, each.function.arguments) for each in done.message.tool_calls] == [
         ("call_a", "{}"), ("call_b", '{"x":1}')
     ]  # fmt: skip
@@ -469,7 +478,9 @@ def test_ours_beside_the_clients_is_hidden_and_the_others_close_up() -> None:
 def test_a_chunk_with_calls_of_both_is_split() -> None:
     names = enumerate((OURS, "run"))
     both = [{"index": at, "id": f"c{at}", "function": {"name": name, "arguments": "{}"}} for at, name in names]
-    out, (seen,) = spliced(one_by_one([chunk({"role": "assistant", "content": "x", "tool_calls": both}, "tool_calls")]))
+    out, (seen,) = run_loop(
+        one_by_one([chunk({"role": "assistant", "content": "x", "tool_calls": both}, "tool_calls")])
+    )
     assert data(out)[0]["choices"][0]["delta"] == {
         "role": "assistant", "content": "x",
         "tool_calls": [{"index": 0, "id": "c1", "function": {"name": "run", "arguments": "{}"}}],
@@ -478,14 +489,14 @@ def test_a_chunk_with_calls_of_both_is_split() -> None:
 
 
 def test_only_ours_and_no_further_round_ends_as_if_there_was_none() -> None:
-    out, _ = spliced(one_by_one(FIRST))
-    done = completed(out).choices[0]
+    out, _ = run_loop(one_by_one(FIRST))
+    done = read_by_sdk(out).choices[0]
     assert (done.finish_reason, done.message.content, done.message.tool_calls) == ("stop", "I look.", None)
 
 
 @pytest.mark.parametrize("finish", ["length", "content_filter"])
 def test_of_a_reply_that_was_cut_short_nothing_is_answered(finish: str) -> None:
-    out, (seen,) = spliced(one_by_one([ROLE, *said("x"), *OUR_CALL, *end(finish)]))
+    out, (seen,) = run_loop(one_by_one([ROLE, *text_chunks("x"), *OUR_CALL, *end(finish)]))
     assert not seen.finished
     assert not seen.own_calls
     assert loads(seen.entries) == [{"role": "assistant", "content": "x"}]
@@ -493,14 +504,14 @@ def test_of_a_reply_that_was_cut_short_nothing_is_answered(finish: str) -> None:
 
 
 def test_of_a_reply_that_failed_or_was_lost_nothing_is_answered() -> None:
-    splice = WEAVER.open_response(OURS, True)
+    splice = TOOL_PROTOCOL.open_response(OURS, True)
     failed = sse({"error": {"message": "It broke."}})
     assert splice.feed(sse(*OUR_CALL) + failed) == failed
     assert not splice.read_round().finished
-    splice = WEAVER.open_response(OURS, True)
+    splice = TOOL_PROTOCOL.open_response(OURS, True)
     splice.feed(sse(*OUR_CALL))
     assert not splice.read_round().finished
-    splice = WEAVER.open_response(OURS, True)
+    splice = TOOL_PROTOCOL.open_response(OURS, True)
     splice.feed(sse(*OUR_CALL[:-1]) + sse(OUR_CALL[-1])[:-9])
     assert not splice.read_round().finished
     assert splice.close() == b""
@@ -542,7 +553,7 @@ SERVERS: dict[str, list[Json]] = {
 @pytest.mark.parametrize("name", SERVERS)
 def test_calls_are_told_apart_as_servers_send_them(name: str) -> None:
     events = [ROLE, *SERVERS[name], *end("tool_calls")]
-    out, (seen,) = spliced(one_by_one(events))
+    out, (seen,) = run_loop(one_by_one(events))
     assert seen.own_calls == (ArtifactToolCall("c1", OURS, '{"b":2}'),)
     assert seen.client_call_ids == ("c0", "c2")
     made = json.loads(seen.entries[0])["tool_calls"]
@@ -560,7 +571,7 @@ def test_calls_are_told_apart_as_servers_send_them(name: str) -> None:
 @pytest.mark.parametrize("call_id", ["", None])
 def test_a_call_of_ours_without_an_id_gets_one(call_id: str | None) -> None:
     events = [ROLE, entry(0, call_id, OURS, '{"id":"a"}'), entry(0, call_id, OURS, '{"id":"b"}'), *end("stop")]
-    _, (seen,) = spliced(one_by_one(events))
+    _, (seen,) = run_loop(one_by_one(events))
     assert [each.arguments for each in seen.own_calls] == ['{"id":"a"}', '{"id":"b"}']
     ids = [each.call_id for each in seen.own_calls]
     assert len(set(ids)) == 2
@@ -570,23 +581,23 @@ def test_a_call_of_ours_without_an_id_gets_one(call_id: str | None) -> None:
 
 def test_a_call_whose_name_never_came_is_the_clients() -> None:
     events = [ROLE, entry(0, "c0", None, "{"), entry(0, None, None, "}"), *end("tool_calls")]
-    out, (seen,) = spliced(one_by_one(events))
+    out, (seen,) = run_loop(one_by_one(events))
     assert data(out)[1]["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"] == "{}"
     assert seen.client_call_ids == ("c0",)
 
 
 def test_arguments_given_as_an_object_are_read() -> None:
     made = calls({"id": "c", "function": {"name": OURS, "arguments": {"id": "a"}}})
-    _, (seen,) = spliced(one_by_one([made, *end("stop")]))
+    _, (seen,) = run_loop(one_by_one([made, *end("stop")]))
     assert json.loads(seen.own_calls[0].arguments) == {"id": "a"}
 
 
 def test_a_last_event_without_an_empty_line_counts() -> None:
     stream = sse(*FIRST)
-    out, (seen, _) = spliced([stream[:-2]], [sse(*SECOND)[:-1]])
+    out, (seen, _) = run_loop([stream[:-2]], [sse(*SECOND)[:-1]])
     assert seen.finished
     assert out.endswith(b"data: [DONE]\n")
-    assert out == spliced([stream], [sse(*SECOND)])[0][:-1]
+    assert out == run_loop([stream], [sse(*SECOND)])[0][:-1]
 
 
 # -- artifacts as arguments ----------------------------------------------------------
@@ -597,15 +608,15 @@ ARGUMENTS = ('{"path": "x", "content": {"$art', 'ifact": "art_1", "pa', 'th": "$
 
 def test_an_artifact_named_in_a_call_is_put_in_its_place() -> None:
     events = [ROLE, *call(0, "call_a", "write", *ARGUMENTS), *end("tool_calls")]
-    out, (seen,) = spliced(one_by_one(events), texts={"art_1": 'the "text"\n'})
-    done = completed(out).choices[0].message.tool_calls[0].function
+    out, (seen,) = run_loop(one_by_one(events), texts={"art_1": 'the "text"\n'})
+    done = read_by_sdk(out).choices[0].message.tool_calls[0].function
     assert json.loads(done.arguments) == {"path": "x", "content": 'the "text"\n', "z": {"$artifact": "art_2"}}
     assert seen.resolved
     assert json.loads(seen.entries[0])["tool_calls"][0]["function"]["arguments"] == "".join(ARGUMENTS)
 
 
 def test_arguments_go_on_up_to_the_artifact_and_other_events_do_not_wait() -> None:
-    splice = WEAVER.open_response(OURS, True)
+    splice = TOOL_PROTOCOL.open_response(OURS, True)
     begun, *pieces = call(0, "call_a", "write", *ARGUMENTS)
     splice.feed(sse(begun))
     out = splice.feed(sse(pieces[0]))
@@ -613,7 +624,7 @@ def test_arguments_go_on_up_to_the_artifact_and_other_events_do_not_wait() -> No
     assert splice.feed(sse(pieces[1])) == b""
     splice.feed(sse(pieces[2]))
     assert splice.pending_placeholders == (ArtifactPlaceholder("art_1", "$.a"), ArtifactPlaceholder("art_2"))
-    assert splice.feed(sse(*said("aside"))) == sse(*said("aside"))
+    assert splice.feed(sse(*text_chunks("aside"))) == sse(*text_chunks("aside"))
     given = data(splice.resolve(["one", None]))
     assert given[0]["id"] == "chatcmpl-1"
     assert given[0]["choices"][0]["delta"] == {
@@ -626,14 +637,14 @@ def test_artifacts_of_two_calls_in_one_event_find_their_calls() -> None:
     texts = ['{"a": {"$artifact": "art_0"}}', '{"a": {"$artifact": "art_1"}}']
     pieces = [{"name": "w", "arguments": text} for text in texts]
     made = [{"index": at, "id": f"c{at}", "function": piece} for at, piece in enumerate(pieces)]
-    out, _ = spliced([sse(ROLE, calls(*made), *end("tool_calls"))], texts={"art_0": "zero", "art_1": "one"})
-    done = completed(out).choices[0]
+    out, _ = run_loop([sse(ROLE, calls(*made), *end("tool_calls"))], texts={"art_0": "zero", "art_1": "one"})
+    done = read_by_sdk(out).choices[0]
     assert [each.function.arguments for each in done.message.tool_calls] == ['{"a": "zero"}', '{"a": "one"}']
     assert done.finish_reason == "tool_calls"
 
 
 def test_what_only_began_like_an_artifact_goes_on_at_the_end() -> None:
-    out, (seen,) = spliced(one_by_one([ROLE, *call(0, "c", "w", '{"a": {"$arti'), *end("length")]))
+    out, (seen,) = run_loop(one_by_one([ROLE, *call(0, "c", "w", '{"a": {"$arti'), *end("length")]))
     assert completed_arguments(out) == '{"a": {"$arti'
     assert not seen.resolved
 
@@ -649,7 +660,7 @@ def completed_arguments(stream: bytes) -> str:
 
 
 def test_our_own_arguments_are_not_searched_for_artifacts() -> None:
-    _, (seen,) = spliced(one_by_one([*call(0, "c", OURS, '{"a": {"$artifact": "art_1"}}'), *end("tool_calls")]))
+    _, (seen,) = run_loop(one_by_one([*call(0, "c", OURS, '{"a": {"$artifact": "art_1"}}'), *end("tool_calls")]))
     assert seen.own_calls[0].arguments == '{"a": {"$artifact": "art_1"}}'
 
 
@@ -679,7 +690,7 @@ def rounds(draw: st.DrawFn) -> list[Any]:
             events.append(entry(index, call_id, name, "".join(pieces)))
         else:
             events += [entry(index, call_id, name, piece) for piece in pieces]
-        events += said(*draw(st.lists(TEXT, max_size=1)))
+        events += text_chunks(*draw(st.lists(TEXT, max_size=1)))
     return [*events, *end(draw(st.sampled_from(["stop", "tool_calls"])), draw(st.sampled_from([None, USAGE])))]
 
 
@@ -689,7 +700,7 @@ def blocks(stream: bytes, cuts: Iterable[int]) -> list[bytes]:
 
 
 def shown(stream: bytes) -> Json:
-    """What a client puts together."""
+    """Returns the message that a client joins from a stream."""
     out: Json = {"calls": {}}
     for each in data(stream):
         for choice in each["choices"]:
@@ -722,8 +733,8 @@ def test_any_reply_is_shown_whole_without_a_byte_of_ours_wherever_it_is_cut(
     made: list[list[Any]], cuts: list[int], spaced: bool
 ) -> None:
     streams = [sse(*events, space=" " if spaced else "") for events in made]
-    out, seen = spliced(*([stream] for stream in streams))
-    pieces, again = spliced(*(blocks(stream, cuts) for stream in streams))
+    out, seen = run_loop(*([stream] for stream in streams))
+    pieces, again = run_loop(*(blocks(stream, cuts) for stream in streams))
     assert pieces == out
     assert again == seen
     assert not any(word in out for word in (OURS.encode(), b"hidden_", b"SECRET"))
@@ -748,7 +759,7 @@ def test_any_reply_is_shown_whole_without_a_byte_of_ours_wherever_it_is_cut(
 
 @given(st.lists(st.binary(max_size=30) | st.sampled_from(one_by_one(PLAIN["odd"] + FIRST)), max_size=12))
 def test_no_bytes_are_too_odd(given: list[bytes]) -> None:
-    splice = WEAVER.open_response(OURS, True)
+    splice = TOOL_PROTOCOL.open_response(OURS, True)
     for block in given:
         splice.feed(block)
         splice.resolve([None] * len(splice.pending_placeholders))
@@ -775,7 +786,7 @@ def function(call_id: str, name: str, arguments: str = "{}") -> Json:
 
 def test_a_document_without_a_call_of_ours_goes_on_in_its_own_bytes() -> None:
     raw = document({"content": "x", "tool_calls": [function("c", "run")]}, "tool_calls", USAGE)
-    out, (seen,) = spliced([raw[:40], raw[40:]], stream=False)
+    out, (seen,) = run_loop([raw[:40], raw[40:]], stream=False)
     assert out == raw
     assert (seen.text, seen.client_call_ids, seen.usage) == ("x", ("c",), Usage(100, 20, 64, 0, 5))
 
@@ -786,7 +797,7 @@ def test_documents_of_two_rounds_are_one() -> None:
     )
     made = {"content": " It is 5.", "tool_calls": [function("c", "run"), function("o2", OURS)]}
     second = document(made, "tool_calls", USAGE_2, id="chatcmpl-2", created=2)
-    out, (one, two) = spliced([first], [second], stream=False)
+    out, (one, two) = run_loop([first], [second], stream=False)
     done = json.loads(out)
     assert (done["id"], done["created"], done["usage"]) == ("chatcmpl-1", 1, BOTH)
     assert done["choices"][0]["message"] == {
@@ -801,13 +812,13 @@ def test_documents_of_two_rounds_are_one() -> None:
 
 
 def test_a_document_of_ours_alone_ends_as_if_there_was_none() -> None:
-    out, _ = spliced([document({"content": "x", "tool_calls": [function("o", OURS)]}, "tool_calls")], stream=False)
+    out, _ = run_loop([document({"content": "x", "tool_calls": [function("o", OURS)]}, "tool_calls")], stream=False)
     choice = json.loads(out)["choices"][0]
     assert (choice["message"], choice["finish_reason"]) == ({"role": "assistant", "content": "x"}, "stop")
 
 
 def test_nothing_of_a_document_goes_on_before_it_is_whole() -> None:
-    splice = WEAVER.open_response(OURS, False)
+    splice = TOOL_PROTOCOL.open_response(OURS, False)
     raw = document({"content": "{x}"})
     for at in range(0, len(raw), 7):
         assert not splice.is_round_over
@@ -821,7 +832,7 @@ def test_artifacts_in_a_document_are_put_in_their_places() -> None:
     raw = document(
         {"content": None, "tool_calls": [function("c", "w", arguments), function("o", OURS, arguments)]}, "tool_calls"
     )
-    out, (seen,) = spliced([raw], stream=False, texts={"art_1": 'a "b"'})
+    out, (seen,) = run_loop([raw], stream=False, texts={"art_1": 'a "b"'})
     (made,) = json.loads(out)["choices"][0]["message"]["tool_calls"]
     assert json.loads(made["function"]["arguments"]) == {"a": 'a "b"', "b": {"$artifact": "art_2"}}
     assert seen.resolved
@@ -830,14 +841,14 @@ def test_artifacts_in_a_document_are_put_in_their_places() -> None:
 
 @pytest.mark.parametrize("raw", [b'{"error": {"message": "no"}}', b"not json", b"[]", b'{"choices": [3]}', b"{}", b""])
 def test_a_document_of_another_kind_goes_on_as_it_came(raw: bytes) -> None:
-    splice = WEAVER.open_response(OURS, False)
+    splice = TOOL_PROTOCOL.open_response(OURS, False)
     splice.feed(raw)
     assert not splice.read_round().finished
     assert splice.close() == raw
 
 
 def test_where_the_next_document_never_came_the_reply_is_what_there_is() -> None:
-    splice = WEAVER.open_response(OURS, False)
+    splice = TOOL_PROTOCOL.open_response(OURS, False)
     splice.feed(document({"content": "x", "tool_calls": [function("o", OURS)]}, "tool_calls"))
     assert splice.read_round().own_calls
     splice.continue_response()
@@ -846,7 +857,7 @@ def test_where_the_next_document_never_came_the_reply_is_what_there_is() -> None
 
 
 def test_a_document_that_is_too_large_goes_on_as_it_comes() -> None:
-    splice = WEAVER.open_response(OURS, False)
+    splice = TOOL_PROTOCOL.open_response(OURS, False)
     large = b'{"x": "' + b"y" * (16 * 2**20)
     assert splice.feed(large) == large
     assert splice.feed(b'"}') == b'"}'
@@ -866,12 +877,12 @@ CLIENTS = {"type": "function", "function": {"name": "run", "parameters": {}}, "s
 
 def test_our_tool_stands_behind_the_clients_whose_bytes_stay() -> None:
     own = fields(tools=[CLIENTS])
-    offered = WEAVER.offer(own, TOOL)
+    offered = TOOL_PROTOCOL.offer(own, TOOL)
     assert offered is not None
     assert offered["tools"].startswith(own["tools"][:-1] + b",")
     ours = json.loads(offered["tools"])[-1]
     assert ours["function"] == {"name": OURS, "description": TOOL.description, "parameters": json.loads(TOOL.schema)}
-    assert offered == WEAVER.offer(own, TOOL)
+    assert offered == TOOL_PROTOCOL.offer(own, TOOL)
 
 
 @pytest.mark.parametrize(
@@ -889,7 +900,7 @@ def test_our_tool_stands_behind_the_clients_whose_bytes_stay() -> None:
     ],
 )
 def test_our_tool_is_offered_and_nothing_else_changes(given: Json) -> None:
-    offered = WEAVER.offer(fields(**given), TOOL)
+    offered = TOOL_PROTOCOL.offer(fields(**given), TOOL)
     assert offered is not None
     assert list(offered) == ["tools"]
     assert json.loads(offered["tools"])[:-1] == (given.get("tools") or [])
@@ -909,26 +920,30 @@ def test_our_tool_is_offered_and_nothing_else_changes(given: Json) -> None:
     ],
 )
 def test_our_tool_is_not_offered_where_it_cannot_be(given: Json) -> None:
-    assert WEAVER.offer(fields(**given), TOOL) is None
+    assert TOOL_PROTOCOL.offer(fields(**given), TOOL) is None
 
 
 def test_the_names_of_the_clients_tools_are_known() -> None:
     custom = {"type": "custom", "custom": {"name": "patch"}}
-    assert WEAVER.tool_names(fields(tools=[CLIENTS, custom, 3], functions=[{"name": "old"}])) == {"run", "patch", "old"}
-    assert WEAVER.tool_names({}) == frozenset()
+    assert TOOL_PROTOCOL.tool_names(fields(tools=[CLIENTS, custom, 3], functions=[{"name": "old"}])) == {
+        "run",
+        "patch",
+        "old",
+    }
+    assert TOOL_PROTOCOL.tool_names({}) == frozenset()
 
 
 def test_at_last_the_client_has_its_own_tools_and_nothing_else() -> None:
     own = fields(tools=[CLIENTS])
-    offered = {**own, **(WEAVER.offer(own, TOOL) or {})}
-    assert WEAVER.final_fields(offered) == own
-    alone = WEAVER.offer({}, TOOL) or {}
-    assert WEAVER.final_fields(alone) == {"tool_choice": b'"none"'}
+    offered = {**own, **(TOOL_PROTOCOL.offer(own, TOOL) or {})}
+    assert TOOL_PROTOCOL.final_fields(offered) == own
+    alone = TOOL_PROTOCOL.offer({}, TOOL) or {}
+    assert TOOL_PROTOCOL.final_fields(alone) == {"tool_choice": b'"none"'}
 
 
 def test_answers_are_tool_messages() -> None:
     assert loads(
-        WEAVER.render_results([ArtifactToolResult("a", 'x "y"'), ArtifactToolResult("b", "no", error=True)])
+        TOOL_PROTOCOL.render_results([ArtifactToolResult("a", 'x "y"'), ArtifactToolResult("b", "no", error=True)])
     ) == [
         {"role": "tool", "tool_call_id": "a", "content": 'x "y"'},
         {"role": "tool", "tool_call_id": "b", "content": "no"},
@@ -947,15 +962,15 @@ def read(*entries: Json) -> list[Message]:
     return out
 
 
-def weave(*pairs: tuple[ObservedRound, Sequence[ArtifactToolResult]]) -> ToolRoundInsertion:
-    made = tuple(ToolRound(seen.entries, WEAVER.render_results(answers)) for seen, answers in pairs)
+def build_insertion(*pairs: tuple[ObservedRound, Sequence[ArtifactToolResult]]) -> ToolRoundInsertion:
+    made = tuple(ToolRound(seen.entries, TOOL_PROTOCOL.render_results(answers)) for seen, answers in pairs)
     last = pairs[-1][0]
     return ToolRoundInsertion(b"", made, last.client_call_ids, normalize_space([seen.text for seen, _ in pairs]), 0.0)
 
 
 MIXED = [
     ROLE,
-    *said("I look."),
+    *text_chunks("I look."),
     *call(0, "call_a", "run", '{"x":  1.0}'),
     *call(1, "call_o", OURS, "{}"),
     *end("tool_calls"),
@@ -978,9 +993,9 @@ USER = {"role": "user", "content": "go on"}
     ],
 )
 def test_a_mixed_reply_is_woven_with_our_answer_before_the_clients(copy: Json) -> None:
-    _, (seen,) = spliced(one_by_one(MIXED))
-    known = weave((seen, [ArtifactToolResult("call_o", "archived")]))
-    woven = WEAVER.insert_rounds(read(copy, TOOL_MESSAGE, USER), known, {})
+    _, (seen,) = run_loop(one_by_one(MIXED))
+    known = build_insertion((seen, [ArtifactToolResult("call_o", "archived")]))
+    woven = TOOL_PROTOCOL.insert_rounds(read(copy, TOOL_MESSAGE, USER), known, {})
     assert woven is not None
     count, wires = woven
     assert count == 1
@@ -1006,16 +1021,16 @@ def test_a_mixed_reply_is_woven_with_our_answer_before_the_clients(copy: Json) -
     ],
 )
 def test_a_reply_of_two_rounds_is_woven_by_its_text(copy: list[Json]) -> None:
-    _, (one, two) = spliced(one_by_one(FIRST), one_by_one(SECOND))
-    known = weave((one, [ArtifactToolResult("call_o", "archived")]), (two, []))
-    woven = WEAVER.insert_rounds(read(*copy, USER), known, {})
+    _, (one, two) = run_loop(one_by_one(FIRST), one_by_one(SECOND))
+    known = build_insertion((one, [ArtifactToolResult("call_o", "archived")]), (two, []))
+    woven = TOOL_PROTOCOL.insert_rounds(read(*copy, USER), known, {})
     assert woven is not None
     assert woven[0] == len(copy)
     entries = loads(woven[1])
     assert [each["role"] for each in entries] == ["assistant", "tool", "assistant"]
     assert [entries[0]["content"], entries[1]["content"], entries[2]["content"]] == ["I look.", "archived", " It is 5."]
     assert not OpenAIChat().find_problems(read(USER, *entries, USER))
-    assert WEAVER.insert_rounds(read(*copy, USER), known, {}) == woven
+    assert TOOL_PROTOCOL.insert_rounds(read(*copy, USER), known, {}) == woven
 
 
 @pytest.mark.parametrize(
@@ -1028,8 +1043,10 @@ def test_a_reply_of_two_rounds_is_woven_by_its_text(copy: list[Json]) -> None:
     ],
 )
 def test_another_reply_is_not_woven(after: list[Json]) -> None:
-    _, (one, two) = spliced(one_by_one(FIRST), one_by_one(SECOND))
+    _, (one, two) = run_loop(one_by_one(FIRST), one_by_one(SECOND))
     assert (
-        WEAVER.insert_rounds(read(*after), weave((one, [ArtifactToolResult("call_o", "archived")]), (two, [])), {})
+        TOOL_PROTOCOL.insert_rounds(
+            read(*after), build_insertion((one, [ArtifactToolResult("call_o", "archived")]), (two, [])), {}
+        )
         is None
     )

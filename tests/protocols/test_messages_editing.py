@@ -201,32 +201,41 @@ def test_an_edited_result_is_still_the_same_result() -> None:
 # -- what the system says within the list -----------------------------------------------------------------------------
 
 
-def said(role: str, *texts: str) -> bytes:
+def text_message(role: str, *texts: str) -> bytes:
     return json.dumps({"role": role, "content": [{"type": "text", "text": text} for text in texts]}).encode()
 
 
-def shown(wires: list[bytes]) -> list[tuple[str, list[str]]]:
+def read_texts(wires: list[bytes]) -> list[tuple[str, list[str]]]:
     found = [json.loads(wire) for wire in wires]
     return [(each["role"], [block["text"] for block in each["content"]]) for each in found]
 
 
 def test_what_the_system_says_stays_where_the_api_has_it() -> None:
-    wires = [said("user", "a"), said("system", "rule"), said("assistant", "b"), said("user", "c"), said("system", "d")]
+    wires = [
+        text_message("user", "a"),
+        text_message("system", "rule"),
+        text_message("assistant", "b"),
+        text_message("user", "c"),
+        text_message("system", "d"),
+    ]
     assert MESSAGES.join_messages(wires, []) == wires
-    assert MESSAGES.join_messages([said("system", "first"), *wires], []) == [said("system", "first"), *wires]
+    assert MESSAGES.join_messages([text_message("system", "first"), *wires], []) == [
+        text_message("system", "first"),
+        *wires,
+    ]
 
 
 def test_what_the_system_said_before_a_reply_that_left_is_told_word_for_word() -> None:
-    block, rule = said("user", "[Record]"), said("system", "Never touch the ledger.")
+    block, rule = text_message("user", "[Record]"), text_message("system", "Never touch the ledger.")
     wires = [
-        said("user", "task"),
+        text_message("user", "task"),
         block,
         rule,
-        said("system", "It is day 2."),
-        said("user", "go on"),
-        said("system", "e"),
+        text_message("system", "It is day 2."),
+        text_message("user", "go on"),
+        text_message("system", "e"),
     ]
-    assert shown(MESSAGES.join_messages(wires, [1])) == [
+    assert read_texts(MESSAGES.join_messages(wires, [1])) == [
         (
             "user",
             [
@@ -241,20 +250,30 @@ def test_what_the_system_said_before_a_reply_that_left_is_told_word_for_word() -
 def test_what_the_system_said_behind_a_result_of_the_providers_own_tool_stays() -> None:
     result = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
     reply = json.dumps({"role": "assistant", "content": [result]}).encode()
-    wires = [said("user", "a"), reply, said("system", "rule"), said("assistant", "b")]
+    wires = [text_message("user", "a"), reply, text_message("system", "rule"), text_message("assistant", "b")]
     assert MESSAGES.join_messages(wires, []) == wires
-    plain = [said("user", "a"), said("assistant", "x"), said("system", "rule"), said("assistant", "b")]
-    assert [role for role, _ in shown(MESSAGES.join_messages(plain, []))] == ["user", "assistant", "user", "assistant"]
+    plain = [
+        text_message("user", "a"),
+        text_message("assistant", "x"),
+        text_message("system", "rule"),
+        text_message("assistant", "b"),
+    ]
+    assert [role for role, _ in read_texts(MESSAGES.join_messages(plain, []))] == [
+        "user",
+        "assistant",
+        "user",
+        "assistant",
+    ]
 
 
 def test_what_the_system_sets_without_a_word_stays_as_it_is() -> None:
     setting = json.dumps({"role": "system", "content": [], "output_config": {"effort": "low"}}).encode()
     wires = [
-        said("user", "a"),
+        text_message("user", "a"),
         setting,
-        said("user", "[Record]"),
-        said("system", "rule"),
+        text_message("user", "[Record]"),
+        text_message("system", "rule"),
         setting,
-        said("assistant", "b"),
+        text_message("assistant", "b"),
     ]
     assert MESSAGES.join_messages(wires, []) == wires

@@ -1,4 +1,4 @@
-"""What a provider would refuse: legal histories have no problems, and each fault is named."""
+"""Problems that a provider would refuse: legal histories have none, and each fault is named."""
 
 from __future__ import annotations
 

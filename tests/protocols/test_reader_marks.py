@@ -1,4 +1,4 @@
-"""What the reader notes for folding: cache breakpoints, and the entries that belong to the preamble."""
+"""The reader counts cache breakpoints and the entries of the preamble."""
 
 from __future__ import annotations
 

@@ -19,14 +19,14 @@ from tests.protocols.spoken_responses import (
     Json,
     blocks,
     custom,
+    events_of,
     function,
     message,
-    ours,
+    own_call,
+    read_events,
     reasoning,
     response,
     stream,
-    told,
-    understood,
 )
 
 TEXT = 'a "quoted"\ntext {é'
@@ -68,9 +68,9 @@ def test_a_named_artifact_is_given_to_the_client_in_every_event_that_tells_of_th
     size: int, cuts: list[int]
 ) -> None:
     items = [message("m", "x"), function("a", NAMED), custom("c", NAMED), function("b", '{"x": [{"$art": {}}, {}]}')]
-    shown, splice, asked = resolved(stream(told(response("a", items), size)), cuts)
+    shown, splice, asked = resolved(stream(events_of(response("a", items), size)), cuts)
     assert asked == [ArtifactPlaceholder("art_1", "$.x"), ArtifactPlaceholder("art_2")]
-    events = understood(shown)
+    events = read_events(shown)
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     deltas = {1: "", 3: ""}
     for event in events:
@@ -88,10 +88,10 @@ def test_a_named_artifact_is_given_to_the_client_in_every_event_that_tells_of_th
 
 
 def test_what_follows_a_named_artifact_waits_for_it() -> None:
-    events = told(response("a", [function("a", '{"x": {"$artifact": "art_1"}}'), message("m", "y")]), 99)
+    events = events_of(response("a", [function("a", '{"x": {"$artifact": "art_1"}}'), message("m", "y")]), 99)
     splice = ResponsesToolStream(OURS)
     out = splice.feed(stream(events))
-    assert understood(out)[-1]["type"] == "response.output_item.added"
+    assert read_events(out)[-1]["type"] == "response.output_item.added"
     assert (splice.pending_placeholders, splice.is_round_over) == ((ArtifactPlaceholder("art_1"),), False)
     rest = splice.resolve([TEXT])
     assert (splice.pending_placeholders, splice.is_round_over) == ((), True)
@@ -100,17 +100,17 @@ def test_what_follows_a_named_artifact_waits_for_it() -> None:
 
 
 def test_an_artifact_that_is_not_there_leaves_the_call_as_it_was_written() -> None:
-    body = stream(told(response("a", [function("a", '{"x": {"$artifact": "art_9"}}')], tools=[]), 99))
+    body = stream(events_of(response("a", [function("a", '{"x": {"$artifact": "art_9"}}')], tools=[]), 99))
     shown, splice, asked = resolved(body, ())
     assert shown == body
     assert (asked, splice.read_round().resolved) == ([ArtifactPlaceholder("art_9")], False)
 
 
 def test_what_only_begins_like_a_name_is_told_before_the_call_is_done() -> None:
-    events = told(response("a", [function("a", '["x", {"$artif')], tools=[]), 3)
+    events = events_of(response("a", [function("a", '["x", {"$artif')], tools=[]), 3)
     for kept in (events, [e for e in events if e["type"] != "response.function_call_arguments.done"]):
         shown, _, asked = resolved(stream(kept), ())
-        before = [e for e in understood(shown) if "function_call_arguments" in e["type"]]
+        before = [e for e in read_events(shown) if "function_call_arguments" in e["type"]]
         if before[-1]["type"].endswith(".done"):
             before.pop()
         deltas = [e["delta"] for e in before]
@@ -119,12 +119,12 @@ def test_what_only_begins_like_a_name_is_told_before_the_call_is_done() -> None:
 
 
 def test_arguments_that_come_without_deltas_are_resolved_too() -> None:
-    events = [e for e in told(response("a", [function("a", NAMED)])) if "arguments.delta" not in e["type"]]
+    events = [e for e in events_of(response("a", [function("a", NAMED)])) if "arguments.delta" not in e["type"]]
     shown, _, _ = resolved(stream(events), ())
-    assert understood(shown)[-1]["response"]["output"][0]["arguments"] == PUT
+    assert read_events(shown)[-1]["response"]["output"][0]["arguments"] == PUT
     whole = [event for event in events if event["type"] == "response.completed"]
     shown, splice, _ = resolved(stream(whole), ())
-    assert understood(shown)[-1]["response"]["output"][0]["arguments"] == PUT
+    assert read_events(shown)[-1]["response"]["output"][0]["arguments"] == PUT
     assert splice.read_round().resolved
 
 
@@ -147,7 +147,7 @@ def test_only_the_echoed_tools_of_a_document_change_where_ours_was_not_called() 
 
 
 def test_the_documents_of_all_rounds_are_one() -> None:
-    first, second = [reasoning("a"), ours("o")], [message("b", "y"), function("c"), ours("p")]
+    first, second = [reasoning("a"), own_call("o")], [message("b", "y"), function("c"), own_call("p")]
     shown, splice = document(response("a", first), response("b", second, created_at=9, tool_choice="none"))
     assert shown["output"] == [first[0], *second[:2]]
     assert (shown["id"], shown["created_at"], shown["tool_choice"], shown["tools"]) == (
@@ -172,20 +172,20 @@ def test_the_documents_of_all_rounds_are_one() -> None:
 
 @pytest.mark.parametrize("status", ["incomplete", "failed", "in_progress"])
 def test_a_document_that_did_not_come_to_its_end_is_not_finished(status: str) -> None:
-    shown, splice = document(response("a", [message("a", "x"), ours("o")], status))
+    shown, splice = document(response("a", [message("a", "x"), own_call("o")], status))
     assert not splice.read_round().finished
     assert [item["id"] for item in shown["output"]] == ["msg_a"]
 
 
 def test_an_error_in_the_place_of_a_later_document_is_the_answer() -> None:
     error = {"error": {"message": "no", "type": "server_error"}}
-    shown, splice = document(response("a", [ours("o")]), error)
+    shown, splice = document(response("a", [own_call("o")]), error)
     assert shown == error
     assert not splice.read_round().finished
 
 
 def test_artifacts_named_in_a_document_are_put_in_their_place() -> None:
-    items = [function("a", NAMED), custom("c", NAMED), {**ours("o"), "arguments": '{"id": {"$artifact": "art_1"}}'}]
+    items = [function("a", NAMED), custom("c", NAMED), {**own_call("o"), "arguments": '{"id": {"$artifact": "art_1"}}'}]
     shown, splice = document(response("a", items), give_all=True)
     assert shown["output"] == [{**items[0], "arguments": PUT}, items[1]]
     assert splice.read_round().resolved

@@ -15,15 +15,15 @@ from accordion.protocols.tool_loop import ArtifactToolCall
 from tests.protocols.spoken_responses import (
     OURS,
     Json,
+    events_of,
     function,
     joined,
     message,
-    ours,
+    own_call,
+    read_events,
     response,
-    spliced,
+    run_loop,
     stream,
-    told,
-    understood,
 )
 
 
@@ -31,11 +31,11 @@ from tests.protocols.spoken_responses import (
 @pytest.mark.parametrize("named", [True, False])
 def test_every_way_to_write_a_stream_is_spliced(end: str, named: bool) -> None:
     bodies = [
-        stream(told(response(name, items)), named=named, end=end) + f"data: [DONE]{end}{end}".encode()
-        for name, items in (("a", [message("a", "x"), ours("o")]), ("b", [message("b", "y")]))
+        stream(events_of(response(name, items)), named=named, end=end) + f"data: [DONE]{end}{end}".encode()
+        for name, items in (("a", [message("a", "x"), own_call("o")]), ("b", [message("b", "y")]))
     ]
-    shown, _ = spliced(bodies, range(0, 5000, 77))
-    events = understood(shown)
+    shown, _ = run_loop(bodies, range(0, 5000, 77))
+    events = read_events(shown)
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     assert joined(events, "output_text") == {0: "x", 1: "y"}
     assert shown.count(b"[DONE]") == 1
@@ -45,37 +45,38 @@ def test_every_way_to_write_a_stream_is_spliced(end: str, named: bool) -> None:
 
 def test_events_without_numbers_or_places_are_hidden_too() -> None:
     def bare(name: str, items: list[Json]) -> bytes:
-        events = told(response(name, items))
+        events = events_of(response(name, items))
         for event in events:
             del event["sequence_number"]
             event.pop("output_index", None)
         return stream(events)
 
-    first = [message("a", "x"), {**ours("o"), "id": ""}, {**function("c", '{"a": 1}'), "id": ""}]
-    shown, _ = spliced([bare("a", first), bare("b", [message("b", "y")])])
+    first = [message("a", "x"), {**own_call("o"), "id": ""}, {**function("c", '{"a": 1}'), "id": ""}]
+    shown, _ = run_loop([bare("a", first), bare("b", [message("b", "y")])])
     assert b"art_secret" not in shown
-    events = understood(shown)
+    events = read_events(shown)
     assert [event["type"] for event in events].count("response.function_call_arguments.done") == 1
     assert [item["id"] for item in events[-1]["response"]["output"]] == ["msg_a", "", "msg_b"]
 
 
 def test_the_place_of_an_item_that_was_not_announced_is_taken_too() -> None:
-    events = told(response("a", [message("a", "x"), ours("o"), message("b", "y")]))
+    events = events_of(response("a", [message("a", "x"), own_call("o"), message("b", "y")]))
     events = [event for event in events if event.get("output_index") != 0 or "item" not in event]
-    shown, _ = spliced([stream(events)])
-    assert joined(understood(shown), "output_text") == {0: "x", 1: "y"}
+    shown, _ = run_loop([stream(events)])
+    assert joined(read_events(shown), "output_text") == {0: "x", 1: "y"}
 
 
 def test_whatever_tells_of_a_later_round_has_the_id_that_the_client_knows() -> None:
-    events = told(response("b", [message("b", "y")]))
+    events = events_of(response("b", [message("b", "y")]))
     events.insert(2, {"type": "response.renewed", "response": {"id": "resp_b", "tools": []}, "sequence_number": 2})
-    shown, _ = spliced([stream(told(response("a", [ours("o")]))), stream(events)])
-    assert [event["response"]["id"] for event in understood(shown) if "response" in event] == ["resp_a"] * 4
+    shown, _ = run_loop([stream(events_of(response("a", [own_call("o")]))), stream(events)])
+    assert [event["response"]["id"] for event in read_events(shown) if "response" in event] == ["resp_a"] * 4
 
 
 @given(
     st.lists(
-        st.binary(max_size=60) | st.sampled_from(stream(told(response("a", [ours("o")]))).split(b"\n\n")), max_size=9
+        st.binary(max_size=60) | st.sampled_from(stream(events_of(response("a", [own_call("o")]))).split(b"\n\n")),
+        max_size=9,
     )
 )
 def test_whatever_a_provider_sends_is_no_reason_to_fail(pieces: list[bytes]) -> None:
@@ -112,7 +113,7 @@ def test_odd_values_are_no_reason_to_fail(odd: Any) -> None:
 
 def test_half_a_character_hides_nothing_and_shows_nothing_of_ours() -> None:
     call = function("o", '{"id": "\ud83d"}', OURS)
-    shown, (seen,) = spliced([stream(told(response("a", [message("a", "x\ud83d"), call])))])
+    shown, (seen,) = run_loop([stream(events_of(response("a", [message("a", "x\ud83d"), call])))])
     assert b"fc_o" not in shown
     assert seen.own_calls == (ArtifactToolCall("o", OURS, '{"id": "\ud83d"}'),)
     assert all(json.loads(wire) for wire in seen.entries)

@@ -17,9 +17,9 @@ from accordion.protocols.openai_responses.protocol import OpenAIResponses
 from accordion.protocols.openai_responses.tools import ResponsesArtifactTool
 from accordion.protocols.tool_loop import ArtifactToolResult, ToolDefinition
 from accordion.protocols.tool_loop_shared import normalize_space
-from tests.protocols.spoken_responses import OURS, Json, custom, function, message, ours, reasoning, search
+from tests.protocols.spoken_responses import OURS, Json, custom, function, message, own_call, reasoning, search
 
-RESPONSES, WEAVER = OpenAIResponses(), ResponsesArtifactTool()
+RESPONSES, TOOL_PROTOCOL = OpenAIResponses(), ResponsesArtifactTool()
 TOOL = ToolDefinition(OURS, "Reads.", b'{"type":"object"}')
 DEFINED = (
     '{"type":"function","name":"read_artifact","description":"Reads.","parameters":{"type":"object"},"strict":false}'
@@ -45,7 +45,7 @@ def output(item: Json) -> Json:
     return {"type": kind, "call_id": item["call_id"], "output": "done"}
 
 
-def weave(*rounds: Sequence[Json]) -> ToolRoundInsertion:
+def build_insertion(*rounds: Sequence[Json]) -> ToolRoundInsertion:
     """A reply of these rounds; all calls of ours in them are answered."""
     told = tuple(
         ToolRound(tuple(map(raw, said)), tuple(raw(answer(item)) for item in said if item.get("name") == OURS))
@@ -56,11 +56,11 @@ def weave(*rounds: Sequence[Json]) -> ToolRoundInsertion:
     return ToolRoundInsertion(b"", told, tuple(calls), normalize_space(texts), 0.0)
 
 
-def woven(
+def insert(
     entries: Sequence[Any], of: ToolRoundInsertion, fields: Mapping[str, bytes] | None = None
 ) -> list[Json] | None:
     """The client's list as it is sent on."""
-    found = WEAVER.insert_rounds(read(*entries), of, fields or {})
+    found = TOOL_PROTOCOL.insert_rounds(read(*entries), of, fields or {})
     if found is None:
         return None
     replaced, wires = found
@@ -81,7 +81,7 @@ def woven(
 )
 def test_our_tool_stands_behind_the_clients_as_they_came(tools: str | None, expected: str) -> None:
     fields = {"tool_choice": b'"none"', "parallel_tool_calls": b"false"} | ({"tools": tools.encode()} if tools else {})
-    assert WEAVER.offer(fields, TOOL) == {"tools": expected.encode()}
+    assert TOOL_PROTOCOL.offer(fields, TOOL) == {"tools": expected.encode()}
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ def test_our_tool_stands_behind_the_clients_as_they_came(tools: str | None, expe
 )
 def test_our_tool_is_offered_where_it_can_be(fields: Json, alone: bool, beside: bool) -> None:
     told = {name: raw(value) for name, value in fields.items()}
-    assert (WEAVER.offer(told, TOOL) is not None) is alone
-    assert (WEAVER.offer({**told, "tools": b'[{"type":"web_search"}]'}, TOOL) is not None) is beside
+    assert (TOOL_PROTOCOL.offer(told, TOOL) is not None) is alone
+    assert (TOOL_PROTOCOL.offer({**told, "tools": b'[{"type":"web_search"}]'}, TOOL) is not None) is beside
 
 
 def test_the_clients_names_are_those_of_functions_custom_tools_and_what_is_in_namespaces() -> None:
@@ -109,21 +109,23 @@ def test_the_clients_names_are_those_of_functions_custom_tools_and_what_is_in_na
         {"type": "function", "name": "a"}, {"type": "custom", "name": "b"}, {"type": "web_search"}, 1,
         {"type": "namespace", "name": "c", "tools": [{"type": "function", "name": "d"}]},
     ]  # fmt: skip
-    assert WEAVER.tool_names({"tools": raw(tools)}) == {"a", "b", "c", "d"}
-    assert WEAVER.tool_names({}) == WEAVER.tool_names({"tools": b"3"}) == frozenset()
+    assert TOOL_PROTOCOL.tool_names({"tools": raw(tools)}) == {"a", "b", "c", "d"}
+    assert TOOL_PROTOCOL.tool_names({}) == TOOL_PROTOCOL.tool_names({"tools": b"3"}) == frozenset()
 
 
 @pytest.mark.parametrize("tools", [None, b'[ {"type": "web_search"} ]'])
 def test_in_the_last_round_the_client_has_its_own_tools(tools: bytes | None) -> None:
     fields = {"tools": tools} if tools else {}
-    offered = {**fields, **(WEAVER.offer(fields, TOOL) or {})}
-    assert WEAVER.final_fields(offered) == (
+    offered = {**fields, **(TOOL_PROTOCOL.offer(fields, TOOL) or {})}
+    assert TOOL_PROTOCOL.final_fields(offered) == (
         {"tools": b'[{"type": "web_search"}]'} if tools else {"tool_choice": b'"none"'}
     )
 
 
 def test_each_call_is_answered_by_an_item() -> None:
-    entries = WEAVER.render_results([ArtifactToolResult("a", 'x "y"'), ArtifactToolResult("b", "no", error=True)])
+    entries = TOOL_PROTOCOL.render_results(
+        [ArtifactToolResult("a", 'x "y"'), ArtifactToolResult("b", "no", error=True)]
+    )
     assert [json.loads(entry) for entry in entries] == [
         {"type": "function_call_output", "call_id": "a", "output": 'x "y"'},
         {"type": "function_call_output", "call_id": "b", "output": "no"},
@@ -132,11 +134,12 @@ def test_each_call_is_answered_by_an_item() -> None:
 
 def test_where_nothing_is_stored_only_what_tells_itself_is_sent_back() -> None:
     said = [
-        raw(each) for each in (reasoning("a"), reasoning("b", sealed="s"), message("c", "x"), search("d"), ours("o"))
+        raw(each)
+        for each in (reasoning("a"), reasoning("b", sealed="s"), message("c", "x"), search("d"), own_call("o"))
     ]
     open_model = raw({**reasoning("e"), "content": [{"type": "reasoning_text", "text": "x"}]})
-    assert WEAVER.render_round(said, {}) == WEAVER.render_round(said, {"store": b"true"}) == tuple(said)
-    kept = [json.loads(wire) for wire in WEAVER.render_round([*said, open_model], {"store": b"false"})]
+    assert TOOL_PROTOCOL.render_round(said, {}) == TOOL_PROTOCOL.render_round(said, {"store": b"true"}) == tuple(said)
+    kept = [json.loads(wire) for wire in TOOL_PROTOCOL.render_round([*said, open_model], {"store": b"false"})]
     assert [each["type"] for each in kept] == [
         "reasoning", "message", "web_search_call", "function_call", "reasoning",
     ]  # fmt: skip
@@ -147,7 +150,7 @@ def test_where_nothing_is_stored_only_what_tells_itself_is_sent_back() -> None:
 
 R0, R1 = reasoning("a", sealed="sa"), reasoning("b", sealed="sb")
 M0, M1 = message("a", "Let me look."), message("b", "It says  nine.")
-Q, P, A, B = ours("o"), ours("p"), function("a"), custom("b", "x")
+Q, P, A, B = own_call("o"), own_call("p"), function("a"), custom("b", "x")
 
 
 def bare(item: Json) -> Json:
@@ -174,16 +177,16 @@ def test_what_came_before_the_last_round_stands_as_it_was_sent(
     copy: list[Json], expected: list[Json], follows: list[Json]
 ) -> None:
     sent = [R0, M0, Q, answer(Q)]
-    assert woven([*copy, *follows], weave([R0, M0, Q], [R1, M1])) == [*sent, *expected, *follows]
+    assert insert([*copy, *follows], build_insertion([R0, M0, Q], [R1, M1])) == [*sent, *expected, *follows]
 
 
 def test_reasoning_comes_with_our_call_where_the_client_has_it_no_more() -> None:
-    of = weave([R0, Q], [P], [R1, M1])
+    of = build_insertion([R0, Q], [P], [R1, M1])
     read_back = [Q, answer(Q), P, answer(P)]
-    assert woven([R1, M1], of) == [R0, *read_back, R1, M1]
-    assert woven([M1], of) == [R0, *read_back, M1]
-    assert woven([bare(R0), bare(R1), M1], of) == [R0, *read_back, bare(R1), M1]
-    assert woven([A, output(A)], weave([R0, Q, A])) == [R0, Q, A, answer(Q), output(A)]
+    assert insert([R1, M1], of) == [R0, *read_back, R1, M1]
+    assert insert([M1], of) == [R0, *read_back, M1]
+    assert insert([bare(R0), bare(R1), M1], of) == [R0, *read_back, bare(R1), M1]
+    assert insert([A, output(A)], build_insertion([R0, Q, A])) == [R0, Q, A, answer(Q), output(A)]
 
 
 @pytest.mark.parametrize(
@@ -197,20 +200,20 @@ def test_reasoning_comes_with_our_call_where_the_client_has_it_no_more() -> None
     ],
 )
 def test_another_reply_stays_as_it_is(entries: list[Json]) -> None:
-    assert woven(entries, weave([M0, Q], [R1, M1])) is None
+    assert insert(entries, build_insertion([M0, Q], [R1, M1])) is None
 
 
 def test_what_is_said_again_in_a_later_reply_is_not_taken_for_this_one() -> None:
-    of = weave([M0, Q], [M1, A])
-    assert woven([function("z"), output(function("z")), M1], of) is None
+    of = build_insertion([M0, Q], [M1, A])
+    assert insert([function("z"), output(function("z")), M1], of) is None
     assert (
-        woven(
+        insert(
             [short(message("c", "Hm.")), {"type": "function_call_output", "call_id": "z", "output": ""}, short(M0), M1],
             of,
         )
         is None
     )
-    assert woven([function("z"), output(function("z")), A, output(A)], of) is None
+    assert insert([function("z"), output(function("z")), A, output(A)], of) is None
 
 
 MIXED: list[tuple[list[Json], list[Json], list[Json]]] = [
@@ -228,53 +231,56 @@ MIXED: list[tuple[list[Json], list[Json], list[Json]]] = [
 def test_our_call_stands_beside_the_clients(
     said: list[Json], copy: list[Json], expected: list[Json], follows: list[Json]
 ) -> None:
-    assert woven([*copy, *follows], weave(said)) == [*expected, *follows]
+    assert insert([*copy, *follows], build_insertion(said)) == [*expected, *follows]
 
 
 def test_our_call_stands_in_a_reply_that_broke_off_behind_it() -> None:
-    assert woven([M0, USER], weave([M0, Q])) == [M0, Q, answer(Q), USER]
+    assert insert([M0, USER], build_insertion([M0, Q])) == [M0, Q, answer(Q), USER]
 
 
 def test_a_call_of_ours_that_was_not_answered_is_not_told() -> None:
     of = ToolRoundInsertion(
         b"", (ToolRound((raw(M0), raw(Q)), (raw(answer(Q)),)), ToolRound((raw(M1), raw(P)))), (), "", 0.0
     )
-    assert woven([M0, M1, USER], of) == [M0, Q, answer(Q), M1, USER]
+    assert insert([M0, M1, USER], of) == [M0, Q, answer(Q), M1, USER]
 
 
 def test_nothing_leads_to_the_provider_where_it_stores_nothing() -> None:
-    of = weave([reasoning("x"), R0, Q], [M1])
+    of = build_insertion([reasoning("x"), R0, Q], [M1])
     sealed = {name: value for name, value in R0.items() if name != "id"}
     call = {name: value for name, value in Q.items() if name != "id"}
-    assert woven([M1], of, {"store": b"false"}) == [sealed, call, answer(Q), M1]
+    assert insert([M1], of, {"store": b"false"}) == [sealed, call, answer(Q), M1]
 
 
 def test_arguments_are_the_models_own_again() -> None:
     said = function("a", '{"x": {"$artifact": "art_1"}}')
     clients = {**bare(said), "arguments": '{"x":"a long text"}'}
-    assert woven([clients, output(A)], weave([said])) == [{**clients, "arguments": said["arguments"]}, output(A)]
+    assert insert([clients, output(A)], build_insertion([said])) == [
+        {**clients, "arguments": said["arguments"]},
+        output(A),
+    ]
 
 
 def test_where_nothing_that_was_read_is_put_in_nothing_is_told_that_led_to_it() -> None:
     """Reasoning without the call that it led to is refused, and the client has it."""
-    of = WEAVER.without_own_calls(
-        weave([R0, M0, reasoning("x", sealed="sx"), Q], [reasoning("y", sealed="sy"), P], [R1, M1])
+    of = TOOL_PROTOCOL.without_own_calls(
+        build_insertion([R0, M0, reasoning("x", sealed="sx"), Q], [reasoning("y", sealed="sy"), P], [R1, M1])
     )
     assert of is not None
-    assert woven([R0, M0, reasoning("x", sealed="sx"), reasoning("y", sealed="sy"), R1, M1, USER], of) == [
+    assert insert([R0, M0, reasoning("x", sealed="sx"), reasoning("y", sealed="sy"), R1, M1, USER], of) == [
         R0, M0, R1, M1, USER
     ]  # fmt: skip
-    of = WEAVER.without_own_calls(weave([R0, Q, Q | {"call_id": "q"}], [R1, P, A, B]))
+    of = TOOL_PROTOCOL.without_own_calls(build_insertion([R0, Q, Q | {"call_id": "q"}], [R1, P, A, B]))
     assert of is not None
-    assert WEAVER.without_own_calls(of) == of
+    assert TOOL_PROTOCOL.without_own_calls(of) == of
     unnamed = [{name: value for name, value in item.items() if name != "id"} for item in (A, B)]
-    assert woven([R0, R1, A, B, output(A), output(B)], of) == [*unnamed, output(A), output(B)], "led by what is gone"
+    assert insert([R0, R1, A, B, output(A), output(B)], of) == [*unnamed, output(A), output(B)], "led by what is gone"
     named = [{"type": "item_reference", "id": item["id"]} for item in (R0, R1, A, B)]
-    assert woven([*named, output(A), output(B)], of) == [*unnamed, output(A), output(B)]
-    of = WEAVER.without_own_calls(weave([R0, Q], [M1, A]))
+    assert insert([*named, output(A), output(B)], of) == [*unnamed, output(A), output(B)]
+    of = TOOL_PROTOCOL.without_own_calls(build_insertion([R0, Q], [M1, A]))
     assert of is not None
-    assert woven([R0, M1, A, output(A)], of) == [M1, A, output(A)]
-    of = WEAVER.without_own_calls(weave([R0, A, Q]))
+    assert insert([R0, M1, A, output(A)], of) == [M1, A, output(A)]
+    of = TOOL_PROTOCOL.without_own_calls(build_insertion([R0, A, Q]))
     assert of is None, "the client's own copy is legal"
 
 
@@ -287,7 +293,7 @@ def test_where_nothing_that_was_read_is_put_in_nothing_is_told_that_led_to_it() 
     ],
 )  # fmt: skip
 def test_where_what_led_to_our_calls_alone_may_be_left_with_the_client(items: list[Json], expected: bool) -> None:
-    assert WEAVER.may_have_stranded_reasoning(read(*items)) is expected
+    assert TOOL_PROTOCOL.may_have_stranded_reasoning(read(*items)) is expected
 
 
 def test_our_answer_never_parts_reasoning_from_the_message_behind_it() -> None:
@@ -295,7 +301,7 @@ def test_our_answer_never_parts_reasoning_from_the_message_behind_it() -> None:
         make(kind, f"z{at}") for at, kind in enumerate(["call", "ours", "reasoning", "message"])
     )
     copy = [call, output(call), thought, bare(said), USER]
-    sent = woven(copy, weave([call, called, thought, said]))
+    sent = insert(copy, build_insertion([call, called, thought, said]))
     assert sent == [call, output(call), called, thought, bare(said), answer(called), USER]
 
 
@@ -306,7 +312,7 @@ rounds = st.lists(st.lists(kinds, max_size=3), max_size=3)
 def make(kind: str, name: str) -> Json:
     return {
         "reasoning": lambda: reasoning(name, sealed=f"s{name}"), "message": lambda: message(name, f"Say {name}."),
-        "ours": lambda: ours(f"o{name}"), "call": lambda: function(name), "custom": lambda: custom(name, "x"),
+        "ours": lambda: own_call(f"o{name}"), "call": lambda: function(name), "custom": lambda: custom(name, "x"),
     }[kind]()  # fmt: skip
 
 
@@ -329,9 +335,9 @@ def test_however_a_client_writes_its_copy_the_list_is_legal_and_stays_the_same(
         copy = [each for item in copy for each in ([item, output(item)] if "call_id" in item else [item])]
     else:
         copy += [output(item) for item in calls]
-    of = weave(*told)
+    of = build_insertion(*told)
     entries = [*copy, USER]
-    sent = woven(entries, of)
+    sent = insert(entries, of)
     assert sent is not None
     assert RESPONSES.find_problems(read(USER, *sent)) == RESPONSES.find_problems(read(USER, *entries))
     before = [
@@ -343,7 +349,7 @@ def test_however_a_client_writes_its_copy_the_list_is_legal_and_stays_the_same(
     assert [each for each in sent[len(before) :] if each in entries and each != USER] == behind
     hidden = [item["call_id"] for said in told for item in said if item.get("name") == OURS]
     assert [each["call_id"] for each in sent if each.get("name") == OURS] == hidden
-    assert sent[: len(sent) - 1] == (woven(copy, of) or [])
+    assert sent[: len(sent) - 1] == (insert(copy, of) or [])
 
 
 @settings(deadline=None)
@@ -356,8 +362,8 @@ def test_without_what_was_read_nothing_stays_that_needs_what_is_gone(earlier: li
     told.append([make(kind, f"z{at}") for at, kind in enumerate([*last, "call"])])
     visible = [item for said in told for item in said if item.get("name") != OURS]
     copy = [*visible, *(output(item) for item in visible if "call_id" in item), USER]
-    of = WEAVER.without_own_calls(weave(*told))
-    sent = woven(copy, of) if of is not None else copy
+    of = TOOL_PROTOCOL.without_own_calls(build_insertion(*told))
+    sent = insert(copy, of) if of is not None else copy
     assert sent is not None
     names = [item.get("id") for item in sent]
     for said in told:
@@ -374,7 +380,7 @@ def test_without_what_was_read_nothing_stays_that_needs_what_is_gone(earlier: li
 
 def test_texts_that_were_joined_under_the_id_of_the_last_are_told_once() -> None:
     first, last = message("m", "What was found. "), message("n", "It is so.")
-    of = weave([R0, first, Q], [R1, last])
+    of = build_insertion([R0, first, Q], [R1, last])
     joined = {**last, "content": [{**last["content"][0], "text": "What was found. It is so."}]}
-    now = woven([R0, R1, joined, USER], of)
+    now = insert([R0, R1, joined, USER], of)
     assert now == [R0, first, Q, answer(Q), R1, last, USER]

@@ -1,4 +1,4 @@
-"""What a splice says of the events that went on: whoever hears no more than that understands the whole reply."""
+"""The observable output of a tool loop: an observer that reads only it understands the whole response."""
 
 from __future__ import annotations
 

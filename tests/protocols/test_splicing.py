@@ -1,4 +1,4 @@
-"""What the splices of all dialects share: names of artifacts in arguments, usage over rounds, a client's copy."""
+"""The shared parts of the tool loops: placeholders in arguments, usage over rounds, a client's copy."""
 
 from __future__ import annotations
 
@@ -200,25 +200,25 @@ def call(call_id: str) -> ToolCall:
 USER = message("user", Text("go on"))
 
 
-def weave(*calls: str, text: str = "") -> ToolRoundInsertion:
+def build_insertion(*calls: str, text: str = "") -> ToolRoundInsertion:
     return ToolRoundInsertion(b"", (), calls, text, 0.0)
 
 
 def test_a_copy_is_known_by_its_call_ids_whatever_became_of_the_text() -> None:
     copy = message("assistant", call("b"), call("a"))
-    assert count_client_copy([copy, message("tool", ToolResult("b", ()))], weave("a", "b", text="gone")) == 1
-    assert count_client_copy([copy], weave("a")) == 0
-    assert count_client_copy([copy], weave("a", "b", "c")) == 0
-    assert count_client_copy([message("assistant", Text("gone"))], weave("a", "b", text="gone")) == 0
+    assert count_client_copy([copy, message("tool", ToolResult("b", ()))], build_insertion("a", "b", text="gone")) == 1
+    assert count_client_copy([copy], build_insertion("a")) == 0
+    assert count_client_copy([copy], build_insertion("a", "b", "c")) == 0
+    assert count_client_copy([message("assistant", Text("gone"))], build_insertion("a", "b", text="gone")) == 0
 
 
 def test_a_copy_may_be_several_entries() -> None:
     entries = [message("assistant", Text("I look.")), message("assistant", call("a")), message("assistant", call("b"))]
-    assert count_client_copy([*entries, USER], weave("a", "b", text="I look.")) == 3
+    assert count_client_copy([*entries, USER], build_insertion("a", "b", text="I look.")) == 3
 
 
 def test_a_copy_without_calls_is_known_by_its_text() -> None:
-    known = weave(text=normalize_space(["I look.\n", "  It is 5."]))
+    known = build_insertion(text=normalize_space(["I look.\n", "  It is 5."]))
     assert known.text == "I look. It is 5."
     assert count_client_copy([message("assistant", Text("I look.It is 5."))], known) == 1
     assert count_client_copy([message("assistant", Text("I look."), Text("It is 5."))], known) == 1
@@ -234,12 +234,17 @@ def test_a_copy_without_calls_is_known_by_its_text() -> None:
 
 def test_calls_that_the_provider_answers_itself_do_not_tell_a_copy() -> None:
     own = [call("srvtoolu_1"), call("mcptoolu_1"), call("z"), ToolResult("z", ())]
-    assert count_client_copy([message("assistant", Text("said"), *own)], weave(text="said")) == 1
-    assert count_client_copy([message("assistant", *own, call("a"))], weave("a")) == 1
-    assert count_client_copy([message("assistant", call("z")), message("assistant", ToolResult("z", ()))], weave()) == 2
+    assert count_client_copy([message("assistant", Text("said"), *own)], build_insertion(text="said")) == 1
+    assert count_client_copy([message("assistant", *own, call("a"))], build_insertion("a")) == 1
+    assert (
+        count_client_copy(
+            [message("assistant", call("z")), message("assistant", ToolResult("z", ()))], build_insertion()
+        )
+        == 2
+    )
     # A server of another dialect may hand such a call to the client.
-    assert count_client_copy([message("assistant", call("srvtoolu_1"))], weave("srvtoolu_1")) == 1
-    assert count_client_copy([message("assistant", call("a"))], weave("a", "srvtoolu_1")) == 0
+    assert count_client_copy([message("assistant", call("srvtoolu_1"))], build_insertion("srvtoolu_1")) == 1
+    assert count_client_copy([message("assistant", call("a"))], build_insertion("a", "srvtoolu_1")) == 0
 
 
 def test_another_reply_behind_a_copy_does_not_belong_to_it() -> None:
@@ -248,15 +253,15 @@ def test_another_reply_behind_a_copy_does_not_belong_to_it() -> None:
         message("assistant", Reasoning("hm")),
         message("assistant", call("z")),
     ]
-    assert count_client_copy(entries, weave(text="one")) == 2
+    assert count_client_copy(entries, build_insertion(text="one")) == 2
 
 
 def test_a_reply_that_showed_nothing_is_known_by_saying_nothing() -> None:
-    assert count_client_copy([message("assistant"), USER], weave()) == 1
-    assert count_client_copy([message("assistant"), message("assistant", Text("one"))], weave()) == 1
-    assert count_client_copy([message("assistant", Text("one"))], weave()) == 0
-    assert count_client_copy([message("assistant", call("a"))], weave()) == 0
-    assert count_client_copy([USER], weave()) == 0
+    assert count_client_copy([message("assistant"), USER], build_insertion()) == 1
+    assert count_client_copy([message("assistant"), message("assistant", Text("one"))], build_insertion()) == 1
+    assert count_client_copy([message("assistant", Text("one"))], build_insertion()) == 0
+    assert count_client_copy([message("assistant", call("a"))], build_insertion()) == 0
+    assert count_client_copy([USER], build_insertion()) == 0
 
 
 @pytest.mark.parametrize(
@@ -276,7 +281,7 @@ def test_arguments_that_are_no_object_are_wrapped(arguments: str, sent: str) -> 
 
 
 def test_calls_without_an_id_tell_nothing() -> None:
-    assert count_client_copy([message("assistant", Text("x"), call(""))], weave(text="x")) == 1
+    assert count_client_copy([message("assistant", Text("x"), call(""))], build_insertion(text="x")) == 1
 
 
 def test_white_space_does_not_tell_texts_apart() -> None:

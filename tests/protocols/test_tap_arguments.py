@@ -1,4 +1,4 @@
-"""What the model wrote as the arguments of its calls is noted while the reply goes by."""
+"""The observer records the arguments of calls while the response passes."""
 
 from __future__ import annotations
 

@@ -18,13 +18,13 @@ PLACEHOLDER_KEY = '"$artifact"'
 # Limit of a placeholder, in characters; longer text passes unchanged.
 _MAX_LENGTH = 1024
 _BEGINNING = re.compile(r'\{\s*"\$artifact"')
-_INSIDE = r'\{(?:[^"{}\[\]\\]++|"(?:[^"\\]++|\\.)*+")*+'
-_COMPLETE = re.compile(_INSIDE + r"\}", re.DOTALL)
-_INCOMPLETE = re.compile(_INSIDE + r'(?:"(?:[^"\\]++|\\.)*+\\?)?\Z', re.DOTALL)
+_OBJECT_START = r'\{(?:[^"{}\[\]\\]++|"(?:[^"\\]++|\\.)*+")*+'
+_COMPLETE = re.compile(_OBJECT_START + r"\}", re.DOTALL)
+_INCOMPLETE = re.compile(_OBJECT_START + r'(?:"(?:[^"\\]++|\\.)*+\\?)?\Z', re.DOTALL)
 # The next position that matters: outside of a JSON string, and within one.
-_OUTSIDE = re.compile(r'["{]')
-_STRING = re.compile(r'(?:[^"\\]++|\\.)*+', re.DOTALL)
-_MARKS = re.compile(r'["{\\]')
+_QUOTE_OR_BRACE = re.compile(r'["{]')
+_STRING_CONTENT = re.compile(r'(?:[^"\\]++|\\.)*+', re.DOTALL)
+_SPECIAL_CHARACTERS = re.compile(r'["{\\]')
 
 
 class PlaceholderScanner:
@@ -36,102 +36,102 @@ class PlaceholderScanner:
     arguments as a whole are never a placeholder, since they are an object.
     """
 
-    __slots__ = ("_began", "_escape", "_inside", "_rest", "_waiting", "resolved")
+    __slots__ = ("_has_begun", "_is_in_escape", "_is_in_string", "_pending_pieces", "_unfinished", "resolved")
 
     def __init__(self) -> None:
-        self._began = False
+        self._has_begun = False
         # Whether the text so far ends within a string, and within an escape there.
-        self._inside = self._escape = False
+        self._is_in_string = self._is_in_escape = False
         # Text and placeholders that wait for `resolve`; it begins with a placeholder or is empty.
-        self._waiting: list[str | tuple[ArtifactPlaceholder, str]] = []
+        self._pending_pieces: list[str | tuple[ArtifactPlaceholder, str]] = []
         # The beginning of a possible placeholder.
-        self._rest = ""
+        self._unfinished = ""
         self.resolved = False
         """Whether a placeholder was replaced by a text."""
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is kept back, so that text without a quote, a brace or a backslash passes as it is."""
-        return self._began and not (self._rest or self._waiting or self._escape)
+        return self._has_begun and not (self._unfinished or self._pending_pieces or self._is_in_escape)
 
     @property
     def pending_placeholders(self) -> tuple[ArtifactPlaceholder, ...]:
         """The placeholders that wait for their texts, in order."""
-        if not self._waiting:
+        if not self._pending_pieces:
             return ()
-        return tuple(piece[0] for piece in self._waiting if type(piece) is tuple)
+        return tuple(piece[0] for piece in self._pending_pieces if type(piece) is tuple)
 
     def feed(self, text: str) -> str:
         """Takes a piece; returns the text that passes now."""
-        if not text or (self.is_idle and _MARKS.search(text) is None):
+        if not text or (self.is_idle and _SPECIAL_CHARACTERS.search(text) is None):
             return text
-        return self._scan(self._rest + text)
+        return self._scan(self._unfinished + text)
 
     def resolve(self, texts: Sequence[str | None]) -> str:
         """Replaces the pending placeholders, in order (None leaves one as it is); returns the text that passes now."""
         out, remaining = [], iter(texts)
-        for piece in self._waiting:
+        for piece in self._pending_pieces:
             if type(piece) is tuple:
                 text = next(remaining, None)
                 self.resolved = self.resolved or text is not None
                 out.append(piece[1] if text is None else json_text(text))
             else:
                 out.append(str(piece))
-        self._waiting.clear()
+        self._pending_pieces.clear()
         return "".join(out)
 
     def finish(self) -> str:
         """Returns the text that is still kept back, at the end of the arguments. Nothing may be pending any more."""
-        out, self._rest = self.resolve(()) + self._rest, ""
+        out, self._unfinished = self.resolve(()) + self._unfinished, ""
         return out
 
     def _scan(self, text: str) -> str:
         out: list[str] = []
-        done = at = 0
-        self._rest = ""
-        while (start := self._find_brace(text, at)) >= 0:
-            at = start + 1
-            if not self._began and not text[:start].strip():
-                self._began = True
+        forwarded_end = position = 0
+        self._unfinished = ""
+        while (start := self._find_brace(text, position)) >= 0:
+            position = start + 1
+            if not self._has_begun and not text[:start].strip():
+                self._has_begun = True
                 continue
             match = _COMPLETE.match(text, start) if _BEGINNING.match(text, start) else None
             placeholder = (
                 None if match is None or len(match.group()) > _MAX_LENGTH else _parse_placeholder(match.group())
             )
             if match is not None and placeholder is not None:
-                self._pass(text[done:start], out)
-                self._waiting.append((placeholder, match.group()))
-                done = at = match.end()
+                self._forward(text[forwarded_end:start], out)
+                self._pending_pieces.append((placeholder, match.group()))
+                forwarded_end = position = match.end()
             elif match is None and _may_begin_placeholder(text, start):
-                self._rest = text[start:]
+                self._unfinished = text[start:]
                 break
-        self._pass(text[done : len(text) - len(self._rest)], out)
+        self._forward(text[forwarded_end : len(text) - len(self._unfinished)], out)
         return "".join(out)
 
-    def _find_brace(self, text: str, at: int) -> int:
-        """Returns the position of the next opening brace outside of a string, from `at` on; -1 where there is none."""
-        at += self._escape
-        self._escape = False
-        while at < len(text):
-            if self._inside:
-                at = _STRING.match(text, at).end()  # type: ignore[union-attr]  # it always matches
-                self._inside = not text.startswith('"', at)
-                self._escape = text.startswith("\\", at)
+    def _find_brace(self, text: str, position: int) -> int:
+        """Returns the position of the first opening brace from `position` on outside of a string; -1 without one."""
+        position += self._is_in_escape
+        self._is_in_escape = False
+        while position < len(text):
+            if self._is_in_string:
+                position = _STRING_CONTENT.match(text, position).end()  # type: ignore[union-attr]  # it always matches
+                self._is_in_string = not text.startswith('"', position)
+                self._is_in_escape = text.startswith("\\", position)
             else:
-                match = _OUTSIDE.search(text, at)
+                match = _QUOTE_OR_BRACE.search(text, position)
                 if match is None:
                     return -1
-                at = match.start()
-                if text[at] == "{":
-                    return at
-                self._inside = True
-            at += 1
+                position = match.start()
+                if text[position] == "{":
+                    return position
+                self._is_in_string = True
+            position += 1
         return -1
 
-    def _pass(self, text: str, out: list[str]) -> None:
-        self._began = self._began or bool(text.strip())
-        if self._waiting and text:
-            self._waiting.append(text)
+    def _forward(self, text: str, out: list[str]) -> None:
+        self._has_begun = self._has_begun or bool(text.strip())
+        if self._pending_pieces and text:
+            self._pending_pieces.append(text)
         else:
             out.append(text)
 
@@ -159,13 +159,13 @@ def find_placeholders_in_calls(calls: Iterable[dict[str, Any]]) -> tuple[Artifac
 
 def replace_placeholders_in_calls(calls: Iterable[dict[str, Any]], texts: Sequence[str | None]) -> bool:
     """Replaces the placeholders in several calls by these texts; whether any was replaced."""
-    at = 0
+    position = 0
     for call in calls:
         count = len(find_placeholders(call["arguments"]))
         if count:
-            call["arguments"] = replace_placeholders(call["arguments"], texts[at : at + count])
-            at += count
-    return any(text is not None for text in texts[:at])
+            call["arguments"] = replace_placeholders(call["arguments"], texts[position : position + count])
+            position += count
+    return any(text is not None for text in texts[:position])
 
 
 def json_text(text: str) -> str:

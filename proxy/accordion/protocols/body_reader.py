@@ -75,10 +75,10 @@ class BodyReader:
         try:
             if len(body) >= MIN_LENGTH:
                 with self._lock:
-                    old, count, at = self._prefixes.find(protocol, body, tenant_key)
-                if old is not None and count:
-                    self._check(body, at)
-                    resumed = self._resume(protocol, body, tenant_key, old, count, at)
+                    cached_prefix, count, position = self._prefixes.find(protocol, body, tenant_key)
+                if cached_prefix is not None and count:
+                    self._check(body, position)
+                    resumed = self._resume(protocol, body, tenant_key, cached_prefix, count, position)
                     if resumed is not None:
                         return resumed
             self._check(body, 0)
@@ -93,9 +93,9 @@ class BodyReader:
         with self._lock:
             return len(body) - self._prefixes.find(protocol, body, tenant_key)[2]
 
-    def _check(self, body: bytes, at: int) -> None:
+    def _check(self, body: bytes, position: int) -> None:
         limit = _VALUES_PER_MESSAGE * self._max_messages
-        if len(body) - at > limit and exceeds_count(body, at, limit):
+        if len(body) - position > limit and exceeds_count(body, position, limit):
             raise TooManyMessages(
                 f"more than {limit:,} keys and values, {_VALUES_PER_MESSAGE} for each of the {self._max_messages:,} "
                 "messages of limits.messages_per_request"
@@ -109,60 +109,66 @@ class BodyReader:
         raw = FIELDS.decode(body)
         self._pause_after(body)
         list_span = split_at_list(body, protocol.messages_field, raw) if len(body) >= MIN_LENGTH else None
-        listed = raw.pop(protocol.messages_field, None)
+        message_list = raw.pop(protocol.messages_field, None)
         fields = {name: bytes(value) for name, value in raw.items()}
-        wires = _list_entries(listed)
+        wires = _list_entries(message_list)
         self._pause_after(body)
         prefix = self._extend_prefix(protocol, tenant_key, _empty_prefix(tenant_key, protocol.name), wires, fields)
         if list_span is not None:
-            prefix.head, prefix.leading_fields, closes = list_span
+            prefix.head, prefix.leading_fields, list_end = list_span
             prefix.pieces, prefix.end = split_entries(body, len(prefix.head), wires)
-            if wires and _covers_list(prefix.pieces, wires, body, prefix.end, closes):
+            if wires and _covers_list(prefix.pieces, wires, body, prefix.end, list_end):
                 with self._lock:
                     self._prefixes.store(protocol, body, tenant_key, prefix)
         return _build_conversation(protocol, prefix)
 
     def _resume(
-        self, protocol: WireProtocol, body: bytes, tenant_key: bytes, old: BodyPrefix, count: int, at: int
+        self,
+        protocol: WireProtocol,
+        body: bytes,
+        tenant_key: bytes,
+        cached_prefix: BodyPrefix,
+        count: int,
+        position: int,
     ) -> Conversation | None:
-        """Reads the rest of a body after the first `count` entries of `old`; None where the list does not continue
-        there."""
-        follows = SPACE.match(body, at).end()  # type: ignore[union-attr]  # it always matches
+        """Reads the rest of a body after the first `count` entries of `cached_prefix`; None where the list does not
+        continue there."""
+        follows = SPACE.match(body, position).end()  # type: ignore[union-attr]  # it always matches
         comma = body[follows : follows + 1] == b","
-        opening = b'{"' + protocol.messages_field.encode() + b'":['
-        rest = opening + body[follows + comma :]
-        raw = FIELDS.decode(rest)
-        if (list_span := split_at_list(rest, protocol.messages_field, raw)) is None:
+        list_opening = b'{"' + protocol.messages_field.encode() + b'":['
+        remaining_body = list_opening + body[follows + comma :]
+        raw = FIELDS.decode(remaining_body)
+        if (list_span := split_at_list(remaining_body, protocol.messages_field, raw)) is None:
             return None
         wires = _list_entries(raw.pop(protocol.messages_field))
         if comma and not wires:
             return None
-        new, end = split_entries(body, at, wires)
-        if not _covers_list(new, wires, body, end, len(body) - len(rest) + list_span[2]):
+        new_pieces, end = split_entries(body, position, wires)
+        if not _covers_list(new_pieces, wires, body, end, len(body) - len(remaining_body) + list_span[2]):
             return None
-        fields = dict(old.leading_fields)
+        fields = dict(cached_prefix.leading_fields)
         for name, value in raw.items():
-            was, now = old.fields.get(name), bytes(value)
-            fields[name] = was if was == now else now
-        messages = max(0, count - old.lead)
+            old_value, new_value = cached_prefix.fields.get(name), bytes(value)
+            fields[name] = old_value if old_value == new_value else new_value
+        messages = max(0, count - cached_prefix.lead)
         base = BodyPrefix(
-            head=old.head,
-            leading_fields=old.leading_fields,
-            pieces=old.pieces[: 2 * count] + new,
+            head=cached_prefix.head,
+            leading_fields=cached_prefix.leading_fields,
+            pieces=cached_prefix.pieces[: 2 * count] + new_pieces,
             end=end,
-            entries=old.entries[:count],
-            lead=min(old.lead, count),
-            chain=old.chain[: messages + 1],
-            fields=old.fields,
-            preamble=old.preamble,
-            tools=old.tools,
+            entries=cached_prefix.entries[:count],
+            lead=min(cached_prefix.lead, count),
+            chain=cached_prefix.chain[: messages + 1],
+            fields=cached_prefix.fields,
+            preamble=cached_prefix.preamble,
+            tools=cached_prefix.tools,
             # The old key is valid only with all of the old preamble.
-            overhead_key=old.overhead_key if count >= old.lead else b"",
+            overhead_key=cached_prefix.overhead_key if count >= cached_prefix.lead else b"",
         )
         prefix = self._extend_prefix(protocol, tenant_key, base, wires, fields)
         with self._lock:
-            if len(old.entries) - count <= _CHANGING_ENTRIES:
-                self._prefixes.remove(old)
+            if len(cached_prefix.entries) - count <= _CHANGING_ENTRIES:
+                self._prefixes.remove(cached_prefix)
             self._prefixes.store(protocol, body, tenant_key, prefix)
         return _build_conversation(protocol, prefix)
 
@@ -190,8 +196,8 @@ class BodyReader:
                 chain.append(chain_key(chain[-1], key))
             entries.append(Message(key, message.role, message.parts, wire, count_breakpoints(wire)))
         overhead = list(map(fields.get, _OVERHEAD))
-        before = list(map(base.fields.get, _OVERHEAD)) if base.fields else _NO_OVERHEAD
-        if lead == base.lead and base.overhead_key and overhead == before:
+        old_overhead = list(map(base.fields.get, _OVERHEAD)) if base.fields else _NO_OVERHEAD
+        if lead == base.lead and base.overhead_key and overhead == old_overhead:
             preamble, tools, overhead_key = base.preamble, base.tools, base.overhead_key
         else:
             preamble = (*protocol.read_preamble(fields), *(part for entry in entries[:lead] for part in entry.parts))
@@ -223,19 +229,19 @@ def _build_conversation(protocol: WireProtocol, prefix: BodyPrefix) -> Conversat
     )
 
 
-def _covers_list(pieces: tuple[bytes, ...], wires: list[bytes], body: bytes, end: int, closes: int) -> bool:
-    """Whether `wires` are all entries of the list whose bracket closes at `closes`."""
+def _covers_list(pieces: tuple[bytes, ...], wires: list[bytes], body: bytes, end: int, list_end: int) -> bool:
+    """Whether `wires` are all entries of the list whose bracket closes at `list_end`."""
     # The pattern always matches.
-    return len(pieces) == 2 * len(wires) and SPACE.match(body, end).end() == closes  # type: ignore[union-attr]
+    return len(pieces) == 2 * len(wires) and SPACE.match(body, end).end() == list_end  # type: ignore[union-attr]
 
 
-def _list_entries(listed: msgspec.Raw | None) -> list[bytes]:
+def _list_entries(message_list: msgspec.Raw | None) -> list[bytes]:
     """Returns the list's entries as they came; a single value (a string as `input`) is one entry."""
-    if listed is None:
+    if message_list is None:
         return []
-    if bytes(memoryview(listed)[:1]) == b"[":
-        return items_of(listed)
-    raw = bytes(listed)
+    if bytes(memoryview(message_list)[:1]) == b"[":
+        return items_of(message_list)
+    raw = bytes(message_list)
     return [raw] if raw[:1] in b'"{' else []
 
 

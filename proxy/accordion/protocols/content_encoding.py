@@ -40,19 +40,19 @@ class _ZlibInflater:
     def __init__(self, wbits: int) -> None:
         self._wbits = wbits
         self._member = zlib.decompressobj(wbits=wbits)
-        self._rest = b""
+        self._remaining = b""
 
     @property
     def more(self) -> bool:
-        return bool(self._rest)
+        return bool(self._remaining)
 
     def __call__(self, data: bytes) -> bytes:
-        if self._member.eof and (self._rest or data) and self._wbits == 31:
+        if self._member.eof and (self._remaining or data) and self._wbits == 31:
             self._member = zlib.decompressobj(wbits=self._wbits)
-        out = self._member.decompress(self._rest + data, _STEP)
-        self._rest = self._member.unconsumed_tail or self._member.unused_data
+        out = self._member.decompress(self._remaining + data, _STEP)
+        self._remaining = self._member.unconsumed_tail or self._member.unused_data
         if self._member.eof and self._wbits != 31:
-            self._rest = b""
+            self._remaining = b""
         return out
 
 
@@ -134,8 +134,8 @@ def _inflater(encoding: str) -> _Inflater | None:
 def decode_body(body: bytes, encoding: str, limit: int) -> bytes | None:
     """Decodes a complete body; None where it is invalid or would be larger than `limit` bytes."""
     decoder, out = Decoder(encoding, limit), []
-    for at in range(0, len(body), 65_536):
-        out.append(decoder.feed(body[at : at + 65_536]))
+    for index in range(0, len(body), 65_536):
+        out.append(decoder.feed(body[index : index + 65_536]))
         if not decoder.readable:
             return None
     return b"".join(out)

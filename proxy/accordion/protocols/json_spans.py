@@ -19,15 +19,15 @@ class _ModelField(msgspec.Struct):
     model: str | None = None
 
 
-_NAMED = msgspec.json.Decoder(_ModelField)
+_MODEL_DECODER = msgspec.json.Decoder(_ModelField)
 
 # Bytes that are searched in one call, during which no other thread runs.
 _PIECE = 1 << 18
-_OTHERS = bytes(set(range(256)) - set(b"{[,:"))
+_UNCOUNTED_BYTES = bytes(set(range(256)) - set(b"{[,:"))
 _BACKSLASHES = re.compile(rb"\\*")
 SPACE = re.compile(rb"\s*")
 _KEY = re.compile(rb'[\s,{]*("(?:[^"\\]|\\.)*")\s*:\s*')
-_GAP = re.compile(rb"[\s,]*")
+_SEPARATOR = re.compile(rb"[\s,]*")
 _STRING = rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"'
 _TOKEN = re.compile(rb"[{}\[\]]|" + _STRING, re.DOTALL)
 _TEXT_VALUE = re.compile(rb"\s*+:\s*+(" + _STRING + rb")", re.DOTALL)
@@ -83,59 +83,61 @@ def split_at_list(
     `split_entries` checks its entries. None where the list is no array, or where a field comes twice (then the last one
     counts, and the positions of the others are not known).
     """
-    at, before, head, closes = 0, {}, b"", 0
+    position, leading_fields, head, list_end = 0, {}, b"", 0
     for name, value in raw.items():
-        key = _KEY.match(body, at)
+        key = _KEY.match(body, position)
         if key is None:
             return None
-        start, at = key.end(), key.end() + len(memoryview(value))
+        start, position = key.end(), key.end() + len(memoryview(value))
         if name == messages_field:
-            head, closes = body[: start + 1], at - 1
-            if head[-1:] != b"[" or body[closes:at] != b"]":
+            head, list_end = body[: start + 1], position - 1
+            if head[-1:] != b"[" or body[list_end:position] != b"]":
                 return None
             continue
         text = bytes(value)
         if not body.startswith(text, start):
             return None
         if not head:
-            before[name] = text
-    ends = SPACE.match(body, at).end()  # type: ignore[union-attr]  # it always matches
-    return (head, before, closes) if head and body[ends : ends + 1] == b"}" else None
+            leading_fields[name] = text
+    value_end = SPACE.match(body, position).end()  # type: ignore[union-attr]  # it always matches
+    return (head, leading_fields, list_end) if head and body[value_end : value_end + 1] == b"}" else None
 
 
-def split_entries(body: bytes, at: int, wires: list[bytes]) -> tuple[tuple[bytes, ...], int]:
-    """Returns, in turn, the bytes before each entry from `at` on (commas, white space) and the entry, and the end of
-    the last one; stops at the first entry that is not there."""
+def split_entries(body: bytes, position: int, wires: list[bytes]) -> tuple[tuple[bytes, ...], int]:
+    """Returns, in turn, the bytes before each entry (commas, white space) and the entry, and the end of the last one.
+
+    Begins at `position`, and stops at the first entry that is not there.
+    """
     pieces: list[bytes] = []
     for wire in wires:
-        start = _GAP.match(body, at).end()  # type: ignore[union-attr]  # it always matches
+        start = _SEPARATOR.match(body, position).end()  # type: ignore[union-attr]  # it always matches
         if not body.startswith(wire, start):
             break
-        pieces += (body[at:start], wire)
-        at = start + len(wire)
-    return tuple(pieces), at
+        pieces += (body[position:start], wire)
+        position = start + len(wire)
+    return tuple(pieces), position
 
 
 def exceeds_count(body: bytes, start: int, limit: int) -> bool:
     """Whether `body` has more than `limit` keys and values from `start` on, where no string is open. It counts commas,
     colons and opening brackets outside of strings, without parsing."""
-    count, at, quoted = 0, start, False
-    while at < len(body) and count <= limit:
-        end = at + _PIECE
+    count, position, is_in_string = 0, start, False
+    while position < len(body) and count <= limit:
+        end = position + _PIECE
         if body[end - 1 : end] == b"\\":
             # A backslash and the character that it escapes stay together.
             end = _BACKSLASHES.match(body, end).end() + 1  # type: ignore[union-attr]  # it always matches
-        pieces = body[at:end].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
-        count += len(b"".join(pieces[quoted::2]).translate(None, _OTHERS))
-        quoted ^= len(pieces) % 2 == 0
-        at = end
+        pieces = body[position:end].replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')
+        count += len(b"".join(pieces[is_in_string::2]).translate(None, _UNCOUNTED_BYTES))
+        is_in_string ^= len(pieces) % 2 == 0
+        position = end
     return count > limit
 
 
 def find_model(body: bytes) -> str | None:
     """Returns the model that a JSON body names at its top level; None where it names none, or is no JSON object."""
     try:
-        return _NAMED.decode(body).model
+        return _MODEL_DECODER.decode(body).model
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
         start, end = _model_span(body)
         try:
@@ -170,32 +172,32 @@ def with_fields(raw: bytes, changed: Mapping[str, bytes | None]) -> bytes:
     if not changed.keys() & fields.keys():
         return raw
     out: list[bytes] = []
-    at = copied = 0
-    opened, cutting = False, False  # whether a field before remains; whether the first ones are being removed
+    position = copied_end = 0
+    has_field, is_removing = False, False  # whether a field before remains; whether the first ones are being removed
     for name, value in fields.items():
-        key, text = _KEY.match(raw, at), bytes(value)
+        key, text = _KEY.match(raw, position), bytes(value)
         if key is None or not raw.startswith(text, key.end()):
             break
-        before, at = at, key.end() + len(text)
-        new = changed.get(name, text)
+        previous_end, position = position, key.end() + len(text)
+        new_value = changed.get(name, text)
         quote = key.start(1)
-        if new is None:
-            if opened:
-                out.append(raw[copied:before])
-                copied = at
-            elif not cutting:
-                out.append(raw[copied:quote])
-            cutting = cutting or not opened
+        if new_value is None:
+            if has_field:
+                out.append(raw[copied_end:previous_end])
+                copied_end = position
+            elif not is_removing:
+                out.append(raw[copied_end:quote])
+            is_removing = is_removing or not has_field
             continue
-        if cutting:
-            copied, cutting = quote, False
-        opened = True
+        if is_removing:
+            copied_end, is_removing = quote, False
+        has_field = True
         if name in changed:
-            out += (raw[copied : key.end()], new)
-            copied = at
+            out += (raw[copied_end : key.end()], new_value)
+            copied_end = position
     else:
-        if raw[at:].strip() == b"}":
-            return b"".join(out) + raw[at if cutting else copied :]
+        if raw[position:].strip() == b"}":
+            return b"".join(out) + raw[position if is_removing else copied_end :]
     merged = {name: changed.get(name, bytes(value)) for name, value in fields.items()}
     return object_of({name: value for name, value in merged.items() if value is not None})
 

@@ -117,13 +117,13 @@ def opaque_part(value: Any, kind: str = "", size: int = 0) -> Opaque:
 
 def _base64_lengths(value: Any) -> Iterable[int]:
     """Yields the lengths of the texts in a JSON value that are entirely base64, bare or as a data: URL."""
-    left = [value]
-    while left:
-        item = left.pop()
+    pending_values = [value]
+    while pending_values:
+        item = pending_values.pop()
         if type(item) is dict:
-            left += item.values()
+            pending_values += item.values()
         elif type(item) is list:
-            left += item
+            pending_values += item
         elif type(item) is str and len(item) >= _MIN_BASE64 and _BASE64(item):
             yield len(item)
 
@@ -195,7 +195,7 @@ def _decode_base64(text: str) -> bytes:
     # Whole groups of four only: the last, cut off, does not matter for reading the beginning.
     end = len(text) // 4 * 4
     try:
-        return b"".join(binascii.a2b_base64(text[at : min(end, at + _PIECE)]) for at in range(0, end, _PIECE))
+        return b"".join(binascii.a2b_base64(text[index : min(end, index + _PIECE)]) for index in range(0, end, _PIECE))
     except ValueError:
         return b""
 

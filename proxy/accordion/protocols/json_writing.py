@@ -69,20 +69,20 @@ def join_blocks(
     A block, or several in a row, is appended to the message before it if `takes_before` allows, and the message after
     it is appended if `takes_after` allows; `merge` joins them. Every other message keeps its bytes.
     """
-    blocks, at, out = frozenset(own_positions), 0, list[bytes]()
-    while at < len(wires):
-        if at not in blocks:
-            out.append(wires[at])
-            at += 1
+    blocks, position, out = frozenset(own_positions), 0, list[bytes]()
+    while position < len(wires):
+        if position not in blocks:
+            out.append(wires[position])
+            position += 1
             continue
-        run = [out.pop()] if out and takes_before(out[-1]) else []
-        while at < len(wires) and at in blocks:
-            run.append(wires[at])
-            at += 1
-        if at < len(wires) and takes_after(wires[at]):
-            run.append(wires[at])
-            at += 1
-        out.append(merge(run))
+        block_run = [out.pop()] if out and takes_before(out[-1]) else []
+        while position < len(wires) and position in blocks:
+            block_run.append(wires[position])
+            position += 1
+        if position < len(wires) and takes_after(wires[position]):
+            block_run.append(wires[position])
+            position += 1
+        out.append(merge(block_run))
     return out
 
 
@@ -116,10 +116,10 @@ class ValueChange(msgspec.Struct, frozen=True):
     parts: tuple[Part, ...]
     text: str | None
 
-    def require_removal(self, what: str) -> None:
+    def require_removal(self, description: str) -> None:
         """Raises ValueError if the change is a text: this value can only be removed."""
         if self.text is not None:
-            raise ValueError(f"{what} is left as it is or taken out")
+            raise ValueError(f"{description} is left as it is or taken out")
 
 
 def edit_part(raw: bytes, change: ValueChange, text_type: bytes) -> bytes | None:
@@ -151,10 +151,10 @@ class PartChanges:
     `has_content` tells whether anything but reasoning remains so far. Raises ValueError for an index that no part has.
     """
 
-    __slots__ = ("_at", "_changes", "_parts", "has_content")
+    __slots__ = ("_changes", "_parts", "_position", "has_content")
 
     def __init__(self, message: Message, changes: Mapping[int, str | None]) -> None:
-        self._parts, self._changes, self._at, self.has_content = message.parts, changes, 0, False
+        self._parts, self._changes, self._position, self.has_content = message.parts, changes, 0, False
         if any(not 0 <= index < len(message.parts) for index in changes):
             raise ValueError("a part to be changed does not exist")
 
@@ -164,11 +164,11 @@ class PartChanges:
         Several texts for one value are joined as lines. An empty text removes text or media: no protocol has a use for
         an empty block. Raises ValueError for an Opaque part, and for a new text of a result that holds one.
         """
-        start, self._at = self._at, self._at + count
-        parts = self._parts[start : self._at]
+        start, self._position = self._position, self._position + count
+        parts = self._parts[start : self._position]
         if len(parts) != count:
             raise ValueError("the message's JSON has other parts than were read from it")
-        new_texts = [self._changes[index] for index in range(start, self._at) if index in self._changes]
+        new_texts = [self._changes[index] for index in range(start, self._position) if index in self._changes]
         if not new_texts:
             self.has_content = self.has_content or any(not isinstance(part, Reasoning) for part in parts)
             return None
@@ -177,31 +177,31 @@ class PartChanges:
         if text == "" and not any(isinstance(part, ToolCall | ToolResult) for part in parts):
             text = None
         for part in parts:
-            inner = part.parts if isinstance(part, ToolResult) and text is not None else ()
-            if isinstance(part, Opaque) or any(isinstance(inner_part, Opaque) for inner_part in inner):
+            nested_parts = part.parts if isinstance(part, ToolResult) and text is not None else ()
+            if isinstance(part, Opaque) or any(isinstance(inner_part, Opaque) for inner_part in nested_parts):
                 raise ValueError("a part that is not understood cannot be changed")
         self.has_content = self.has_content or text is not None
         return ValueChange(parts, text)
 
     def edit_each(
         self,
-        listed: bytes,
+        list_json: bytes,
         parts: Callable[[Any], Iterable[Part]],
         write: Callable[[bytes, ValueChange], bytes | None],
     ) -> bytes | None:
         """Returns a JSON list with its entries changed: None where no entry is left, the same bytes where none changes.
         `parts` reads an entry, `write` writes a changed one."""
-        items, out = items_of(listed), list[bytes]()
+        items, out = items_of(list_json), list[bytes]()
         for raw in items:
             change = self.take(len(tuple(parts(decode_json(raw)))))
-            written = raw if change is None else write(raw, change)
-            if written is not None:
-                out.append(written)
+            edited = raw if change is None else write(raw, change)
+            if edited is not None:
+                out.append(edited)
         if out == items:
-            return listed
+            return list_json
         return list_of(out) if out else None
 
     def check_all_taken(self) -> None:
         """Raises ValueError if some parts were not taken."""
-        if self._at != len(self._parts):
+        if self._position != len(self._parts):
             raise ValueError("the message's JSON has other parts than were read from it")

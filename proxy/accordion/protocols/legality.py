@@ -34,35 +34,35 @@ _REASONING_ONLY = frozenset({Reasoning})
 class _OpenCalls:
     """Calls that wait for their results, in order."""
 
-    __slots__ = ("_waiting",)
+    __slots__ = ("_positions_by_id",)
 
     def __init__(self) -> None:
-        self._waiting: dict[str, list[int]] = {}
+        self._positions_by_id: dict[str, list[int]] = {}
 
     def open(self, call_id: str, at: int = 0) -> None:
         """Adds a call, made at the position `at`."""
-        self._waiting.setdefault(call_id, []).append(at)
+        self._positions_by_id.setdefault(call_id, []).append(at)
 
     def close(self, call_id: str) -> bool:
         """Removes a call that has its result; False if there was none."""
-        positions = self._waiting.get(call_id)
+        positions = self._positions_by_id.get(call_id)
         if not positions:
             return False
         positions.pop()
         if not positions:
-            del self._waiting[call_id]
+            del self._positions_by_id[call_id]
         return True
 
     def describe_unanswered(self, before: int = 1) -> Iterable[str]:
         """Removes all calls; returns a sentence for each that was made before the position `before`."""
-        if not self._waiting:
+        if not self._positions_by_id:
             return ()
-        waiting, self._waiting = self._waiting, {}
+        waiting, self._positions_by_id = self._positions_by_id, {}
         return [
             f"The call {call_id} is not answered."
             for call_id, positions in waiting.items()
-            for at in positions
-            if at < before
+            for position in positions
+            if position < before
         ]
 
 
@@ -93,16 +93,16 @@ def find_chat_problems(messages: Sequence[Message]) -> list[str]:
 def find_messages_problems(messages: Sequence[Message]) -> list[str]:
     """Checks Messages: results come first in the next user message. The provider joins user messages in a row."""
     problems = _check_first_speaker(messages, INSTRUCTION_ROLES)
-    calls, hosted, only_results = _OpenCalls(), _OpenCalls(), True
-    for at, message in enumerate(messages):
+    calls, hosted_calls, only_results = _OpenCalls(), _OpenCalls(), True
+    for index, message in enumerate(messages):
         if message.role == "user":
             only_results = _check_user_message(message, calls, only_results, problems)
             continue
         problems += calls.describe_unanswered()
         only_results = True
         if message.role == "assistant":
-            _check_assistant_message(message, calls, hosted, problems)
-            if not message.parts and at + 1 < len(messages):
+            _check_assistant_message(message, calls, hosted_calls, problems)
+            if not message.parts and index + 1 < len(messages):
                 problems.append(SILENT)
         elif message.role not in INSTRUCTION_ROLES:
             problems.append(UNKNOWN)
@@ -128,13 +128,15 @@ def _check_user_message(message: Message, calls: _OpenCalls, only_results: bool,
     return only_results
 
 
-def _check_assistant_message(message: Message, calls: _OpenCalls, hosted: _OpenCalls, problems: list[str]) -> None:
+def _check_assistant_message(
+    message: Message, calls: _OpenCalls, hosted_calls: _OpenCalls, problems: list[str]
+) -> None:
     """Checks an assistant message: results in it belong to the provider's own tools."""
     for part in message.parts:
         if isinstance(part, ToolCall):
-            (hosted if part.call_id.startswith(HOSTED) else calls).open(part.call_id)
+            (hosted_calls if part.call_id.startswith(HOSTED) else calls).open(part.call_id)
         elif isinstance(part, ToolResult):
-            if not (hosted.close(part.call_id) or calls.close(part.call_id)):
+            if not (hosted_calls.close(part.call_id) or calls.close(part.call_id)):
                 problems.append(_describe_stray_result(part.call_id))
         elif isinstance(part, Text) and part.text.isspace():
             problems.append(BLANK)
@@ -147,12 +149,12 @@ def find_responses_problems(messages: Sequence[Message]) -> list[str]:
     and reasoning precedes an item of the model. Parallel calls and outputs may come in any such order."""
     problems = _check_first_speaker(messages, {*INSTRUCTION_ROLES, "other"})
     calls, last_input, after_reasoning = _OpenCalls(), -1, False
-    for at, message in enumerate(messages):
+    for index, message in enumerate(messages):
         if message.role == "other":
             if any(isinstance(part, Opaque) and part.kind == "compaction_trigger" for part in message.parts):
-                problems += [TRIGGER] if at + 1 < len(messages) else []
+                problems += [TRIGGER] if index + 1 < len(messages) else []
         elif message.role != "assistant":
-            last_input = at
+            last_input = index
             if after_reasoning:
                 problems.append(REASONING)
         elif not message.parts:
@@ -160,7 +162,7 @@ def find_responses_problems(messages: Sequence[Message]) -> list[str]:
         after_reasoning = message.role == "assistant" and _is_reasoning_only(message)
         for part in message.parts:
             if isinstance(part, ToolCall):
-                calls.open(part.call_id, at)
+                calls.open(part.call_id, index)
             elif isinstance(part, ToolResult) and not calls.close(part.call_id):
                 problems.append(_describe_stray_result(part.call_id))
     if after_reasoning:
@@ -174,9 +176,9 @@ def _is_reasoning_only(message: Message) -> bool:
 
 def _check_first_speaker(messages: Sequence[Message], ignored: Iterable[Role]) -> list[str]:
     """Checks that the first message, apart from the roles `ignored`, is the user's."""
-    skipped = frozenset(ignored)
-    first = next((message.role for message in messages if message.role not in skipped), "user")
-    return [] if first == "user" else [FIRST]
+    skipped_roles = frozenset(ignored)
+    first_role = next((message.role for message in messages if message.role not in skipped_roles), "user")
+    return [] if first_role == "user" else [FIRST]
 
 
 def _describe_stray_result(call_id: str) -> str:

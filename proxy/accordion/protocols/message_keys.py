@@ -6,14 +6,12 @@ canonical form is the same for exactly these differences (the *equivalences*):
 - the order of names in a JSON object, escapes, white space; 1 and 1.0 and 1e0; of two equal names the last counts;
 - cache breakpoints (`cache_control`, `prompt_cache_breakpoint`): clients move them from turn to turn;
 - a field that is absent, null, or empty where libraries add it empty (`_EMPTY_BY_DEFAULT`); content that is absent,
-null, an
-  empty string, an empty list, or one empty text part;
+  null, an empty string, an empty list, or one empty text part;
 - a string and one text part, under any of the names of such a part (`text`, `input_text`, `output_text`);
 - tool arguments as JSON text or as an object, in any layout; an empty text and `{}`;
-- fields that libraries derive from the others and some send back (`_DERIVED`), the `index` that a streamed call had and
-the
-  missing type `function` of a call, the data beside the id of a response's `audio`, a `status` of `completed`, a
-  `caller` of the kind `direct`.
+- fields that libraries derive from the others and some send back (`_DERIVED_FIELDS`), the `index` that a streamed call
+  had and the missing type `function` of a call, the data beside the id of a response's `audio`, a `status` of
+  `completed`, a `caller` of the kind `direct`.
 
 Each protocol documents what it leaves out besides. Arguments, inputs, schemas and result texts of the user's tools are
 data: nothing is left out of them.
@@ -36,8 +34,8 @@ _LARGE, _PIECE = 4 << 20, 1 << 20
 TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
 
 # Written by the parse() helpers of the official SDKs, from the fields beside them.
-_DERIVED = ("parsed", "parsed_arguments", "parsed_output")
-_LEFT_OUT = frozenset((*BREAKPOINTS, *_DERIVED))
+_DERIVED_FIELDS = ("parsed", "parsed_arguments", "parsed_output")
+_OMITTED_FIELDS = frozenset((*BREAKPOINTS, *_DERIVED_FIELDS))
 _DATA = ("input", "parameters", "input_schema", "output_schema", "schema", "attributes", "metadata")
 _EMPTY_BY_DEFAULT = (
     *("annotations", "logprobs", "citations", "summary", "refusal", "reasoning_content", "reasoning", "is_error"),
@@ -122,9 +120,9 @@ def count_breakpoints(wire: bytes) -> int:
         return wire.count(_CACHE_CONTROL) + wire.count(_PROMPT_CACHE_BREAKPOINT)
     # Piece by piece, so that other threads can go on in between.
     return sum(
-        wire.count(mark, at, at + _PIECE + len(mark) - 1)
-        for at in range(0, len(wire), _PIECE)
-        for mark in (_CACHE_CONTROL, _PROMPT_CACHE_BREAKPOINT)
+        wire.count(field, index, index + _PIECE + len(field) - 1)
+        for index in range(0, len(wire), _PIECE)
+        for field in (_CACHE_CONTROL, _PROMPT_CACHE_BREAKPOINT)
     )
 
 
@@ -136,14 +134,14 @@ def message_key(canonical: Any, tenant_key: bytes, protocol_name: str) -> bytes:
     times as much.
     """
     try:
-        hashed = hashlib.sha256(tenant_key + protocol_name.encode())
+        digest = hashlib.sha256(tenant_key + protocol_name.encode())
         # Hashed in steps: joining the bytes would copy a large message once more.
         if _has_one_long_text(canonical):
             for piece in _encode_in_pieces(canonical["role"], canonical["content"][0]):
-                hashed.update(piece)
+                digest.update(piece)
         else:
-            hashed.update(_encode(canonical))
-        return hashed.digest()
+            digest.update(_encode(canonical))
+        return digest.digest()
     except RecursionError as error:
         raise ValueError("the JSON is nested too deeply") from error
 
@@ -159,8 +157,8 @@ def _has_one_long_text(canonical: Any) -> bool:
 def _encode_in_pieces(role: Any, text: str) -> Iterator[bytes]:
     """Yields the JSON of such a form in pieces: less memory at once, and other threads can go on in between."""
     yield b'{"content":["'
-    for at in range(0, len(text), _PIECE):
-        yield _encode(text[at : at + _PIECE])[1:-1]
+    for index in range(0, len(text), _PIECE):
+        yield _encode(text[index : index + _PIECE])[1:-1]
     yield b'"],"role":%b}' % _encode(role)
 
 
@@ -178,7 +176,7 @@ def chain_key(previous: bytes, key: bytes) -> bytes:
 def _object(value: dict[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for name, field in value.items():
-        if field is None or name in _LEFT_OUT:
+        if field is None or name in _OMITTED_FIELDS:
             continue
         rule = _RULES.get(name)
         if rule is not None:
@@ -214,8 +212,8 @@ def _part(part: Any) -> Any:
     if type(part) is dict:
         kind = part.get("type")
         if type(kind) is str and kind in TEXT_TYPES:
-            bare = part if len(part) == 2 else _object(part)
-            if len(bare) == 2 and type(text := bare.get("text")) is str:
+            part_type = part if len(part) == 2 else _object(part)
+            if len(part_type) == 2 and type(text := part_type.get("text")) is str:
                 return text
         return _object(part)
     # Servers that accept a bare string in a list read it as a text part.

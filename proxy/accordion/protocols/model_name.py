@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote, unquote_plus
 from accordion.model.http import Inbound
 from accordion.protocols.json_spans import find_model, with_model
 
-_FORM = re.compile(rb"\s*multipart/form-data\s*;", re.IGNORECASE)
+_MULTIPART_FORM = re.compile(rb"\s*multipart/form-data\s*;", re.IGNORECASE)
 _BOUNDARY = re.compile(rb';\s*boundary=(?:"([^"]+)"|([^\s;"]+))', re.IGNORECASE)
 # All known clients write the field's name first.
 _MODEL = re.compile(rb'^content-disposition:\s*form-data\s*;\s*name=(?:"model"|model)\s*(?:;.*)?\r?$', re.I | re.M)
@@ -61,19 +61,19 @@ def replace_model_in_body(body: bytes, content_type: bytes, model: str) -> bytes
 
 def _value_span(body: bytes, content_type: bytes) -> tuple[int, int]:
     """Returns the span of the value of a form's first field `model`; `(0, 0)` where it is not there completely."""
-    boundary = _BOUNDARY.search(content_type) if _FORM.match(content_type) else None
+    boundary = _BOUNDARY.search(content_type) if _MULTIPART_FORM.match(content_type) else None
     if boundary is None:
         return 0, 0
     delimiter = b"\r\n--" + (boundary[1] or boundary[2])
     # The first delimiter may be at the very beginning, without a line end before it.
     first = -2 if body.startswith(delimiter[2:]) else body.find(delimiter)
-    at = first + len(delimiter)
-    while first != -1 and not body.startswith(b"--", at):
-        head = body.find(b"\r\n\r\n", at)
+    position = first + len(delimiter)
+    while first != -1 and not body.startswith(b"--", position):
+        head = body.find(b"\r\n\r\n", position)
         end = body.find(delimiter, head + 4)
         if head < 0 or end < 0:
             break
-        if _MODEL.search(body, at, head) is not None:
+        if _MODEL.search(body, position, head) is not None:
             return head + 4, end
-        at = end + len(delimiter)
+        position = end + len(delimiter)
     return 0, 0

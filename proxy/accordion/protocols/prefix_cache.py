@@ -47,15 +47,15 @@ class BodyPrefix(msgspec.Struct, eq=False):
         """Returns how many of the messages `body` begins with, and the offset at which the last of them ends."""
         if not body.startswith(self.head):
             return 0, 0
-        at, done, pieces = len(self.head), 0, self.pieces
+        position, done, pieces = len(self.head), 0, self.pieces
         for size in (2 * _BLOCK, 2):
             while done < len(pieces):
                 block = b"".join(pieces[done : done + size])
-                if not body.startswith(block, at):
+                if not body.startswith(block, position):
                     break
-                at += len(block)
+                position += len(block)
                 done += size
-        return min(done, len(pieces)) // 2, at
+        return min(done, len(pieces)) // 2, position
 
 
 class PrefixCache:
@@ -70,18 +70,18 @@ class PrefixCache:
     def find(self, protocol: WireProtocol, body: bytes, tenant_key: bytes) -> tuple[BodyPrefix | None, int, int]:
         """Returns the prefix that shares the longest beginning with `body`, how many messages, and their end."""
         best: BodyPrefix | None = None
-        count = at = 0
+        count = position = 0
         for length in _INDEX_LENGTHS:
             if len(body) < length:
                 continue
             for prefix in reversed(self._index.get((tenant_key, protocol.name, body[:length]), ())):
                 matched, end = prefix.match(body)
-                if end > at:
-                    best, count, at = prefix, matched, end
+                if end > position:
+                    best, count, position = prefix, matched, end
             if best is not None:
                 self._prefixes.move_to_end(id(best))
                 break
-        return best, count, at
+        return best, count, position
 
     def store(self, protocol: WireProtocol, body: bytes, tenant_key: bytes, prefix: BodyPrefix) -> None:
         """Caches a prefix whose head and entries `body` begins with, unless it is too large."""

@@ -76,11 +76,13 @@ class StreamObserver(ResponseObserver):
 
     def note_call(self, key: Any, call_id: Any, name: Any) -> None:
         """Records a call; an id or a name that it already has stays."""
-        known = self.calls.get(key)
-        if known is None:
+        recorded_call = self.calls.get(key)
+        if recorded_call is None:
             self.calls[key] = ObservedCall(as_string(call_id), as_string(name))
-        elif not (known.call_id and known.name):
-            self.calls[key] = ObservedCall(known.call_id or as_string(call_id), known.name or as_string(name))
+        elif not (recorded_call.call_id and recorded_call.name):
+            self.calls[key] = ObservedCall(
+                recorded_call.call_id or as_string(call_id), recorded_call.name or as_string(name)
+            )
 
     def note_arguments(self, key: Any, text: Any) -> None:
         """Records more of a call's arguments; drops them all if they become too long."""

@@ -34,14 +34,14 @@ class SseBuffer:
 
     def __init__(self, max_pending: int = MAX_PENDING) -> None:
         self._max_pending = max_pending
-        self._rest = bytearray()
+        self._pending = bytearray()
         # The last bytes of an event that is returned in pieces: its end may be split.
         self._before = b""
 
     @property
     def pending(self) -> bytes:
         """The bytes that are kept back: the beginning of an event."""
-        return bytes(self._rest)
+        return bytes(self._pending)
 
     @property
     def is_mid_event(self) -> bool:
@@ -51,33 +51,33 @@ class SseBuffer:
     @property
     def is_unfinished(self) -> bool:
         """Whether the last event is incomplete."""
-        return self.is_mid_event or bool(self._rest.strip(b"\r\n"))
+        return self.is_mid_event or bool(self._pending.strip(b"\r\n"))
 
     def feed(self, data: bytes) -> bytes:
         """Takes bytes as they arrive; returns whole events, or the next piece of a very large one."""
-        rest = self._rest
-        if not rest and data.endswith((b"\n\n", b"\r\n\r\n")):
+        pending = self._pending
+        if not pending and data.endswith((b"\n\n", b"\r\n\r\n")):
             self._before = b""
             return data
         if self._before:
             return self._feed_large(data)
         # An event end that spans the old bytes and the new has at most three bytes in the old.
-        start = max(0, len(rest) - 3)
-        rest += data
-        end = _last_end(rest, start)
-        if end == 0 and len(rest) <= self._max_pending:
+        start = max(0, len(pending) - 3)
+        pending += data
+        end = _last_end(pending, start)
+        if end == 0 and len(pending) <= self._max_pending:
             return b""
-        if len(rest) - end > self._max_pending:
-            end = len(rest)
-            self._before = bytes(rest[-3:])
-        out = bytes(rest[:end])
-        del rest[:end]
+        if len(pending) - end > self._max_pending:
+            end = len(pending)
+            self._before = bytes(pending[-3:])
+        out = bytes(pending[:end])
+        del pending[:end]
         return out
 
     def flush(self) -> bytes:
         """Returns the bytes that are kept back, at the end of the stream; empty afterwards."""
-        out = bytes(self._rest)
-        self._rest.clear()
+        out = bytes(self._pending)
+        self._pending.clear()
         return out
 
     def _feed_large(self, data: bytes) -> bytes:
@@ -133,8 +133,8 @@ def parse(piece: bytes) -> SseEvent | None:
 def _last_end(buffer: bytearray, start: int) -> int:
     """Returns the end of the last whole event in `buffer`, searched from `start` on; 0 if there is none."""
     if buffer.find(b"\r", start) < 0:
-        at = buffer.rfind(b"\n\n", start)
-        return at + 2 if at >= 0 else 0
+        position = buffer.rfind(b"\n\n", start)
+        return position + 2 if position >= 0 else 0
     end = 0
     for match in _EMPTY_LINE.finditer(buffer, start):
         run = match.group()

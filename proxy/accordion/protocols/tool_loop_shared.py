@@ -68,9 +68,9 @@ def normalize_space(texts: Iterable[str]) -> str:
     return " ".join(" ".join(texts).split())
 
 
-def is_same_text(one: str, other: str) -> bool:
+def is_same_text(first: str, second: str) -> bool:
     """Whether two texts are equal apart from white space: clients join texts with it or without."""
-    return "".join(one.split()) == "".join(other.split())
+    return "".join(first.split()) == "".join(second.split())
 
 
 def count_client_copy(messages: Sequence[Message], insertion: ToolRoundInsertion) -> int:

@@ -56,11 +56,11 @@ _decode_text = msgspec.json.Decoder(str).decode
 
 def read_event(piece: bytes) -> MessagesEvent | None:
     """Reads an event; None where it is unreadable."""
-    at = piece.find(b"\ndata:")
-    if at >= 0 and not piece.startswith(b"data"):
+    position = piece.find(b"\ndata:")
+    if position >= 0 and not piece.startswith(b"data"):
         try:
             # The usual layout needs no copy of the data.
-            return _decode(piece[at + 6 :])
+            return _decode(piece[position + 6 :])
         except (ValueError, RecursionError):
             pass
     data = _data(piece)
@@ -78,10 +78,10 @@ class DeltaPattern:
 
     __slots__ = ("_between_texts", "_opening", "match", "run")
 
-    def __init__(self, opening: bytes, excluded: bytes = b"") -> None:
+    def __init__(self, opening: bytes, excluded_bytes: bytes = b"") -> None:
         escaped = re.escape(opening)
         self._opening = opening
-        events = re.compile(rb"(?:" + escaped + rb"[^\n" + excluded + rb"]*+\n\n)++")
+        events = re.compile(rb"(?:" + escaped + rb"[^\n" + excluded_bytes + rb"]*+\n\n)++")
         self.match, self.run = events.fullmatch, events.match
         """Match only such events, without a byte of `excluded` in their texts: a complete block, or from a position
         on."""

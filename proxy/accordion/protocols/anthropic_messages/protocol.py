@@ -97,10 +97,10 @@ class AnthropicMessages(WireProtocol):
         message = error.message
         if isinstance(error, ContextOverflow):
             message = f"prompt is too long: {error.tokens} tokens > {error.limit} maximum"
-        inner: dict[str, Any] = {"type": error.anthropic_type, "message": message}
+        details: dict[str, Any] = {"type": error.anthropic_type, "message": message}
         if isinstance(error, ThreadNotFound):
-            inner["details"] = {"error_code": error.code}
-        return encode({"type": "error", "error": inner, "request_id": request_id})
+            details["details"] = {"error_code": error.code}
+        return encode({"type": "error", "error": details, "request_id": request_id})
 
     def render_stream_error(self, error: AccordionError, request_id: str, before: bytes = b"") -> bytes:
         """Writes an `error` event, on which the official SDKs raise; no `message_stop` follows."""
@@ -234,12 +234,12 @@ def _read_usage(usage: dict[str, Any]) -> Usage | None:
     if "input_tokens" not in usage and "output_tokens" not in usage:
         return None
     rounds = [as_mapping(entry) for entry in as_list(usage.get("iterations"))]
-    last = next((entry for entry in reversed(rounds) if entry.get("type") == "message"), usage)
-    uncached, written, cached = (as_count(last.get(name)) for name in _INPUTS)
+    last_round = next((entry for entry in reversed(rounds) if entry.get("type") == "message"), usage)
+    uncached_tokens, cache_writes, cache_reads = (as_count(last_round.get(name)) for name in _INPUTS)
     return Usage(
-        input=uncached + written + cached,
+        input=uncached_tokens + cache_writes + cache_reads,
         output=as_count(usage.get("output_tokens")),
-        cached=cached,
-        cache_write=written,
+        cached=cache_reads,
+        cache_write=cache_writes,
         reasoning=as_count(as_mapping(usage.get("output_tokens_details")).get("thinking_tokens")),
     )

@@ -35,7 +35,7 @@ class ResponseBlock:
     for the client. Raises ValueError if `start` is no object."""
 
     __slots__ = (
-        *("_pattern", "_unscanned", "_fields", "_pieces", "_size", "_start", "_unread"),
+        *("_pattern", "_unscanned", "_fields", "_pieces", "_size", "_start", "_unread_events"),
         *("arguments", "id", "kind", "name", "has_unknown_content", "is_own", "client_index"),
     )
 
@@ -54,7 +54,7 @@ class ResponseBlock:
         self._fields: dict[str, list[bytes]] = {}
         self._pattern: DeltaPattern | None = None
         # Events that passed unread, and their size.
-        self._unread: list[bytes] = []
+        self._unread_events: list[bytes] = []
         self._size = 0
         # Their arguments that were not scanned for placeholders.
         self._unscanned: list[str] = []
@@ -84,7 +84,7 @@ class ResponseBlock:
         return self.kind in {"text", "thinking"}
 
     def _keep(self, events: bytes) -> None:
-        self._unread.append(events)
+        self._unread_events.append(events)
         self._size += len(events)
         if self._size > _MAX_UNREAD:
             self.read_skipped()
@@ -97,10 +97,10 @@ class ResponseBlock:
 
     def read_skipped(self) -> None:
         """Reads the events that passed unread."""
-        if not self._unread:
+        if not self._unread_events:
             return
-        raw, first_new = b"".join(self._unread), len(self._pieces)
-        self._unread.clear()
+        raw, first_new = b"".join(self._unread_events), len(self._pieces)
+        self._unread_events.clear()
         self._size = 0
         text = self._pattern.read_text(raw) if self._pattern is not None else None
         if text is not None:
@@ -123,7 +123,7 @@ class ResponseBlock:
 
     def grow(self, delta: ContentDelta) -> None:
         """Adds a delta."""
-        if self._unread:
+        if self._unread_events:
             self.read_skipped()
         kind = delta.type
         if kind == "text_delta":
@@ -168,8 +168,8 @@ class ResponseBlock:
         if self.kind in CALLS:
             changed["input"] = _object(self.arguments_text)
         elif self._pieces and (name := _TEXT_FIELDS.get(self.kind, "")):
-            before = as_string(decode_json(fields.get(name, b'""')))
-            changed[name] = encode(before + "".join(self._pieces))
+            initial_text = as_string(decode_json(fields.get(name, b'""')))
+            changed[name] = encode(initial_text + "".join(self._pieces))
         for name, values in self._fields.items():
             before_list = fields.get(name, b"")
             if name == "citations":
@@ -187,13 +187,13 @@ def build_round(
     for block in blocks:
         block.read_skipped()
     finished = finished and not any(block.has_unknown_content for block in blocks)
-    resent = [block for block in blocks if finished or not block.is_own]
-    resent = [block for block in resent if block.kind != "text" or block.text.strip()]
-    while resent and resent[-1].kind in _THINKING:
-        resent.pop()
-    message = object_of({"role": b'"assistant"', "content": list_of(block.wire for block in resent)})
+    resent_blocks = [block for block in blocks if finished or not block.is_own]
+    resent_blocks = [block for block in resent_blocks if block.kind != "text" or block.text.strip()]
+    while resent_blocks and resent_blocks[-1].kind in _THINKING:
+        resent_blocks.pop()
+    message = object_of({"role": b'"assistant"', "content": list_of(block.wire for block in resent_blocks)})
     return ObservedRound(
-        entries=(message,) if resent else (),
+        entries=(message,) if resent_blocks else (),
         own_calls=tuple(
             ArtifactToolCall(block.id, block.name, block.arguments_text) for block in blocks if block.is_own
         ),

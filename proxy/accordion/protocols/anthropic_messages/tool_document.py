@@ -40,7 +40,7 @@ class MessagesToolDocument(ToolLoopDocument):
         try:
             fields = fields_of(bytes(self._body))
             content = fields.get("content", NULL)
-            blocks += [ResponseBlock(raw, self._tool, at) for at, raw in enumerate(items_of(content))]
+            blocks += [ResponseBlock(raw, self._tool, index) for index, raw in enumerate(items_of(content))]
         except ValueError:
             self._messages.append(({}, []))
             return UNREADABLE_ROUND
@@ -63,14 +63,14 @@ class MessagesToolDocument(ToolLoopDocument):
 
     def replace_document_placeholders(self, document: dict[str, Any], texts: Sequence[str | None]) -> bool:
         """Replaces the placeholders in the inputs."""
-        at = 0
+        position = 0
         for index, (text, count) in self._blocks_with_placeholders.items():
-            arguments = replace_placeholders(text, texts[at : at + count])
-            at += count
+            arguments = replace_placeholders(text, texts[position : position + count])
+            position += count
             self._visible_blocks[index] = object_of(
                 {**fields_of(self._visible_blocks[index]), "input": arguments.encode()}
             )
-        return any(text is not None for text in texts[:at])
+        return any(text is not None for text in texts[:position])
 
     def write_document(self) -> bytes:
         """Writes the last message, with the id of the first, the blocks and the usage of all; an error as it came."""

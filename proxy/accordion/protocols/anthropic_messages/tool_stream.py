@@ -63,7 +63,7 @@ class MessagesToolStream(ToolLoopResponse):
         self._next_index = 0
         """The next index for the client."""
         self._usages: list[dict[str, Any]] = []
-        self._waiting: ResponseBlock | None = None
+        self._waiting_block: ResponseBlock | None = None
         self._queue = b""
         """Events after arguments that wait for an artifact."""
         self._start_round()
@@ -100,7 +100,7 @@ class MessagesToolStream(ToolLoopResponse):
             return block
         events = self._events.feed(block)
         self._is_at_event_end = not (self._events.pending or self._events.is_mid_event)
-        if self._waiting is not None:
+        if self._waiting_block is not None:
             self._queue += events
             return b""
         return self._take_events(events) if events else b""
@@ -109,14 +109,14 @@ class MessagesToolStream(ToolLoopResponse):
     def pending_placeholders(self) -> tuple[ArtifactPlaceholder, ...]:
         """The placeholders in the arguments of the waiting call."""
         return (
-            self._waiting.arguments.pending_placeholders
-            if self._waiting is not None and self._waiting.arguments
+            self._waiting_block.arguments.pending_placeholders
+            if self._waiting_block is not None and self._waiting_block.arguments
             else ()
         )
 
     def resolve(self, texts: Sequence[str | None]) -> bytes:
         """Replaces the placeholders; returns the waiting arguments and the events after them."""
-        block, self._waiting = self._waiting, None
+        block, self._waiting_block = self._waiting_block, None
         if block is None or block.arguments is None:
             return b""
         out = arguments_event(block.client_index, block.arguments.resolve(texts))
@@ -153,20 +153,20 @@ class MessagesToolStream(ToolLoopResponse):
     # -- events, one by one ---------------------------------------------------------
 
     def _take_events(self, block: bytes) -> bytes:
-        out, observable, at = list[bytes](), list[bytes](), 0
-        while at < len(block):
-            open_block, start = self._unchanged_block, at
-            at = open_block.take_similar(block, start) if open_block is not None else start
-            is_text = at > start and open_block is not None and open_block.is_text_only
-            if at > start:
-                output = block[start:at]
+        out, observable, position = list[bytes](), list[bytes](), 0
+        while position < len(block):
+            open_block, start = self._unchanged_block, position
+            position = open_block.take_similar(block, start) if open_block is not None else start
+            is_text = position > start and open_block is not None and open_block.is_text_only
+            if position > start:
+                output = block[start:position]
             else:
-                at = event_end(block, start)
-                output = self._take_event(block[start:at])
+                position = event_end(block, start)
+                output = self._take_event(block[start:position])
             out.append(output)
             observable.append(b"" if is_text else output)
-            if self._waiting is not None and at < len(block):
-                self._queue = block[at:]
+            if self._waiting_block is not None and position < len(block):
+                self._queue = block[position:]
                 break
         self.observable_output = b"".join(observable)
         return b"".join(out)
@@ -184,8 +184,12 @@ class MessagesToolStream(ToolLoopResponse):
                     return b""
                 if block is self._unchanged_block:
                     block.set_pattern(piece)
-                visible = piece if block.client_index == event.index else with_index(piece, block.client_index)
-                return visible if block.arguments is None else self._take_arguments(block, event.delta, visible)
+                visible_event = piece if block.client_index == event.index else with_index(piece, block.client_index)
+                return (
+                    visible_event
+                    if block.arguments is None
+                    else self._take_arguments(block, event.delta, visible_event)
+                )
         if kind in {"message_delta", "message_stop"}:
             return self._take_end(kind, event, piece)
         if kind.startswith("content_block_"):
@@ -219,8 +223,8 @@ class MessagesToolStream(ToolLoopResponse):
         if block.is_own:
             self._hidden_index = -1 if is_stop else self._hidden_index
             return b""
-        rest = block.arguments.finish() if is_stop and block.arguments is not None else ""
-        return arguments_event(block.client_index, rest) + (
+        remaining_arguments = block.arguments.finish() if is_stop and block.arguments is not None else ""
+        return arguments_event(block.client_index, remaining_arguments) + (
             piece if block.client_index == event.index else with_index(piece, block.client_index)
         )
 
@@ -240,13 +244,13 @@ class MessagesToolStream(ToolLoopResponse):
         self._unchanged_block = block if block.client_index == event.index else None
         self._hidden_index = -1
         self._next_index = max(self._next_index, block.client_index + 1)
-        visible = piece if block.client_index == event.index else with_index(piece, block.client_index)
+        visible_event = piece if block.client_index == event.index else with_index(piece, block.client_index)
         text = block.arguments_text if block.arguments is not None else ""
         if not find_placeholders(text):
-            return visible
+            return visible_event
         # The input came complete: it is sent as a delta after the start, so that it can wait.
-        visible = with_fields(visible, {"content_block": object_of({**fields_of(raw), "input": NO_INPUT})})
-        return visible + self._take_arguments(block, ContentDelta("input_json_delta", partial_json=text), b"")
+        visible_event = with_fields(visible_event, {"content_block": object_of({**fields_of(raw), "input": NO_INPUT})})
+        return visible_event + self._take_arguments(block, ContentDelta("input_json_delta", partial_json=text), b"")
 
     def _take_arguments(self, block: ResponseBlock, delta: ContentDelta, event: bytes) -> bytes:
         """Returns the part of a client call's arguments that passes. `event` is their event, empty if they came with
@@ -257,7 +261,7 @@ class MessagesToolStream(ToolLoopResponse):
         block.scan_skipped_arguments()
         out = arguments.feed(delta.partial_json)
         if arguments.pending_placeholders:
-            self._waiting = block
+            self._waiting_block = block
         return event if event and out == delta.partial_json else arguments_event(block.client_index, out)
 
     def _take_end(self, kind: str, event: MessagesEvent, piece: bytes) -> bytes:
@@ -313,15 +317,15 @@ class MessagesToolStream(ToolLoopResponse):
         round's input is always included."""
         counts = {name: self._usage[name] for name in (*_INPUTS, "output_tokens") if name in self._usage}
         absent = {name: 0 for name in _INPUTS[1:] if "input_tokens" in counts and any(name in u for u in self._usages)}
-        given = {name: value for name, value in usage.items() if value is not None}
-        return sum_usage([*self._usages, {**absent, **counts, **given}])
+        known_usage = {name: value for name, value in usage.items() if value is not None}
+        return sum_usage([*self._usages, {**absent, **counts, **known_usage}])
 
     def _forward_rest(self) -> bytes:
         """Returns the beginning of a truncated event, unless it may belong to an own call."""
-        rest = self._events.flush()
-        if not rest.strip() or read_event(rest) is not None:
-            return self._take_events(rest)
-        return b"" if self._hidden_index >= 0 or b"content_block_start" in rest else rest
+        unfinished_event = self._events.flush()
+        if not unfinished_event.strip() or read_event(unfinished_event) is not None:
+            return self._take_events(unfinished_event)
+        return b"" if self._hidden_index >= 0 or b"content_block_start" in unfinished_event else unfinished_event
 
 
 def _value(raw: bytes) -> Any:

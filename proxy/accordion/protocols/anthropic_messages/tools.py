@@ -68,21 +68,24 @@ class MessagesArtifactTool(ArtifactToolProtocol):
         is replaced too. A cache breakpoint of the copy moves to the end of the rounds. Thinking is the provider's,
         whether the client kept it or not.
         """
-        run = count_client_copy(messages, insertion)
-        if not run:
+        copy_length = count_client_copy(messages, insertion)
+        if not copy_length:
             return None
-        wires = [wire for each in insertion.rounds for wire in (*each.said, *each.answered)]
-        answered = insertion.rounds[-1].answered if insertion.rounds else ()
+        wires = [wire for one_round in insertion.rounds for wire in (*one_round.said, *one_round.answered)]
+        results = insertion.rounds[-1].answered if insertion.rounds else ()
         following: tuple[bytes, ...] = ()
-        if answered:
-            joined = _prepend_results(answered, messages[run]) if run < len(messages) else None
-            if joined is not None:
-                del wires[-len(answered) :]
-                following = (joined,)
+        if results:
+            joined_message = _prepend_results(results, messages[copy_length]) if copy_length < len(messages) else None
+            if joined_message is not None:
+                del wires[-len(results) :]
+                following = (joined_message,)
             elif insertion.calls:
                 return None
-        cache_control = _find_breakpoint(messages[:run])
-        return run + len(following), (*(_set_breakpoint(wires, cache_control) if cache_control else wires), *following)
+        cache_control = _find_breakpoint(messages[:copy_length])
+        return copy_length + len(following), (
+            *(_set_breakpoint(wires, cache_control) if cache_control else wires),
+            *following,
+        )
 
     def continuation_fields(self, fields: Mapping[str, bytes], container: str) -> Mapping[str, bytes]:
         """Returns the fields with the container in which code ran. Without it the provider creates another one, without
@@ -108,20 +111,20 @@ def _has_output_format(fields: Mapping[str, bytes]) -> bool:
     return (config.get("format") or decode_field(fields, "output_format")) is not None
 
 
-def _prepend_results(answered: Sequence[bytes], message: Message) -> bytes | None:
+def _prepend_results(results: Sequence[bytes], message: Message) -> bytes | None:
     """Returns the user message with own results before its content; None where it cannot hold them."""
     if message.role != "user" or not is_object(message.wire):
         return None
     fields = fields_of(message.wire)
     content = fields.get("content", NULL)
-    results = [block for wire in answered for block in items_of(fields_of(wire)["content"])]
+    blocks = [block for wire in results for block in items_of(fields_of(wire)["content"])]
     if is_text(content):
         text_blocks = () if content == b'""' else (object_of({"type": b'"text"', "text": content}),)
-        return object_of({**fields, "content": list_of([*results, *text_blocks])})
+        return object_of({**fields, "content": list_of([*blocks, *text_blocks])})
     if not is_list(content):
         return None
     comma = b"," if content[1:-1].strip() else b""
-    return object_of({**fields, "content": b"[" + b",".join(results) + comma + content[1:]})
+    return object_of({**fields, "content": b"[" + b",".join(blocks) + comma + content[1:]})
 
 
 def _find_breakpoint(messages: Sequence[Message]) -> bytes:
@@ -137,15 +140,15 @@ def _find_breakpoint(messages: Sequence[Message]) -> bytes:
 
 def _set_breakpoint(wires: Sequence[bytes], cache_control: bytes) -> list[bytes]:
     """Sets this `cache_control` on the last block of the messages that may carry one."""
-    out = list(wires)
-    for at in range(len(out) - 1, -1, -1):
-        written = writing.with_breakpoint(out[at])
-        if written == out[at]:
+    marked = list(wires)
+    for position in range(len(marked) - 1, -1, -1):
+        message = writing.with_breakpoint(marked[position])
+        if message == marked[position]:
             continue
-        fields, before = fields_of(written), items_of(fields_of(out[at])["content"])
+        fields, original_blocks = fields_of(message), items_of(fields_of(marked[position])["content"])
         blocks = items_of(fields["content"])
-        index = next(index for index, block in enumerate(blocks) if block != before[index])
+        index = next(index for index, block in enumerate(blocks) if block != original_blocks[index])
         blocks[index] = object_of({**fields_of(blocks[index]), "cache_control": cache_control})
-        out[at] = object_of({**fields, "content": list_of(blocks)})
+        marked[position] = object_of({**fields, "content": list_of(blocks)})
         break
-    return out
+    return marked

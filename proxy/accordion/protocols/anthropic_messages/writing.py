@@ -94,7 +94,7 @@ def join_messages(wires: Sequence[bytes], own_positions: Collection[int]) -> lis
     """
     misplaced = _misplaced_system_messages(wires)
     if misplaced:
-        wires = [_quote_system_message(wire) if at in misplaced else wire for at, wire in enumerate(wires)]
+        wires = [_quote_system_message(wire) if index in misplaced else wire for index, wire in enumerate(wires)]
         own_positions = {*own_positions, *misplaced}
     return join_blocks(
         wires,
@@ -119,18 +119,20 @@ def _misplaced_system_messages(wires: Sequence[bytes]) -> set[int]:
         return set()
     # A system message without text is a setting, and valid anywhere.
     roles = [
-        (at, _role(wire))
-        for at, wire in enumerate(wires)
+        (index, _role(wire))
+        for index, wire in enumerate(wires)
         if _role(wire) != "system" or _content_blocks(fields_of(wire))
     ]
     misplaced = set[int]()
-    for place, (at, role) in enumerate(roles):
-        if role != "system" or not place:
+    for position, (index, role) in enumerate(roles):
+        if role != "system" or not position:
             continue
-        before, role_before = roles[place - 1]
-        follows_input = role_before == "user" or (role_before == "assistant" and _ends_with_result(wires[before]))
-        if not follows_input or (place + 1 < len(roles) and roles[place + 1][1] != "assistant"):
-            misplaced.add(at)
+        previous_index, role_before = roles[position - 1]
+        follows_input = role_before == "user" or (
+            role_before == "assistant" and _ends_with_result(wires[previous_index])
+        )
+        if not follows_input or (position + 1 < len(roles) and roles[position + 1][1] != "assistant"):
+            misplaced.add(index)
     return misplaced
 
 
@@ -186,14 +188,14 @@ def with_breakpoint(wire: bytes) -> bytes:
     has no such block."""
     fields = fields_of(wire)
     blocks = _content_blocks(fields)
-    for at in range(len(blocks) - 1, -1, -1):
-        block = as_mapping(decode_json(blocks[at]))
+    for index in range(len(blocks) - 1, -1, -1):
+        block = as_mapping(decode_json(blocks[index]))
         kind = as_string(block.get("type"))
         if kind not in _CACHEABLE and not (kind == "text" and block.get("text")):
             continue
         if block.get("cache_control") is not None:
             return wire
-        blocks[at] = object_of({**fields_of(blocks[at]), "cache_control": _BREAKPOINT})
+        blocks[index] = object_of({**fields_of(blocks[index]), "cache_control": _BREAKPOINT})
         return object_of({**fields, "content": list_of(blocks)})
     return wire
 

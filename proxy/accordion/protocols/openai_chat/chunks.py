@@ -18,10 +18,10 @@ DONE = object()
 # space after commas and colons.
 _TEXT = rb'((?:[^"\\]++|\\.)*+)"'
 _NO_CONTENT = rb'(?:, ?+"\w++": ?+null|, ?+"role": ?+"assistant")*+\}'
-_REST = rb'\](?:, ?+"(?!error)\w++": ?+(?:null|"[^"\\]*+"|\d++))*+\}(?:\n\n|\r\n\r\n|\r\r)'
+_FIELDS_AFTER_TEXT = rb'\](?:, ?+"(?!error)\w++": ?+(?:null|"[^"\\]*+"|\d++))*+\}(?:\n\n|\r\n\r\n|\r\r)'
 _STRING = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
-_TEXT_END = re.compile(_TEXT + _NO_CONTENT + _NO_CONTENT + _REST, re.DOTALL)
-_ARGUMENTS_END = re.compile(_TEXT + rb"\}\}\]" + _NO_CONTENT + _NO_CONTENT + _REST, re.DOTALL)
+_TEXT_END = re.compile(_TEXT + _NO_CONTENT + _NO_CONTENT + _FIELDS_AFTER_TEXT, re.DOTALL)
+_ARGUMENTS_END = re.compile(_TEXT + rb"\}\}\]" + _NO_CONTENT + _NO_CONTENT + _FIELDS_AFTER_TEXT, re.DOTALL)
 # Without these characters, arguments have no placeholder and no change between inside and outside of a string.
 _SPECIAL = re.compile(rb"[{\\]")
 _TEXT_START = {
@@ -37,13 +37,13 @@ class ChunkRun:
     comparison and one pattern. Any other chunk ends the run.
     """
 
-    __slots__ = ("_between", "_buffer", "_call", "_match_end", "_rest", "_start")
+    __slots__ = ("_buffer", "_call", "_end_bytes", "_match_end", "_separator", "_start")
 
     def __init__(self) -> None:
         # The bytes before the text of a chunk of this run; empty when there is no run.
         self._start = b""
         # The bytes after the text in the first chunk, and the bytes between two texts; empty where these differ.
-        self._rest = self._between = b""
+        self._end_bytes = self._separator = b""
         self._match_end: Callable[[bytes, int], re.Match[bytes] | None] = _TEXT_END.match
         self._buffer = bytearray()
         self._call: GrowingCall | None = None
@@ -63,13 +63,13 @@ class ChunkRun:
         first_bytes = self._start
         if not first_bytes or not block.startswith(first_bytes, start):
             return b"", start
-        at = self._take_similar(block, start) if self._rest else start
-        if at == len(block):
-            return block[start:], at
+        position = self._take_similar(block, start) if self._end_bytes else start
+        if position == len(block):
+            return block[start:], position
         out: list[bytes] = []
         done = start
-        while block.startswith(first_bytes, at):
-            match = self._match_end(block, at + len(first_bytes))
+        while block.startswith(first_bytes, position):
+            match = self._match_end(block, position + len(first_bytes))
             if match is None:
                 break
             if not self._is_plain(match[1]):
@@ -77,25 +77,27 @@ class ChunkRun:
                 if passed is None:
                     break
                 if passed != match[1]:
-                    output = block[at : match.start(1)] + passed + block[match.end(1) : match.end()] if passed else b""
-                    out += (block[done:at], output)
+                    output = (
+                        block[position : match.start(1)] + passed + block[match.end(1) : match.end()] if passed else b""
+                    )
+                    out += (block[done:position], output)
                     done = match.end()
             self._buffer += match[1]
-            at = match.end()
-        return (b"".join(out) + block[done:at] if out else block[start:at]), at
+            position = match.end()
+        return (b"".join(out) + block[done:position] if out else block[start:position]), position
 
     def _take_similar(self, block: bytes, start: int) -> int:
         """Takes all chunks of this run at once if they also have the same last bytes; returns the end of the last.
 
         Without those first and last bytes, only text must be left. A quote in it means that something else is between.
         """
-        first_bytes, rest = self._start, self._rest
-        end = block.find(rest, block.rfind(first_bytes) + len(first_bytes))
-        text = block[start + len(first_bytes) : end].replace(self._between, b"")
+        first_bytes, end_bytes = self._start, self._end_bytes
+        end = block.find(end_bytes, block.rfind(first_bytes) + len(first_bytes))
+        text = block[start + len(first_bytes) : end].replace(self._separator, b"")
         if end < 0 or (b'"' in text and not _STRING.fullmatch(text)) or not self._is_plain(text):
             return start
         self._buffer += text
-        return end + len(rest)
+        return end + len(end_bytes)
 
     def _is_plain(self, text: bytes) -> bool:
         """Whether a text cannot contain a placeholder."""
@@ -132,8 +134,8 @@ class ChunkRun:
         if start and (text := match_end(event, start)) is not None and from_json(b'"' + text[1] + b'"') == value:
             self._start, self._match_end, self._call = event[:start], match_end, call
             # Padding makes the end of each chunk different.
-            self._rest = b"" if b'"obfuscation"' in event else event[text.end(1) :]
-            self._between = self._rest + self._start
+            self._end_bytes = b"" if b'"obfuscation"' in event else event[text.end(1) :]
+            self._separator = self._end_bytes + self._start
             self._buffer = (builder.buffers[name] if call is None else call.buffer).raw
 
 

@@ -111,8 +111,8 @@ class GrowingCall:
         name = as_string(inner.get("name"))
         if not name or not self.name:
             return False
-        begins = arguments_text(inner.get(_arguments_field(self.kind))).lstrip().startswith("{")
-        return name != self.name or (begins and _is_object(self.buffer.text))
+        begins_object = arguments_text(inner.get(_arguments_field(self.kind))).lstrip().startswith("{")
+        return name != self.name or (begins_object and _is_object(self.buffer.text))
 
     def entry(self) -> dict[str, Any]:
         """Returns the call so far, as an entry of a message's `tool_calls`."""
@@ -161,9 +161,9 @@ class RoundBuilder:
 
     def visible_index(self, call: GrowingCall) -> int:
         """Returns a call's index within this round for the client: own calls before it do not count."""
-        own = {other.index for other in self.calls if other.is_own}
-        visible = {other.index for other in self.calls if other.is_own is False and other is not call}
-        return call.index - sum(index < call.index for index in own - visible)
+        own_indexes = {other.index for other in self.calls if other.is_own}
+        visible_indexes = {other.index for other in self.calls if other.is_own is False and other is not call}
+        return call.index - sum(index < call.index for index in own_indexes - visible_indexes)
 
     def count_thinking_blocks(self) -> Counter[str]:
         """Counts the numbered reasoning blocks under each field."""
@@ -171,7 +171,10 @@ class RoundBuilder:
             name: [as_mapping(block).get("index") for block in as_list(self._fields.get(name))] for name in BLOCKS
         }
         return Counter(
-            {name: max([-1, *(at for at in given if type(at) is int)]) + 1 for name, given in indexes.items()}
+            {
+                name: max([-1, *(position for position in block_indexes if type(position) is int)]) + 1
+                for name, block_indexes in indexes.items()
+            }
         )
 
     def last_characters(self) -> dict[str, str]:
@@ -185,8 +188,8 @@ class RoundBuilder:
         """Returns the message that the deltas make up."""
         fields: dict[str, Any] = {name: buffer.text for name, buffer in self.buffers.items() if buffer.is_present}
         if self._parts:
-            before = fields.get("content")
-            fields["content"] = [*([{"type": "text", "text": before}] if before else []), *self._parts]
+            content = fields.get("content")
+            fields["content"] = [*([{"type": "text", "text": content}] if content else []), *self._parts]
         return {**fields, **self._fields, "tool_calls": [call.entry() for call in self.calls]}
 
 
@@ -199,12 +202,12 @@ def round_from_message(
     sent back wrapped. Own calls of an unfinished response are left out, because nobody will answer them.
     """
     calls, own_calls = [], []
-    for at, call in enumerate(as_list(message.get("tool_calls"))):
+    for index, call in enumerate(as_list(message.get("tool_calls"))):
         is_own = tool_name(call) == tool
         if is_own and finished:
             inner = as_mapping(call.get("function"))
             text = arguments_text(inner.get("arguments"))
-            own_calls.append(ArtifactToolCall(as_string(call.get("id")) or f"call_{id_prefix}_{at}", tool, text))
+            own_calls.append(ArtifactToolCall(as_string(call.get("id")) or f"call_{id_prefix}_{index}", tool, text))
             calls.append(
                 {**call, "id": own_calls[-1].call_id, "function": {**inner, "arguments": legible_arguments(text)}}
             )
@@ -223,14 +226,16 @@ def has_content(delta: Mapping[str, Any]) -> bool:
 
 def renumber_blocks(delta: dict[str, Any], blocks: Mapping[str, int]) -> dict[str, Any]:
     """Adds the counts in `blocks` to the indexes of a delta's reasoning blocks; returns the same object without any."""
-    moved = {name: [_renumber(block, count) for block in as_list(delta.get(name))] for name, count in blocks.items()}
-    moved = {name: renumbered for name, renumbered in moved.items() if renumbered}
-    return {**delta, **moved} if moved else delta
+    moved_blocks = {
+        name: [_renumber(block, count) for block in as_list(delta.get(name))] for name, count in blocks.items()
+    }
+    moved_blocks = {name: blocks_ for name, blocks_ in moved_blocks.items() if blocks_}
+    return {**delta, **moved_blocks} if moved_blocks else delta
 
 
 def _renumber(block: Any, count: int) -> Any:
-    at = as_mapping(block).get("index")
-    return {**block, "index": at + count} if type(at) is int else block
+    position = as_mapping(block).get("index")
+    return {**block, "index": position + count} if type(position) is int else block
 
 
 def tool_name(call: Any) -> str:
@@ -242,22 +247,22 @@ def tool_name(call: Any) -> str:
 def _request_form(message: Mapping[str, Any]) -> tuple[bytes, ...]:
     """Returns the assistant message in the request's form, with the fields that providers want back; empty without
     content."""
-    out: dict[str, Any] = {"role": "assistant", "content": message.get("content")}
-    out |= {name: message[name] for name in _RESENT_FIELDS if message.get(name)}
+    request_message: dict[str, Any] = {"role": "assistant", "content": message.get("content")}
+    request_message |= {name: message[name] for name in _RESENT_FIELDS if message.get(name)}
     audio = as_mapping(message.get("audio"))
     if audio.get("id"):
-        out["audio"] = {"id": audio["id"]}
+        request_message["audio"] = {"id": audio["id"]}
     calls = as_list(message.get("tool_calls"))
     if calls:
-        out["tool_calls"] = [
+        request_message["tool_calls"] = [
             {name: value for name, value in call.items() if name != "index"} if type(call) is dict else call
             for call in calls
         ]
-    if len(out) == 2 and not out["content"]:
+    if len(request_message) == 2 and not request_message["content"]:
         return ()
-    if out["content"] is None and not calls and "function_call" not in out:
-        out["content"] = ""
-    return (to_json(out),)
+    if request_message["content"] is None and not calls and "function_call" not in request_message:
+        request_message["content"] = ""
+    return (to_json(request_message),)
 
 
 def _text(message: Mapping[str, Any]) -> str:
@@ -308,13 +313,13 @@ def _is_object(text: str) -> bool:
 def _merge_field(old: Any, new: Any) -> Any:
     """Appends a field of a delta to its earlier value."""
     if type(old) is list and type(new) is list:
-        out = list(old)
+        merged_list = list(old)
         for block in new:
-            if out and _continues(out[-1], block):
-                out[-1] = _join_blocks(out[-1], block)
+            if merged_list and _continues(merged_list[-1], block):
+                merged_list[-1] = _join_blocks(merged_list[-1], block)
             else:
-                out.append(block)
-        return out
+                merged_list.append(block)
+        return merged_list
     if type(old) is dict and type(new) is dict:
         return {**old, **{name: _merge_field(old.get(name), value) for name, value in new.items() if value is not None}}
     return old + new if type(old) is str and type(new) is str else new
@@ -327,10 +332,10 @@ def _continues(block: Any, piece: Any) -> bool:
 
 
 def _join_blocks(block: dict[str, Any], piece: dict[str, Any]) -> dict[str, Any]:
-    out = dict(block)
+    joined_block = dict(block)
     for name, value in piece.items():
         if value is not None:
-            before = block.get(name)
-            is_joined = name in _JOINED_FIELDS and type(before) is str and type(value) is str
-            out[name] = before + value if is_joined else value
-    return out
+            old_value = block.get(name)
+            is_joined = name in _JOINED_FIELDS and type(old_value) is str and type(value) is str
+            joined_block[name] = old_value + value if is_joined else value
+    return joined_block

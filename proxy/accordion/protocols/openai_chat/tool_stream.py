@@ -61,21 +61,21 @@ class ChunkToolLoop(ToolLoopResponse):
         self._last_characters: dict[str, str] = {}
         self._usages: list[dict[str, Any]] = []
         self._usage: dict[str, Any] | None = None
-        self._finish, self._ended, self._failed, self._is_role_sent = "", False, False, False
+        self._finish, self._has_ended, self._has_failed, self._is_role_sent = "", False, False, False
         self._run = ChunkRun()
 
     def feed(self, block: bytes) -> bytes:
         """Takes events in blocks of any size."""
-        out, taken = self._run.take(block)
-        self.observable_output = observable = b"" if taken and self._run.is_text_only else out
-        if taken == len(block):
+        out, taken_end = self._run.take(block)
+        self.observable_output = observable = b"" if taken_end and self._run.is_text_only else out
+        if taken_end == len(block):
             return out
-        rest, observable_rest = self._take_events(self._events.feed(block[taken:]))
+        remaining_output, remaining_observable = self._take_events(self._events.feed(block[taken_end:]))
         if self._events.pending or self._events.is_mid_event:
             self._run.end()
         pending = self._take_pending()
-        self.observable_output = pending + observable + observable_rest
-        return pending + out + rest
+        self.observable_output = pending + observable + remaining_observable
+        return pending + out + remaining_output
 
     @property
     def is_round_over(self) -> bool:
@@ -100,7 +100,7 @@ class ChunkToolLoop(ToolLoopResponse):
     def read_round(self) -> ObservedRound:
         """Returns the round. Own calls without an id get one."""
         self._pending_output += self._flush()
-        finished = bool(self._finish or self._ended) and not self._failed and is_finished(self._finish)
+        finished = bool(self._finish or self._has_ended) and not self._has_failed and is_finished(self._finish)
         message = self._builder.build_message()
         observed_round = round_from_message(message, self._tool, self._id_prefix(), self._usage, finished=finished)
         return replace(observed_round, resolved=any(call.arguments.resolved for call in self._builder.calls))
@@ -115,7 +115,7 @@ class ChunkToolLoop(ToolLoopResponse):
         self._last_characters |= self._builder.last_characters()
         self._rounds += 1
         self._builder, self._end_events, self._usage = RoundBuilder(), [], None
-        self._finish, self._ended, self._failed = "", False, False
+        self._finish, self._has_ended, self._has_failed = "", False, False
         self._run.end()
 
     def close(self) -> bytes:
@@ -130,13 +130,13 @@ class ChunkToolLoop(ToolLoopResponse):
 
     def _take_events(self, block: bytes) -> tuple[bytes, bytes]:
         """Takes whole events, those of a run together. Returns the bytes that pass, and the observable ones of them."""
-        output, observable, at = list[bytes](), list[bytes](), 0
-        while at < len(block):
-            start, (out, at) = at, self._run.take(block, at)
-            is_text = at > start and self._run.is_text_only
-            if at == start:
-                at = event_end(block, at)
-                out = self._take_event(block[start:at])
+        output, observable, position = list[bytes](), list[bytes](), 0
+        while position < len(block):
+            start, (out, position) = position, self._run.take(block, position)
+            is_text = position > start and self._run.is_text_only
+            if position == start:
+                position = event_end(block, position)
+                out = self._take_event(block[start:position])
             output.append(out)
             observable.append(b"" if is_text else out)
         return b"".join(output), b"".join(observable)
@@ -146,15 +146,15 @@ class ChunkToolLoop(ToolLoopResponse):
         self._run.end()
         data = read_event(event)
         if data is DONE:
-            self._ended = True
+            self._has_ended = True
             self._end_events.append(event)
             return self._finish_calls() if not self._finish else b""
         if type(data) is not dict:
             # A comment, or an unreadable event, whose content may be missing from the round.
-            self._failed = self._failed or data is not None
+            self._has_failed = self._has_failed or data is not None
             return event
         if data.get("error"):
-            self._failed = True
+            self._has_failed = True
             return event
         return self._take_chunk(event, data)
 
@@ -163,53 +163,61 @@ class ChunkToolLoop(ToolLoopResponse):
         if usage_holders:
             self._usage = as_mapping(usage_holders[-1]["usage"])
         choices = as_list(data.get("choices"))
-        at = next((at for at, choice in enumerate(choices) if type(choice) is dict and not choice.get("index")), None)
-        if at is None:
+        index = next(
+            (index for index, choice in enumerate(choices) if type(choice) is dict and not choice.get("index")), None
+        )
+        if index is None:
             if self._finish or usage_holders:
                 self._end_events.append(event)
                 return b""
             return self._write_chunk(data, event)
         self._first_chunk = self._first_chunk or data
-        choice = as_mapping(choices[at])
+        choice = as_mapping(choices[index])
         delta, finish = as_mapping(choice.get("delta")), as_string(choice.get("finish_reason"))
-        visible = self._take_delta(delta)
+        visible_delta = self._take_delta(delta)
         if not finish:
-            return self._forward_chunk(event, data, at, visible, is_alone=len(choices) == 1 and not usage_holders)
+            return self._forward_chunk(
+                event, data, index, visible_delta, is_alone=len(choices) == 1 and not usage_holders
+            )
         out = self._finish_calls()
         self._finish = finish
-        if has_content(visible):
+        if has_content(visible_delta):
             # The content passes at once, the finish reason is kept back.
-            part = {**choice, "delta": visible, "finish_reason": None}
-            rest = {**choice, "delta": {}, **({"logprobs": None} if "logprobs" in choice else {})}
+            part = {**choice, "delta": visible_delta, "finish_reason": None}
+            finish_choice = {**choice, "delta": {}, **({"logprobs": None} if "logprobs" in choice else {})}
             part.pop("usage", None)
             content = {name: value for name, value in data.items() if name not in ("usage", "x_groq")}
-            content["choices"] = [*choices[:at], part, *choices[at + 1 :]]
-            self._is_role_sent = self._is_role_sent or "role" in visible
+            content["choices"] = [*choices[:index], part, *choices[index + 1 :]]
+            self._is_role_sent = self._is_role_sent or "role" in visible_delta
             out = self._write_chunk(content, b"") + out
-            event = write_event({**data, "choices": [*choices[:at], rest, *choices[at + 1 :]]})
-        elif visible is not delta:
-            event = write_event({**data, "choices": [*choices[:at], {**choice, "delta": visible}, *choices[at + 1 :]]})
+            event = write_event({**data, "choices": [*choices[:index], finish_choice, *choices[index + 1 :]]})
+        elif visible_delta is not delta:
+            event = write_event(
+                {**data, "choices": [*choices[:index], {**choice, "delta": visible_delta}, *choices[index + 1 :]]}
+            )
         self._end_events.append(event)
         return out
 
     def _forward_chunk(
-        self, event: bytes, data: dict[str, Any], at: int, visible: dict[str, Any], *, is_alone: bool
+        self, event: bytes, data: dict[str, Any], position: int, visible_delta: dict[str, Any], *, is_alone: bool
     ) -> bytes:
-        """Returns a chunk without a finish reason, with the `visible` part of the delta of the choice at `at`.
-        `is_alone` tells that it has no other choice and no usage."""
+        """Returns a chunk without a finish reason, with `visible_delta` as the delta of the choice at `position`.
+
+        `is_alone` tells that it has no other choice and no usage.
+        """
         choices = data["choices"]
-        delta = as_mapping(choices[at].get("delta"))
+        delta = as_mapping(choices[position].get("delta"))
         if (
-            not has_content(visible)
-            and (visible is not delta or self._finish)
-            and ("role" not in visible or self._is_role_sent)
+            not has_content(visible_delta)
+            and (visible_delta is not delta or self._finish)
+            and ("role" not in visible_delta or self._is_role_sent)
         ):
-            if visible is delta:
+            if visible_delta is delta:
                 self._end_events.append(event)
             return b""
-        self._is_role_sent = self._is_role_sent or "role" in visible
-        if visible is not delta:
-            choices = [*choices[:at], {**choices[at], "delta": visible}, *choices[at + 1 :]]
+        self._is_role_sent = self._is_role_sent or "role" in visible_delta
+        if visible_delta is not delta:
+            choices = [*choices[:position], {**choices[position], "delta": visible_delta}, *choices[position + 1 :]]
             return self._write_chunk({**data, "choices": choices}, b"")
         if is_alone and not self._rounds:
             self._run.begin(event, delta, self._builder)
@@ -220,25 +228,28 @@ class ChunkToolLoop(ToolLoopResponse):
     def _take_delta(self, delta: dict[str, Any]) -> dict[str, Any]:
         """Adds a delta to the round; returns its visible part, the same object where nothing is hidden or changed."""
         self._builder.add(delta)
-        visible = self._add_paragraph_break(renumber_blocks(delta, self._block_counts))
+        visible_delta = self._add_paragraph_break(renumber_blocks(delta, self._block_counts))
         calls = as_list(delta.get("tool_calls"))
         if calls:
             entries = [self._visible_entry(position, entry) for position, entry in enumerate(calls)]
-            if any(one is not other for one, other in zip(entries, calls, strict=True)):
-                visible = {name: value for name, value in visible.items() if name != "tool_calls"}
+            if any(
+                visible_entry is not original_entry
+                for visible_entry, original_entry in zip(entries, calls, strict=True)
+            ):
+                visible_delta = {name: value for name, value in visible_delta.items() if name != "tool_calls"}
                 visible_calls = [entry for entry in entries if entry is not None]
                 if visible_calls:
-                    visible["tool_calls"] = visible_calls
-        if self._rounds and self._is_role_sent and "role" in visible:
-            visible = {name: value for name, value in visible.items() if name != "role"}
-        return visible
+                    visible_delta["tool_calls"] = visible_calls
+        if self._rounds and self._is_role_sent and "role" in visible_delta:
+            visible_delta = {name: value for name, value in visible_delta.items() if name != "role"}
+        return visible_delta
 
     def _add_paragraph_break(self, delta: dict[str, Any]) -> dict[str, Any]:
         """Adds a paragraph break before each text that follows one of an earlier round; returns the same object where
         there is none."""
         for name in [name for name in self._last_characters if delta.get(name)]:
-            text, before = delta[name], self._last_characters.pop(name)
-            if type(text) is str and (separator := paragraph_break(before, text)):
+            text, last_character = delta[name], self._last_characters.pop(name)
+            if type(text) is str and (separator := paragraph_break(last_character, text)):
                 delta = {**delta, name: separator + text}
         return delta
 
@@ -312,9 +323,9 @@ class ChunkToolLoop(ToolLoopResponse):
         return self._own_chunk({"index": call.visible, "function": {"arguments": text}})
 
     def _own_chunk(self, entry: dict[str, Any]) -> bytes:
-        common = {name: self._first_chunk[name] for name in _COMMON if name in self._first_chunk}
+        common_fields = {name: self._first_chunk[name] for name in _COMMON if name in self._first_chunk}
         delta = {"tool_calls": [entry]}
-        return write_event({**common, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
+        return write_event({**common_fields, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
 
     def _finish_calls(self) -> bytes:
         """Returns the kept back pieces of the calls, now that they are complete, except after a pending placeholder."""
@@ -329,12 +340,12 @@ class ChunkToolLoop(ToolLoopResponse):
 
     def _flush(self) -> bytes:
         """Takes a last event that did not end with an empty line."""
-        rest = self._events.flush()
-        if not read_event(rest):
+        unfinished_event = self._events.flush()
+        if not read_event(unfinished_event):
             # Nothing, or the beginning of a truncated event.
-            self._failed = self._failed or bool(rest.strip())
+            self._has_failed = self._has_failed or bool(unfinished_event.strip())
             return b""
-        out = self._take_event(rest)
+        out = self._take_event(unfinished_event)
         return out if out.endswith(b"\n\n") or not out else out + b"\n\n"
 
     def _id_prefix(self) -> str:

@@ -42,7 +42,7 @@ from accordion.protocols.tool_loop_shared import (
 # Response formats other than free text: the artifact tool is not offered with them if the client has no tools.
 _FORMATS = frozenset({"json_schema", "json_object"})
 # Fields of a message that are joined over rounds; of all others the last round's value counts.
-_JOINED = frozenset(
+_JOINED_MESSAGE_FIELDS = frozenset(
     {"content", "refusal", "reasoning_content", "reasoning", "reasoning_details", "thinking_blocks", "annotations"}
 )
 
@@ -141,7 +141,7 @@ class _CompletionToolLoop(ToolLoopDocument):
             return to_json(last)
         for document in reversed(self.documents[:-1]):
             for name, value in _first_choice(document)[1].items():
-                if name in _JOINED:
+                if name in _JOINED_MESSAGE_FIELDS:
                     message[name] = _join_field(value, message.get(name))
         calls = [call for call in as_list(message.get("tool_calls")) if tool_name(call) != self._tool]
         if calls:

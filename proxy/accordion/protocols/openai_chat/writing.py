@@ -86,10 +86,10 @@ def _is_text_result(wire: bytes) -> bool:
 
 
 def _merge_messages(wires: Sequence[bytes]) -> bytes:
-    last, head = fields_of(wires[-1]), {"role": b'"user"'}
+    last_fields, head = fields_of(wires[-1]), {"role": b'"user"'}
     contents = [fields_of(wire)["content"] for wire in wires]
-    if decode_json(last["role"]) == "tool":
-        head = last
+    if decode_json(last_fields["role"]) == "tool":
+        head = last_fields
         contents.insert(-1, _RESULT_HEADING)
     if all(map(is_text, contents)):
         content = encode("\n\n".join(decode_json(text) for text in contents))

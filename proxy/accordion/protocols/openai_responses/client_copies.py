@@ -45,46 +45,52 @@ def insert_rounds(
     messages: Sequence[Message], insertion: ToolRoundInsertion, render_round: RenderRound
 ) -> tuple[int, tuple[bytes, ...]] | None:
     """See ArtifactToolProtocol.insert_rounds. `render_round` prepares a round's items for sending."""
-    items = [each for number in range(len(insertion.rounds)) for each in _list_items(insertion, number)]
-    matches, run = _match_items(messages, items, answered=bool(insertion.calls))
-    if not any(items[at].number == len(insertion.rounds) - 1 for at in matches):
+    items = [one_round for number in range(len(insertion.rounds)) for one_round in _list_items(insertion, number)]
+    matches, client_end = _match_items(messages, items, has_calls=bool(insertion.calls))
+    if not any(items[index].number == len(insertion.rounds) - 1 for index in matches):
         return None
-    last = len(insertion.rounds) - 1
-    last_matches = {at: place for at, place in matches.items() if items[at].number == last}
-    dropped = _find_dropped(items, matches)
+    last_round = len(insertion.rounds) - 1
+    last_matches = {index: position for index, position in matches.items() if items[index].number == last_round}
+    dropped_indexes = _find_dropped(items, matches)
     replacements = _replace_client_items(messages, items, matches, last_matches, render_round)
-    replacements |= {matches[at]: () for at in dropped if at in matches}
-    unsupported = _find_unsupported(items, dropped)
-    for at in unsupported & last_matches.keys():
-        place = last_matches[at]
-        is_reference = has_item_reference(messages[place])
-        replacements[place] = tuple(map(_without_id, (items[at].wire,) if is_reference else replacements[place]))
-    inserted: dict[int, list[bytes]] = {}
-    for place, wires in _place_hidden_items(
-        messages[:run], items, last_matches, last, render_round, insertion.rounds[last].answered
+    replacements |= {matches[index]: () for index in dropped_indexes if index in matches}
+    unsupported_indexes = _find_unsupported(items, dropped_indexes)
+    for index in unsupported_indexes & last_matches.keys():
+        position = last_matches[index]
+        is_reference = has_item_reference(messages[position])
+        replacements[position] = tuple(
+            map(_without_id, (items[index].wire,) if is_reference else replacements[position])
+        )
+    insertions_by_position: dict[int, list[bytes]] = {}
+    for position, wires in _place_hidden_items(
+        messages[:client_end], items, last_matches, last_round, render_round, insertion.rounds[last_round].answered
     ):
-        inserted.setdefault(place, []).extend(wires)
-    end = max(max(matches.values()) + 1, *inserted, 0)
-    out: list[bytes] = []
-    for number, each in enumerate(insertion.rounds[:last]):
-        remaining = [at for at, one in enumerate(items) if one.number == number and at not in dropped]
-        wires = [_without_id(items[at].wire) if at in unsupported else items[at].wire for at in remaining]
-        out += (*render_round(wires), *each.answered)
-    for place in range(end + 1):
-        out += inserted.get(place, ())
-        if place < end:
-            out += replacements.get(place, (messages[place].wire,))
-    return end, tuple(out)
+        insertions_by_position.setdefault(position, []).extend(wires)
+    end = max(max(matches.values()) + 1, *insertions_by_position, 0)
+    entries: list[bytes] = []
+    for number, one_round in enumerate(insertion.rounds[:last_round]):
+        remaining = [
+            index for index, item in enumerate(items) if item.number == number and index not in dropped_indexes
+        ]
+        wires = [
+            _without_id(items[index].wire) if index in unsupported_indexes else items[index].wire for index in remaining
+        ]
+        entries += (*render_round(wires), *one_round.answered)
+    for position in range(end + 1):
+        entries += insertions_by_position.get(position, ())
+        if position < end:
+            entries += replacements.get(position, (messages[position].wire,))
+    return end, tuple(entries)
 
 
 def remove_own_calls(insertion: ToolRoundInsertion) -> ToolRoundInsertion | None:
     """See ArtifactToolProtocol.without_own_calls: without results, own calls are not `hidden` and are dropped."""
-    if not any(each.answered for each in insertion.rounds):
+    if not any(one_round.answered for one_round in insertion.rounds):
         # It has no own calls.
         return insertion
-    items = [each for number in range(len(insertion.rounds)) for each in _list_items(insertion, number)]
-    has_stranded_reasoning = any(one.kind == "reasoning" and other.hidden for one, other in pairwise(items))
-    rounds = tuple(ToolRound(each.said) for each in insertion.rounds)
+    items = [one_round for number in range(len(insertion.rounds)) for one_round in _list_items(insertion, number)]
+    has_stranded_reasoning = any(item.kind == "reasoning" and next_item.hidden for item, next_item in pairwise(items))
+    rounds = tuple(ToolRound(one_round.said) for one_round in insertion.rounds)
     return (
         ToolRoundInsertion(insertion.anchor, rounds, insertion.calls, insertion.text, insertion.at)
         if has_stranded_reasoning
@@ -97,32 +103,34 @@ def _find_dropped(items: Sequence[_ProviderItem], matches: Mapping[int, int]) ->
     which the provider rejects without them. If that reasoning led to another item too, which stays, all reasoning
     before it is dropped: only then does the provider accept that item alone."""
     dropped = {
-        at for at, each in enumerate(items) if each.kind == "function_call" and not each.hidden and at not in matches
+        index
+        for index, item in enumerate(items)
+        if item.kind == "function_call" and not item.hidden and index not in matches
     }
     reasoning: set[int] = set()
-    for at in range(len(items) - 2, -1, -1):
+    for index in range(len(items) - 2, -1, -1):
         if (
-            items[at].kind != "reasoning"
-            or items[at + 1].number != items[at].number
-            or at + 1 not in dropped | reasoning
+            items[index].kind != "reasoning"
+            or items[index + 1].number != items[index].number
+            or index + 1 not in dropped | reasoning
         ):
             continue
-        reasoning.add(at)
-        followers = [back for back in range(at + 1, len(items)) if items[back].number == items[at].number]
-        if any(back not in dropped for back in followers if items[back].kind != "reasoning"):
-            reasoning |= {back for back in range(at) if items[back].kind == "reasoning"}
+        reasoning.add(index)
+        followers = [later for later in range(index + 1, len(items)) if items[later].number == items[index].number]
+        if any(later not in dropped for later in followers if items[later].kind != "reasoning"):
+            reasoning |= {later for later in range(index) if items[later].kind == "reasoning"}
     return dropped | reasoning
 
 
-def _find_unsupported(items: Sequence[_ProviderItem], dropped: set[int]) -> set[int]:
+def _find_unsupported(items: Sequence[_ProviderItem], dropped_indexes: set[int]) -> set[int]:
     """Finds the items that followed dropped reasoning: by an item's id the provider knows its reasoning, and rejects
     the item without it (`writing.join_messages`)."""
     unsupported, reasoning = set[int](), -1
-    for at, each in enumerate(items):
-        if each.kind == "reasoning":
-            reasoning = at
-        elif reasoning in dropped and items[reasoning].number == each.number:
-            unsupported.add(at)
+    for index, item in enumerate(items):
+        if item.kind == "reasoning":
+            reasoning = index
+        elif reasoning in dropped_indexes and items[reasoning].number == item.number:
+            unsupported.add(index)
     return unsupported
 
 
@@ -143,20 +151,23 @@ def _replace_client_items(
     inserted before them, and the last round's own items for a text that the client joined over rounds. `last_matches`
     are the matches of the last round."""
     replacements: dict[int, Sequence[bytes]] = dict.fromkeys(matches.values(), ())
-    earlier = {place for at, place in matches.items() if at not in last_matches}
-    for place in set(last_matches.values()):
-        hits = [at for at, other in last_matches.items() if other == place]
-        if place in earlier:
-            replacements[place] = render_round(
-                [items[at].wire for at in (*_find_reasoning_before(items, hits[0], matches), *hits)]
+    earlier_positions = {index for position, index in matches.items() if position not in last_matches}
+    for index in set(last_matches.values()):
+        matching_indexes = [position for position, match_position in last_matches.items() if match_position == index]
+        if index in earlier_positions:
+            replacements[index] = render_round(
+                [
+                    items[position].wire
+                    for position in (*_find_reasoning_before(items, matching_indexes[0], matches), *matching_indexes)
+                ]
             )
         else:
-            replacements[place] = (_with_model_arguments(items[hits[0]], messages[place]),)
+            replacements[index] = (_with_model_arguments(items[matching_indexes[0]], messages[index]),)
     return replacements
 
 
 def _list_items(insertion: ToolRoundInsertion, number: int) -> Iterable[_ProviderItem]:
-    answered = {decode_object(wire).get("call_id") for wire in insertion.rounds[number].answered}
+    answered_ids = {decode_object(wire).get("call_id") for wire in insertion.rounds[number].answered}
     for wire in insertion.rounds[number].said:
         entry = decode_object(wire)
         kind = _kind(entry)
@@ -168,57 +179,64 @@ def _list_items(insertion: ToolRoundInsertion, number: int) -> Iterable[_Provide
             _identifiers(entry),
             _text(read_item(entry, len(wire))[1]),
             arguments=as_string(entry.get("arguments")) if is_call else "",
-            hidden=is_call and entry.get("call_id") in answered,
+            hidden=is_call and entry.get("call_id") in answered_ids,
         )
 
 
 def _match_items(
-    messages: Sequence[Message], items: Sequence[_ProviderItem], *, answered: bool
+    messages: Sequence[Message], items: Sequence[_ProviderItem], *, has_calls: bool
 ) -> tuple[dict[int, int], int]:
     """Matches the client's items: returns each item's position in `items` with its position in `messages`, and the end
     of the response in the client's list: the next turn, a call of another response, or any item after outputs of
     calls."""
     matches: dict[int, int] = {}
     after_output, reasoning_positions = False, set[int]()
-    for place, message in enumerate(messages):
-        if message.role == "user" or (message.role == "tool" and not answered):
-            return matches, place
+    for position, message in enumerate(messages):
+        if message.role == "user" or (message.role == "tool" and not has_calls):
+            return matches, position
         if message.role == "tool":
             after_output = True
             continue
-        free = [at for at in range(len(items)) if at not in matches and not items[at].hidden]
+        unmatched = [index for index in range(len(items)) if index not in matches and not items[index].hidden]
         # The next response may have the same text, so after outputs the text proves nothing. But the item directly
         # after the response's own reasoning belongs to it, since the provider accepts neither without the other.
-        is_led = place - 1 in reasoning_positions
-        by_content = () if after_output and not is_led else _match_by_content(message, free, items)
-        by_id = _match_by_id(message, free, items)
+        follows_reasoning = position - 1 in reasoning_positions
+        by_content = () if after_output and not follows_reasoning else _match_by_content(message, unmatched, items)
+        by_id = _match_by_id(message, unmatched, items)
         # An item with its own id may hold the texts of other items too.
-        hits = by_content if set(by_id) <= set(by_content) else by_id
-        if message.role == "assistant" and not hits and not is_led and (after_output or _is_client_call(message)):
-            return matches, place
-        matches |= dict.fromkeys(hits, place)
-        if any(items[at].kind == "reasoning" for at in hits):
-            reasoning_positions.add(place)
+        matching_indexes = by_content if set(by_id) <= set(by_content) else by_id
+        if (
+            message.role == "assistant"
+            and not matching_indexes
+            and not follows_reasoning
+            and (after_output or _is_client_call(message))
+        ):
+            return matches, position
+        matches |= dict.fromkeys(matching_indexes, position)
+        if any(items[index].kind == "reasoning" for index in matching_indexes):
+            reasoning_positions.add(position)
     return matches, len(messages)
 
 
-def _match_by_id(message: Message, free: Sequence[int], items: Sequence[_ProviderItem]) -> Sequence[int]:
+def _match_by_id(message: Message, unmatched: Sequence[int], items: Sequence[_ProviderItem]) -> Sequence[int]:
     """Returns the item that shares an id with a client's item."""
     ids = _identifiers(decode_object(message.wire))
-    return next(((at,) for at in free if ids & items[at].ids), ())
+    return next(((position,) for position in unmatched if ids & items[position].ids), ())
 
 
-def _match_by_content(message: Message, free: Sequence[int], items: Sequence[_ProviderItem]) -> Sequence[int]:
+def _match_by_content(message: Message, unmatched: Sequence[int], items: Sequence[_ProviderItem]) -> Sequence[int]:
     """Returns the items with the content of a client's item: one, or several whose texts the client joined."""
     text, kind = _text(message.parts), _kind(decode_object(message.wire))
-    candidates = [at for at in free if items[at].kind == kind and items[at].text] if text else []
+    candidates = (
+        [position for position in unmatched if items[position].kind == kind and items[position].text] if text else []
+    )
     for first in range(len(candidates)):
-        joined = ""
+        joined_text = ""
         for last in range(first, len(candidates)):
-            joined += items[candidates[last]].text
-            if joined == text:
+            joined_text += items[candidates[last]].text
+            if joined_text == text:
                 return candidates[first : last + 1]
-            if not text.startswith(joined):
+            if not text.startswith(joined_text):
                 break
     return ()
 
@@ -254,42 +272,42 @@ def _place_hidden_items(
     messages: Sequence[Message],
     items: Sequence[_ProviderItem],
     matches: Mapping[int, int],
-    last: int,
+    last_round: int,
     render_round: RenderRound,
-    answered: Sequence[bytes],
+    results: Sequence[bytes],
 ) -> list[tuple[int, Sequence[bytes]]]:
     """Returns the hidden items of the last round, each with the position in the client's list before which it belongs.
 
     Own calls go before the item that followed them, their outputs before the first output of the client's calls.
     `matches` are those of the last round.
     """
-    runs = _group_own_calls(items, matches, last)
-    if not runs:
+    own_runs = _group_own_calls(items, matches, last_round)
+    if not own_runs:
         return []
     end = max(matches.values(), default=len(messages) - 1) + 1
-    places = [min([matches[at] for at in matches if at > run[-1]] or [end]) for run in runs]
-    outputs = (at for at in range(max(places), len(messages)) if messages[at].role == "tool")
-    output_position = next(outputs, max(end, *places))
-    wires = [render_round([items[at].wire for at in run]) for run in runs]
-    return [*zip(places, wires, strict=True), (output_position, answered)]
+    positions = [min([matches[index] for index in matches if index > run[-1]] or [end]) for run in own_runs]
+    outputs = (index for index in range(max(positions), len(messages)) if messages[index].role == "tool")
+    output_position = next(outputs, max(end, *positions))
+    wires = [render_round([items[index].wire for index in run]) for run in own_runs]
+    return [*zip(positions, wires, strict=True), (output_position, results)]
 
 
 def _group_own_calls(items: Sequence[_ProviderItem], matches: Mapping[int, int], number: int) -> list[list[int]]:
     """Groups a round's own calls in runs, each with the reasoning directly before it that the client no longer has."""
     runs: list[list[int]] = []
-    for at, each in enumerate(items):
-        if each.number != number or not each.hidden:
+    for index, item in enumerate(items):
+        if item.number != number or not item.hidden:
             continue
-        if runs and runs[-1][-1] == at - 1:
-            runs[-1].append(at)
+        if runs and runs[-1][-1] == index - 1:
+            runs[-1].append(index)
         else:
-            runs.append([*_find_reasoning_before(items, at, matches), at])
+            runs.append([*_find_reasoning_before(items, index, matches), index])
     return runs
 
 
-def _find_reasoning_before(items: Sequence[_ProviderItem], at: int, matches: Mapping[int, int]) -> list[int]:
+def _find_reasoning_before(items: Sequence[_ProviderItem], position: int, matches: Mapping[int, int]) -> list[int]:
     """Finds the reasoning directly before an item, in its round, that the client no longer has."""
-    first = at
-    while first > 0 and items[first - 1].number == items[at].number and items[first - 1].kind == "reasoning":
+    first = position
+    while first > 0 and items[first - 1].number == items[position].number and items[first - 1].kind == "reasoning":
         first -= 1
-    return [back for back in range(first, at) if back not in matches]
+    return [index for index in range(first, position) if index not in matches]

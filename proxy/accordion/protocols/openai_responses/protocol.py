@@ -51,7 +51,7 @@ _NO_CALL = re.compile(
 )
 _MISSING_OUTPUT = "The result of this call is not on record any more."
 _LATE_ANSWER_TYPES = frozenset({"program", "mcp_approval_request"})
-_ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
+_END_EVENTS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
 class OpenAIResponses(WireProtocol):
@@ -180,36 +180,36 @@ class OpenAIResponses(WireProtocol):
         return _ResponsesObserver() if stream else BodyObserver(read_response)
 
 
-def _error_event(inner: Mapping[str, Any], number: int) -> bytes:
-    flat = {name: inner.get(name) for name in ("code", "message", "param")}
-    event = {"type": "error", "sequence_number": number, **flat, "error": inner}
+def _error_event(error: Mapping[str, Any], number: int) -> bytes:
+    top_fields = {name: error.get(name) for name in ("code", "message", "param")}
+    event = {"type": "error", "sequence_number": number, **top_fields, "error": error}
     return b"event: error\ndata: " + encode(event) + b"\n\n"
 
 
 def _error_fields(error: AccordionError, request_id: str) -> dict[str, Any]:
     """Returns the inner object of an error; an overflow in the words of this API, which agents search for."""
-    inner = openai_error(error, request_id)
+    error_fields = openai_error(error, request_id)
     if isinstance(error, ContextOverflow):
-        inner["message"] = (
+        error_fields["message"] = (
             "Your input exceeds the context window of this model. Please adjust your input and try again. "
             f"(Its maximum context length is {error.limit} tokens; your input resulted in {error.tokens} tokens. "
             f"{error.folding} request id: {request_id})"
         )
-        inner["param"] = "input"
-    return inner
+        error_fields["param"] = "input"
+    return error_fields
 
 
 def _canonical_item(entry: dict[str, Any]) -> dict[str, Any]:
-    out = canonical_object(entry)
-    kind = out.get("type")
+    canonical = canonical_object(entry)
+    kind = canonical.get("type")
     if kind == "message":
-        del out["type"]
+        del canonical["type"]
         kind = None
-    if kind is None and "role" not in out:
-        out["type"] = "item_reference"
-    elif kind is None or "call_id" in out or "encrypted_content" in out:
-        out.pop("id", None)
-    return out
+    if kind is None and "role" not in canonical:
+        canonical["type"] = "item_reference"
+    elif kind is None or "call_id" in canonical or "encrypted_content" in canonical:
+        canonical.pop("id", None)
+    return canonical
 
 
 class _ResponsesObserver(StreamObserver):
@@ -250,7 +250,7 @@ class _ResponsesObserver(StreamObserver):
         elif kind == "response.created":
             response = as_mapping(data.get("response"))
             self.response_id, self.model = as_string(response.get("id")), as_string(response.get("model"))
-        elif kind in _ENDS:
+        elif kind in _END_EVENTS:
             self._note_end(read_response(as_mapping(data.get("response")), self._complete_items))
         elif kind == "error":
             self.note_error(data)

@@ -21,7 +21,7 @@ from accordion.protocols.json_values import (
 )
 from accordion.protocols.openai_responses.items import CALLS, is_hosted_call, read_call
 
-_ENDED = ("completed", "incomplete", "")
+_FINAL_STATUSES = ("completed", "incomplete", "")
 """The status of a response whose items are final; some servers leave it out."""
 _MAX_OUTPUT = 4 * 2**20
 """Limit of a response whose items are recorded, in bytes."""
@@ -44,7 +44,7 @@ def read_response(data: dict[str, Any], done: Sequence[dict[str, Any]] = ()) -> 
     output = [as_mapping(entry) for entry in as_list(data.get("output"))]
     output = output if len(output) >= len(done) else list(done)
     calls = (observed_call(entry) for entry in output)
-    is_recorded = status in _ENDED and data.get("store") is not False
+    is_recorded = status in _FINAL_STATUSES and data.get("store") is not False
     wires = list(map(_sendable_item, output)) if is_recorded else []
     return ObservedResponse(
         response_id=as_string(data.get("id")),

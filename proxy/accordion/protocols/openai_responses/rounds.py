@@ -28,7 +28,7 @@ from accordion.protocols.tool_loop_shared import (
 )
 
 # Fields of the first round that a merged response keeps: later rounds come from requests of the proxy.
-_FIRST = ("id", "created_at", "tool_choice")
+_FIRST_ROUND_FIELDS = ("id", "created_at", "tool_choice")
 
 
 class ResponseObject(msgspec.Struct, frozen=True):
@@ -147,20 +147,22 @@ def _is_own_tool(raw: bytes, tool: str) -> bool:
 def merge_rounds(rounds: Sequence[ResponseObject], tool: str) -> dict[str, bytes]:
     """Merges the response objects of all rounds: the last one, with the id of the first, all visible items, and the
     usage of all. A single round without own calls keeps the bytes of every field. `rounds` has at least one."""
-    last = rounds[-1]
-    fields = without_own_tool(last.fields, tool)
-    if last.output is not None and list(last.output) != list_field(fields, "output"):
-        fields["output"] = list_of(last.output)
+    last_round = rounds[-1]
+    fields = without_own_tool(last_round.fields, tool)
+    if last_round.output is not None and list(last_round.output) != list_field(fields, "output"):
+        fields["output"] = list_of(last_round.output)
     if len(rounds) == 1:
         return fields
-    first = rounds[0].fields
-    fields |= {name: first[name] for name in _FIRST if name in first}
-    if last.output is not None:
+    first_fields = rounds[0].fields
+    fields |= {name: first_fields[name] for name in _FIRST_ROUND_FIELDS if name in first_fields}
+    if last_round.output is not None:
         fields["output"] = list_of(raw for each in rounds for raw in each.output or ())
     usages = [decode_object(each.fields.get("usage", NULL)) for each in rounds]
     if usages[-1]:
-        reported = [usage for usage in usages if usage]
-        total = sum_round_usage(reported, "input_tokens", "output_tokens", "output_tokens_details", "total_tokens")
+        reported_usages = [usage for usage in usages if usage]
+        total = sum_round_usage(
+            reported_usages, "input_tokens", "output_tokens", "output_tokens_details", "total_tokens"
+        )
         fields["usage"] = to_json(total)
     if "output_text" in fields:
         fields["output_text"] = to_json("".join(text_field(each.fields, "output_text") for each in rounds))

@@ -1,4 +1,4 @@
-"""Rewrites a stored response of several rounds, so that the client gets what it got when the response was made.
+"""Rewrites a stored response of several rounds, so that the client gets the same response again.
 
 The provider stores under the id of the last round only that round: a response object, or the events of its stream
 (`GET /responses/{id}`, with `stream=true`). Source: the type files of the openai SDK.
@@ -48,13 +48,13 @@ def _rewrite_fields(
 ) -> dict[str, bytes]:
     fields = {**fields, "id": to_json(client_id)}
     output = list_field(fields, "output")
-    insertion = next((each for each in insertions if _ends_with(each, output)), None)
+    insertion = next((one_round for one_round in insertions if _ends_with(one_round, output)), None)
     if insertion is None or not is_list(fields.get("output", NULL)):
         return fields
-    answered = {decode_object(wire).get("call_id") for each in insertion.rounds for wire in each.answered}
-    before = [wire for each in insertion.rounds[:-1] for wire in each.said]
-    items = [(decode_object(wire), wire) for wire in (*before, *output)]
-    names = {as_string(entry.get("name")) for entry, _ in items if entry.get("call_id") in answered}
+    answered_ids = {decode_object(wire).get("call_id") for one_round in insertion.rounds for wire in one_round.answered}
+    earlier_items = [wire for one_round in insertion.rounds[:-1] for wire in one_round.said]
+    items = [(decode_object(wire), wire) for wire in (*earlier_items, *output)]
+    names = {as_string(entry.get("name")) for entry, _ in items if entry.get("call_id") in answered_ids}
     for name in names:
         fields = without_own_tool(fields, name)
         items = [(entry, wire) for entry, wire in items if not is_own_call(entry, name)]

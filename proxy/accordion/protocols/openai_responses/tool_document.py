@@ -53,8 +53,12 @@ class ResponsesToolDocument(ToolLoopDocument):
         rounds = []
         for document in self.documents:
             fields = split_object(to_json(document))
-            visible = (raw for raw in list_field(fields, "output") if not is_own_call(decode_object(raw), self._tool))
-            rounds.append(ResponseObject(fields, tuple(visible) if type(document.get("output")) is list else None))
+            visible_items = (
+                raw for raw in list_field(fields, "output") if not is_own_call(decode_object(raw), self._tool)
+            )
+            rounds.append(
+                ResponseObject(fields, tuple(visible_items) if type(document.get("output")) is list else None)
+            )
         if rounds[-1].output is None:
             # An error instead of a response: the client gets the error.
             return object_of(without_own_tool(rounds[-1].fields, self._tool))

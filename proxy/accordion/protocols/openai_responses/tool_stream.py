@@ -254,8 +254,8 @@ class ResponsesToolStream(ToolLoopResponse):
         text = self._resolve_arguments(event.text("arguments"))
         if self._pending:
             return None
-        rest = self._release_rest(event, event.key, event.text("item_id"))
-        return rest + self._numbers.show(event, {} if text is None else {"arguments": to_json(text)})
+        last_delta = self._release_rest(event, event.key, event.text("item_id"))
+        return last_delta + self._numbers.show(event, {} if text is None else {"arguments": to_json(text)})
 
     def _release_rest(self, event: ResponsesEvent, key: int | str, item_id: str) -> bytes:
         """Returns the rest of a call's arguments, kept back as a possible placeholder, as one more delta."""

@@ -120,15 +120,15 @@ def join_messages(wires: Sequence[bytes]) -> list[bytes]:
     """
     out = [text_message(decode_json(wire)) if is_text(wire) else wire for wire in wires]
     follows: dict[int, bool] = {}
-    for at, wire in enumerate(out):
+    for index, wire in enumerate(out):
         if b'"id"' not in wire:
             continue
         fields = fields_of(wire)
         if "id" in fields and _kind(fields) in _SELF_CONTAINED and _is_made_by_model(fields):
-            follows[at] = _follows_reasoning(out, at, follows)
-            if not follows[at]:
+            follows[index] = _follows_reasoning(out, index, follows)
+            if not follows[index]:
                 remove_fields(fields, "id")
-                out[at] = object_of(fields)
+                out[index] = object_of(fields)
     return out
 
 
@@ -138,10 +138,10 @@ def _is_made_by_model(fields: Mapping[str, bytes]) -> bool:
     return kind in _MODEL_ITEMS and (kind != "message" or decode_json(fields.get("role", NULL)) == "assistant")
 
 
-def _follows_reasoning(wires: Sequence[bytes], at: int, follows: Mapping[int, bool]) -> bool:
-    """Whether reasoning comes before the item `at` in the same response. `follows` has the answers for earlier
+def _follows_reasoning(wires: Sequence[bytes], position: int, follows: Mapping[int, bool]) -> bool:
+    """Whether reasoning comes before the item `position` in the same response. `follows` has the answers for earlier
     items."""
-    for back in range(at - 1, -1, -1):
+    for back in range(position - 1, -1, -1):
         if back in follows:
             return follows[back]
         fields = fields_of(wires[back])
