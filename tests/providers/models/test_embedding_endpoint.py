@@ -29,7 +29,7 @@ TEXTS = (("The dog is ill.", "Who is ill?"), ("The invoice was paid.", ""))
 SPACE = b"tenant"
 
 
-class Room:
+class EndpointSetup:
     """An embedder, the endpoints in force, and what went to them."""
 
     def __init__(
@@ -45,24 +45,24 @@ class Room:
         return [json.loads(request.body) for request in self.upstream.requests if isinstance(request.body, bytes)]
 
 
-def replied(document: Any, status: int = 200) -> FakeReply:
+def build_reply(document: Any, status: int = 200) -> FakeReply:
     return FakeReply(status, pieces=(json.dumps(document).encode(),))
 
 
 def vectors(*given: Sequence[float], order: Sequence[int] = ()) -> FakeReply:
     rows = [{"object": "embedding", "index": at, "embedding": list(vector)} for at, vector in enumerate(given)]
-    return replied({"object": "list", "model": "m", "data": [rows[at] for at in order] if order else rows})
+    return build_reply({"object": "list", "model": "m", "data": [rows[at] for at in order] if order else rows})
 
 
 def ranks(*scores: tuple[int, float]) -> FakeReply:
-    return replied({"id": "r", "results": [{"index": at, "relevance_score": score} for at, score in scores]})
+    return build_reply({"id": "r", "results": [{"index": at, "relevance_score": score} for at, score in scores]})
 
 
 def candidates(*texts: str) -> list[SearchCandidate]:
     return [SearchCandidate(Memory(str(at), "fact", text, author="Ann")) for at, text in enumerate(texts)]
 
 
-def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
@@ -70,7 +70,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 async def test_texts_are_sent_together_and_their_vectors_come_back_in_their_order() -> None:
-    room = Room(vectors([0.0, 1.0, -0.5], [2.0, 0.0, 0.0], order=(1, 0)))
+    room = EndpointSetup(vectors([0.0, 1.0, -0.5], [2.0, 0.0, 0.0], order=(1, 0)))
     first, second = await room.embedder.embed(TEXTS)
     (request,) = room.upstream.requests
     assert (request.method, request.url) == ("POST", "http://embed.test/v1/embeddings")
@@ -82,44 +82,44 @@ async def test_texts_are_sent_together_and_their_vectors_come_back_in_their_orde
 
 
 async def test_the_tokens_stay_those_of_the_static_embedding_so_that_it_can_stand_in() -> None:
-    room = Room(vectors([1.0], [1.0]))
+    room = EndpointSetup(vectors([1.0], [1.0]))
     kept, plain = await room.embedder.embed(TEXTS), await room.static.embed(TEXTS)
     assert [each.tokens for each in kept] == [each.tokens for each in plain]
 
 
 async def test_a_query_is_near_to_the_text_that_the_endpoint_puts_beside_it() -> None:
-    room = Room(vectors([1.0, 0.1], [0.1, 1.0]), vectors([0.2, 1.0]))
+    room = EndpointSetup(vectors([1.0, 0.1], [0.1, 1.0]), vectors([0.2, 1.0]))
     kept = await room.embedder.embed(TEXTS)
     query = await room.embedder.embed_query("payment")
     assert [at for at, _ in find_nearest(query, [each.vector for each in kept], 2)] == [1, 0]
 
 
 async def test_many_texts_are_sent_in_parts() -> None:
-    room = Room(vectors(*[[1.0]] * 64), vectors([-1.0]))
+    room = EndpointSetup(vectors(*[[1.0]] * 64), vectors([-1.0]))
     kept = await room.embedder.embed([(f"Text {at}.", "") for at in range(65)])
     assert [len(each["input"]) for each in room.sent] == [64, 1]
     assert kept[64].vector[4:] == (-127).to_bytes(1, signed=True)
 
 
 async def test_a_long_text_is_cut_and_dimensions_are_asked_for_only_where_they_are_configured() -> None:
-    room = Room(vectors([1.0]), embeddings=replace(AT, longest=10, dimensions=256))
+    room = EndpointSetup(vectors([1.0]), embeddings=replace(AT, longest=10, dimensions=256))
     await room.embedder.embed([("x" * 50, "")])
     assert room.sent == [{"model": "embed-1", "input": ["x" * 10], "dimensions": 256}]
 
 
 async def test_of_a_long_query_the_reranker_gets_the_beginning_as_of_the_texts() -> None:
-    room = Room(ranks((0, 0.5)), embeddings=None, rerank=replace(RERANK, longest=10))
+    room = EndpointSetup(ranks((0, 0.5)), embeddings=None, rerank=replace(RERANK, longest=10))
     assert await room.embedder.score_relevance("y" * 50, candidates("x" * 50)) == [0.5]
     assert (room.sent[0]["query"], room.sent[0]["documents"]) == ("y" * 10, ["Ann: xxxxx"])
 
 
 async def test_a_vector_of_very_small_numbers_has_its_direction() -> None:
-    room = Room(vectors([1e-310, 0.0, -1e-310]))
+    room = EndpointSetup(vectors([1e-310, 0.0, -1e-310]))
     assert list(memoryview((await room.embedder.embed_query("dog"))[4:]).cast("b")) == [127, 0, -127]
 
 
 async def test_vectors_of_two_models_are_never_compared() -> None:
-    room = Room(vectors([1.0, 0.0]), vectors([1.0, 0.0]), vectors([1.0, 0.0]))
+    room = EndpointSetup(vectors([1.0, 0.0]), vectors([1.0, 0.0]), vectors([1.0, 0.0]))
     (kept,) = await room.embedder.embed(TEXTS[:1])
     assert find_nearest(await room.embedder.embed_query("dog"), [kept.vector], 1)
     room.endpoints = EmbeddingEndpoints(replace(AT, model="embed-2"))
@@ -127,12 +127,12 @@ async def test_vectors_of_two_models_are_never_compared() -> None:
 
 
 async def test_a_vector_of_zeros_says_nothing() -> None:
-    room = Room(vectors([0.0, 0.0]))
+    room = EndpointSetup(vectors([0.0, 0.0]))
     assert await room.embedder.embed_query("dog") == b""
 
 
 async def test_without_endpoints_nothing_is_sent() -> None:
-    room = Room(embeddings=None)
+    room = EndpointSetup(embeddings=None)
     found = candidates("The dog is ill.")
     assert await room.embedder.embed(TEXTS) == await room.static.embed(TEXTS)
     assert await room.embedder.embed_query("dog") == await room.static.embed_query("dog")
@@ -141,7 +141,7 @@ async def test_without_endpoints_nothing_is_sent() -> None:
 
 
 async def test_nothing_is_asked_about_no_texts() -> None:
-    room = Room(rerank=RERANK)
+    room = EndpointSetup(rerank=RERANK)
     assert await room.embedder.embed([]) == []
     assert await room.embedder.score_relevance("dog", []) == []
     assert not room.upstream.requests
@@ -151,7 +151,7 @@ async def test_nothing_is_asked_about_no_texts() -> None:
 
 
 async def test_candidates_are_judged_by_the_rerank_endpoint_whatever_the_order_of_its_answer() -> None:
-    room = Room(ranks((2, 0.9), (0, 0.25)), embeddings=None, rerank=RERANK)
+    room = EndpointSetup(ranks((2, 0.9), (0, 0.25)), embeddings=None, rerank=RERANK)
     assert await room.embedder.score_relevance("the dog?", candidates("a", "b", "c")) == [0.25, 0.0, 0.9]
     (request,) = room.upstream.requests
     assert request.url == "http://rerank.test/v1/rerank"
@@ -160,7 +160,7 @@ async def test_candidates_are_judged_by_the_rerank_endpoint_whatever_the_order_o
 
 
 async def test_scores_beyond_0_and_1_are_brought_between_them_in_their_order() -> None:
-    room = Room(ranks((0, -4.0), (1, 7.5), (2, 0.5)), embeddings=None, rerank=RERANK)
+    room = EndpointSetup(ranks((0, -4.0), (1, 7.5), (2, 0.5)), embeddings=None, rerank=RERANK)
     scores = await room.embedder.score_relevance("dog", candidates("a", "b", "c"))
     assert 0 < scores[0] < scores[2] < scores[1] < 1
 
@@ -172,11 +172,11 @@ async def test_scores_beyond_0_and_1_are_brought_between_them_in_their_order() -
     "answer",
     [
         Unreachable("No connection to embed.test"),
-        replied({"error": {"message": "secret text"}}, 401),
-        replied({"data": []}),
-        replied({"data": [{"index": 0, "embedding": [1.0]}, {"index": 0, "embedding": [1.0]}]}),
-        replied({"data": [{"index": 0, "embedding": []}, {"index": 1, "embedding": [1.0]}]}),
-        replied({"data": [{"index": 0, "embedding": [None]}, {"index": 1, "embedding": [1.0]}]}),
+        build_reply({"error": {"message": "secret text"}}, 401),
+        build_reply({"data": []}),
+        build_reply({"data": [{"index": 0, "embedding": [1.0]}, {"index": 0, "embedding": [1.0]}]}),
+        build_reply({"data": [{"index": 0, "embedding": []}, {"index": 1, "embedding": [1.0]}]}),
+        build_reply({"data": [{"index": 0, "embedding": [None]}, {"index": 1, "embedding": [1.0]}]}),
         FakeReply(pieces=(b"<html>",)),
         FakeReply(pieces=(b" " * (1 << 20),) * 70),
     ],
@@ -185,9 +185,9 @@ async def test_scores_beyond_0_and_1_are_brought_between_them_in_their_order() -
 async def test_where_embeddings_fail_the_static_ones_stand_in_with_a_warning(
     answer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    room = Room(answer)
+    room = EndpointSetup(answer)
     assert await room.embedder.embed(TEXTS) == await room.static.embed(TEXTS)
-    (warning,) = warned(caplog)
+    (warning,) = warnings_in(caplog)
     assert "embed-1" in warning
     assert "secret text" not in warning
     assert "their-own" not in warning
@@ -196,34 +196,34 @@ async def test_where_embeddings_fail_the_static_ones_stand_in_with_a_warning(
 
 @pytest.mark.parametrize(
     "answer",
-    [replied({"results": []}), ranks((0, 0.5), (0, 0.6)), ranks((2, 0.5)), ranks((-1, 0.5)), replied([1])],
+    [build_reply({"results": []}), ranks((0, 0.5), (0, 0.6)), ranks((2, 0.5)), ranks((-1, 0.5)), build_reply([1])],
     ids=["nothing", "twice", "nobody", "negative", "another form"],
 )
 async def test_where_reranking_fails_the_static_relevance_stands_in_with_a_warning(
     answer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    room = Room(answer, embeddings=None, rerank=RERANK)
+    room = EndpointSetup(answer, embeddings=None, rerank=RERANK)
     kept = await room.static.embed(TEXTS)
     found = [replace(each, tokens=one.tokens) for each, one in zip(candidates("a", "b"), kept, strict=True)]
     assert await room.embedder.score_relevance("dog", found) == await room.static.score_relevance("dog", found)
-    assert len(warned(caplog)) == 1
+    assert len(warnings_in(caplog)) == 1
 
 
 async def test_an_endpoint_that_failed_is_left_alone_for_a_while_and_the_other_is_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    room = Room(Unreachable("away"), ranks((0, 0.5)), vectors([1.0]), rerank=RERANK)
+    room = EndpointSetup(Unreachable("away"), ranks((0, 0.5)), vectors([1.0]), rerank=RERANK)
     assert await room.embedder.embed_query("dog") == await room.static.embed_query("dog")
     assert await room.embedder.embed_query("dog") == await room.static.embed_query("dog")
-    assert len(warned(caplog)) == len(room.upstream.requests) == 1
+    assert len(warnings_in(caplog)) == len(room.upstream.requests) == 1
     assert await room.embedder.score_relevance("dog", candidates("a")) == [0.5]
     room.clock.advance(31)
     assert (await room.embedder.embed_query("dog"))[:4] != SIGN
 
 
 async def test_a_reply_is_always_let_go() -> None:
-    answers = [vectors([1.0]), replied({}, 500)]
-    room = Room(*answers)
+    answers = [vectors([1.0]), build_reply({}, 500)]
+    room = EndpointSetup(*answers)
     await room.embedder.embed_query("dog")
     await room.embedder.embed_query("dog")
     assert [answer.closed for answer in answers] == [True, True]
@@ -296,7 +296,7 @@ async def test_an_endpoint_that_is_silent_is_not_waited_for(
     async with Loopback(silent) as server:
         vector = await embedder_at(server.url, http, timeout=0.05).embed_query("dog")
     assert vector[:4] == SIGN
-    assert "no answer within 0.05 s" in warned(caplog)[0]
+    assert "no answer within 0.05 s" in warnings_in(caplog)[0]
 
 
 async def test_a_compressed_answer_is_refused_rather_than_misread(
@@ -307,4 +307,4 @@ async def test_a_compressed_answer_is_refused_rather_than_misread(
         vector = await embedder_at(server.url, http).embed_query("dog")
         assert server.requests[0].header("accept-encoding") == "identity"
     assert vector[:4] == SIGN
-    assert len(warned(caplog)) == 1
+    assert len(warnings_in(caplog)) == 1

@@ -1,4 +1,4 @@
-"""What providers/litellm/litellm_compat.py needs of LiteLLM, and the reasons for its patches."""
+"""LiteLLM's code on which providers/litellm/litellm_compat.py depends, and the reasons for its patches."""
 
 from __future__ import annotations
 

@@ -71,17 +71,17 @@ def routes(*entries: ModelEntry) -> RouteTable:
     return routes_from(entries, "http://openai.test/v1", "http://anthropic.test", openai_key="operators")
 
 
-def asker(dialect: str = "chat", router: RouteTable | None = None, **changes: Any) -> SummaryCaller:
+def build_caller(dialect: str = "chat", router: RouteTable | None = None, **changes: Any) -> SummaryCaller:
     router = router or routes()
     route = router.route("/v1/messages" if dialect == "messages" else "/v1/chat/completions", False, None)
     return replace(SummaryCaller("t", route, dialect, "gpt-4o", HEADERS, credential="callers-own"), **changes)
 
 
-def answers(dialect: str = "chat", **changes: Any) -> FakeReply:
+def build_reply(dialect: str = "chat", **changes: Any) -> FakeReply:
     return FakeReply(pieces=(json.dumps(REPLIES[dialect] | changes).encode(),))
 
 
-def made(
+def build_summarizer(
     upstream: FakeUpstream | None = None,
     translator: FakeTranslator | None = None,
     router: RouteTable | None = None,
@@ -89,7 +89,7 @@ def made(
     windows: FakeWindows | None = None,
 ) -> ModelSummarizer:
     return ModelSummarizer(
-        upstream or FakeUpstream([answers()]),
+        upstream or FakeUpstream([build_reply()]),
         translator or FakeTranslator(),
         router or routes(),
         windows or FakeWindows(),
@@ -106,7 +106,7 @@ class FakeTranslator:
 
     async def send(self, dialect: str, body: bytes, route: Route, credential: str, request_id: str = "") -> FakeReply:
         self.asked.append((dialect, json.loads(body), route, credential))
-        return answers(dialect)
+        return build_reply(dialect)
 
     async def close(self) -> None:
         return
@@ -117,8 +117,8 @@ class FakeTranslator:
 
 @pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
 async def test_the_requests_own_model_is_asked_at_its_own_provider(dialect: str) -> None:
-    upstream = FakeUpstream([answers(dialect)])
-    reply = await made(upstream).write(REQUEST, asker(dialect))
+    upstream = FakeUpstream([build_reply(dialect)])
+    reply = await build_summarizer(upstream).write(REQUEST, build_caller(dialect))
     assert (reply.text, reply.model) == ("the record", "gpt-4o-2024")
     assert (reply.input, reply.output) == (90, 9)
     (request,) = upstream.requests
@@ -138,8 +138,8 @@ async def test_the_requests_own_model_is_asked_at_its_own_provider(dialect: str)
 
 @pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
 async def test_instructions_and_transcript_never_share_a_role(dialect: str) -> None:
-    upstream = FakeUpstream([answers(dialect)])
-    await made(upstream).write(REQUEST, asker(dialect))
+    upstream = FakeUpstream([build_reply(dialect)])
+    await build_summarizer(upstream).write(REQUEST, build_caller(dialect))
     sent = json.loads(upstream.requests[0].body)
     if dialect == "chat":
         assert [entry["role"] for entry in sent["messages"]] == ["system", "user"]
@@ -148,8 +148,8 @@ async def test_instructions_and_transcript_never_share_a_role(dialect: str) -> N
 
 
 async def test_only_headers_that_say_who_asks_go_along() -> None:
-    upstream = FakeUpstream([answers()])
-    await made(upstream).write(REQUEST, asker())
+    upstream = FakeUpstream([build_reply()])
+    await build_summarizer(upstream).write(REQUEST, build_caller())
     assert dict(upstream.requests[0].headers) == {
         b"authorization": b"Bearer callers-own",
         b"x-api-key": b"callers-own",
@@ -165,8 +165,8 @@ async def test_a_routes_alias_and_headers_are_used() -> None:
     route = Route(
         "fast", "openai", "http://own.test/v1", model="real-name", extra_headers=(("User-Agent", "gw"), ("X-Org", "o"))
     )
-    upstream = FakeUpstream([answers()])
-    await made(upstream).write(REQUEST, asker(route=route, model="fast"))
+    upstream = FakeUpstream([build_reply()])
+    await build_summarizer(upstream).write(REQUEST, build_caller(route=route, model="fast"))
     (request,) = upstream.requests
     assert json.loads(request.body)["model"] == "real-name"
     assert [value for name, value in request.headers if name == b"user-agent"] == [b"gw"]
@@ -174,15 +174,15 @@ async def test_a_routes_alias_and_headers_are_used() -> None:
 
 
 async def test_anthropic_is_told_a_version_where_the_client_did_not() -> None:
-    upstream = FakeUpstream([answers("messages")])
-    await made(upstream).write(REQUEST, asker("messages", headers=((b"x-api-key", b"k"),)))
+    upstream = FakeUpstream([build_reply("messages")])
+    await build_summarizer(upstream).write(REQUEST, build_caller("messages", headers=((b"x-api-key", b"k"),)))
     assert (b"anthropic-version", b"2023-06-01") in upstream.requests[0].headers
 
 
 async def test_a_translated_model_is_asked_by_translation() -> None:
     translator, upstream = FakeTranslator(), FakeUpstream()
     route = Route("gemini", "litellm", model="gemini/gemini-2.5-pro")
-    reply = await made(upstream, translator).write(REQUEST, asker(route=route, model="gemini"))
+    reply = await build_summarizer(upstream, translator).write(REQUEST, build_caller(route=route, model="gemini"))
     assert reply.text == "the record"
     assert not upstream.requests
     ((dialect, body, asked, credential),) = translator.asked
@@ -204,8 +204,8 @@ async def test_a_translated_model_is_asked_by_translation() -> None:
     ],
 )
 async def test_the_longest_answer_is_named_as_the_model_knows_it(model: str, field: str) -> None:
-    upstream = FakeUpstream([answers()])
-    await made(upstream).write(REQUEST, asker(model=model))
+    upstream = FakeUpstream([build_reply()])
+    await build_summarizer(upstream).write(REQUEST, build_caller(model=model))
     sent = json.loads(upstream.requests[0].body)
     assert [name for name in sent if name.startswith("max")] == [field]
     assert sent[field] == 6_500
@@ -214,12 +214,12 @@ async def test_the_longest_answer_is_named_as_the_model_knows_it(model: str, fie
 async def test_a_server_that_knows_the_other_name_is_asked_once_more() -> None:
     refusal = {"error": {"message": "Unsupported parameter: 'max_tokens'.", "code": "unsupported_parameter"}}
     refused = FakeReply(400, pieces=(json.dumps(refusal).encode(),))
-    upstream = FakeUpstream([refused, answers()])
-    assert (await made(upstream).write(REQUEST, asker(model="my-alias"))).text == "the record"
+    upstream = FakeUpstream([refused, build_reply()])
+    assert (await build_summarizer(upstream).write(REQUEST, build_caller(model="my-alias"))).text == "the record"
     assert "max_completion_tokens" in json.loads(upstream.requests[1].body)
-    upstream = FakeUpstream([refused, dataclasses.replace(refused), answers()])
+    upstream = FakeUpstream([refused, dataclasses.replace(refused), build_reply()])
     with pytest.raises(SummaryFailed, match="unsupported_parameter"):
-        await made(upstream).write(REQUEST, asker(model="my-alias"))
+        await build_summarizer(upstream).write(REQUEST, build_caller(model="my-alias"))
     assert len(upstream.requests) == 2
 
 
@@ -247,13 +247,15 @@ class ShapedWindows(FakeWindows):
 )
 def test_the_room_is_the_window_less_the_answer(window: Window, room: int) -> None:
     windows = ShapedWindows(window)
-    assert made(windows=windows).input_limit(asker()) == room
+    assert build_summarizer(windows=windows).input_limit(build_caller()) == room
     assert windows.asked == [("gpt-4o", "openai", "context-1m-2025-08-07", "t")]
 
 
 async def test_no_answer_is_asked_for_that_the_window_has_no_room_for() -> None:
-    upstream = FakeUpstream([answers()])
-    await made(upstream, windows=ShapedWindows(Window(8_000, 8_000, "config"))).write(REQUEST, asker())
+    upstream = FakeUpstream([build_reply()])
+    await build_summarizer(upstream, windows=ShapedWindows(Window(8_000, 8_000, "config"))).write(
+        REQUEST, build_caller()
+    )
     assert json.loads(upstream.requests[0].body)["max_completion_tokens"] == 2_000
 
 
@@ -265,8 +267,8 @@ AMBIENT = ModelEntry("nova", "bedrock/nova")
 
 
 async def test_a_configured_model_of_the_same_provider_is_asked_with_the_callers_credential() -> None:
-    router, upstream = routes(MINI), FakeUpstream([answers()])
-    await made(upstream, router=router, model="mini").write(REQUEST, asker(router=router))
+    router, upstream = routes(MINI), FakeUpstream([build_reply()])
+    await build_summarizer(upstream, router=router, model="mini").write(REQUEST, build_caller(router=router))
     (request,) = upstream.requests
     assert json.loads(request.body)["model"] == "gpt-4o-mini"
     assert dict(request.headers)[b"authorization"] == b"Bearer callers-own"
@@ -274,8 +276,10 @@ async def test_a_configured_model_of_the_same_provider_is_asked_with_the_callers
 
 
 async def test_a_models_own_key_is_used_for_callers_with_a_proxy_key() -> None:
-    router, upstream = routes(MINI), FakeUpstream([answers()])
-    await made(upstream, router=router, model="mini").write(REQUEST, asker(router=router, keyed=True))
+    router, upstream = routes(MINI), FakeUpstream([build_reply()])
+    await build_summarizer(upstream, router=router, model="mini").write(
+        REQUEST, build_caller(router=router, keyed=True)
+    )
     assert [pair for pair in upstream.requests[0].headers if b"own" in pair[1]] == [
         (b"authorization", b"Bearer operators-own")
     ]
@@ -284,8 +288,8 @@ async def test_a_models_own_key_is_used_for_callers_with_a_proxy_key() -> None:
 async def test_a_credential_never_goes_to_another_provider() -> None:
     for entry in (HAIKU, ModelEntry("away", "openai/x", api_base="http://elsewhere.test/v1"), AMBIENT):
         router, upstream, translator = routes(entry), FakeUpstream(), FakeTranslator()
-        summarizer = made(upstream, translator, router, entry.name)
-        caller = asker(router=router, keyed=entry.name == "away")
+        summarizer = build_summarizer(upstream, translator, router, entry.name)
+        caller = build_caller(router=router, keyed=entry.name == "away")
         assert summarizer.input_limit(caller) == 0
         with pytest.raises(SummaryFailed, match="no model may be called"):
             await summarizer.write(REQUEST, caller)
@@ -295,8 +299,8 @@ async def test_a_credential_never_goes_to_another_provider() -> None:
 
 async def test_a_configured_model_of_another_protocol_is_asked_by_translation() -> None:
     router, translator = routes(HAIKU), FakeTranslator()
-    summarizer = made(None, translator, router, "haiku")
-    await summarizer.write(REQUEST, asker(router=router, keyed=True, credential="another-operators"))
+    summarizer = build_summarizer(None, translator, router, "haiku")
+    await summarizer.write(REQUEST, build_caller(router=router, keyed=True, credential="another-operators"))
     ((dialect, body, route, credential),) = translator.asked
     assert (dialect, route.family, credential) == ("chat", "litellm", "operators-own")
     assert body["model"] == "anthropic/claude-haiku-4-5"
@@ -304,18 +308,18 @@ async def test_a_configured_model_of_another_protocol_is_asked_by_translation() 
 
 async def test_a_machines_identity_is_lent_to_callers_with_a_proxy_key_only() -> None:
     router, translator = routes(AMBIENT), FakeTranslator()
-    summarizer = made(None, translator, router, "nova")
-    await summarizer.write(REQUEST, asker(router=router, keyed=True))
+    summarizer = build_summarizer(None, translator, router, "nova")
+    await summarizer.write(REQUEST, build_caller(router=router, keyed=True))
     assert translator.asked[0][3] == ""
 
 
 @pytest.mark.parametrize("own", [None, "real-name"])
 async def test_a_model_that_is_not_configured_is_asked_where_the_request_goes(own: str | None) -> None:
-    upstream, windows = FakeUpstream([answers()]), ShapedWindows(Window(100_000, 100_000, "table"))
+    upstream, windows = FakeUpstream([build_reply()]), ShapedWindows(Window(100_000, 100_000, "table"))
     route = replace(routes().route("/v1/chat/completions", False, None), model=own)
-    summarizer = made(upstream, router=routes(MINI), model="gpt-4.1-mini", windows=windows)
-    assert summarizer.input_limit(asker(route=route)) == 84_000
-    await summarizer.write(REQUEST, asker(route=route))
+    summarizer = build_summarizer(upstream, router=routes(MINI), model="gpt-4.1-mini", windows=windows)
+    assert summarizer.input_limit(build_caller(route=route)) == 84_000
+    await summarizer.write(REQUEST, build_caller(route=route))
     (request,) = upstream.requests
     assert request.url == "http://openai.test/v1/chat/completions"
     assert json.loads(request.body)["model"] == "gpt-4.1-mini"
@@ -326,7 +330,7 @@ async def test_a_model_that_is_not_configured_is_asked_where_the_request_goes(ow
 @pytest.mark.parametrize("named", ["gemini-2.5-flash", "gemini/gemini-2.5-flash"])
 async def test_it_is_asked_of_the_same_provider_in_translation_too(named: str) -> None:
     translator, route = FakeTranslator(), Route("pro", "litellm", model="gemini/gemini-2.5-pro")
-    await made(translator=translator, model=named).write(REQUEST, asker(route=route, model="pro"))
+    await build_summarizer(translator=translator, model=named).write(REQUEST, build_caller(route=route, model="pro"))
     ((_, body, asked, credential),) = translator.asked
     assert (body["model"], asked.model, credential) == (
         "gemini/gemini-2.5-flash",
@@ -337,7 +341,9 @@ async def test_it_is_asked_of_the_same_provider_in_translation_too(named: str) -
 
 async def test_the_name_of_another_provider_does_not_take_a_credential_there() -> None:
     translator, route = FakeTranslator(), Route("pro", "litellm", model="gemini/gemini-2.5-pro")
-    await made(translator=translator, model="openai/gpt-4o-mini").write(REQUEST, asker(route=route, model="pro"))
+    await build_summarizer(translator=translator, model="openai/gpt-4o-mini").write(
+        REQUEST, build_caller(route=route, model="pro")
+    )
     assert translator.asked[0][2].model == "gemini/openai/gpt-4o-mini"
 
 
@@ -358,10 +364,10 @@ ERROR = {
         (FakeReply(200, pieces=(json.dumps(ERROR).encode(),)), "status 200 \\(invalid_api_key\\)"),
         (FakeReply(pieces=(b"data: {}\n\n",)), "not JSON"),
         (FakeReply(pieces=(b"[]",)), "answered nothing"),
-        (answers(choices=[]), "answered nothing"),
-        (answers(choices=[{"message": {"content": None}}]), "answered nothing"),
-        (answers(choices=[{"message": {"content": "half"}, "finish_reason": "length"}]), "cut short"),
-        (answers(choices=[{"message": {"content": "no"}, "finish_reason": "content_filter"}]), "refused"),
+        (build_reply(choices=[]), "answered nothing"),
+        (build_reply(choices=[{"message": {"content": None}}]), "answered nothing"),
+        (build_reply(choices=[{"message": {"content": "half"}, "finish_reason": "length"}]), "cut short"),
+        (build_reply(choices=[{"message": {"content": "no"}, "finish_reason": "content_filter"}]), "refused"),
         (FakeReply(pieces=(b" " * (5 << 20),)), "too large"),
     ],
 )
@@ -370,7 +376,7 @@ async def test_whatever_goes_wrong_is_a_failed_summary_with_a_plain_reason(
 ) -> None:
     caplog.set_level(logging.DEBUG)
     with pytest.raises(SummaryFailed, match=said) as error:
-        await made(FakeUpstream([answer])).write(REQUEST, asker())
+        await build_summarizer(FakeUpstream([answer])).write(REQUEST, build_caller())
     told = str(error.value) + caplog.text
     assert "secret plan" not in told
     assert "callers-own" not in told
@@ -395,18 +401,18 @@ _CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type"
 )
 async def test_an_answer_that_is_of_no_use_is_told_with_what_it_cost(dialect: str, changes: Any, said: str) -> None:
     with pytest.raises(SummaryRejected, match=said) as error:
-        await made(FakeUpstream([answers(dialect, **changes)])).write(REQUEST, asker(dialect))
+        await build_summarizer(FakeUpstream([build_reply(dialect, **changes)])).write(REQUEST, build_caller(dialect))
     assert (error.value.input, error.value.output) == (90, 9)
 
 
 async def test_an_answer_in_parts_is_put_together() -> None:
     content = [{"type": "text", "text": "the "}, {"type": "text", "text": "record"}]
-    upstream = FakeUpstream([answers(choices=[{"message": {"content": content}, "finish_reason": "stop"}])])
-    assert (await made(upstream).write(REQUEST, asker())).text == "the record"
+    upstream = FakeUpstream([build_reply(choices=[{"message": {"content": content}, "finish_reason": "stop"}])])
+    assert (await build_summarizer(upstream).write(REQUEST, build_caller())).text == "the record"
 
 
 async def test_an_answer_without_usage_costs_what_is_not_known() -> None:
-    reply = await made(FakeUpstream([answers(usage=None, model=None)])).write(REQUEST, asker())
+    reply = await build_summarizer(FakeUpstream([build_reply(usage=None, model=None)])).write(REQUEST, build_caller())
     assert (reply.model, reply.input, reply.output) == ("gpt-4o", 0, 0)
 
 
@@ -424,7 +430,7 @@ async def test_a_summary_is_had_of_a_real_provider_even_compressed() -> None:
         upstream = HttpUpstream(AiohttpTransport(TransportTimeouts(connect=5, read=5)))
         router = routes_from([], server.url + "/v1", "http://anthropic.test")
         summarizer = ModelSummarizer(upstream, FakeTranslator(), router, FakeWindows(), DIALECTS)
-        reply = await summarizer.write(REQUEST, asker(router=router))
+        reply = await summarizer.write(REQUEST, build_caller(router=router))
         await upstream.close()
     assert reply.text == "the record"
     (request,) = server.requests
@@ -445,7 +451,7 @@ async def test_a_summary_that_is_given_up_lets_its_connection_go() -> None:
         upstream = HttpUpstream(AiohttpTransport(TransportTimeouts(connect=5, read=60)))
         router = routes_from([], server.url + "/v1", "http://anthropic.test")
         summarizer = ModelSummarizer(upstream, FakeTranslator(), router, FakeWindows(), DIALECTS)
-        work = asyncio.ensure_future(summarizer.write(REQUEST, asker(router=router)))
+        work = asyncio.ensure_future(summarizer.write(REQUEST, build_caller(router=router)))
         await server.until(lambda: server.requests)
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -460,5 +466,5 @@ async def test_a_real_provider_that_refuses_is_a_failed_summary() -> None:
         router = routes_from([], server.url + "/v1", "http://anthropic.test")
         summarizer = ModelSummarizer(upstream, FakeTranslator(), router, FakeWindows(), DIALECTS)
         with pytest.raises(SummaryFailed, match="status 429"):
-            await summarizer.write(REQUEST, asker(router=router))
+            await summarizer.write(REQUEST, build_caller(router=router))
         await upstream.close()

@@ -1,4 +1,4 @@
-"""What a translation hands on, refuses, keeps to itself and does not hold up."""
+"""The bounds of a translation: content that it forwards, refuses or hides, and its time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a client is told of a translation that fails: whose doing it is, and in whose words."""
+"""Errors of a failed translation: their cause, and the words that they quote."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_only_users_and_passwords_are_taken_out_of_urls(text: str, told: str) ->
 
 
 def problem(name: str, text: str, *, is_sent: bool) -> str:
-    """What is told of one of LiteLLM's exceptions."""
+    """Returns the error's text for one of LiteLLM's exceptions."""
     ask = TranslationRequest("messages", b"{}", Route("a", "litellm", model="m"), "")
     raised = getattr(load_litellm().exceptions, name)(message=text, model="m", llm_provider="p")
     return read_problem(raised, ask, has_begun=False, is_sent=is_sent).error.message

@@ -1,4 +1,4 @@
-"""What would be lost in translation is refused by name before anything is sent."""
+"""Content that a translation would lose is refused by name before anything is sent."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ PDF = {"type": "document", "source": {"type": "base64", "media_type": "applicati
 TOOL: dict[str, Any] = {"name": "look", "input_schema": SCHEMA}
 
 
-def told(*parts: Any, dialect: str = "messages", **fields: Any) -> dict[str, Any]:
+def build_request(*parts: Any, dialect: str = "messages", **fields: Any) -> dict[str, Any]:
     return request(dialect, **fields) | {"messages": [{"role": "user", "content": [*parts, TEXT]}]}
 
 
-def returned(*parts: Any) -> dict[str, Any]:
+def build_result_request(*parts: Any) -> dict[str, Any]:
     call = {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "look", "input": {}}]}
     result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t1", "content": [*parts, TEXT]}]}
     return request("messages", tools=[TOOL]) | {"messages": [*say(), call, result]}
@@ -30,22 +30,27 @@ def items(*given: Any) -> dict[str, Any]:
 
 
 LOST: list[tuple[str, dict[str, Any], str, str]] = [
-    ("messages", told({"type": "document", "source": FILE}), "messages", "The file id of `document`"),
-    ("messages", told({"type": "image", "source": FILE}), "messages", "The file id of `image`"),
-    ("messages", told(PDF), "messages", "A PDF"),
-    ("messages", told({"type": "container_upload", "file_id": "f"}), "messages", "A block of type `container_upload`"),
-    ("messages", returned(PDF), "messages", "A PDF"),
-    ("messages", returned({"type": "image", "source": FILE}), "messages", "The file id of `image`"),
+    ("messages", build_request({"type": "document", "source": FILE}), "messages", "The file id of `document`"),
+    ("messages", build_request({"type": "image", "source": FILE}), "messages", "The file id of `image`"),
+    ("messages", build_request(PDF), "messages", "A PDF"),
+    (
+        "messages",
+        build_request({"type": "container_upload", "file_id": "f"}),
+        "messages",
+        "A block of type `container_upload`",
+    ),
+    ("messages", build_result_request(PDF), "messages", "A PDF"),
+    ("messages", build_result_request({"type": "image", "source": FILE}), "messages", "The file id of `image`"),
     ("messages", request("messages", stop_sequences=[*"ABCDE"]), "stop_sequences", "More than 4 `stop_sequences`"),
     (
         "chat",
-        told({"type": "input_audio", "input_audio": {"data": "TUFS", "format": "wav"}}, dialect="chat"),
+        build_request({"type": "input_audio", "input_audio": {"data": "TUFS", "format": "wav"}}, dialect="chat"),
         "messages",
         "`input_audio`",
     ),
     (
         "chat",
-        told({"type": "video_url", "video_url": {"url": "https://a.invalid"}}, dialect="chat"),
+        build_request({"type": "video_url", "video_url": {"url": "https://a.invalid"}}, dialect="chat"),
         "messages",
         "`video_url`",
     ),

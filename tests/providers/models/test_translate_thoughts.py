@@ -33,7 +33,7 @@ WORDS = st.lists(st.sampled_from(["so ", "then ", "42 ", "a parser "]), min_size
 
 
 def blocks() -> st.SearchStrategy[list[Block]]:
-    """What Claude may say in one answer."""
+    """The blocks that Claude may return in one answer."""
     numbers = st.integers(1, 10**6)
     one = st.one_of(
         st.builds(lambda pieces, n: thinking(*pieces, signature=f"sig-{n}"), st.one_of(WORDS, st.just([])), numbers),
@@ -49,11 +49,11 @@ async def response_events(rig: Rig) -> list[dict[str, Any]]:
     return [json.loads(line[6:]) for line in body.splitlines() if line.startswith(b"data: ")]
 
 
-def numbered(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def numbered(pieces: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The items as they were done; fails where one is not in its place, or an event speaks of none that is there."""
     added: list[str] = []
     done: dict[int, dict[str, Any]] = {}
-    for event in told:
+    for event in pieces:
         if event["type"] == "response.output_item.added":
             added.append(event["item"]["id"])
         if "output_index" in event:

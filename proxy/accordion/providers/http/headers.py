@@ -18,7 +18,7 @@ HOP_BY_HOP = frozenset(
     }
 )
 """RFC 9110 7.6.1 with RFC 2616 13.5.1. `Trailer` is removed because trailers are discarded (RFC 9110 6.5.1)."""
-_REWRITTEN = HOP_BY_HOP | {b"host", b"content-length"}
+_REWRITTEN_HEADERS = HOP_BY_HOP | {b"host", b"content-length"}
 
 
 def end_to_end(headers: Headers) -> Headers:
@@ -47,7 +47,7 @@ def outgoing_headers(headers: Headers, host: str, method: str, size: int | None)
     has_length = has_host = False
     for header in headers:
         name = header[0].lower()
-        if name not in _REWRITTEN:
+        if name not in _REWRITTEN_HEADERS:
             result.append(header)
         elif name == b"host":
             if not has_host:

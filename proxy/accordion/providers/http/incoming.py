@@ -26,9 +26,9 @@ class IncomingResponse:
 
     __slots__ = (
         "_connection",
-        "_delivered",
         "_failure",
         "_payload",
+        "_read_size",
         "_upload",
         "delimited",
         "headers",
@@ -50,7 +50,7 @@ class IncomingResponse:
         self._connection: ProviderConnection | None = connection
         self._payload = payload
         self._upload = upload
-        self._delivered = 0
+        self._read_size = 0
         self._failure: Exception | None = None
 
     async def read(self) -> bytes:
@@ -69,7 +69,7 @@ class IncomingResponse:
         except Exception as error:
             return self._read_before_error(error)
         if piece:
-            self._delivered += len(piece)
+            self._read_size += len(piece)
             if self.delimited and self._payload.at_eof():
                 # The last piece arrived together with the end of the body.
                 self._release()
@@ -89,10 +89,10 @@ class IncomingResponse:
 
     def _read_before_error(self, error: Exception) -> bytes:
         """Returns the bytes that arrived before `error` and were not read yet."""
-        if self._payload.total_bytes > self._delivered:
-            rest = take_rest(self._payload)
-            self._delivered += len(rest)
-            return rest
+        if self._payload.total_bytes > self._read_size:
+            remaining = take_rest(self._payload)
+            self._read_size += len(remaining)
+            return remaining
         raise self._fail(to_httpx_error(error)) from error
 
     def _fail(self, error: Exception) -> Exception:

@@ -74,9 +74,9 @@ class RouteTable:
         `anthropic` says that the request carries `anthropic-version`; a path below /v1/messages needs no header.
         """
         if model is not None:
-            configured = self.models.get(model) or (self._by_pattern(model) if self._patterns else None)
-            if configured is not None:
-                return configured
+            model_route = self.models.get(model) or (self._by_pattern(model) if self._patterns else None)
+            if model_route is not None:
+                return model_route
         return self._anthropic if anthropic or _is_messages(path) else self._openai
 
     def _by_pattern(self, model: str) -> Route | None:
@@ -110,20 +110,23 @@ def routes_from(
     Raises ValueError for an entry that `family_of` does not understand.
     """
     upstreams: Upstreams = {"openai": (openai_base, openai_key), "anthropic": (anthropic_base, anthropic_key)}
-    named: dict[str, list[ModelEntry]] = {}
+    entries_by_name: dict[str, list[ModelEntry]] = {}
     for entry in models:
-        named.setdefault(entry.name, []).append(entry)
+        entries_by_name.setdefault(entry.name, []).append(entry)
     routes = {
-        name: _join_deployments([_route(entry, upstreams) for entry in entries]) for name, entries in named.items()
+        name: _join_deployments([_route(entry, upstreams) for entry in entries])
+        for name, entries in entries_by_name.items()
     }
-    wild = sorted((name for name in named if "*" in name), key=lambda name: -len(name.replace("*", "")))
+    wildcard_names = sorted(
+        (name for name in entries_by_name if "*" in name), key=lambda name: -len(name.replace("*", ""))
+    )
     return RouteTable(
         openai_base,
         anthropic_base,
         routes,
         openai_key=openai_key,
         anthropic_key=anthropic_key,
-        patterns=[_compile_pattern(name, named[name], upstreams) for name in wild],
+        patterns=[_compile_pattern(name, entries_by_name[name], upstreams) for name in wildcard_names],
     )
 
 
@@ -187,10 +190,10 @@ def for_dialect(route: Route, dialect: str) -> Route:
     If the provider of a configured model speaks another protocol, LiteLLM translates. Requests to the default upstreams
     are never translated: the client chose their protocol.
     """
-    native = _NATIVE.get(dialect)
-    if native is None or route.name in DEFAULT_NAMES:
+    native_family = _NATIVE.get(dialect)
+    if native_family is None or route.name in DEFAULT_NAMES:
         return route
-    if route.family in (native, "litellm"):
+    if route.family in (native_family, "litellm"):
         others = tuple(for_dialect(other, dialect) for other in route.others)
         return replace(route, others=others) if others != route.others else route
     others = tuple(for_dialect(other, dialect) for other in route.others)

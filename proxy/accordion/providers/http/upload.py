@@ -49,13 +49,13 @@ async def _write(
     writer = StreamWriter(protocol, asyncio.get_running_loop())
     if length is None:
         writer.enable_chunking()
-    sent = 0
+    sent_size = 0
     async for piece in pieces:
-        sent += len(piece)
-        if length is not None and sent > length:
+        sent_size += len(piece)
+        if length is not None and sent_size > length:
             raise httpx.WriteError("the request body is longer than its Content-Length")
         await _with_timeout(piece_timeout, writer.write(piece))
-    if length is not None and sent < length:
+    if length is not None and sent_size < length:
         raise httpx.WriteError("the request body is shorter than its Content-Length")
     await _with_timeout(piece_timeout, writer.write_eof())
     protocol.start_timeout()

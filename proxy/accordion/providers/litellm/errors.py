@@ -19,7 +19,7 @@ from accordion.providers.litellm.requests import TranslationRequest
 from accordion.providers.litellm.responses import truncation_error, useful_headers
 
 # status: OpenAI's type and code, Anthropic's type
-_WORDS: dict[int, tuple[str, str | None, str]] = {
+_TYPES_BY_STATUS: dict[int, tuple[str, str | None, str]] = {
     400: ("invalid_request_error", None, "invalid_request_error"),
     401: ("invalid_request_error", "invalid_api_key", "authentication_error"),
     403: ("invalid_request_error", "permission_denied", "permission_error"),
@@ -49,10 +49,10 @@ _REASONS = {
     "ClientHttpProxyError": "The HTTP proxy on the way refused it. Check HTTPS_PROXY and NO_PROXY.",
 }
 """The reasons for failed connections by aiohttp's errors, whose own texts contain the HTTP proxy's password."""
-_CUT = {"ReadError", "RemoteProtocolError", "ClientPayloadError", "ClientOSError"}
+_DISCONNECTIONS = {"ReadError", "RemoteProtocolError", "ClientPayloadError", "ClientOSError"}
 _TIMEOUT = {"Timeout", "TimeoutError", "ReadTimeout", "APITimeoutError", "SocketTimeoutError", "ServerTimeoutError"}
 _LABEL = re.compile(r"\s*(?:litellm\.)?\w*(?:Error|Exception|Timeout)\s*(?::|-)\s*")
-_TAIL = re.compile(
+_TEXT_END = re.compile(
     r"\nTraceback \(most|\nReceived Messages=|\nThis looks like a bug in LiteLLM|\. Handle with `litellm"
     r"|(?:\bEither provide one,? or |\bIf you want to drop [\w ]{1,80}, |\bPass [^\n]{0,80} or )?"
     r"\b(?:set|enable) [`'\"]litellm\b",
@@ -63,16 +63,16 @@ _TAIL = re.compile(
 Like all patterns here, it searches texts of any length that a client or a provider wrote, on the one loop for all
 translations. So its time must be linear in the length.
 """
-_MAKING = {"builtins", "json", "litellm", "pydantic_core"}
+_TRANSLATION_PACKAGES = {"builtins", "json", "litellm", "pydantic_core"}
 """The packages whose errors mean that the request could not be translated. Errors of others have other causes."""
-_TRANSLATING = re.compile(
+_TRANSLATION_FUNCTION = re.compile(
     r"transform|translat|optional_params|(?:update|fix_openai)_messages|validate_chat_completion|built_in_tools"
     r"|^fit$|^refuse$"
 )
 """The functions of LiteLLM and Accordion that translate a request. Others find the provider, its address and keys."""
-_LONGEST_REASON = 300
+_MAX_REASON_LENGTH = 300
 """The longest reason for a failed translation, in characters: LiteLLM quotes its input."""
-_LONGEST_TEXT = 64 << 10
+_MAX_TEXT_LENGTH = 64 << 10
 """The longest message of a provider, in characters: some quote the whole request."""
 # How much was sent and how much fits, in the words of several providers.
 _LIMIT, _USED = (
@@ -83,8 +83,8 @@ _OVERFLOWS = (
     re.compile(f"{_LIMIT}.{{0,300}}?{_USED}"),
     re.compile(r"input token count \((?P<used>\d+)\) exceeds the maximum number of tokens allowed \((?P<limit>\d+)\)"),
 )
-_DROP = re.compile(r"\.? To drop ")
-_SHORTEST_SECRET = 8
+_DROP_HINT = re.compile(r"\.? To drop ")
+_MIN_SECRET_LENGTH = 8
 """The shortest credential that is removed from a text, in characters."""
 _USER_INFO = re.compile(r"://[^\s'\"@:/]*:(?!\d{1,5}/)[^\s'\"]{0,200}@")
 """A user and a password in a URL, such as an HTTP proxy's; digits before a slash are a port."""
@@ -101,48 +101,48 @@ class TranslationProblem:
 
 
 def read_problem(
-    raised: Exception, request: TranslationRequest, *, has_begun: bool, is_sent: bool
+    exception: Exception, request: TranslationRequest, *, has_begun: bool, is_sent: bool
 ) -> TranslationProblem:
     """Returns the error response for an exception.
 
     `has_begun`: the client already has a part of the response. `is_sent`: a request was sent to the provider.
     """
-    cause = getattr(raised, "original_exception", None)
+    cause = getattr(exception, "original_exception", None)
     if isinstance(cause, Exception) and isinstance(getattr(cause, "status_code", None), int):
-        raised = cause
-    raw_headers = getattr(raised, "litellm_response_headers", None)
+        exception = cause
+    raw_headers = getattr(exception, "litellm_response_headers", None)
     headers = useful_headers(raw_headers) if isinstance(raw_headers, Mapping) else ()
-    error = _classify(raised, request, has_begun=has_begun, is_sent=is_sent)
+    error = _classify(exception, request, has_begun=has_begun, is_sent=is_sent)
     ids = [value.decode("latin-1") for name, value in headers if name in (b"request-id", b"x-request-id")]
     if ids or not request.request_id:
         return TranslationProblem(error, headers, "".join(ids[:1]))
-    named = b"request-id" if request.dialect == "messages" else b"x-request-id"
-    return TranslationProblem(error, (*headers, (named, request.request_id.encode())), request.request_id)
+    id_header = b"request-id" if request.dialect == "messages" else b"x-request-id"
+    return TranslationProblem(error, (*headers, (id_header, request.request_id.encode())), request.request_id)
 
 
-def _classify(raised: Exception, request: TranslationRequest, *, has_begun: bool, is_sent: bool) -> AccordionError:
-    names = {cls.__name__ for cls in type(raised).__mro__}
-    causes = [*_causes(raised)]
-    if (ours := next((cause for cause in causes if isinstance(cause, AccordionError)), None)) is not None:
-        return ours
-    status = getattr(raised, "status_code", None)
+def _classify(exception: Exception, request: TranslationRequest, *, has_begun: bool, is_sent: bool) -> AccordionError:
+    names = {cls.__name__ for cls in type(exception).__mro__}
+    causes = [*_causes(exception)]
+    if (own_error := next((cause for cause in causes if isinstance(cause, AccordionError)), None)) is not None:
+        return own_error
+    status = getattr(exception, "status_code", None)
     if isinstance(status, int) and status < 400:
         status = 502  # the provider's, whose answer LiteLLM could not read
     if not is_sent and (refusal := _error_before_sending(causes, request)) is not None:
         return refusal
     if "ContextWindowExceededError" in names:
         return _provider_error(
-            request, 400, _overflow_text(_error_text(raised), request.dialect), "context_length_exceeded"
+            request, 400, _overflow_text(_error_text(exception), request.dialect), "context_length_exceeded"
         )
     chain = {cls.__name__ for error in causes for cls in type(error).__mro__}
     refused = isinstance(status, int) and status < 500 and not names & _TIMEOUT
-    if not refused and (lost := _connection_error(chain, has_begun=has_begun)) is not None:
-        return lost
+    if not refused and (connection_error := _connection_error(chain, has_begun=has_begun)) is not None:
+        return connection_error
     if not isinstance(status, int):
-        return UpstreamError(f"LiteLLM could not translate this request or its answer ({type(raised).__name__}).")
+        return UpstreamError(f"LiteLLM could not translate this request or its answer ({type(exception).__name__}).")
     if has_begun and status >= 500 and "APIConnectionError" in names:
         return truncation_error()
-    text, kind = _provider_words(_error_text(raised))
+    text, kind = _provider_words(_error_text(exception))
     if kind == "overloaded_error":
         return _provider_error(request, 529 if request.dialect == "messages" else 503, text)
     if any(getattr(error, "status_code", None) == 413 for error in causes):
@@ -169,29 +169,31 @@ def _error_before_sending(causes: list[BaseException], request: TranslationReque
         return None
     text = _without_secrets(_error_text(causes[0]), request)
     packages = {kind.__module__.partition(".")[0] for kind in kinds}
-    theirs = packages <= _MAKING and any(map(_is_translation_error, causes))
-    if any(isinstance(error, ImportError) for error in causes) or not (theirs or any(map(_is_unrepresentable, causes))):
+    is_client_error = packages <= _TRANSLATION_PACKAGES and any(map(_is_translation_error, causes))
+    if any(isinstance(error, ImportError) for error in causes) or not (
+        is_client_error or any(map(_is_unrepresentable, causes))
+    ):
         return None if getattr(causes[0], "status_code", None) in (401, 403) else _configuration_error(text, request)
     if any(getattr(error, "status_code", None) in (401, 403) for error in roots):
         return None
     names = {kind.__name__ for kind in kinds}
     if "UnsupportedParamsError" in names:
-        text = text[: found.start()] if (found := _DROP.search(text)) else text
+        text = text[: match.start()] if (match := _DROP_HINT.search(text)) else text
         text += ". Leave it out, or set `drop_params: true` in the model's `litellm_params`."
         return _provider_error(request, 400, text, "unsupported_parameter")
     if "ImageFetchError" in names:
         text = "This model's provider does not take this image or file by its address: send it as a `data:` URL."
         return _provider_error(request, 400, text)
     absent = any(isinstance(error, KeyError) and str(error) == text for error in causes)
-    said = f"{text} is missing" if absent else _reason(text)
+    reason = f"{text} is missing" if absent else _reason(text)
     return _provider_error(
-        request, 400, f"This request cannot be translated for this model's provider{f' ({said})' * bool(said)}."
+        request, 400, f"This request cannot be translated for this model's provider{f' ({reason})' * bool(reason)}."
     )
 
 
 def _is_translation_error(error: BaseException) -> bool:
     """Whether the error was raised while LiteLLM translated a request."""
-    return any(_TRANSLATING.search(frame.f_code.co_name) for frame, _ in walk_tb(error.__traceback__))
+    return any(_TRANSLATION_FUNCTION.search(frame.f_code.co_name) for frame, _ in walk_tb(error.__traceback__))
 
 
 def _is_unrepresentable(error: BaseException) -> bool:
@@ -205,15 +207,15 @@ def _is_unrepresentable(error: BaseException) -> bool:
 
 def _configuration_error(text: str, request: TranslationRequest) -> AccordionError:
     reason = _reason(text)
-    said = f" LiteLLM says: {reason}." if reason else ""
+    quotation = f" LiteLLM says: {reason}." if reason else ""
     return _provider_error(
-        request, 502, f"The model `{request.route.name}` could not be asked as `model_list` has it.{said}"
+        request, 502, f"The model `{request.route.name}` could not be asked as `model_list` has it.{quotation}"
     )
 
 
 def _reason(text: str) -> str:
     """Returns the shortened reason why nothing was sent; empty if it reads like an overflow."""
-    reason = text[:_LONGEST_REASON].rstrip(".")
+    reason = text[:_MAX_REASON_LENGTH].rstrip(".")
     return reason if read_overflow(400, reason) is None else ""
 
 
@@ -224,12 +226,12 @@ def _connection_error(chain: set[str], *, has_begun: bool) -> AccordionError | N
         return Unreachable(" ".join(["The provider could not be reached.", *reasons[:1]]))
     if chain & _TIMEOUT:
         return UpstreamTimeout("The provider did not answer in time.")
-    return truncation_error() if chain & _CUT else None
+    return truncation_error() if chain & _DISCONNECTIONS else None
 
 
 def _provider_error(request: TranslationRequest, status: int, text: str, code: str | None = None) -> AccordionError:
-    words = _WORDS.get(status) or _WORDS[400 if status < 500 else 500]
-    error = AccordionError(_without_secrets(text, request)[:_LONGEST_TEXT])
+    words = _TYPES_BY_STATUS.get(status) or _TYPES_BY_STATUS[400 if status < 500 else 500]
+    error = AccordionError(_without_secrets(text, request)[:_MAX_TEXT_LENGTH])
     error.status = status
     error.type, error.code, error.anthropic_type = words[0], code or words[1], words[2]
     return error
@@ -247,22 +249,22 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
             pending += [cause for cause in causes if isinstance(cause, BaseException)]
 
 
-def _error_text(raised: BaseException) -> str:
+def _error_text(exception: BaseException) -> str:
     """Returns the exception's text without tracebacks and LiteLLM's labels."""
-    text = str(getattr(raised, "message", None) or raised)
-    if (tail := _TAIL.search(text)) is not None:
+    text = str(getattr(exception, "message", None) or exception)
+    if (tail := _TEXT_END.search(text)) is not None:
         text = text[: tail.start()]
     start = 0
     while match := _LABEL.match(text, start):
         start = match.end()
-    return text[start:].strip() or f"The provider refused the request ({type(raised).__name__})."
+    return text[start:].strip() or f"The provider refused the request ({type(exception).__name__})."
 
 
 def _without_secrets(text: str, request: TranslationRequest) -> str:
     """Returns the text without credentials. A short one is ignored: it is a placeholder and may be a common word."""
-    named = [value for name, value in (*request.route.extra_headers, *request.route.options) if _SECRET.search(name)]
-    for secret in (request.credential, request.route.api_key, *named):
-        if isinstance(secret, str) and len(secret) >= _SHORTEST_SECRET:
+    secrets = [value for name, value in (*request.route.extra_headers, *request.route.options) if _SECRET.search(name)]
+    for secret in (request.credential, request.route.api_key, *secrets):
+        if isinstance(secret, str) and len(secret) >= _MIN_SECRET_LENGTH:
             text = text.replace(secret, "***")
     return _USER_INFO.sub("://***@", text)
 
@@ -288,6 +290,6 @@ def _overflow_text(text: str, dialect: str) -> str:
     if dialect != "messages" or message.startswith("prompt is too long"):
         return message
     for pattern in _OVERFLOWS:
-        if found := pattern.search(message):
-            return f"prompt is too long: {found['used']} tokens > {found['limit']} maximum"
+        if match := pattern.search(message):
+            return f"prompt is too long: {match['used']} tokens > {match['limit']} maximum"
     return f"prompt is too long: {message}"

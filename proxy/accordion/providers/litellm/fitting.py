@@ -17,7 +17,7 @@ from accordion.protocols.tool_loop_shared import legible_arguments
 _OPENAI = frozenset({"openai", "azure"})
 _SERIES = {"gpt5_series/": "gpt-5", "o_series/": "o3"}
 """LiteLLM's prefixes for the series of an Azure deployment, and the model that represents each series."""
-_LONGEST_USER = 64
+_MAX_USER_LENGTH = 64
 """The longest `user` for OpenAI, in characters."""
 _TOOL = frozenset({"name", "description", "input_schema", "type", "cache_control", "strict", "eager_input_streaming"})
 """The fields of a tool that LiteLLM knows. It writes others into the schema of the tool's arguments."""
@@ -26,7 +26,7 @@ _LITELLM_REASONING_PREFIX = "litellm_encrypted_reasoning:"
 EFFORTS = frozenset({"reasoning_effort", "thinking", "reasoning"})
 """The fields that enable thinking in Chat Completions and Responses."""
 _THINKING = ("thinking", "redacted_thinking")
-_CALLS = ("function_call", "custom_tool_call")
+_CALL_TYPES = ("function_call", "custom_tool_call")
 _TOOLS = ("tools", "tool_choice", "parallel_tool_calls")
 
 Body = dict[str, Any]
@@ -50,9 +50,9 @@ class TranslationTarget:
 
 def table_name(model: str) -> str:
     """Returns a model's name without LiteLLM's prefixes for Responses or for an Azure series."""
-    for prefix, known in _SERIES.items():
+    for prefix, series_model in _SERIES.items():
         if model.startswith(prefix):
-            return known
+            return series_model
     return model.removeprefix("responses/")
 
 
@@ -105,7 +105,7 @@ def short_user(litellm: Any, body: Body, target: TranslationTarget) -> str | Non
         or "user" not in _supported_parameters(litellm, target)
     ):
         return None
-    if not isinstance(user, str) or len(user) <= _LONGEST_USER:
+    if not isinstance(user, str) or len(user) <= _MAX_USER_LENGTH:
         return None
     return hashlib.sha256(user.encode(errors="replace")).hexdigest()
 
@@ -121,28 +121,28 @@ def one_call_at_a_time(litellm: Any, body: Body, target: TranslationTarget) -> b
 
 
 def _fit_messages(litellm: Any, body: Body, target: TranslationTarget) -> Body:
-    fitted = {**body}
-    if kind_of(body.get("thinking")) == "disabled" and not _can_be_told_not_to_think(litellm, target):
-        del fitted["thinking"]
+    request = {**body}
+    if kind_of(body.get("thinking")) == "disabled" and not _accepts_no_thinking(litellm, target):
+        del request["thinking"]
     openais = openai_entry(litellm, target) is not None
-    fitted["messages"] = [_fit_message(message, target, openais) for message in body["messages"]]
+    request["messages"] = [_fit_message(message, target, openais) for message in body["messages"]]
     if isinstance(tools := body.get("tools"), list):
-        fitted["tools"] = [
+        request["tools"] = [
             _fit_tool(tool) if kind_of(tool) in (None, "custom") and "input_schema" in tool else tool for tool in tools
         ]
-    return fitted
+    return request
 
 
 def _supported_parameters(litellm: Any, target: TranslationTarget) -> Iterable[str]:
     return litellm.get_supported_openai_params(model=target.model, custom_llm_provider=target.provider) or ()
 
 
-def _can_be_told_not_to_think(litellm: Any, target: TranslationTarget) -> bool:
+def _accepts_no_thinking(litellm: Any, target: TranslationTarget) -> bool:
     """Whether the model accepts the effort `none`: by LiteLLM's table for OpenAI's models; unknown ones may."""
     if "reasoning_effort" not in _supported_parameters(litellm, target):
         return False
-    known = openai_entry(litellm, target)
-    return known is None or known.get("supports_none_reasoning_effort") is True
+    entry = openai_entry(litellm, target)
+    return entry is None or entry.get("supports_none_reasoning_effort") is True
 
 
 def _answers_tool_calls(messages: list[Any]) -> bool:
@@ -156,8 +156,8 @@ def _answers_calls(items: Any) -> bool:
     """The same for Responses, where LiteLLM stores a list of thinking blocks in the reasoning items."""
     if isinstance(items, str) or any(str(item.get("encrypted_content")).startswith("[") for item in items):
         return False
-    replies = [item for item in items if item.get("role") == "assistant" or item.get("type") in _CALLS]
-    return bool(replies) and replies[-1].get("type") in _CALLS
+    replies = [item for item in items if item.get("role") == "assistant" or item.get("type") in _CALL_TYPES]
+    return bool(replies) and replies[-1].get("type") in _CALL_TYPES
 
 
 def _adapts_thinking(litellm: Any, target: TranslationTarget) -> bool:
@@ -199,8 +199,8 @@ def _is_readable_block(block: Any, *, reads_thinking: bool) -> bool:
     """
     if kind_of(block) not in _THINKING:
         return True
-    sealed = str(block.get("signature") or block.get("data") or "")
-    return sealed.startswith(_LITELLM_REASONING_PREFIX) if sealed else reads_thinking
+    encrypted = str(block.get("signature") or block.get("data") or "")
+    return encrypted.startswith(_LITELLM_REASONING_PREFIX) if encrypted else reads_thinking
 
 
 def is_pdf(block: Any) -> bool:
@@ -223,13 +223,13 @@ def _as_text(block: Any) -> list[Any]:
     if kind_of(block) == "tool_reference":  # the tool itself is in the request, since all tools are sent at once
         return [{"type": "text", "text": str(block.get("tool_name"))}]
     if kind_of(block) == "search_result":
-        heads, inner = (block.get("title"), block.get("source")), block.get("content")
+        headings, content = (block.get("title"), block.get("source")), block.get("content")
     elif kind_of(block) == "document" and kind_of(source := block.get("source")) in ("text", "content"):
-        heads, inner = (block.get("title"), block.get("context")), source.get("data", source.get("content"))
+        headings, content = (block.get("title"), block.get("context")), source.get("data", source.get("content"))
     else:
         return [block]
-    texts = [{"type": "text", "text": head} for head in heads if isinstance(head, str) and head]
-    texts += [{"type": "text", "text": inner}] if isinstance(inner, str) else inner or []
+    texts = [{"type": "text", "text": head} for head in headings if isinstance(head, str) and head]
+    texts += [{"type": "text", "text": content}] if isinstance(content, str) else content or []
     if texts and block.get("cache_control"):
         texts[-1] = {"cache_control": block["cache_control"], **texts[-1]}
     return texts
@@ -245,22 +245,22 @@ def _without_custom_tools(body: Body, target: TranslationTarget) -> Body:
     tools = body.get("tools") or []
     if not target.drop or not any(map(is_custom, tools)):
         return body
-    left = [tool for tool in tools if not is_custom(tool)]
-    return {**body, "tools": left} if left else {name: body[name] for name in body if name not in _TOOLS}
+    remaining = [tool for tool in tools if not is_custom(tool)]
+    return {**body, "tools": remaining} if remaining else {name: body[name] for name in body if name not in _TOOLS}
 
 
 def _chat_message(message: Body) -> Body:
     """Returns a message of Chat Completions with refusals as text, and objects as arguments of calls."""
-    fitted = {**message}
+    converted = {**message}
     if isinstance(content := message.get("content"), list):
-        fitted["content"] = [_refusal_as_text(part, "text") for part in content]
+        converted["content"] = [_refusal_as_text(part, "text") for part in content]
     elif not content and message.get("refusal"):
-        fitted["content"] = message["refusal"]
+        converted["content"] = message["refusal"]
     if isinstance(calls := message.get("tool_calls"), list):
-        fitted["tool_calls"] = [*map(_readable_call, calls)]
+        converted["tool_calls"] = [*map(_readable_call, calls)]
     if isinstance(call := message.get("function_call"), dict):
-        fitted["function_call"] = _readable(call)
-    return fitted
+        converted["function_call"] = _readable(call)
+    return converted
 
 
 def _fit_item(item: Body, target: TranslationTarget) -> Body:

@@ -46,7 +46,7 @@ _SETTINGS: dict[str, object] = {
 }
 
 _TRANSPORT = "litellm.llms.custom_httpx.aiohttp_transport"
-_REPORTING = "litellm.proxy.pass_through_endpoints.success_handler"
+_SUCCESS_HANDLER = "litellm.proxy.pass_through_endpoints.success_handler"
 _MESSAGE_STREAMS = "litellm.llms.anthropic.pass_through.messages.streaming_iterator"
 _MESSAGES_BY_CHAT = "litellm.llms.anthropic.pass_through.adapters.handler"
 _CHAT_STREAMS = "litellm.litellm_core_utils.streaming_handler"
@@ -54,13 +54,13 @@ _RESPONSES = "litellm.responses.litellm_completion_transformation.transformation
 _REDACTION = "litellm.litellm_core_utils.secret_redaction"
 _REASONS = "litellm.litellm_core_utils.core_helpers"
 
-_INNER = ("_anthropic_wrapper", "litellm_custom_stream_wrapper", "completion_stream", "_stream")
+_WRAPPED_STREAM_FIELDS = ("_anthropic_wrapper", "litellm_custom_stream_wrapper", "completion_stream", "_stream")
 """The attributes in which LiteLLM's streams store the streams that they wrap."""
 
-_LONGEST_REDACTED = 2048
+_MAX_REDACTED_LENGTH = 2048
 """How much of an error's text LiteLLM looks through for secrets, in characters."""
 
-_MENDING = Lock()
+_PATCH_LOCK = Lock()
 """Several translators may load it at once."""
 _LOGGERS = ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy")
 
@@ -85,7 +85,7 @@ def load_litellm() -> Any:
         logging.getLogger(name).disabled = True  # its lines may hold content
     # LiteLLM looks for its own proxy server in the middle of a request, and would start it.
     cast("dict[str, Any]", sys.modules).setdefault("litellm.proxy.proxy_server", None)
-    with _MENDING:
+    with _PATCH_LOCK:
         _apply_patches()
     return litellm
 
@@ -97,9 +97,9 @@ def _apply_patches() -> None:
     # For Claude Code and others that break off a stream: streams of providers that speak Messages themselves are
     # reported to LiteLLM's own proxy server, which needs packages that only that server has, and are read on to their
     # end when nobody listens any more.
-    reporting = ModuleType(_REPORTING)
+    reporting = ModuleType(_SUCCESS_HANDLER)
     reporting.__dict__["PassThroughEndpointLogging"] = object
-    sys.modules.setdefault(_REPORTING, reporting)
+    sys.modules.setdefault(_SUCCESS_HANDLER, reporting)
     with suppress(ImportError, AttributeError):
         streams = importlib.import_module(_MESSAGE_STREAMS).BaseAnthropicMessagesStreamingIterator
         streams.async_sse_wrapper = _decoded_stream
@@ -216,9 +216,9 @@ def _bound_redaction(redaction: Any) -> None:
 
     @functools.wraps(redact)
     def redacted(value: str) -> str:
-        if len(value) <= _LONGEST_REDACTED:
+        if len(value) <= _MAX_REDACTED_LENGTH:
             return str(redact(value))
-        head = value[:_LONGEST_REDACTED].rpartition(" ")[0]  # no half of a secret
+        head = value[:_MAX_REDACTED_LENGTH].rpartition(" ")[0]  # no half of a secret
         return str(redact(head)) + value[len(head) :]
 
     redaction._python_redact_string = redacted
@@ -265,5 +265,7 @@ def has_invented_end(stream: Any) -> bool:
     """
     source = stream
     while source is not None and not hasattr(source, "received_finish_reason"):
-        source = next((inner for name in _INNER if (inner := getattr(source, name, None)) is not None), None)
+        source = next(
+            (inner for name in _WRAPPED_STREAM_FIELDS if (inner := getattr(source, name, None)) is not None), None
+        )
     return source is not None and source.received_finish_reason is None

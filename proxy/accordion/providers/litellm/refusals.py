@@ -14,7 +14,7 @@ from typing import Any
 from accordion.model.errors import BadRequest
 from accordion.providers.litellm.fitting import Body, TranslationTarget, is_custom, is_pdf, kind_of, openai_entry
 
-_ITEMS = frozenset(
+_TRANSLATED_ITEMS = frozenset(
     {
         "message",
         "reasoning",
@@ -30,9 +30,9 @@ _ITEMS = frozenset(
 """Items of Responses that are translated. An item without a type is a message."""
 _AUDIO_AND_VIDEO = frozenset({"input_audio", "audio_url", "video_url"})
 """Parts of Chat Completions that Claude does not support."""
-_BLOCKS = frozenset({"text", "image", "document", "search_result", "tool_result", "tool_reference"})
+_TRANSLATED_BLOCKS = frozenset({"text", "image", "document", "search_result", "tool_result", "tool_reference"})
 """Blocks of a user's message in Messages."""
-_MOST_STOPS = 4
+_MAX_STOPS = 4
 """The largest number of stop sequences in Chat Completions; LiteLLM drops the others."""
 
 
@@ -61,11 +61,11 @@ def check_supported(litellm: Any, body: Body, target: TranslationTarget, native:
     if (
         not target.drop
         and not target.own_protocol
-        and (lost := next(_find_losses(litellm, body, target), None)) is not None
+        and (loss := next(_find_losses(litellm, body, target), None)) is not None
     ):
-        name, what = lost
+        name, content = loss
         raise BadRequest(
-            f"{what} cannot be translated for this model's provider ({target.provider}). Leave it out, or set "
+            f"{content} cannot be translated for this model's provider ({target.provider}). Leave it out, or set "
             "`drop_params: true` in the model's `litellm_params`.",
             code="unsupported_parameter",
             param=name,
@@ -85,19 +85,21 @@ def _is_emulated(tool: Any, target: TranslationTarget, native: Any) -> bool:
 def _find_losses(litellm: Any, body: Body, target: TranslationTarget) -> Iterator[tuple[str, str]]:
     """Yields the field and a description of content that would be lost."""
     stops = "stop_sequences" if target.dialect == "messages" else "stop"
-    if isinstance(body.get(stops), list) and len(body[stops]) > _MOST_STOPS:
-        yield stops, f"More than {_MOST_STOPS} `{stops}`"
+    if isinstance(body.get(stops), list) and len(body[stops]) > _MAX_STOPS:
+        yield stops, f"More than {_MAX_STOPS} `{stops}`"
     if target.dialect == "messages":
-        openais = openai_entry(litellm, target) is not None
+        is_openai_model = openai_entry(litellm, target) is not None
         for message in body["messages"]:
             if message.get("role") == "user":
-                yield from (("messages", what) for what in _find_lost_blocks(message.get("content"), openais))
+                yield from (
+                    ("messages", content) for content in _find_lost_blocks(message.get("content"), is_openai_model)
+                )
     elif target.dialect == "responses":
-        yield from (("input", what) for what in _find_lost_items(body["input"]))
+        yield from (("input", content) for content in _find_lost_items(body["input"]))
     elif "claude" in target.model.lower():
         for message in body["messages"]:
-            if lost := _kinds(message.get("content")) & _AUDIO_AND_VIDEO:
-                yield "messages", f"A part of type `{min(lost)}`"
+            if kinds := _kinds(message.get("content")) & _AUDIO_AND_VIDEO:
+                yield "messages", f"A part of type `{min(kinds)}`"
         if any(map(is_custom, body.get("tools") or ())):
             yield "tools", "A tool of type `custom`"
 
@@ -108,7 +110,7 @@ def _kinds(parts: Any) -> set[Any]:
 
 def _find_lost_items(items: Any) -> Iterator[str]:
     for item in items if isinstance(items, list) else ():
-        if (kind := item.get("type") or "message") not in _ITEMS:
+        if (kind := item.get("type") or "message") not in _TRANSLATED_ITEMS:
             yield f"An item of type `{kind}`"
         if "input_audio" in _kinds(item.get("content")):
             yield "A part of type `input_audio`"
@@ -119,7 +121,7 @@ def _find_lost_items(items: Any) -> Iterator[str]:
 def _find_lost_blocks(blocks: Any, openais: bool) -> Iterator[str]:
     for block in blocks if isinstance(blocks, list) else ():
         kind, source = kind_of(block), kind_of(block.get("source")) if isinstance(block, dict) else None
-        if isinstance(kind, str) and kind not in _BLOCKS:
+        if isinstance(kind, str) and kind not in _TRANSLATED_BLOCKS:
             yield f"A block of type `{kind}`"
         elif kind in ("image", "document") and source == "file":
             yield f"The file id of `{kind}`"

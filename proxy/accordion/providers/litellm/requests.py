@@ -113,27 +113,29 @@ def prepare_call(litellm: Any, request: TranslationRequest) -> LiteLLMCall:
     name, provider = litellm.get_llm_provider(model=model, api_base=route.base_url or None)[:2]
     options: dict[str, Any] = dict(route.options)
     options.pop(CONNECT, None)
-    own = _own_protocol(litellm, request.dialect, name, provider)
+    own_protocol = _own_protocol(litellm, request.dialect, name, provider)
     target = TranslationTarget(
         request.dialect,
         provider,
         table_name(name),
         compatible=provider in {"openai", "azure", *litellm.openai_compatible_providers},
-        own_protocol=own is not None,
+        own_protocol=own_protocol is not None,
         drop=bool(options.get("drop_params", litellm.drop_params)),
     )
-    check_supported(litellm, body, target, own if request.dialect == "responses" else None)
+    check_supported(litellm, body, target, own_protocol if request.dialect == "responses" else None)
     fields = _request_arguments(fit(litellm, body, target), target, options)
     if one_call_at_a_time(litellm, body, target):
         fields["parallel_tool_calls"] = False
     if (user := short_user(litellm, body, target)) is not None:
         fields["extra_body"] = {**(options.get("extra_body") or {}), **fields.get("extra_body", {}), "user": user}
-    fixed = {"model": model, **_fixed_arguments(provider, request)}
-    left_out = EFFORTS if must_not_think(litellm, body, target) else frozenset()
+    fixed_arguments = {"model": model, **_fixed_arguments(provider, request)}
+    omitted_names = EFFORTS if must_not_think(litellm, body, target) else frozenset()
     return LiteLLMCall(
         dialect=request.dialect,
         function=_FUNCTIONS[request.dialect],
-        arguments={name: value for name, value in (options | fields | fixed).items() if name not in left_out},
+        arguments={
+            name: value for name, value in (options | fields | fixed_arguments).items() if name not in omitted_names
+        },
         model=requested_model if isinstance(requested_model, str) and requested_model else model,
         stream=body.get("stream") is True,
         usage=bool((body.get("stream_options") or {}).get("include_usage")),
@@ -143,15 +145,15 @@ def prepare_call(litellm: Any, request: TranslationRequest) -> LiteLLMCall:
 def _fixed_arguments(provider: str, request: TranslationRequest) -> dict[str, Any]:
     """Returns the arguments that the client cannot set."""
     route, key = request.route, _api_key(provider, request)
-    fixed: dict[str, Any] = {"num_retries": 0, "max_retries": 0}
+    arguments: dict[str, Any] = {"num_retries": 0, "max_retries": 0}
     if route.base_url:
-        fixed["api_base"] = route.base_url
+        arguments["api_base"] = route.base_url
     if key is not None:
-        fixed["api_key"] = key
+        arguments["api_key"] = key
     if route.extra_headers:
         # LiteLLM recognizes headers in lower case only.
-        fixed["extra_headers"] = {name.lower(): value for name, value in route.extra_headers}
-    return fixed
+        arguments["extra_headers"] = {name.lower(): value for name, value in route.extra_headers}
+    return arguments
 
 
 def _decode(request: TranslationRequest) -> dict[str, Any]:
@@ -182,23 +184,23 @@ def _is_history(value: Any) -> bool:
 def _request_arguments(body: dict[str, Any], target: TranslationTarget, options: dict[str, Any]) -> dict[str, Any]:
     """Returns the request's fields as arguments."""
     dialect, compatible, drop, provider = target.dialect, target.compatible, target.drop, target.provider
-    known = _FIELDS[dialect]
+    known_names = _FIELDS[dialect]
     if dialect != "messages" and not compatible:
         # In a stream of Chat Completions `stream_options` is LiteLLM's own, whoever the provider is.
         hints = _HINTS - {"stream_options"} if dialect == "chat" else _HINTS
         body = {name: value for name, value in body.items() if name not in hints}
-    fields = {name: value for name, value in body.items() if name in known}
-    others = {name: value for name, value in body.items() if name not in known}
+    fields = {name: value for name, value in body.items() if name in known_names}
+    other_fields = {name: value for name, value in body.items() if name not in known_names}
     if dialect != "messages" and not compatible and (user := _user_id(body)) is not None:
         fields["metadata"] = {"user_id": user}
     if not compatible:
-        others.pop("metadata", None)
-    if not others:
+        other_fields.pop("metadata", None)
+    if not other_fields:
         return fields
     if compatible and not (drop and dialect == "messages"):
-        fields["extra_body"] = {**(options.get("extra_body") or {}), **others}
+        fields["extra_body"] = {**(options.get("extra_body") or {}), **other_fields}
     elif not drop:
-        name = next(iter(others))
+        name = next(iter(other_fields))
         raise BadRequest(
             f"`{name}` cannot be translated for this model's provider ({provider}). Leave it out, or set "
             "`drop_params: true` in the model's `litellm_params`.",
@@ -227,6 +229,6 @@ def _api_key(provider: str, request: TranslationRequest) -> str | None:
 
 def _own_protocol(litellm: Any, dialect: str, model: str, provider: str) -> Any:
     """Returns LiteLLM's description of the provider's own Responses or Messages API; None if it has none."""
-    if dialect == "chat" or provider not in [known.value for known in litellm.LlmProviders]:
+    if dialect == "chat" or provider not in [item.value for item in litellm.LlmProviders]:
         return None
     return provider_config(litellm, "responses" if dialect == "responses" else "messages", provider, model)

@@ -23,9 +23,16 @@ from accordion.providers.litellm.requests import LiteLLMCall
 from accordion.providers.litellm.response_items import ResponseItems
 from accordion.providers.litellm.thinking import ThinkingBlocks, number_thinking
 
-_KEPT = ("retry-after", "x-should-retry", "x-ratelimit-", "anthropic-ratelimit-", "request-id", "x-request-id")
+_USEFUL_HEADERS = (
+    "retry-after",
+    "x-should-retry",
+    "x-ratelimit-",
+    "anthropic-ratelimit-",
+    "request-id",
+    "x-request-id",
+)
 _RESPONSE_ENDS = {"response.completed", "response.incomplete", "response.failed", "error"}
-_LONGEST = 64 << 20
+_MAX_EVENT_SIZE = 64 << 20
 """The largest event, in bytes."""
 
 
@@ -58,28 +65,28 @@ def useful_headers(headers: Mapping[str, Any]) -> Headers:
     return tuple(
         (name.lower().encode("latin-1"), str(value).encode("latin-1", "replace"))
         for name, value in headers.items()
-        if name.lower().startswith(_KEPT)
+        if name.lower().startswith(_USEFUL_HEADERS)
     )
 
 
 async def _chat_events(call: LiteLLMCall, result: Any) -> AsyncGenerator[bytes, None]:
     finished = False
-    answers: dict[int, ThinkingBlocks] = {}
+    thinking_by_choice: dict[int, ThinkingBlocks] = {}
     async for chunk in result:
         value = _as_dict(chunk)
         value["model"] = call.model
         for choice in value.get("choices", ()):
-            number_thinking(choice, answers)
+            number_thinking(choice, thinking_by_choice)
         _complete_chat(value, "delta", ())
         usage = value.pop("usage", None)
         choices = value.get("choices", [])
         finished = finished or any(choice["finish_reason"] for choice in choices)
         if finished and has_invented_end(result):
             raise truncation_error()
-        bare = all(not choice["delta"] and not choice["finish_reason"] for choice in choices)
+        is_empty = all(not choice["delta"] and not choice["finish_reason"] for choice in choices)
         if call.usage:
             value["usage"] = usage and {name: count for name, count in usage.items() if name != "cost"}
-        if bare:
+        if is_empty:
             if not (call.usage and usage and usage.get("total_tokens")):
                 continue
             value["choices"] = []
@@ -90,42 +97,42 @@ async def _chat_events(call: LiteLLMCall, result: Any) -> AsyncGenerator[bytes, 
 
 
 async def _response_events(call: LiteLLMCall, result: Any) -> AsyncGenerator[bytes, None]:
-    last, number = "", 0
+    last_type, number = "", 0
     # Only events that LiteLLM builds from chunks are repaired; a provider's own events are correct.
     items = ResponseItems(chunks) if (chunks := collected_chunks(result)) is not None else None
     async for event in result:
         value = _as_dict(event)
         if value.get("type") == "response.completed" and has_invented_end(result):
             raise truncation_error()
-        for mended in items.mend(value) if items is not None else (value,):
-            last = str(mended.get("type", ""))
-            mended["sequence_number"] = number
+        for repaired in items.repair(value) if items is not None else (value,):
+            last_type = str(repaired.get("type", ""))
+            repaired["sequence_number"] = number
             number += 1
-            if isinstance(response := mended.get("response"), dict):
+            if isinstance(response := repaired.get("response"), dict):
                 response["model"] = call.model
                 _complete_response(response)
-            yield b"event: " + last.encode() + b"\ndata: " + _encode(mended) + b"\n\n"
-    if last not in _RESPONSE_ENDS:
+            yield b"event: " + last_type.encode() + b"\ndata: " + _encode(repaired) + b"\n\n"
+    if last_type not in _RESPONSE_ENDS:
         raise truncation_error()
 
 
 async def _message_events(call: LiteLLMCall, result: Any) -> AsyncGenerator[bytes, None]:
-    ended = False
+    has_ended = False
     async for kind, piece in _message_pieces(call, message_events(result)):
         if kind in ("message_delta", "message_stop") and has_invented_end(result):
             raise truncation_error()
-        ended = ended or kind in ("message_stop", "error")
+        has_ended = has_ended or kind in ("message_stop", "error")
         yield piece
-    if not ended:
+    if not has_ended:
         raise truncation_error()
 
 
 async def _message_pieces(call: LiteLLMCall, source: Any) -> AsyncGenerator[tuple[str, bytes], None]:
     """Yields each event's type and bytes: LiteLLM's events, or a provider's own, whose pieces may end anywhere."""
-    arriving = SseBuffer(max_pending=_LONGEST)
+    buffer = SseBuffer(max_pending=_MAX_EVENT_SIZE)
     async for item in source:
         if isinstance(item, bytes | str):
-            for piece in split_events(arriving.feed(item if isinstance(item, bytes) else item.encode())):
+            for piece in split_events(buffer.feed(item if isinstance(item, bytes) else item.encode())):
                 if piece:
                     yield _own_event(call, piece)
             continue
@@ -134,8 +141,8 @@ async def _message_pieces(call: LiteLLMCall, source: Any) -> AsyncGenerator[tupl
         if kind == "message_start":
             value["message"] = {**value["message"], "model": call.model}
         yield kind, b"event: " + kind.encode() + b"\ndata: " + _encode(value) + b"\n\n"
-    if rest := arriving.flush().strip():
-        yield _own_event(call, rest)
+    if unfinished_event := buffer.flush().strip():
+        yield _own_event(call, unfinished_event)
 
 
 def _own_event(call: LiteLLMCall, piece: bytes) -> tuple[str, bytes]:

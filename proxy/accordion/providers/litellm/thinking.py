@@ -33,15 +33,15 @@ class ThinkingBlocks:
         return piece | {"index": len(self.blocks) - 1}
 
 
-def number_thinking(choice: dict[str, Any], answers: dict[int, ThinkingBlocks]) -> None:
-    """Numbers the pieces in one choice of a chunk. `answers` are the earlier blocks by the choice's index.
+def number_thinking(choice: dict[str, Any], blocks_by_choice: dict[int, ThinkingBlocks]) -> None:
+    """Numbers the pieces in one choice of a chunk. `blocks_by_choice` are the earlier blocks by the choice's index.
 
     LiteLLM's second copy of them, which no client could join, is removed.
     """
     delta = choice.get("delta") or {}
     if not (pieces := delta.get("thinking_blocks")):
         return
-    thinking = answers.setdefault(choice.get("index", 0), ThinkingBlocks())
+    thinking = blocks_by_choice.setdefault(choice.get("index", 0), ThinkingBlocks())
     delta["thinking_blocks"] = [thinking.add(piece) for piece in pieces]
     (delta.get("provider_specific_fields") or {}).pop("thinking_blocks", None)
 

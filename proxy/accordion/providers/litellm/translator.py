@@ -54,31 +54,31 @@ class LiteLLMTranslator:
         loop = self._worker.loop()
         channel = ResponseChannel(receiver=asyncio.get_running_loop(), sender=loop)
         request = TranslationRequest(dialect, body, route, credential, request_id)
-        work = asyncio.run_coroutine_threadsafe(self._run_call(request, channel), loop)
+        future = asyncio.run_coroutine_threadsafe(self._run_call(request, channel), loop)
         try:
             head = await channel.receive()
         except asyncio.CancelledError:
-            work.cancel()
+            future.cancel()
             raise
         if not isinstance(head, ResponseHead):
             raise UpstreamDisconnected("The translation was ended before the provider answered.")
-        return _TranslatedResponse(head, channel, work)
+        return _TranslatedResponse(head, channel, future)
 
     async def close(self) -> None:
         """Cancels all calls and ends the thread."""
         await self._worker.close()
 
     async def _run_call(self, request: TranslationRequest, channel: ResponseChannel) -> None:
-        wire = CallConnections(connect_limit(request.route))
-        bind_task(wire)
+        connections = CallConnections(connect_limit(request.route))
+        bind_task(connections)
         try:
-            await self._send_response(request, channel, wire)
+            await self._send_response(request, channel, connections)
         finally:
             channel.end()
-            await wire.close()
+            await connections.close()
 
     async def _send_response(
-        self, request: TranslationRequest, channel: ResponseChannel, wire: CallConnections
+        self, request: TranslationRequest, channel: ResponseChannel, connections: CallConnections
     ) -> None:
         """Calls LiteLLM and sends its response to the channel, on the worker's loop."""
         protocol = self._protocols[request.dialect]
@@ -90,20 +90,20 @@ class LiteLLMTranslator:
                 unnumber_thinking(call.arguments["messages"])
             result = await getattr(litellm, call.function)(**call.arguments)
             if not call.stream:
-                whole = render_document(call, result)
-                await channel.send(ResponseHead(200, (_JSON, *useful_headers(wire.headers))))
-                await channel.send(whole)
+                document = render_document(call, result)
+                await channel.send(ResponseHead(200, (_JSON, *useful_headers(connections.headers))))
+                await channel.send(document)
                 channel.finish()
                 return
             async with aclosing(stream_events(call, result)) as pieces:
                 # The head waits for the first piece: some providers refuse a request only when their stream is read.
                 async for piece in pieces:
                     if not has_begun:
-                        await channel.send(ResponseHead(200, (_EVENTS, *useful_headers(wire.headers))))
+                        await channel.send(ResponseHead(200, (_EVENTS, *useful_headers(connections.headers))))
                         has_begun = True
                     await channel.send(piece)
         except Exception as error:
-            problem = read_problem(error, request, has_begun=has_begun, is_sent=wire.is_sent)
+            problem = read_problem(error, request, has_begun=has_begun, is_sent=connections.is_sent)
             if has_begun:
                 channel.fail(problem.error)
                 return
@@ -115,12 +115,12 @@ class LiteLLMTranslator:
 class _TranslatedResponse:
     """A translated response whose head has arrived."""
 
-    def __init__(self, head: ResponseHead, channel: ResponseChannel, work: Future[None]) -> None:
+    def __init__(self, head: ResponseHead, channel: ResponseChannel, future: Future[None]) -> None:
         self.status: int = head.status
         self.headers: Headers = head.headers
         self.delimited = True
         self._channel = channel
-        self._work = work
+        self._future = future
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         """Yields the body, each event as soon as LiteLLM yields it. Raises the error that ended the stream."""
@@ -131,4 +131,4 @@ class _TranslatedResponse:
 
     async def close(self) -> None:
         """Cancels the call if it is still running, and closes its connection."""
-        self._work.cancel()
+        self._future.cancel()

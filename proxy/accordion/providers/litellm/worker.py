@@ -43,7 +43,7 @@ class ResponseChannel:
         self._receiver = receiver
         self._sender = sender
         self._items: deque[Item] = deque()  # append and popleft are atomic
-        self._arrived = asyncio.Event()  # touched on the receiver's loop only
+        self._has_items = asyncio.Event()  # touched on the receiver's loop only
         self._free_slots = asyncio.Semaphore(capacity)  # touched on the sender's loop only
         self._error: AccordionError | None = UpstreamDisconnected(
             "The translation was ended before the provider's answer was."
@@ -69,9 +69,9 @@ class ResponseChannel:
     async def receive(self) -> Item:
         """On the receiver's loop: returns the next item; after the end, always the end."""
         while not self._items:
-            self._arrived.clear()
+            self._has_items.clear()
             if not self._items:
-                await self._arrived.wait()
+                await self._has_items.wait()
         item = self._items[0]
         if not isinstance(item, ResponseEnd):
             self._items.popleft()
@@ -80,7 +80,7 @@ class ResponseChannel:
 
     def _put(self, item: Item) -> None:
         self._items.append(item)
-        _call_soon(self._receiver, self._arrived.set)
+        _call_soon(self._receiver, self._has_items.set)
 
 
 class LoopThread:

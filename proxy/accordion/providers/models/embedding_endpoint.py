@@ -81,7 +81,7 @@ class EndpointEmbedder:
     ) -> None:
         self._static, self._upstream, self._endpoints = static, upstream, endpoints
         self._monotonic, self._offload = monotonic, offload
-        self._paused: dict[str, float] = {}
+        self._paused_until: dict[str, float] = {}
 
     async def embed(self, texts: Sequence[tuple[str, str]]) -> list[Embedding]:
         """See the port. An endpoint gets the texts without their context."""
@@ -116,8 +116,8 @@ class EndpointEmbedder:
         if endpoint is None:
             return None
         vectors: list[bytes] = []
-        for at in range(0, len(texts), _BATCH_SIZE):
-            part = [text[: endpoint.longest] for text in texts[at : at + _BATCH_SIZE]]
+        for index in range(0, len(texts), _BATCH_SIZE):
+            part = [text[: endpoint.longest] for text in texts[index : index + _BATCH_SIZE]]
             document: dict[str, Any] = {"model": endpoint.model, "input": part}
             if endpoint.dimensions:
                 document["dimensions"] = endpoint.dimensions
@@ -133,7 +133,7 @@ class EndpointEmbedder:
     ) -> T | None:
         """Posts a document and returns the result of `read`, called in a thread; None, with a warning, on failure."""
         url = endpoint.base + path
-        if self._monotonic() < self._paused.get(url, -math.inf):
+        if self._monotonic() < self._paused_until.get(url, -math.inf):
             return None
         try:
             async with asyncio.timeout(endpoint.timeout):
@@ -146,7 +146,7 @@ class EndpointEmbedder:
             reason = error.message
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             reason = f"its answer is not as it should be: {error}"
-        self._paused[url] = self._monotonic() + _PAUSE
+        self._paused_until[url] = self._monotonic() + _PAUSE
         _log.warning(
             "%s of memories could not be fetched from model %s (%s). The static embedding is used; the next attempt is "
             "in %d s.",

@@ -74,9 +74,9 @@ class ModelTable:
         if len(model) > LONGEST_ID:
             return None
         rows = self.rows()
-        for shorter in _without_prefixes(model):
-            if shorter in rows:
-                return rows[shorter]
+        for shorter_name in _without_prefixes(model):
+            if shorter_name in rows:
+                return rows[shorter_name]
         if self._aliases is None:
             self._aliases = _index(rows)
         for name in candidate_names(model):
@@ -110,28 +110,28 @@ def _without_prefixes(model: str) -> Iterator[str]:
 
 def _read() -> dict[str, LimitPair]:
     decoded = msgspec.json.decode((DATA / "models.json").read_bytes(), type=dict[str, _TableRow])
-    shared: dict[LimitPair, LimitPair] = {}
+    distinct_limits: dict[LimitPair, LimitPair] = {}
     rows = {}
     for model, row in decoded.items():
         limits = (row.max_input_tokens, row.max_output_tokens)
         if limits[0] > 0:
-            rows[model] = shared.setdefault(limits, limits)
+            rows[model] = distinct_limits.setdefault(limits, limits)
     return rows
 
 
 def _index(rows: dict[str, LimitPair]) -> dict[str, LimitPair]:
-    """Names to limits. A name that an entry bears in full goes before one that its date was cut from."""
-    ranked: dict[str, tuple[int, list[LimitPair]]] = {}
+    """Maps names to limits. An entry's full name counts more than one from which its date was removed."""
+    best_by_name: dict[str, tuple[int, list[LimitPair]]] = {}
     for model, limits in rows.items():
         rank = _rank(model)
-        for cut, name in enumerate(candidate_names(model)):
-            place = rank + cut * (len(LABS) + 2)
-            best = ranked.get(name)
-            if best is None or place < best[0]:
-                ranked[name] = (place, [limits])
-            elif place == best[0]:
-                best[1].append(limits)
-    return {name: _most_common_figures(found) for name, (_, found) in ranked.items()}
+        for cut_count, name in enumerate(candidate_names(model)):
+            distance = rank + cut_count * (len(LABS) + 2)
+            current = best_by_name.get(name)
+            if current is None or distance < current[0]:
+                best_by_name[name] = (distance, [limits])
+            elif distance == current[0]:
+                current[1].append(limits)
+    return {name: _most_common_figures(limits_list) for name, (_, limits_list) in best_by_name.items()}
 
 
 def _rank(model: str) -> int:
@@ -142,6 +142,6 @@ def _rank(model: str) -> int:
     return 1 + LABS.index(prefix) if prefix in LABS else len(LABS) + 1
 
 
-def _most_common_figures(found: Iterable[LimitPair]) -> LimitPair:
-    counts = Counter(found)
+def _most_common_figures(candidates: Iterable[LimitPair]) -> LimitPair:
+    counts = Counter(candidates)
     return min(counts, key=lambda limits: (-counts[limits], limits))

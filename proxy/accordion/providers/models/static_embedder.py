@@ -91,7 +91,7 @@ class EmbeddingTable:
         with (folder / "weights.npy").open("rb") as file:
             self._weights: NDArray[Any] = numpy.load(file).astype(numpy.float32)
         self._norms: NDArray[Any] = numpy.linalg.norm(self._vectors.astype(numpy.float32), axis=1)
-        vocabulary = {name: at for at, name in enumerate(names)}
+        vocabulary = {name: index for index, name in enumerate(names)}
         self._tokenizer: Tokenizer = Tokenizer(
             models.WordPiece(vocabulary, unk_token="[UNK]", max_input_chars_per_word=100)  # noqa: S106
         )
@@ -101,11 +101,13 @@ class EmbeddingTable:
     def embed(self, text: str, context: str) -> Embedding:
         """Returns a text's vector and tokens. The context shifts the vector, and its tokens follow the text's own."""
         numpy = self._numpy
-        own, around = self._ids(text), self._ids(context)
-        vector = pack_vector(SIGN, self._mean_vector(own) + _CONTEXT_VECTOR * self._mean_vector(around))
-        body = numpy.unique(own)[:_MAX_TOKENS]
-        rest = numpy.setdiff1d(around, body)[:_MAX_TOKENS]
-        tokens = numpy.concatenate(([len(body)], body, rest)).astype("<u2").tobytes()
+        text_ids, context_ids = self._ids(text), self._ids(context)
+        vector = pack_vector(SIGN, self._mean_vector(text_ids) + _CONTEXT_VECTOR * self._mean_vector(context_ids))
+        unique_text_ids = numpy.unique(text_ids)[:_MAX_TOKENS]
+        unique_context_ids = numpy.setdiff1d(context_ids, unique_text_ids)[:_MAX_TOKENS]
+        tokens = (
+            numpy.concatenate(([len(unique_text_ids)], unique_text_ids, unique_context_ids)).astype("<u2").tobytes()
+        )
         return Embedding(vector, tokens)
 
     def relevance(self, query: str, tokens: Sequence[bytes]) -> list[float]:
@@ -119,38 +121,38 @@ class EmbeddingTable:
         if not len(query_ids) or not tokens:
             return [0.0] * len(tokens)
         rows = [numpy.frombuffer(entry, "<u2") for entry in tokens]
-        flat = numpy.concatenate([row[1:] for row in rows]).astype(numpy.intp)
+        token_ids = numpy.concatenate([row[1:] for row in rows]).astype(numpy.intp)
         # Each text has two ranges: its own tokens and its context's. An empty range has the cosine 0.
-        bounds, starts = [], []
-        at = 0
+        has_tokens, starts = [], []
+        position = 0
         for row in rows:
-            own = int(row[0]) if len(row) else 0
-            starts += [at, at + own]
-            at += max(0, len(row) - 1)
-            bounds.append((own > 0, max(0, len(row) - 1) > own))
-        cosines = self._cosines(query_ids, flat)
-        nearest = numpy.maximum.reduceat(cosines, starts, axis=1)
-        is_filled = numpy.array(bounds).reshape(-1)
-        nearest = numpy.where(is_filled, numpy.maximum(nearest, 0), 0)
-        own_nearest, context_nearest = nearest[:, 0::2], nearest[:, 1::2]
-        combined = own_nearest + _CONTEXT_TOKEN * numpy.maximum(context_nearest - own_nearest, 0)
+            text_length = int(row[0]) if len(row) else 0
+            starts += [position, position + text_length]
+            position += max(0, len(row) - 1)
+            has_tokens.append((text_length > 0, max(0, len(row) - 1) > text_length))
+        cosines = self._cosines(query_ids, token_ids)
+        nearest_cosines = numpy.maximum.reduceat(cosines, starts, axis=1)
+        is_filled = numpy.array(has_tokens).reshape(-1)
+        nearest_cosines = numpy.where(is_filled, numpy.maximum(nearest_cosines, 0), 0)
+        text_cosines, context_cosines = nearest_cosines[:, 0::2], nearest_cosines[:, 1::2]
+        combined = text_cosines + _CONTEXT_TOKEN * numpy.maximum(context_cosines - text_cosines, 0)
         weights = self._weights[query_ids] ** 2
         scores = weights @ combined / weights.sum()
         return [float(score) for score in numpy.clip(scores, 0, 1)]
 
-    def _cosines(self, query_ids: NDArray[Any], flat: NDArray[Any]) -> NDArray[Any]:
-        """Returns the cosine of each query token to each of `flat`, and a last column of zeros.
+    def _cosines(self, query_ids: NDArray[Any], token_ids: NDArray[Any]) -> NDArray[Any]:
+        """Returns the cosine of each query token to each of `token_ids`, and a last column of zeros.
 
         Each different token is multiplied once.
         """
         numpy = self._numpy
         is_present = numpy.zeros(len(self._vectors), bool)
-        is_present[flat] = True
-        distinct = numpy.flatnonzero(is_present)
+        is_present[token_ids] = True
+        distinct_ids = numpy.flatnonzero(is_present)
         columns = numpy.zeros(len(self._vectors), numpy.intp)
-        columns[distinct] = numpy.arange(len(distinct))
-        cosines = self._unit_vectors(query_ids) @ self._unit_vectors(distinct).T
-        padded: NDArray[Any] = numpy.pad(cosines[:, columns[flat]], ((0, 0), (0, 1)))
+        columns[distinct_ids] = numpy.arange(len(distinct_ids))
+        cosines = self._unit_vectors(query_ids) @ self._unit_vectors(distinct_ids).T
+        padded: NDArray[Any] = numpy.pad(cosines[:, columns[token_ids]], ((0, 0), (0, 1)))
         return padded
 
     def _unit_vectors(self, ids: NDArray[Any]) -> NDArray[Any]:
@@ -160,10 +162,10 @@ class EmbeddingTable:
     def _ids(self, text: str) -> NDArray[Any]:
         """Returns the tokens of a text with a weight above 0, as rows of the table."""
         numpy = self._numpy
-        encoded = self._tokenizer.encode(text[:_MAX_CHARACTERS], add_special_tokens=False).ids if text else []
-        ids: NDArray[Any] = numpy.array(encoded, numpy.intp)
-        weighted: NDArray[Any] = ids[self._weights[ids] > 0]
-        return weighted
+        all_ids = self._tokenizer.encode(text[:_MAX_CHARACTERS], add_special_tokens=False).ids if text else []
+        ids: NDArray[Any] = numpy.array(all_ids, numpy.intp)
+        weighted_ids: NDArray[Any] = ids[self._weights[ids] > 0]
+        return weighted_ids
 
     def _mean_vector(self, ids: NDArray[Any]) -> NDArray[Any]:
         """Returns the weighted mean of the tokens' vectors, with length 1; zero if there are no tokens."""

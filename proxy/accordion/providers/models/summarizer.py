@@ -40,8 +40,8 @@ MaxTokensField = Literal["max_tokens", "max_completion_tokens"]
 """The field of Chat Completions for the longest answer. OpenAI's newer models accept only the second, other servers
 only the first."""
 
-_CUT: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
-_REFUSED: Final = frozenset({"content_filter", "refusal"})
+_LENGTH_REASONS: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
+_REFUSAL_REASONS: Final = frozenset({"content_filter", "refusal"})
 
 ANSWER: Final = 16_000
 """The tokens that are reserved for an answer; in smaller windows, a quarter of the window."""
@@ -50,7 +50,7 @@ _THINKING: Final = 6_000
 _MAX_RESPONSE_BYTES: Final = 4 << 20
 
 _CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key")
-_SENT: Final = frozenset(
+_FORWARDED_HEADERS: Final = frozenset(
     {*_CREDENTIALS, b"anthropic-version", b"anthropic-beta", b"user-agent", b"openai-organization", b"openai-project"}
 )
 _OPENAI = re.compile(r"(?:^|/)(?:gpt-|o\d|chatgpt|codex)")
@@ -80,7 +80,7 @@ class ModelSummarizer:
     """The Summarizer port over the Upstream and Translator ports. Content and credentials are never logged.
 
     `model` names a configured model, or another one of the request's own provider; empty: the request's own model.
-    `protocols` are by name. `longest` is the largest answer in tokens.
+    `protocols` are by name. `max_answer` is the largest answer in tokens.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class ModelSummarizer:
         protocols: Mapping[str, WireProtocol],
         *,
         model: str = "",
-        longest: int = ANSWER,
+        max_answer: int = ANSWER,
     ) -> None:
         self._upstream = upstream
         self._translator = translator
@@ -100,7 +100,7 @@ class ModelSummarizer:
         self._windows = windows
         self._protocols = protocols
         self._model = model
-        self._longest = longest
+        self._max_answer = max_answer
 
     def input_limit(self, caller: SummaryCaller) -> int:
         """Returns the window's usable input less the answer, in tokens; 0 if no model can be called."""
@@ -128,23 +128,25 @@ class ModelSummarizer:
             raise SummaryFailed(f"the model could not be called: {type(error).__name__}") from error
 
     async def _request(self, target: _SummaryRoute, request: SummaryRequest, caller: SummaryCaller) -> SummaryResponse:
-        longest = min(request.max_tokens + _THINKING, self._max_answer_tokens(self._window(target, caller)))
+        max_tokens = min(request.max_tokens + _THINKING, self._max_answer_tokens(self._window(target, caller)))
         model = target.route.model or target.model
-        likely: MaxTokensField = "max_completion_tokens" if _OPENAI.search(model) else "max_tokens"
-        other: MaxTokensField = "max_tokens" if likely == "max_completion_tokens" else "max_completion_tokens"
-        response = await self._send(
-            target, caller.dialect, request_body(caller.dialect, model, request, longest, likely)
+        likely_field: MaxTokensField = "max_completion_tokens" if _OPENAI.search(model) else "max_tokens"
+        other_field: MaxTokensField = (
+            "max_tokens" if likely_field == "max_completion_tokens" else "max_completion_tokens"
         )
-        if caller.dialect == "chat" and response.status in (400, 422) and likely in response.observed.error:
+        response = await self._send(
+            target, caller.dialect, request_body(caller.dialect, model, request, max_tokens, likely_field)
+        )
+        if caller.dialect == "chat" and response.status in (400, 422) and likely_field in response.observed.error:
             # Only a request can show which of the two fields a server accepts.
             response = await self._send(
-                target, caller.dialect, request_body(caller.dialect, model, request, longest, other)
+                target, caller.dialect, request_body(caller.dialect, model, request, max_tokens, other_field)
             )
         text, problem = _read_answer(caller.dialect, response)
         usage = response.observed.usage or Usage()
         if problem:
-            answers = int(response.status == 200)
-            raise SummaryRejected(problem, input=usage.input, output=usage.output, answers=answers)
+            answer_count = int(response.status == 200)
+            raise SummaryRejected(problem, input=usage.input, output=usage.output, answers=answer_count)
         return SummaryResponse(text, response.observed.model or model, usage.input, usage.output)
 
     async def _send(self, target: _SummaryRoute, dialect: str, body: bytes) -> _ParsedResponse:
@@ -170,16 +172,16 @@ class ModelSummarizer:
     # -- the route and the credential --------------------------------------------------
 
     def _find_route(self, caller: SummaryCaller) -> _SummaryRoute | None:
-        configured = self._router.models.get(self._model)
-        if configured is None:
+        model_route = self._router.models.get(self._model)
+        if model_route is None:
             route = _with_model(caller.route, self._model) if self._model else caller.route
             headers = _headers(caller.headers, route, caller.dialect)
             return _SummaryRoute(self._model or caller.model, route, headers, caller.credential, _beta_flags(headers))
-        route = self._router.for_dialect(configured, caller.dialect)
+        route = self._router.for_dialect(model_route, caller.dialect)
         if caller.keyed and route.api_key:
             headers = _headers(_with_key(caller.headers, route), route, caller.dialect)
             return _SummaryRoute(self._model, route, headers, route.api_key, _beta_flags(headers))
-        if _is_same_provider(configured, caller.route):
+        if _is_same_provider(model_route, caller.route):
             headers = _headers(caller.headers, route, caller.dialect)
             return _SummaryRoute(self._model, route, headers, caller.credential, _beta_flags(headers))
         if route.ambient and (caller.keyed or caller.route.ambient):
@@ -190,7 +192,7 @@ class ModelSummarizer:
         return self._windows.window(target.model, target.route.name, target.beta, caller.tenant)
 
     def _max_answer_tokens(self, window: Window) -> int:
-        return max(1, min(self._longest, window.size // 4, window.max_output or self._longest))
+        return max(1, min(self._max_answer, window.size // 4, window.max_output or self._max_answer))
 
 
 def _read_answer(dialect: str, response: _ParsedResponse) -> tuple[str, str]:
@@ -203,33 +205,40 @@ def _read_answer(dialect: str, response: _ParsedResponse) -> tuple[str, str]:
 
 def _headers(headers: Headers, route: Route, dialect: str) -> Headers:
     """Returns the headers of our request: the client's identifying ones, the route's, and the content type."""
-    extra = tuple((name.lower().encode(), value.encode()) for name, value in route.extra_headers)
-    own = {name for name, _ in extra}
-    forwarded = [(name.lower(), value) for name, value in headers if name.lower() in _SENT and name.lower() not in own]
-    if dialect == "messages" and not any(name == b"anthropic-version" for name, _ in forwarded):
-        forwarded.append((b"anthropic-version", b"2023-06-01"))
-    return (*forwarded, *extra, (b"content-type", b"application/json"), (b"accept-encoding", b"identity"))
+    extra_headers = tuple((name.lower().encode(), value.encode()) for name, value in route.extra_headers)
+    extra_names = {name for name, _ in extra_headers}
+    client_headers = [
+        (name.lower(), value)
+        for name, value in headers
+        if name.lower() in _FORWARDED_HEADERS and name.lower() not in extra_names
+    ]
+    if dialect == "messages" and not any(name == b"anthropic-version" for name, _ in client_headers):
+        client_headers.append((b"anthropic-version", b"2023-06-01"))
+    return (*client_headers, *extra_headers, (b"content-type", b"application/json"), (b"accept-encoding", b"identity"))
 
 
 def _with_key(headers: Headers, route: Route) -> Headers:
     """Returns the headers with the model's own key in place of the client's credentials."""
-    others = tuple(pair for pair in headers if pair[0].lower() not in _CREDENTIALS)
+    other_headers = tuple(pair for pair in headers if pair[0].lower() not in _CREDENTIALS)
     key = route.api_key.encode()
-    return (*others, (b"x-api-key", key) if route.family == "anthropic" else (b"authorization", b"Bearer " + key))
+    return (
+        *other_headers,
+        (b"x-api-key", key) if route.family == "anthropic" else (b"authorization", b"Bearer " + key),
+    )
 
 
-def _is_same_provider(one: Route, other: Route) -> bool:
+def _is_same_provider(first: Route, second: Route) -> bool:
     """Whether two routes lead to the same provider, so that a credential for one is valid for the other."""
-    if one.base_url or other.base_url:
-        return one.base_url == other.base_url
-    return one.family == other.family and _provider(one) == _provider(other) != ""
+    if first.base_url or second.base_url:
+        return first.base_url == second.base_url
+    return first.family == second.family and _provider(first) == _provider(second) != ""
 
 
 def _with_model(route: Route, model: str) -> Route:
     """Returns the route to another model of the same provider; for LiteLLM, the part before the slash stays."""
     provider = _provider(route) if route.family == "litellm" else ""
-    bare = model.removeprefix(f"{provider}/")
-    return replace(route, model=f"{provider}/{bare}" if provider else model)
+    bare_name = model.removeprefix(f"{provider}/")
+    return replace(route, model=f"{provider}/{bare_name}" if provider else model)
 
 
 def _provider(route: Route) -> str:
@@ -265,10 +274,10 @@ def _error_code(data: Any) -> str:
     return ""
 
 
-def request_body(dialect: str, model: str, request: SummaryRequest, longest: int, limit: MaxTokensField) -> bytes:
-    """Returns the request as JSON. `longest` is the longest answer in tokens. Raises KeyError for another dialect."""
-    make = {"chat": _chat, "responses": _responses, "messages": _messages}[dialect]
-    return msgspec.json.encode(make(model, request, longest, limit))
+def request_body(dialect: str, model: str, request: SummaryRequest, max_tokens: int, limit: MaxTokensField) -> bytes:
+    """Returns the request as JSON. `max_tokens` limits the answer. Raises KeyError for another dialect."""
+    build_body = {"chat": _chat, "responses": _responses, "messages": _messages}[dialect]
+    return msgspec.json.encode(build_body(model, request, max_tokens, limit))
 
 
 def read_text(dialect: str, data: Any) -> str:
@@ -279,31 +288,31 @@ def read_text(dialect: str, data: Any) -> str:
 
 def find_fault(finish: str) -> str:
     """Returns the fault of an answer with this finish reason; empty if it has none."""
-    if finish in _CUT:
+    if finish in _LENGTH_REASONS:
         return "the answer was cut short at its longest"
-    return "the model refused" if finish in _REFUSED else ""
+    return "the model refused" if finish in _REFUSAL_REASONS else ""
 
 
-def _chat(model: str, request: SummaryRequest, longest: int, limit: MaxTokensField) -> dict[str, Any]:
+def _chat(model: str, request: SummaryRequest, max_tokens: int, limit: MaxTokensField) -> dict[str, Any]:
     messages = [{"role": "system", "content": request.instructions}, {"role": "user", "content": request.text}]
-    return {"model": model, "messages": messages, limit: longest, "stream": False}
+    return {"model": model, "messages": messages, limit: max_tokens, "stream": False}
 
 
-def _responses(model: str, request: SummaryRequest, longest: int, limit: MaxTokensField) -> dict[str, Any]:
+def _responses(model: str, request: SummaryRequest, max_tokens: int, limit: MaxTokensField) -> dict[str, Any]:
     return {
         "model": model,
         "instructions": request.instructions,
         "input": [{"role": "user", "content": [{"type": "input_text", "text": request.text}]}],
-        "max_output_tokens": longest,
+        "max_output_tokens": max_tokens,
         "store": False,
         "stream": False,
     }
 
 
-def _messages(model: str, request: SummaryRequest, longest: int, limit: MaxTokensField) -> dict[str, Any]:
+def _messages(model: str, request: SummaryRequest, max_tokens: int, limit: MaxTokensField) -> dict[str, Any]:
     return {
         "model": model,
-        "max_tokens": longest,
+        "max_tokens": max_tokens,
         "system": request.instructions,
         "messages": [{"role": "user", "content": request.text}],
         "stream": False,

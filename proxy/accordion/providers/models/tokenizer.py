@@ -45,8 +45,8 @@ class TiktokenCounter:
     def __init__(self) -> None:
         self._loaded: dict[str, tiktoken.Encoding] = {}
         self._names: dict[str, str] = {}
-        self._recent: dict[tuple[int, int, str], int] = {}
-        self._earlier: dict[tuple[int, int, str], int] = {}
+        self._counts: dict[tuple[int, int, str], int] = {}
+        self._older_counts: dict[tuple[int, int, str], int] = {}
         self._lock = Lock()
 
     def encoding(self, model: str) -> str:
@@ -79,14 +79,14 @@ class TiktokenCounter:
         if len(text) < REMEMBERED_FROM:
             return self._count(text, encoding)
         key = (_hash(text), len(text), encoding)
-        count = self._recent.get(key)
+        count = self._counts.get(key)
         if count is None:
-            count = self._earlier.get(key)
+            count = self._older_counts.get(key)
             if count is None:
                 count = self._count(text, encoding)
-            if len(self._recent) >= REMEMBERED_TEXTS:
-                self._earlier, self._recent = self._recent, {}
-            self._recent[key] = count
+            if len(self._counts) >= REMEMBERED_TEXTS:
+                self._older_counts, self._counts = self._counts, {}
+            self._counts[key] = count
         return count
 
     def _count(self, text: str, encoding: str) -> int:
@@ -110,10 +110,10 @@ class TiktokenCounter:
 
 
 def _hash(text: str) -> int:
-    """Returns a hash of a text. Made piece by piece where it is long, so that other threads can go on in between."""
+    """Returns a hash of a text. Hashes a long text piece by piece, so that other threads can go on in between."""
     if len(text) <= HASHED_AT_ONCE:
         return hash(text)
-    return hash(tuple(hash(text[at : at + HASHED_AT_ONCE]) for at in range(0, len(text), HASHED_AT_ONCE)))
+    return hash(tuple(hash(text[index : index + HASHED_AT_ONCE]) for index in range(0, len(text), HASHED_AT_ONCE)))
 
 
 def _encoding_name(model: str) -> str:
@@ -146,12 +146,12 @@ def _count_sliced(encoder: tiktoken.Encoding, text: str, start: int, end: int) -
 
 def _find_boundary(text: str, end: int) -> int:
     """Returns the last position before `end` that no token spans: before a single blank between two words."""
-    lowest = end - BORDER_REACH
-    position = text.rfind(" ", lowest, end - 1)
-    while position > lowest:
+    first_position = end - BORDER_REACH
+    position = text.rfind(" ", first_position, end - 1)
+    while position > first_position:
         if not text[position - 1].isspace() and not text[position + 1].isspace():
             return position
-        position = text.rfind(" ", lowest, position)
+        position = text.rfind(" ", first_position, position)
     return end
 
 
@@ -183,7 +183,7 @@ def _is_run_character(char: str) -> bool:
 
 def _estimate_run(encoder: tiktoken.Encoding, text: str, start: int, end: int) -> int:
     """Estimates the tokens of a run from samples: base64 has 0.68 tokens a character, hex 0.57, one letter 0.13."""
-    stride = (end - start - SAMPLE) // (SAMPLES - 1)
-    pieces = (text[start + i * stride : start + i * stride + SAMPLE] for i in range(SAMPLES))
+    distance = (end - start - SAMPLE) // (SAMPLES - 1)
+    pieces = (text[start + i * distance : start + i * distance + SAMPLE] for i in range(SAMPLES))
     tokens = sum(len(encoder.encode_ordinary(piece)) for piece in pieces)
     return -(-tokens * (end - start) // (SAMPLES * SAMPLE))

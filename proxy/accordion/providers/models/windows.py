@@ -72,12 +72,12 @@ class ModelWindows:
         # One entry for all forms of an id. A provider prefix in the config limits it to that provider.
         self._override_names = {next(candidate_names(m), m): w for m, w in self._overrides.items() if "/" not in m}
         self._default = Window(size=default, usable_input=default, source="default")
-        self._learnt_for = learnt_for
+        self._limit_lifetime = learnt_for
         self._base_models = dict(base_models or {})
         self._table = table if table is not None else ModelTable()
         self._windows: dict[tuple[str, bool], Window] = {}
         self._on_unknown = on_unknown
-        self._reported: set[str] = set()
+        self._reported_models: set[str] = set()
 
     def window(self, model: str, upstream: str = "", beta: str = "", tenant: str = "") -> Window:
         """Returns the window of `model` at `upstream`; `beta` are the request's beta flags, which may change it."""
@@ -92,7 +92,7 @@ class ModelWindows:
         """Stores the limit from an overflow error, for this tenant only; it expires."""
         if limit <= 0 or len(model) > LONGEST_ID:
             return
-        self._limits.learn(LimitOwner(tenant, upstream, model, _is_long(model, beta)), limit, self._learnt_for)
+        self._limits.learn(LimitOwner(tenant, upstream, model, _is_long(model, beta)), limit, self._limit_lifetime)
 
     def _look_up(self, model: str, long: bool) -> Window:
         window = self._from_config(model) or self._from_table(model, long) or self._default
@@ -106,8 +106,13 @@ class ModelWindows:
 
     def _report(self, model: str) -> None:
         """Reports an unknown window once for each model, and for some models only, since clients choose the names."""
-        if model and len(model) <= LONGEST_ID and len(self._reported) < MAX_REPORTS and model not in self._reported:
-            self._reported.add(model)
+        if (
+            model
+            and len(model) <= LONGEST_ID
+            and len(self._reported_models) < MAX_REPORTS
+            and model not in self._reported_models
+        ):
+            self._reported_models.add(model)
             self._on_unknown(model, self._default.size)
 
     def _from_config(self, model: str) -> Window | None:
@@ -130,14 +135,14 @@ class ModelWindows:
 def make_window(model: str, limit: int, max_output: int) -> Window:
     """Returns the window for the table's input limit `limit` (see the module's docstring), in tokens."""
     name = model.lower()
-    size, usable = limit, limit
+    size, usable_input = limit, limit
     if _OPENAI.search(name) and limit in INPUT_LIMITS:
         size = INPUT_LIMITS[limit]
     elif _OPENAI.search(name) and limit in WHOLE_WINDOWS:
-        usable = WHOLE_WINDOWS[limit]
+        usable_input = WHOLE_WINDOWS[limit]
     elif "claude" not in name and "gemini" not in name and max_output * 3 <= limit:
-        usable = limit - max_output
-    return Window(size=size, usable_input=usable, source="table", max_output=max_output)
+        usable_input = limit - max_output
+    return Window(size=size, usable_input=usable_input, source="table", max_output=max_output)
 
 
 def _is_long(model: str, beta: str) -> bool:
