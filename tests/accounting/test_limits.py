@@ -1,6 +1,6 @@
 """What is learnt of limits, by one worker."""
 
-from accordion.accounting.learned_limits import AT_MOST, LearnedLimit, LearnedLimits, LimitOwner
+from accordion.accounting.learned_limits import MAX_LIMITS, LearnedLimit, LearnedLimits, LimitOwner
 from tests.fakes import FakeClock
 
 MINE = LimitOwner("t", "up", "model", long=False)
@@ -8,13 +8,13 @@ MINE = LimitOwner("t", "up", "model", long=False)
 
 def test_the_newest_limit_counts_and_their_number_is_bounded() -> None:
     known = LearnedLimits(lambda: 0.0)
-    for number in range(2 * AT_MOST):
+    for number in range(2 * MAX_LIMITS):
         known.learn(MINE._replace(model=f"model-{number}"), 1_000 + number, 60.0)
-    last = MINE._replace(model=f"model-{2 * AT_MOST - 1}")
+    last = MINE._replace(model=f"model-{2 * MAX_LIMITS - 1}")
     known.learn(last, 5_000, 60.0)
     assert known.get(last) == 5_000
     assert known.get(MINE._replace(model="model-0")) is None
-    assert len(known.held) == len(known.drain_changes()) == AT_MOST
+    assert len(known.limits) == len(known.drain_changes()) == MAX_LIMITS
 
 
 def test_a_limit_that_no_longer_holds_is_let_go() -> None:
@@ -25,7 +25,7 @@ def test_a_limit_that_no_longer_holds_is_let_go() -> None:
     assert known.get(MINE) == 5_000
     clock.advance(0.2)
     assert known.get(MINE) is None
-    assert not known.held
+    assert not known.limits
 
 
 def test_of_what_two_workers_learnt_the_later_holds() -> None:
@@ -48,4 +48,4 @@ def test_what_others_learnt_is_not_handed_in_again() -> None:
 def test_what_is_over_is_not_taken() -> None:
     known = LearnedLimits(lambda: 100.0)
     known.restore(MINE, LearnedLimit(9_000, 100.0))
-    assert not known.held
+    assert not known.limits

@@ -75,18 +75,18 @@ class Calibrations:
             return session
         ratio = _clamp(reported / counted, LEAST_RATIO, MOST_RATIO)
         with self._lock:
-            known = self._models.get((upstream, model), CorrectionRatios())
+            model_ratios = self._models.get((upstream, model), CorrectionRatios())
             if ratio == reported / counted and len(model) <= LONGEST_NAME:
-                self._models[upstream, model] = known.add(ratio)
+                self._models[upstream, model] = model_ratios.add(ratio)
                 self._models.move_to_end((upstream, model))
                 self._changed.add((upstream, model))
                 if len(self._models) > MODELS_AT_MOST:
                     self._changed.discard(self._models.popitem(last=False)[0])
-        before = session if session != UNKNOWN else known.factor
-        if session == UNKNOWN and not known.latest:
+        former = session if session != UNKNOWN else model_ratios.factor
+        if session == UNKNOWN and not model_ratios.latest:
             return round(ratio, 4)
-        target = _clamp(ratio, before / MOST_STEP, before * MOST_STEP)
-        return round(before + (target - before) / 2, 4)
+        target = _clamp(ratio, former / MOST_STEP, former * MOST_STEP)
+        return round(former + (target - former) / 2, 4)
 
     def restore(self, model: tuple[str, str], latest: tuple[float, ...]) -> None:
         """Restores the ratios of a model at an upstream from another run, unless this run has its own."""

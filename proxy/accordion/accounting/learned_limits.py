@@ -7,7 +7,7 @@ from collections.abc import Callable
 from threading import Lock
 from typing import NamedTuple
 
-AT_MOST = 1_024
+MAX_LIMITS = 1_024
 
 
 class LimitOwner(NamedTuple):
@@ -34,20 +34,20 @@ class LearnedLimits:
         self._now = now
         self._lock = Lock()
         self._changed: dict[LimitOwner, LearnedLimit] = {}
-        self.held: OrderedDict[LimitOwner, LearnedLimit] = OrderedDict()
+        self.limits: OrderedDict[LimitOwner, LearnedLimit] = OrderedDict()
 
     def get(self, owner: LimitOwner) -> int | None:
         """Returns the limit in tokens; None where none was learned, or it has expired."""
         with self._lock:
-            limit = self.held.get(owner)
+            limit = self.limits.get(owner)
             if limit is not None and limit.until <= self._now():
-                del self.held[owner]
+                del self.limits[owner]
                 return None
         return limit.tokens if limit else None
 
-    def learn(self, owner: LimitOwner, tokens: int, lasting: float) -> None:
-        """Learns a limit that a provider named; it applies for `lasting` seconds."""
-        limit = LearnedLimit(tokens, self._now() + lasting)
+    def learn(self, owner: LimitOwner, tokens: int, seconds: float) -> None:
+        """Learns a limit that a provider named; it applies for `seconds`."""
+        limit = LearnedLimit(tokens, self._now() + seconds)
         with self._lock:
             self._changed[owner] = limit
             self._store(owner, limit)
@@ -55,8 +55,8 @@ class LearnedLimits:
     def restore(self, owner: LimitOwner, limit: LearnedLimit) -> None:
         """Takes a limit of another worker or an earlier run, unless this one learned a later one."""
         with self._lock:
-            known = self.held.get(owner)
-            if limit.until > self._now() and (known is None or known.until < limit.until):
+            current = self.limits.get(owner)
+            if limit.until > self._now() and (current is None or current.until < limit.until):
                 self._store(owner, limit)
 
     def drain_changes(self) -> dict[LimitOwner, LearnedLimit]:
@@ -66,8 +66,8 @@ class LearnedLimits:
         return changed
 
     def _store(self, owner: LimitOwner, limit: LearnedLimit) -> None:
-        self.held[owner] = limit
-        self.held.move_to_end(owner)
-        if len(self.held) > AT_MOST:
-            oldest, _ = self.held.popitem(last=False)
+        self.limits[owner] = limit
+        self.limits.move_to_end(owner)
+        if len(self.limits) > MAX_LIMITS:
+            oldest, _ = self.limits.popitem(last=False)
             self._changed.pop(oldest, None)

@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 
 from accordion.accounting.calibration import Calibrations
-from accordion.accounting.learned_limits import AT_MOST, LearnedLimit, LearnedLimits, LimitOwner
+from accordion.accounting.learned_limits import MAX_LIMITS, LearnedLimit, LearnedLimits, LimitOwner
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Clock, Key, KeyValueStore, Outbox
 
@@ -24,7 +24,8 @@ _MODEL, _LATEST = msgspec.json.Decoder(tuple[str, str]), msgspec.json.Decoder(tu
 
 
 class LearnedSync:
-    """Publishes what this worker learned, and reads what others did. A correction is stored for `retention` seconds.
+    """Publishes this worker's limits and corrections, and reads those of others. A correction is stored for `retention`
+    seconds.
 
     Limits are read again and again: else the window would depend on the worker. Corrections are read once, at the
     start: from then on each worker has reports of its own.
@@ -58,7 +59,7 @@ class LearnedSync:
                 self._has_read_ratios = True
 
     def publish(self) -> None:
-        """Queues the limits and ratios that changed here; nobody waits for the write."""
+        """Queues the limits and ratios that changed here; does not wait for the write."""
         now = self._clock.now()
         for owner, limit in self._limits.drain_changes().items():
             if limit.until > now:
@@ -74,7 +75,7 @@ class LearnedSync:
     async def _read_rows(self, collection: str) -> AsyncIterator[tuple[str, bytes]]:
         """Reads a collection, at most as many rows as fit in memory."""
         after = ""
-        for _ in range(0, AT_MOST, _PAGE):
+        for _ in range(0, MAX_LIMITS, _PAGE):
             page = await self._store.scan(collection, after=after, limit=_PAGE)
             for row in page:
                 yield row

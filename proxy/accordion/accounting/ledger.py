@@ -20,11 +20,11 @@ from accordion.model.ports import Key, Observer, Outbox
 from accordion.model.records import CompactionOutcome, Exchange, Session, ToolLoopUsage, Totals, Usage
 
 ENCODER = msgspec.msgpack.Encoder()
-_UNREPORTED, _NOT_COMPACTED, _NO_TOOL_LOOP = Usage(), CompactionOutcome(""), ToolLoopUsage()
+_NO_USAGE, _NOT_COMPACTED, _NO_TOOL_LOOP = Usage(), CompactionOutcome(""), ToolLoopUsage()
 EXCHANGES = 50
 """Exchanges of each session in the store: enough to see what went wrong lately. Totals count every request."""
 _MODELS = 1_024
-# No provider has a longer id; what is longer is a mistake or worse, and not worth a row for ever.
+# No provider has a longer id. A longer one is a mistake or an attack, and gets no row.
 _LONGEST = 200
 
 
@@ -82,7 +82,7 @@ class Ledger:
     worker: str
     retention: float = 30 * 86_400.0
     _models: OrderedDict[tuple[str, str, str], _Row] = field(default_factory=OrderedDict)
-    _entered: int = 0
+    _row_count: int = 0
 
     def record(
         self, tenant: str, session: Session | None, row: str, exchange: Exchange, traceparent: str = ""
@@ -92,8 +92,8 @@ class Ledger:
         if session is not None:
             first, only = session.only, b"" if session.totals.requests else ENCODER.encode(exchange)
             session = session.after(exchange, gain, only)
-            name = Key(sessions_collection(tenant), f"{session.id}.{row}")
-            self.outbox.put(name, partial(ENCODER.encode, session), self.retention)
+            key = Key(sessions_collection(tenant), f"{session.id}.{row}")
+            self.outbox.put(key, partial(ENCODER.encode, session), self.retention)
             if not only:
                 log = exchanges_key(tenant, session.id)
                 if first:
@@ -106,20 +106,26 @@ class Ledger:
         return session
 
     def _add_to_model(self, tenant: str, exchange: Exchange, gain: Totals) -> None:
-        known = (tenant, exchange.upstream, exchange.model)
-        name, row, write = self._models.get(known) or self._enter(known, exchange)
-        row.updated, row.utilization, row.totals = exchange.at, exchange.utilization, row.totals + gain
-        row.peak = max(row.peak, exchange.utilization.ratio)
-        self._models.move_to_end(known)
-        self.outbox.put(name, write, self.retention)
+        model_key = (tenant, exchange.upstream, exchange.model)
+        key, model_totals, encode = self._models.get(model_key) or self._create_row(model_key, exchange)
+        model_totals.updated, model_totals.utilization, model_totals.totals = (
+            exchange.at,
+            exchange.utilization,
+            model_totals.totals + gain,
+        )
+        model_totals.peak = max(model_totals.peak, exchange.utilization.ratio)
+        self._models.move_to_end(model_key)
+        self.outbox.put(key, encode, self.retention)
 
-    def _enter(self, known: tuple[str, str, str], exchange: Exchange) -> _Row:
-        # Each time a model enters memory it gets a row of its own, as sessions do, so that no row ever falls.
-        self._entered += 1
-        tenant, upstream, model = known
-        row = ModelTotals(model=model, upstream=upstream, updated=exchange.at, utilization=exchange.utilization)
-        name = Key(models_collection(tenant), f"{upstream}|{model}|{self.worker}.{self._entered}")
-        entry = self._models[known] = (name, row, partial(ENCODER.encode, row))
+    def _create_row(self, model_key: tuple[str, str, str], exchange: Exchange) -> _Row:
+        # Each time a model enters memory it gets a row of its own, as sessions do, so that no row's totals decrease.
+        self._row_count += 1
+        tenant, upstream, model = model_key
+        model_totals = ModelTotals(
+            model=model, upstream=upstream, updated=exchange.at, utilization=exchange.utilization
+        )
+        key = Key(models_collection(tenant), f"{upstream}|{model}|{self.worker}.{self._row_count}")
+        entry = self._models[model_key] = (key, model_totals, partial(ENCODER.encode, model_totals))
         if len(self._models) > _MODELS:
             self._models.popitem(last=False)
         return entry
@@ -131,7 +137,7 @@ def totals_of_exchange(exchange: Exchange) -> Totals:
     A summary counts once, with the request that made the compaction; a compaction saves tokens at every request that is
     forwarded with it.
     """
-    usage, compaction, tool_loop = exchange.usage or _UNREPORTED, exchange.compaction, exchange.unfolded
+    usage, compaction, tool_loop = exchange.usage or _NO_USAGE, exchange.compaction, exchange.unfolded
     failed = int(exchange.status >= 400 or bool(exchange.error))
     gain = Totals(1, failed, usage.input, usage.output, usage.cached, usage.cache_write, usage.reasoning)
     if compaction is None and tool_loop is None:

@@ -134,8 +134,8 @@ class MediaRules:
     def tokens(self, media: Media) -> int:
         """Returns the tokens of one part."""
         if media.kind == "image":
-            sized = media.width > 0 and media.height > 0
-            width, height = (media.width, media.height) if sized else ASSUMED_IMAGE
+            is_size_known = media.width > 0 and media.height > 0
+            width, height = (media.width, media.height) if is_size_known else ASSUMED_IMAGE
             return self.image.tokens(width, height, media.detail)
         if media.kind == "audio":
             rate = AUDIO_RATES.get(media.media_type.rsplit("/", 1)[-1].removeprefix("x-"), OTHER_AUDIO_RATE)
@@ -152,10 +152,10 @@ class MediaRules:
         Each base64 text in it counts as an image, the rest by its bytes.
         """
         rest = max(0, part.size - sum(part.runs))
-        return ceil(rest / BYTES_PER_TEXT_TOKEN) + len(part.runs) * self.tokens(_SOMETHING)
+        return ceil(rest / BYTES_PER_TEXT_TOKEN) + len(part.runs) * self.tokens(_UNKNOWN_IMAGE)
 
 
-_SOMETHING = Media("image")
+_UNKNOWN_IMAGE = Media("image")
 
 
 def _estimate_seconds(size: int, rate: int) -> int:
@@ -210,8 +210,8 @@ def media_rules(model: str, dialect: str = "") -> MediaRules:
     name = model.lower().rsplit("/", 1)[-1]
     if "claude" in name or (dialect == "messages" and not _is_other(name)):
         version = _CLAUDE_VERSION.search(name)
-        sharp = version is not None and (int(version[1]), int(version[2] or 0)) >= (4, 7)
-        return _CLAUDE_SHARP if sharp else _CLAUDE
+        is_sharp = version is not None and (int(version[1]), int(version[2] or 0)) >= (4, 7)
+        return _CLAUDE_SHARP if is_sharp else _CLAUDE
     if "gemini" in name:
         return _GEMINI if re.search(r"gemini-(?:[12]\b|pro|flash)", name) else _GEMINI_3
     if "gpt-oss" in name:

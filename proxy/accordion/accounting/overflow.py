@@ -36,13 +36,15 @@ CODES = frozenset(
         "tokens_limit_reached",
     }
 )
-_SAYING = frozenset({"message", "error", "errors", "detail", "details", "msg", "raw", "response", "metadata", "cause"})
-_NAMING = frozenset({"code", "type", "stop_reason"})
+_TEXT_FIELDS = frozenset(
+    {"message", "error", "errors", "detail", "details", "msg", "raw", "response", "metadata", "cause"}
+)
+_CODE_FIELDS = frozenset({"code", "type", "stop_reason"})
 
 # A whole number, with the k or m that some providers write for thousands and millions.
 _FIGURE = r"\d[\d,_]{0,14}(?:(?:\.\d{1,6})?[km]\b)?(?![.,]?\d|[km]\b)"
 _UNITS = {"k": 1_000, "m": 1_000_000}
-_LIMIT, _ASKED = rf"(?P<limit>{_FIGURE})", rf"(?P<asked>{_FIGURE})"
+_LIMIT, _SIZE = rf"(?P<limit>{_FIGURE})", rf"(?P<requested>{_FIGURE})"
 _OUTPUT, _TOTAL = rf"(?P<output>{_FIGURE})", rf"(?P<total>{_FIGURE})"
 _NO_UNIT = r"(?! ?(?:[kmg]i?b|bytes|char|images|pages))"
 
@@ -50,48 +52,48 @@ _NO_UNIT = r"(?! ?(?:[kmg]i?b|bytes|char|images|pages))"
 _PHRASES = tuple(
     re.compile(pattern, re.IGNORECASE | re.DOTALL)
     for pattern in (
-        rf"prompt is too long:? {_ASKED} tokens > {_LIMIT} maximum",  # Anthropic
-        rf"input length and `?max_tokens`? exceed context limit: {_ASKED} \+ {_OUTPUT} > {_LIMIT}",
-        rf"input token count(?: \(?{_ASKED}\)?)? exceeds the maximum number of tokens allowed \(?{_LIMIT}\)?",  # Gemini
-        rf"request \({_ASKED} tokens\) exceeds the available context size \({_LIMIT} tokens\)",  # llama.cpp
-        rf"input tokens exceed the configured limit of {_LIMIT} tokens(?:.{{0,40}}?resulted in {_ASKED})?",  # OpenAI
-        rf"current length is {_ASKED} while limit is {_LIMIT}",  # Cerebras (cline#5140)
+        rf"prompt is too long:? {_SIZE} tokens > {_LIMIT} maximum",  # Anthropic
+        rf"input length and `?max_tokens`? exceed context limit: {_SIZE} \+ {_OUTPUT} > {_LIMIT}",
+        rf"input token count(?: \(?{_SIZE}\)?)? exceeds the maximum number of tokens allowed \(?{_LIMIT}\)?",  # Gemini
+        rf"request \({_SIZE} tokens\) exceeds the available context size \({_LIMIT} tokens\)",  # llama.cpp
+        rf"input tokens exceed the configured limit of {_LIMIT} tokens(?:.{{0,40}}?resulted in {_SIZE})?",  # OpenAI
+        rf"current length is {_SIZE} while limit is {_LIMIT}",  # Cerebras (cline#5140)
         rf"maximum context length is {_LIMIT}.{{0,200}}?requested {_OUTPUT} output tokens"
-        rf"(?: and your prompt contains (?:at least )?{_ASKED} input tokens)?",  # vLLM
-        rf"is too large: {_OUTPUT}\..{{0,60}}?maximum context length is {_LIMIT} tokens and your request has {_ASKED}",
+        rf"(?: and your prompt contains (?:at least )?{_SIZE} input tokens)?",  # vLLM
+        rf"is too large: {_OUTPUT}\..{{0,60}}?maximum context length is {_LIMIT} tokens and your request has {_SIZE}",
         rf"maximum context length is {_LIMIT}.{{0,200}}?requested (?:about )?{_TOTAL} tokens"
         rf" \([^()]{{0,200}}?{_OUTPUT} (?:in|for) the (?:completion|output)\)",  # OpenAI, DeepSeek, OpenRouter
-        rf"maximum context length of {_LIMIT}.{{0,200}}?: {_ASKED} tokens from the input messages and {_OUTPUT} tokens"
+        rf"maximum context length of {_LIMIT}.{{0,200}}?: {_SIZE} tokens from the input messages and {_OUTPUT} tokens"
         r" for the completion",  # SGLang
         rf"maximum context length (?:is|of) {_LIMIT}.{{0,200}}?(?:resulted in|requested(?: about| a total of)?|"
-        rf"request has|contains(?: at least)?) {_ASKED}",  # OpenAI, OpenRouter, vLLM, SGLang
-        rf"prompt is too long: {_ASKED}, model maximum context length: {_LIMIT}",  # Fireworks
-        rf"(?:input length \(?{_ASKED}\)? )?exceeds (?:the )?(?:model'?s )?maximum (?:context|allowed input) length"
+        rf"request has|contains(?: at least)?) {_SIZE}",  # OpenAI, OpenRouter, vLLM, SGLang
+        rf"prompt is too long: {_SIZE}, model maximum context length: {_LIMIT}",  # Fireworks
+        rf"(?:input length \(?{_SIZE}\)? )?exceeds (?:the )?(?:model'?s )?maximum (?:context|allowed input) length"
         rf" (?:of )?\(?{_LIMIT}{_NO_UNIT}",  # Poolside (pi#4943), proxies (pi#5677)
         rf"maximum context length (?:is|of|:) ?{_LIMIT}",
-        rf"prompt contains {_ASKED} tokens.{{0,80}}? {_LIMIT} maximum context length",  # Mistral
-        rf"maximum prompt length is {_LIMIT}(?:.{{0,60}}?contains {_ASKED})?",  # xAI
-        rf"\b(?:prompt|input|context)\b[\w ]{{0,30}}?(?: of {_ASKED})? exceeds the limit of {_LIMIT}"
+        rf"prompt contains {_SIZE} tokens.{{0,80}}? {_LIMIT} maximum context length",  # Mistral
+        rf"maximum prompt length is {_LIMIT}(?:.{{0,60}}?contains {_SIZE})?",  # xAI
+        rf"\b(?:prompt|input|context)\b[\w ]{{0,30}}?(?: of {_SIZE})? exceeds the limit of {_LIMIT}"
         rf"{_NO_UNIT}",  # Copilot
-        rf"exceeded model token limit(?:: {_LIMIT}(?: \(requested: {_ASKED}\))?)?",  # Moonshot
-        rf"inputs` tokens \+ `max_new_tokens` must be <= {_LIMIT}(?:.{{0,20}}?given: {_ASKED}"
+        rf"exceeded model token limit(?:: {_LIMIT}(?: \(requested: {_SIZE}\))?)?",  # Moonshot
+        rf"inputs` tokens \+ `max_new_tokens` must be <= {_LIMIT}(?:.{{0,20}}?given: {_SIZE}"
         rf"(?:.{{0,30}}? and {_OUTPUT})?)?",  # TGI
         rf"tokens in the prompt cannot exceed {_LIMIT}",  # Cohere
-        rf"input token count is {_ASKED} but (?:the )?model only supports up to {_LIMIT}",  # Vertex
-        rf"prompt \(length {_ASKED}\) is longer than the maximum model length of {_LIMIT}",  # vLLM
-        rf"input \({_ASKED} tokens\) is longer than the model's context length \({_LIMIT} tokens\)",  # SGLang
+        rf"input token count is {_SIZE} but (?:the )?model only supports up to {_LIMIT}",  # Vertex
+        rf"prompt \(length {_SIZE}\) is longer than the maximum model length of {_LIMIT}",  # vLLM
+        rf"input \({_SIZE} tokens\) is longer than the model's context length \({_LIMIT} tokens\)",  # SGLang
         rf"range of input length should be \[\d{{1,9}}, ?{_LIMIT}\]",  # DashScope
         rf"context length is only {_LIMIT} tokens",  # vLLM
-        rf"prompt too long:? {_ASKED} tokens exceeds max_seq_len {_LIMIT}",  # Atlas (inference-atlas#186)
+        rf"prompt too long:? {_SIZE} tokens exceeds max_seq_len {_LIMIT}",  # Atlas (inference-atlas#186)
         # SiliconFlow (NovelForge#136)
-        rf"number of input tokens \({_ASKED}\) has exceeded max_prompt_tokens \({_LIMIT}\)",
-        rf"requested tokens(?: \({_ASKED}\))? exceed context window of {_LIMIT}",  # llama-cpp-python (its issue 120)
+        rf"number of input tokens \({_SIZE}\) has exceeded max_prompt_tokens \({_LIMIT}\)",
+        rf"requested tokens(?: \({_SIZE}\))? exceed context window of {_LIMIT}",  # llama-cpp-python (its issue 120)
         rf"body too large for [\w./: -]{{1,80}} model\. max size: {_LIMIT} tokens",  # GitHub Models (cline#2115)
-        rf"prompt tokens \({_ASKED}\) exceeds? (?:customer )?model maximum \({_LIMIT}\)",  # Bedrock (strands#3722)
-        rf"keep the first {_ASKED} tokens when .{{0,80}}?context length of only {_LIMIT}",  # LM Studio (its issue 546)
-        rf"greater than the context length \(n_keep: {_ASKED} ?>=? ?n_ctx: {_LIMIT}\)",  # LM Studio (openhuman#3550)
+        rf"prompt tokens \({_SIZE}\) exceeds? (?:customer )?model maximum \({_LIMIT}\)",  # Bedrock (strands#3722)
+        rf"keep the first {_SIZE} tokens when .{{0,80}}?context length of only {_LIMIT}",  # LM Studio (its issue 546)
+        rf"greater than the context length \(n_keep: {_SIZE} ?>=? ?n_ctx: {_LIMIT}\)",  # LM Studio (openhuman#3550)
         # TensorRT-LLM (tensorrtllm_backend#141, TensorRT-LLM#9277)
-        rf"prompt length \({_ASKED}\) exceeds maximum (?:sequence|input) length \({_LIMIT}\)",
+        rf"prompt length \({_SIZE}\) exceeds maximum (?:sequence|input) length \({_LIMIT}\)",
         rf"sum of prompt length \([\d.]{{1,15}}\).{{0,40}}? should not exceed max_num_tokens \({_LIMIT}\)",
         r"tokens in request more than max tokens allowed",  # GLM (opencode#27519)
         r"exceeds? the (?:model'?s )?context (?:window|length)",
@@ -107,12 +109,12 @@ _PHRASES = tuple(
         r"\bprompt is too long\b",
     )
 )
-_OTHERWISE = re.compile(
+_OTHER_LIMIT = re.compile(
     r"rate.?limit|per.minute|per.day|\bTPM\b|\bRPM\b|quota|billing|too many requests", re.IGNORECASE
 )
-# The texts of servers and gateways in between for a 413, most of them in HTML.
+# The texts of a 413 from servers and gateways before the provider, most of them in HTML.
 _TOO_LARGE = re.compile(r"\b(?:entity|payload|content|body) (?:is )?too (?:large|long)", re.IGNORECASE)
-_OLLAMA_LOST = "no user query found in messages"  # Ollama drops the oldest messages silently and then fails with a 500
+_OLLAMA_ERROR = "no user query found in messages"  # Ollama drops the oldest messages silently and then fails with a 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +147,8 @@ def read_overflow(status: int, body: str, *, near: bool = False) -> WindowOverfl
     """Returns the overflow that an error reports, or None where it is another error.
 
     `body` is a response's body, an event of a stream (HTTP 200), or the text of an error. A 400 or 413 with an empty
-    body, as Cerebras and Mistral answer, and a 413 that says no more than its name, count only where the request is
-    `near` its window by our own estimate.
+    body (Cerebras, Mistral), and a 413 whose text only repeats the status, count only if the request is `near` its
+    window by our own estimate.
     """
     if status in NEVER:
         return None
@@ -156,17 +158,17 @@ def read_overflow(status: int, body: str, *, near: bool = False) -> WindowOverfl
     if any("rate_limit" in code or "quota" in code for code in codes):
         return None
     for text in texts:
-        if _OTHERWISE.search(text):
+        if _OTHER_LIMIT.search(text):
             return None
-    found = [overflow for overflow in map(_match, texts) if overflow is not None]
-    if not found and (CODES & codes or (status >= 500 and any(_OLLAMA_LOST in text for text in texts))):
-        found = [WindowOverflow()]
-    if found:
+    overflows = [overflow for overflow in map(_match, texts) if overflow is not None]
+    if not overflows and (CODES & codes or (status >= 500 and any(_OLLAMA_ERROR in text for text in texts))):
+        overflows = [WindowOverflow()]
+    if overflows:
         # A gateway's own text may be general, while the error that it passes on names the limit. llama.cpp names it in
         # separate fields, whatever its text (its pull request 15780).
-        overflow = next((each for each in found if each.limit), found[0])
-        limit, asked = sizes.get("n_ctx"), sizes.get("n_prompt_tokens")
-        return overflow if overflow.limit else replace(overflow, limit=limit, requested=overflow.requested or asked)
+        overflow = next((each for each in overflows if each.limit), overflows[0])
+        limit, requested = sizes.get("n_ctx"), sizes.get("n_prompt_tokens")
+        return overflow if overflow.limit else replace(overflow, limit=limit, requested=overflow.requested or requested)
     if near and status == 413 and any(_TOO_LARGE.search(text) for text in texts):
         return WindowOverflow(guessed=True)
     return None
@@ -174,13 +176,13 @@ def read_overflow(status: int, body: str, *, near: bool = False) -> WindowOverfl
 
 def _match(text: str) -> WindowOverflow | None:
     for phrase in _PHRASES:
-        found = phrase.search(text)
-        if found is None:
+        match = phrase.search(text)
+        if match is None:
             continue
-        named = {name: _number(value) for name, value in found.groupdict().items() if value}
-        output = named.get("output")
-        asked = named.get("asked") or max(0, named.get("total", 0) - (output or 0)) or None
-        return WindowOverflow(named.get("limit"), asked, output, words=found[0])
+        figures = {name: _number(value) for name, value in match.groupdict().items() if value}
+        output = figures.get("output")
+        requested = figures.get("requested") or max(0, figures.get("total", 0) - (output or 0)) or None
+        return WindowOverflow(figures.get("limit"), requested, output, words=match[0])
     return None
 
 
@@ -192,13 +194,13 @@ def _number(figure: str) -> int:
 def _read_error(body: str) -> tuple[list[str], set[str], dict[str, int]]:
     """Returns all texts, all codes, and the sizes given as numbers."""
     texts, codes, sizes = [], set(), {}
-    left = LONGEST_BODY
+    remaining = LONGEST_BODY
     for key, value in _walk(body):
-        if isinstance(value, str) and key in _NAMING:
+        if isinstance(value, str) and key in _CODE_FIELDS:
             codes.add(value)
         elif isinstance(value, str):
-            texts.append(value[:left])
-            left -= len(texts[-1])
+            texts.append(value[:remaining])
+            remaining -= len(texts[-1])
         elif key in ("n_ctx", "n_prompt_tokens") and type(value) is int and 0 < value < 2**53:
             sizes[key] = value
     return texts, codes, sizes
@@ -209,27 +211,27 @@ def _walk(body: str) -> Iterator[tuple[str, Any]]:
 
     Fields that echo the request are left out.
     """
-    waiting: deque[tuple[str, Any, int]] = deque([("message", body, 0)])
-    seen = 0
-    while waiting and seen < MOST_NODES:
-        seen += 1
-        key, value, depth = waiting.popleft()
-        opened = _open_embedded_json(value) if isinstance(value, str) and key not in _NAMING else value
-        if isinstance(opened, dict | list) and depth >= DEEPEST:
+    queue: deque[tuple[str, Any, int]] = deque([("message", body, 0)])
+    node_count = 0
+    while queue and node_count < MOST_NODES:
+        node_count += 1
+        key, value, depth = queue.popleft()
+        parsed = _parse_embedded_json(value) if isinstance(value, str) and key not in _CODE_FIELDS else value
+        if isinstance(parsed, dict | list) and depth >= DEEPEST:
             continue
-        if isinstance(opened, list):
-            waiting += [(key, item, depth + 1) for item in islice(opened, MOST_NODES)]
-        elif isinstance(opened, dict):
-            waiting += [(name, item, depth + 1) for name, item in opened.items() if _of_interest(name)]
+        if isinstance(parsed, list):
+            queue += [(key, item, depth + 1) for item in islice(parsed, MOST_NODES)]
+        elif isinstance(parsed, dict):
+            queue += [(name, item, depth + 1) for name, item in parsed.items() if _is_relevant(name)]
         else:
-            yield key, opened
+            yield key, parsed
 
 
-def _of_interest(name: str) -> bool:
-    return name in _SAYING or name in _NAMING or name in ("n_ctx", "n_prompt_tokens", "delta")
+def _is_relevant(name: str) -> bool:
+    return name in _TEXT_FIELDS or name in _CODE_FIELDS or name in ("n_ctx", "n_prompt_tokens", "delta")
 
 
-def _open_embedded_json(text: str) -> Any:
+def _parse_embedded_json(text: str) -> Any:
     """Returns the JSON in a string or in the last event of a stream, else the string itself."""
     stripped = text.strip()
     if stripped.startswith(("event:", "data:")):

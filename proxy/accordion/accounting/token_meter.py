@@ -1,7 +1,7 @@
 """Counts the tokens of a conversation: system prompt, tools, messages and media, before any correction.
 
 Theory of operation. Only what is new is counted. The sum up to a message is cached under its chain key, which stands
-for everything before it, and a count begins behind the deepest message with a known sum. Messages that a provider does
+for everything before it, and a count begins after the deepest message with a known sum. Messages that a provider does
 not read, since it continues from a compaction of its own, count nothing. `calibration` corrects the counts afterwards.
 
 Fixed overheads follow OpenAI's published formats (harmony: `<|start|>role<|message|>…<|end|>`); Anthropic's documented
@@ -46,7 +46,7 @@ BYTES_PER_TOKEN = 4
 SEALED_ENVELOPE = 650
 """Bytes of an encrypted reasoning item that are not reasoning; the rest is base64, three bytes in four."""
 
-AT_ONCE = 32_768
+MAX_INLINE = 32_768
 """Characters that are counted without a thread."""
 COUNTS_AT_MOST = 20_000
 """Cached counts of messages, and cached sums: those of some hundred long conversations. Both take 14 MB at most."""
@@ -77,7 +77,7 @@ class TokenSum(msgspec.Struct, frozen=True):
         return self.text + self.media
 
 
-_NOTHING = TokenSum()
+_NO_TOKENS = TokenSum()
 
 
 class _CountingScheme(msgspec.Struct, frozen=True):
@@ -123,37 +123,44 @@ class TokenMeter:
         )
 
     def count_after(self, conversation: Conversation, index: int, model: str = "") -> TokenSum:
-        """Counts the messages behind `messages[index]`; -1 for all. Costs nothing where they were counted before."""
+        """Counts the messages after `messages[index]`; -1 for all. Costs nothing if they were counted before."""
         scheme, messages = self._scheme(conversation, model), conversation.messages
         if find_provider_compaction(messages, index + 1) >= 0:
             skipped = find_skipped_messages(messages)
             rest = (at for at in range(index + 1, len(messages)) if at not in skipped)
-            return sum((self._count_message(messages[at], scheme) for at in rest), _NOTHING)
+            return sum((self._count_message(messages[at], scheme) for at in rest), _NO_TOKENS)
         return self._count_first(conversation, scheme, len(messages)) - self._count_first(
             conversation, scheme, index + 1
         )
 
-    def count_added(self, listed: Conversation, bare: Conversation, model: str = "") -> int | None:
-        """Returns the tokens by which `listed` exceeds `bare`, from which it was made; None where that takes counting.
+    def count_added(self, extended: Conversation, base: Conversation, model: str = "") -> int | None:
+        """Returns the tokens of the insertions in `extended`, a list made from `base`; None if it must be counted.
 
-        Both were counted before, and have had the same messages added since.
+        Both were counted before, and the same messages have been added to both since.
         """
-        name = self._scheme(listed, model).name
-        for since in range(min(STRIDE, len(bare.chain), len(listed.chain))):
-            before = self._sums.get((bare.chain[-1 - since], name))
-            if before is not None:
+        name = self._scheme(extended, model).name
+        for new_count in range(min(STRIDE, len(base.chain), len(extended.chain))):
+            base_sum = self._sums.get((base.chain[-1 - new_count], name))
+            if base_sum is not None:
                 break
         else:
             return None
-        now, then = self._sums.get((listed.chain[-1], name)), self._sums.get((listed.chain[-1 - since], name))
-        start = len(bare.messages) - since
-        if now is None or then is None or bare.messages[start:] != listed.messages[len(listed.messages) - since :]:
+        extended_sum, earlier_sum = (
+            self._sums.get((extended.chain[-1], name)),
+            self._sums.get((extended.chain[-1 - new_count], name)),
+        )
+        start = len(base.messages) - new_count
+        if (
+            extended_sum is None
+            or earlier_sum is None
+            or base.messages[start:] != extended.messages[len(extended.messages) - new_count :]
+        ):
             return None
-        if find_provider_compaction(bare.messages, start) >= 0:
+        if find_provider_compaction(base.messages, start) >= 0:
             return None
-        if since:
-            self._sums.put((bare.chain[-1], name), before + (now - then))
-        return then.tokens - before.tokens
+        if new_count:
+            self._sums.put((base.chain[-1], name), base_sum + (extended_sum - earlier_sum))
+        return earlier_sum.tokens - base_sum.tokens
 
     def count_message(self, message: Message, conversation: Conversation, model: str = "") -> TokenSum:
         """Counts one message, by the rules of the conversation's model."""
@@ -168,13 +175,13 @@ class TokenMeter:
         return self._counter.count(text, self._counter.encoding(model))
 
     def is_slow(self, conversation: Conversation, model: str, size: int) -> bool:
-        """Whether `measure` belongs in a thread: it must load an encoding, or count more than `AT_ONCE` characters.
+        """Whether `measure` belongs in a thread: it must load an encoding, or count more than `MAX_INLINE` characters.
 
         `size` is that of the body in bytes, an upper bound of the characters.
         """
         if not self._counter.is_loaded(self._scheme(conversation, model).encoding):
             return True
-        return size > AT_ONCE and self.pending_characters(conversation, model) > AT_ONCE
+        return size > MAX_INLINE and self.pending_characters(conversation, model) > MAX_INLINE
 
     def pending_characters(self, conversation: Conversation, model: str = "") -> int:
         """Returns how many characters `measure` would have to count now."""
@@ -205,23 +212,23 @@ class TokenMeter:
         """Returns the largest number of messages, up to `end`, whose sum is known, and that sum."""
         chain = conversation.chain
         for count in range(min(end, len(chain)), 0, -1):
-            known = self._sums.get((chain[count - 1], scheme.name))
-            if known is not None:
-                return count, known
-        return 0, _NOTHING
+            token_sum = self._sums.get((chain[count - 1], scheme.name))
+            if token_sum is not None:
+                return count, token_sum
+        return 0, _NO_TOKENS
 
     def _count_first(self, conversation: Conversation, scheme: _CountingScheme, end: int) -> TokenSum:
         """Counts the first `end` messages."""
         start, total = self._find_deepest_known(conversation, scheme, end)
         messages, chain = conversation.messages, conversation.chain
-        if (resumed := find_provider_compaction(messages, start, end)) >= 0:
-            before = (
-                message for message in messages[:resumed] if survives_provider_compaction(message, messages[resumed])
+        if (boundary := find_provider_compaction(messages, start, end)) >= 0:
+            surviving = (
+                message for message in messages[:boundary] if survives_provider_compaction(message, messages[boundary])
             )
-            start, total = resumed, sum((self._count_message(message, scheme) for message in before), _NOTHING)
+            start, total = boundary, sum((self._count_message(message, scheme) for message in surviving), _NO_TOKENS)
         for index in range(start, end):
-            one = self._count_message(messages[index], scheme)
-            total = TokenSum(total.text + one.text, total.media + one.media)
+            message_tokens = self._count_message(messages[index], scheme)
+            total = TokenSum(total.text + message_tokens.text, total.media + message_tokens.media)
             if (index + 1 == end or (index + 1) % STRIDE == 0) and index < len(chain):
                 self._sums.put((chain[index], scheme.name), total)
         return total
@@ -242,16 +249,16 @@ class TokenMeter:
         return overhead
 
     def _count_tools(self, tools: tuple[str, ...], scheme: _CountingScheme) -> int:
-        claude = scheme.media.family == "anthropic"
-        initial = (initial_definition(tool, named=not claude) for tool in tools)
-        definitions = [definition for definition in initial if definition is not None]
+        is_claude = scheme.media.family == "anthropic"
+        initial_definitions = (initial_definition(tool, named=not is_claude) for tool in tools)
+        definitions = [definition for definition in initial_definitions if definition is not None]
         if not definitions:
             return 0
         if scheme.media.family == "openai":
             rendered = (function_as_typescript(tool) or tool for tool in definitions)
             return TOOLS_OPENAI + sum(self._counter.count(tool, scheme.encoding) for tool in rendered)
-        fixed = TOOLS_CLAUDE if claude else TOOLS_OPENAI
-        return fixed + sum(self._counter.count(tool, scheme.encoding) for tool in definitions)
+        overhead = TOOLS_CLAUDE if is_claude else TOOLS_OPENAI
+        return overhead + sum(self._counter.count(tool, scheme.encoding) for tool in definitions)
 
     def _count_message(self, message: Message, scheme: _CountingScheme) -> TokenSum:
         return self._count_parts(message.parts, scheme, MESSAGE)
@@ -340,16 +347,16 @@ class MessageTokenCache:
         """Counts one message, by the rules of the conversation's model."""
         key = message.key, self._meter.rules_name(conversation, model)
         with self._lock:
-            known = self._counts.get(key)
-            if known is not None:
+            count = self._counts.get(key)
+            if count is not None:
                 self._counts.move_to_end(key)
-                return known
-        counted = self._meter.count_message(message, conversation, model).tokens
+                return count
+        count = self._meter.count_message(message, conversation, model).tokens
         with self._lock:
-            self._counts[key] = counted
+            self._counts[key] = count
             while len(self._counts) > self._at_most:
                 self._counts.popitem(last=False)
-        return counted
+        return count
 
     def count_text(self, text: str, model: str) -> int:
         """Counts a plain text."""

@@ -14,7 +14,7 @@ import msgspec
 DEEPEST = 16
 DEFERRED = '"defer_loading":true'
 _UNIONS = ("anyOf", "oneOf")
-_BEYOND = (
+_UNTRANSLATED = (
     *("$ref", "$defs", "definitions", "allOf", "not", "if", "then", "else"),
     *("additionalProperties", "patternProperties", "dependentSchemas", "prefixItems"),
 )
@@ -79,7 +79,7 @@ def function_as_typescript(definition: str) -> str | None:
     if not isinstance(name, str):
         return None
     head = "".join(f"// {line}\n" for line in str(tool.get("description") or "").splitlines())
-    if not isinstance(parameters, dict) or not any(map(parameters.get, ("properties", *_UNIONS, *_BEYOND))):
+    if not isinstance(parameters, dict) or not any(map(parameters.get, ("properties", *_UNIONS, *_UNTRANSLATED))):
         return f"{head}type {name} = () => any;\n\n"
     try:
         return f"{head}type {name} = (_: {_render_type(parameters, 0)}) => any;\n\n"
@@ -91,12 +91,12 @@ def _render_type(schema: Any, depth: int) -> str:
     """Returns the TypeScript type of a JSON schema. Keywords without an equivalent are appended as JSON."""
     if not isinstance(schema, dict) or depth > DEEPEST:
         return "any"
-    beyond = [name for name in _BEYOND if isinstance(schema.get(name), dict | list | str) and schema[name]]
+    untranslated = [name for name in _UNTRANSLATED if isinstance(schema.get(name), dict | list | str) and schema[name]]
     if "properties" in schema:
-        beyond += [name for name in _UNIONS if schema.get(name)]
-    if beyond:
-        rest = {name: held for name, held in schema.items() if name not in beyond}
-        return f"{_render_type(rest, depth)} & {_render_literal({name: schema[name] for name in beyond})}"
+        untranslated += [name for name in _UNIONS if schema.get(name)]
+    if untranslated:
+        rest = {name: value for name, value in schema.items() if name not in untranslated}
+        return f"{_render_type(rest, depth)} & {_render_literal({name: schema[name] for name in untranslated})}"
     for union in _UNIONS:
         if isinstance(schema.get(union), list):
             return " | ".join(_render_type(one, depth + 1) for one in schema[union])
@@ -118,13 +118,13 @@ def _render_object(schema: dict[str, Any], depth: int) -> str:
     properties, required = schema.get("properties"), schema.get("required")
     if not isinstance(properties, dict) or not properties:
         return "object"
-    needed = set(map(str, required)) if isinstance(required, list) else set()
+    required_names = set(map(str, required)) if isinstance(required, list) else set()
     lines = ["{"]
     for name, inner in properties.items():
-        described = inner if isinstance(inner, dict) else {}
-        lines += [f"// {line}" for line in str(described.get("description") or "").splitlines()]
-        default = f" // default: {_render_literal(described['default'])}" if "default" in described else ""
-        lines.append(f"{name}{'' if name in needed else '?'}: {_render_type(inner, depth + 1)},{default}")
+        property_schema = inner if isinstance(inner, dict) else {}
+        lines += [f"// {line}" for line in str(property_schema.get("description") or "").splitlines()]
+        default = f" // default: {_render_literal(property_schema['default'])}" if "default" in property_schema else ""
+        lines.append(f"{name}{'' if name in required_names else '?'}: {_render_type(inner, depth + 1)},{default}")
     return "\n".join([*lines, "}"])
 
 

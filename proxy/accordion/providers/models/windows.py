@@ -83,7 +83,7 @@ class ModelWindows:
         """Returns the window of `model` at `upstream`; `beta` are the request's beta flags, which may change it."""
         long = _is_long(model, beta)
         window = self._windows.get((model, long)) or self._look_up(model, long)
-        if window.source == "config" or not self._limits.held:
+        if window.source == "config" or not self._limits.limits:
             return window
         limit = self._limits.get(LimitOwner(tenant, upstream, model, long))
         return window if limit is None else _apply_learned_limit(model, window, limit)
