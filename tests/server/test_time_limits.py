@@ -62,7 +62,7 @@ def connected(server: Server, patience: ClientTimeouts = PATIENCE) -> tuple[Clie
     config = Config(cast(Any, server), timeout_keep_alive=cast(int, KEEPALIVE), lifespan="off")
     config.load()
     connection, wire = (
-        ClientConnection(config, ServerState(), {}, asyncio.get_running_loop(), patience=patience),
+        ClientConnection(config, ServerState(), {}, asyncio.get_running_loop(), timeouts=patience),
         Wire(),
     )
     connection.connection_made(wire)

@@ -8,7 +8,7 @@ import struct
 from typing import Any
 
 # Closing a socket with a linger time of 0 sends a reset (POSIX, `close`).
-_NOT_LINGERING = struct.pack("ii", 1, 0)
+_NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class CorkedTransport(asyncio.Transport):
@@ -49,7 +49,7 @@ class CorkedTransport(asyncio.Transport):
         self.flush()
         if self.open_ended and not self._transport.is_closing():
             sock = self._transport.get_extra_info("socket")
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NOT_LINGERING)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
         self._transport.close()
 
     def abort(self) -> None:

@@ -46,7 +46,7 @@ class LoopTasks:
 
     def repeat(self, work: Callable[[], Awaitable[object]], seconds: float, name: str) -> None:
         """Runs a function in the background now and every `seconds`; a failure is logged and does not end this."""
-        self.spawn(_repeated(work, seconds, name), name)
+        self.spawn(_repeat(work, seconds, name), name)
 
     def offload(self, call: Callable[..., T], *args: Any) -> Awaitable[T]:
         """Runs a slow pure function in a thread."""
@@ -74,7 +74,7 @@ class LoopTasks:
             _log.error("%s failed: %s", task.get_name(), error, exc_info=error)
 
 
-async def _repeated(work: Callable[[], Awaitable[object]], seconds: float, name: str) -> None:
+async def _repeat(work: Callable[[], Awaitable[object]], seconds: float, name: str) -> None:
     while True:
         try:
             await work()

@@ -7,7 +7,7 @@ names the client or the measurement that it is there for; bench/README.md (`over
 - `ClientConnection` (a client that uvicorn fails, time limits, size limits) puts a `CorkedTransport` around the
   transport, a `ClientFlow` in the place of uvicorn's flow control, and makes each request a `ResponseCycle`.
 - `Server`, `Worker` and `Supervisor` stop in order and reload the settings at a SIGHUP.
-- `LineFilter` drops log lines of uvicorn's that are no news here.
+- `LineFilter` drops three of uvicorn's log lines, which the proxy itself causes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _NOT_IN_NAMES, _NOT_IN_VALUES = (
 )
 _LINE_BREAKS = frozenset(b"\r\n\0")
 # RFC 9110 5.5: a recipient may replace invalid characters of a value with spaces.
-_SPACED = bytes(0x20 if code in _NOT_IN_VALUES else code for code in range(256))
+_SPACES_FOR_INVALID = bytes(0x20 if code in _NOT_IN_VALUES else code for code in range(256))
 
 
 class ClientTimeouts(NamedTuple):
@@ -92,7 +92,7 @@ class ResponseCycle(RequestResponseCycle):
     """
 
     transport: CorkedTransport
-    came = 0
+    received_bytes = 0
     """Bytes of the request body that were read from the connection."""
 
     async def send(self, message: Mapping[str, Any]) -> None:
@@ -130,7 +130,7 @@ class ResponseCycle(RequestResponseCycle):
             # No provider's header can contain a line break, so this is a bug of this proxy.
             if not _LINE_BREAKS.isdisjoint(value):
                 raise RuntimeError("Invalid HTTP header.")
-            self._begin(status, [(name, value.translate(_SPACED)) for name, value in headers])
+            self._begin(status, [(name, value.translate(_SPACES_FOR_INVALID)) for name, value in headers])
             return
         if b"connection" in names and b"close" in values[names.index(b"connection")].lower():
             self.keep_alive = False
@@ -191,9 +191,9 @@ class ClientConnection(HttpToolsProtocol):
     _progress = 0
     """Bytes of the body when its timer began."""
 
-    def __init__(self, *args: Any, patience: ClientTimeouts = _DEFAULT_TIMEOUTS, **options: Any) -> None:
+    def __init__(self, *args: Any, timeouts: ClientTimeouts = _DEFAULT_TIMEOUTS, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._timeouts = patience
+        self._timeouts = timeouts
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Sets up the timers, the transport and the flow control.
@@ -230,7 +230,7 @@ class ClientConnection(HttpToolsProtocol):
         """
         cycle, has_left = self.cycle, reset
         if cycle is not None and cycle.more_body:
-            has_left |= cycle.came + unread < content_length(cycle.scope["headers"])
+            has_left |= cycle.received_bytes + unread < content_length(cycle.scope["headers"])
         elif self.pipeline:
             has_left |= not unread
         if has_left:
@@ -255,7 +255,7 @@ class ClientConnection(HttpToolsProtocol):
                 self._count(len(data))
             elif self.cycle is not None and self.cycle.more_body:
                 self._start_timer(self.cycle, self._timeouts.body)
-                self._count_trailers(len(data), self.cycle.came)
+                self._count_trailers(len(data), self.cycle.received_bytes)
             elif self._unfinished is not None:
                 self._unfinished = None
                 self._idle.stop()
@@ -270,7 +270,7 @@ class ClientConnection(HttpToolsProtocol):
     def _start_timer(self, part: object, seconds: float) -> None:
         """Starts the timer for the rest of a head or a body, unless it runs already."""
         if self._unfinished is not part:
-            self._unfinished, self._progress = part, self.cycle.came if part is self.cycle else 0
+            self._unfinished, self._progress = part, self.cycle.received_bytes if part is self.cycle else 0
             self._idle.restart(seconds)
 
     def _on_timeout(self) -> None:
@@ -280,9 +280,13 @@ class ClientConnection(HttpToolsProtocol):
             self.timeout_keep_alive_handler()
         elif part is not cycle:
             self._give_up("head", timeouts.head)
-        elif cycle.came - self._progress >= _MIN_BODY or self.flow.read_paused or cycle.waiting_for_100_continue:
+        elif (
+            cycle.received_bytes - self._progress >= _MIN_BODY
+            or self.flow.read_paused
+            or cycle.waiting_for_100_continue
+        ):
             # The client sends, or this proxy makes it wait.
-            self._progress = cycle.came
+            self._progress = cycle.received_bytes
             self._idle.restart(timeouts.body)
         else:
             self._give_up("body", timeouts.body)
@@ -342,14 +346,14 @@ class ClientConnection(HttpToolsProtocol):
             # An error written now would become part of the earlier request's response.
             cycle.keep_alive = False
             return False
-        answer = error_response(error, head)
+        response = error_response(error, head)
         if cycle is not None and self.pipeline and self.pipeline[0][0] is cycle and cycle.more_body:
             # The error waits behind the responses to earlier requests.
             cycle.more_body = cycle.keep_alive = False
-            self.pipeline[0] = cycle, respond_with(answer)  # type: ignore[assignment]  # uvicorn's own types of ASGI
+            self.pipeline[0] = cycle, respond_with(response)  # type: ignore[assignment]  # uvicorn's own types of ASGI
             return True
         if cycle is None or not (cycle.response_started and cycle.more_body):
-            self.transport.write(response_bytes(answer))
+            self.transport.write(response_bytes(response))
         self.transport.close()
         return True
 
@@ -395,7 +399,7 @@ class ClientConnection(HttpToolsProtocol):
 
         Overrides uvicorn's to count the bytes, for the time limit of a body (slowloris) and for clients that leave.
         """
-        self.cycle.came += len(body)
+        self.cycle.received_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
@@ -494,7 +498,7 @@ class ClientFlow(FlowControl):
     def close(self) -> None:
         """Stops the checks, and drops the callback: it refers to the connection, which refers to this."""
         self._deadline.close()
-        self._on_end = _nothing
+        self._on_end = _do_nothing
 
     def _check_client(self) -> None:
         if self._transport.is_closing():
@@ -510,16 +514,16 @@ def _connection_end(descriptor: int) -> tuple[bool, int] | None:
 
     Needs POLLRDHUP, which Linux and FreeBSD have; elsewhere the result is always None.
     """
-    poll, half = select.poll(), getattr(select, "POLLRDHUP", 0)
-    poll.register(descriptor, half)
-    events = poll.poll(0) if half else []
+    poll, half_closed = select.poll(), getattr(select, "POLLRDHUP", 0)
+    poll.register(descriptor, half_closed)
+    events = poll.poll(0) if half_closed else []
     if not events:
         return None
     unread = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
     return bool(events[0][1] & (select.POLLHUP | select.POLLERR)), int.from_bytes(unread, sys.byteorder)
 
 
-def _nothing(reset: bool, unread: int) -> None:
+def _do_nothing(reset: bool, unread: int) -> None:
     """Does nothing."""
 
 
