@@ -135,7 +135,7 @@ def find_rival_branch(
 
 
 def is_branch_alive(nodes: Mapping[bytes, PrefixNode], label: bytes, node: PrefixNode) -> bool:
-    """Whether the branch recorded at a node was continued. (An end that passed to another session counts as that.)"""
+    """Whether the branch recorded at a node was continued. (So was an end that moved to another session.)"""
     return _has_successor(nodes.get(label + node.branch), node.session)
 
 

@@ -211,7 +211,7 @@ class Sessions:
         self.prefix_index.add(label + chain[-1], PrefixNode(session_id, base=chain[index]))
         if is_fork:
             return session_id, base.session
-        # Every end that had the session in the meantime, so that each of them is a fork if it continues.
+        # Each end that had the session in the meantime has lost it, so that it is a fork if it continues.
         for end in tuple(list_successors(nodes, label, base)):
             self._transfer_session(label, end, chain[index])
         if rival is not None:

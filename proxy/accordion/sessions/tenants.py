@@ -70,9 +70,9 @@ class Tenants:
         if not self._keys:
             # A web site that sends requests through a browser on this machine is not the person at this machine.
             origin = headers.get(b"origin")
-            local = self.is_local_only and (origin is None or not is_web_site(origin))
-            tenant = DEFAULT_TENANT if local else self._hash_credential(credential)
-            return Caller(tenant, self.tenant_key(tenant), False, credential, is_local=local)
+            is_local = self.is_local_only and (origin is None or not is_web_site(origin))
+            tenant = DEFAULT_TENANT if is_local else self._hash_credential(credential)
+            return Caller(tenant, self.tenant_key(tenant), False, credential, is_local=is_local)
         own_header = headers.get(b"x-accordion-key")
         tenant_id = self._match_proxy_key(own_header if own_header is not None else credential.encode("latin-1"))
         if tenant_id is None:
