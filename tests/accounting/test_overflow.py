@@ -673,7 +673,7 @@ def test_an_ordinary_error_is_no_overflow(status: int, body: object) -> None:
 @pytest.mark.parametrize("body", ["", " \n"])
 @pytest.mark.parametrize("status", [400, 413])
 def test_a_bare_refusal_counts_only_near_the_window(status: int, body: str) -> None:
-    assert read_overflow(status, body, near=True) == WindowOverflow(guessed=True)
+    assert read_overflow(status, body, is_near_window=True) == WindowOverflow(guessed=True)
     assert read_overflow(status, body) is None
 
 
@@ -681,14 +681,14 @@ def test_a_bare_refusal_counts_only_near_the_window(status: int, body: str) -> N
     "body", ["<html><h1>413 Request Entity Too Large</h1></html>", '{"error":"Payload Too Large"}']
 )
 def test_a_413_that_says_no_more_than_its_name_counts_only_near_the_window(body: str) -> None:
-    assert read_overflow(413, body, near=True) == WindowOverflow(guessed=True)
+    assert read_overflow(413, body, is_near_window=True) == WindowOverflow(guessed=True)
     assert read_overflow(413, body) is None
-    assert read_overflow(400, body, near=True) is None
+    assert read_overflow(400, body, is_near_window=True) is None
 
 
 @pytest.mark.parametrize("status", [401, 404, 422, 429, 500, 503])
 def test_other_statuses_without_a_word_are_no_overflows(status: int) -> None:
-    assert read_overflow(status, "", near=True) is None
+    assert read_overflow(status, "", is_near_window=True) is None
 
 
 SAYING = [(status, body) for status, body in ORDINARY if str(body).strip() and "Entity Too Large" not in str(body)]
@@ -696,11 +696,13 @@ SAYING = [(status, body) for status, body in ORDINARY if str(body).strip() and "
 
 @pytest.mark.parametrize(("status", "body"), SAYING)
 def test_an_error_that_says_something_else_is_no_overflow_near_the_window(status: int, body: object) -> None:
-    assert read_overflow(status, body if isinstance(body, str) else json.dumps(body), near=True) is None
+    assert read_overflow(status, body if isinstance(body, str) else json.dumps(body), is_near_window=True) is None
 
 
 def test_what_an_error_names_is_told_apart_from_a_guess() -> None:
-    told = read_overflow(413, json.dumps(anthropic("Request exceeds the maximum size", "request_too_large")), near=True)
+    told = read_overflow(
+        413, json.dumps(anthropic("Request exceeds the maximum size", "request_too_large")), is_near_window=True
+    )
     assert told == WindowOverflow(guessed=False)
 
 

@@ -1,1 +1,1 @@
-"""How full a window is, what the provider reported, and the ledger of both."""
+"""Token counts, their correction by reported usage, limits, and the ledger."""

@@ -143,17 +143,17 @@ class WindowOverflow:
         return WindowOverflow(guessed=self.guessed, words=self.words) if self.is_quoted_from(sent) else self
 
 
-def read_overflow(status: int, body: str, *, near: bool = False) -> WindowOverflow | None:
+def read_overflow(status: int, body: str, *, is_near_window: bool = False) -> WindowOverflow | None:
     """Returns the overflow that an error reports, or None where it is another error.
 
     `body` is a response's body, an event of a stream (HTTP 200), or the text of an error. A 400 or 413 with an empty
-    body (Cerebras, Mistral), and a 413 whose text only repeats the status, count only if the request is `near` its
-    window by our own estimate.
+    body (Cerebras, Mistral), and a 413 whose text only repeats the status, count only if `is_near_window` says that the
+    request is near its window by our own estimate.
     """
     if status in NEVER:
         return None
     if not body.strip():
-        return WindowOverflow(guessed=True) if near and status in (400, 413) else None
+        return WindowOverflow(guessed=True) if is_near_window and status in (400, 413) else None
     texts, codes, sizes = _read_error(body if len(body) <= LONGEST_JSON else body[:LONGEST_BODY])
     if any("rate_limit" in code or "quota" in code for code in codes):
         return None
@@ -169,7 +169,7 @@ def read_overflow(status: int, body: str, *, near: bool = False) -> WindowOverfl
         overflow = next((each for each in overflows if each.limit), overflows[0])
         limit, requested = sizes.get("n_ctx"), sizes.get("n_prompt_tokens")
         return overflow if overflow.limit else replace(overflow, limit=limit, requested=overflow.requested or requested)
-    if near and status == 413 and any(_TOO_LARGE.search(text) for text in texts):
+    if is_near_window and status == 413 and any(_TOO_LARGE.search(text) for text in texts):
         return WindowOverflow(guessed=True)
     return None
 

@@ -1,6 +1,6 @@
 """Counts the tokens of a conversation: system prompt, tools, messages and media, before any correction.
 
-Theory of operation. Only what is new is counted. The sum up to a message is cached under its chain key, which stands
+Theory of operation. Only new messages are counted. The sum up to a message is cached under its chain key, which stands
 for everything before it, and a count begins after the deepest message with a known sum. Messages that a provider does
 not read, since it continues from a compaction of its own, count nothing. `calibration` corrects the counts afterwards.
 

@@ -151,7 +151,7 @@ class _DocumentProbe:
             return None
         if self._status >= 400:
             self.refusal = body
-            return read_overflow(self._status, body.decode(errors="replace"), near=self._is_near_window)
+            return read_overflow(self._status, body.decode(errors="replace"), is_near_window=self._is_near_window)
         return _find_overflow(body, self._protocol.observer(stream=False), body)
 
 
