@@ -22,15 +22,15 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-def opened(folder: Path) -> GuardedStore:
+def open_guarded_store(folder: Path) -> GuardedStore:
     """The store on the disk; it is tried again at once after it failed."""
     inner = open_store(f"sqlite:///{folder}/store.db", timeout=20.0)
     return GuardedStore(inner, timeout=20.0, write_timeout=20.0, monotonic=time.monotonic, retry_after=0.0)
 
 
-async def filled(folder: Path, size: int) -> tuple[GuardedStore, list[Key]]:
+async def fill_store(folder: Path, size: int) -> tuple[GuardedStore, list[Key]]:
     """A store that took values of this size until its disk was full, then another program took the rest."""
-    store = opened(folder)
+    store = open_guarded_store(folder)
     keys: list[Key] = []
     with pytest.raises(StoreFull):
         while True:
@@ -43,7 +43,7 @@ async def filled(folder: Path, size: int) -> tuple[GuardedStore, list[Key]]:
 
 @pytest.mark.parametrize("size", [20_000, 3_000_000], ids=["small", "large"])
 async def test_content_is_read_and_deleted_on_a_full_disk_and_its_space_used_again(disk: Path, size: int):
-    store, keys = await filled(disk, size)
+    store, keys = await fill_store(disk, size)
     assert await store.get(keys[0]) is not None
     with pytest.raises(StoreFull):
         await store.put(Key("c", "more"), b"1")
@@ -61,7 +61,7 @@ async def test_content_is_read_and_deleted_on_a_full_disk_and_its_space_used_aga
 
 
 async def test_a_long_log_is_deleted_on_a_full_disk(disk: Path):
-    store = opened(disk)
+    store = open_guarded_store(disk)
     with pytest.raises(StoreFull):
         while True:
             await store.write([Append(Key("", "log"), bytes(30_000))])
@@ -72,7 +72,7 @@ async def test_a_long_log_is_deleted_on_a_full_disk(disk: Path):
 
 
 async def test_erasing_works_again_each_time_the_disk_is_full(disk: Path):
-    store, keys = await filled(disk, 50_000)
+    store, keys = await fill_store(disk, 50_000)
     for _ in range(5):
         assert await store.delete(keys) == len(keys)
         keys = []
@@ -85,19 +85,19 @@ async def test_erasing_works_again_each_time_the_disk_is_full(disk: Path):
 
 
 async def test_a_store_that_is_opened_on_a_full_disk_can_be_erased(disk: Path):
-    store, keys = await filled(disk, 20_000)
+    store, keys = await fill_store(disk, 20_000)
     await store.close()
     fill(disk)
-    store = opened(disk)
+    store = open_guarded_store(disk)
     assert await store.delete(keys) == len(keys)
     await store.close()
 
 
 async def test_a_disk_that_is_read_only_says_that_nothing_can_be_erased(disk: Path):
-    store, keys = await filled(disk, 20_000)
+    store, keys = await fill_store(disk, 20_000)
     await store.close()
     read_only(disk)
-    store = opened(disk)
+    store = open_guarded_store(disk)
     for _ in range(2):
         with pytest.raises(StoreUnavailable, match="read-only, so that nothing can be stored or erased"):
             await store.delete(keys)

@@ -56,7 +56,7 @@ class Bench:
         )
 
 
-async def refused(call: Callable[[], Any]) -> None:
+async def expect_unavailable(call: Callable[[], Any]) -> None:
     with pytest.raises(StoreUnavailable):
         await call()
 
@@ -66,21 +66,21 @@ async def test_after_a_failure_calls_fail_at_once_until_a_probe_is_due(error: Ex
     bench = Bench()
     bench.inner.fails = error
     for _ in range(5):
-        await refused(lambda: bench.store.get(KEY))
+        await expect_unavailable(lambda: bench.store.get(KEY))
     assert bench.inner.asked == 1
     assert not bench.store.is_available
     bench.time += 1.0
     for _ in range(5):
-        await refused(lambda: bench.store.get(KEY))
+        await expect_unavailable(lambda: bench.store.get(KEY))
     assert bench.inner.asked == 2
 
 
 async def test_a_store_that_is_back_is_used_again():
     bench = Bench()
     bench.inner.fails = StoreUnavailable("away")
-    await refused(lambda: bench.store.get(KEY))
+    await expect_unavailable(lambda: bench.store.get(KEY))
     bench.inner.fails = None
-    await refused(lambda: bench.store.put(KEY, b"1"))
+    await expect_unavailable(lambda: bench.store.put(KEY, b"1"))
     bench.time += 1.0
     assert await bench.store.get(KEY) is None
     assert bench.store.is_available
@@ -92,9 +92,9 @@ async def test_a_store_that_is_back_is_used_again():
 async def test_a_store_that_hangs_is_given_up_after_the_time_out():
     bench = Bench(timeout=0.05)
     bench.inner.hangs = asyncio.Event()
-    await refused(lambda: bench.store.get(KEY))
+    await expect_unavailable(lambda: bench.store.get(KEY))
     assert not bench.store.is_available
-    await refused(lambda: bench.store.get(KEY))
+    await expect_unavailable(lambda: bench.store.get(KEY))
     assert bench.inner.asked == 1
 
 
@@ -102,7 +102,7 @@ async def test_a_write_is_given_more_time_than_a_read():
     bench = Bench(timeout=0.01, write_timeout=20.0)
     bench.inner.hangs = asyncio.Event()
     writing = asyncio.create_task(bench.store.put(KEY, b"1"))
-    await refused(lambda: bench.store.get(KEY))
+    await expect_unavailable(lambda: bench.store.get(KEY))
     assert not writing.done()
     bench.inner.hangs.set()
     await writing
@@ -112,30 +112,30 @@ async def test_a_write_is_given_more_time_than_a_read():
 async def test_a_write_that_hangs_is_given_up_after_its_time_out():
     bench = Bench(timeout=20.0, write_timeout=0.01)
     bench.inner.hangs = asyncio.Event()
-    await refused(lambda: bench.store.put(KEY, b"1"))
+    await expect_unavailable(lambda: bench.store.put(KEY, b"1"))
     assert not bench.store.is_available
 
 
 async def test_a_read_that_probes_waits_no_longer_than_a_read():
     bench = Bench(timeout=0.01, write_timeout=20.0)
     bench.inner.full = True
-    await refused(lambda: bench.store.put(KEY, b"1"))
+    await expect_unavailable(lambda: bench.store.put(KEY, b"1"))
     bench.time += 2.0
     bench.inner.hangs = asyncio.Event()
     async with asyncio.timeout(5.0):
-        await refused(lambda: bench.store.get(KEY))
+        await expect_unavailable(lambda: bench.store.get(KEY))
 
 
 async def test_only_one_call_probes_while_others_fail_at_once():
     bench = Bench()
     bench.inner.fails = StoreUnavailable("away")
-    await refused(lambda: bench.store.get(KEY))
+    await expect_unavailable(lambda: bench.store.get(KEY))
     bench.inner.fails, bench.inner.hangs = None, asyncio.Event()
     bench.time += 1.0
     probe = asyncio.create_task(bench.store.get(KEY))
     await asyncio.sleep(0)
     for _ in range(3):
-        await refused(lambda: bench.store.get(KEY))
+        await expect_unavailable(lambda: bench.store.get(KEY))
     bench.inner.hangs.set()
     assert await probe is None
     assert bench.inner.asked == 2
@@ -145,7 +145,7 @@ async def test_only_one_call_probes_while_others_fail_at_once():
 async def test_a_probe_that_is_cancelled_leaves_the_next_call_to_probe():
     bench = Bench()
     bench.inner.fails = StoreUnavailable("away")
-    await refused(lambda: bench.store.get(KEY))
+    await expect_unavailable(lambda: bench.store.get(KEY))
     bench.inner.fails, bench.inner.hangs = None, asyncio.Event()
     bench.time += 1.0
     probe = asyncio.create_task(bench.store.get(KEY))
@@ -191,7 +191,7 @@ async def test_a_store_that_refuses_a_ping_too_in_a_way_that_nobody_expects_is_a
     bench.inner.ping = ping  # type: ignore[method-assign]
     bench.inner.fails = TypeError("odd option")
     for _ in range(3):
-        await refused(lambda: bench.store.get(KEY))
+        await expect_unavailable(lambda: bench.store.get(KEY))
         bench.time += 1.0
     assert (bench.store.is_available, bench.changes) == (False, [False])
     assert "odd option" in bench.store.problem
@@ -201,10 +201,10 @@ async def test_a_store_that_refuses_a_ping_too_in_a_way_that_nobody_expects_is_a
 async def test_a_store_is_back_when_it_can_be_written_to_and_not_because_it_can_be_read():
     bench = Bench()
     bench.inner.full = True
-    await refused(lambda: bench.store.put(KEY, b"1"))
+    await expect_unavailable(lambda: bench.store.put(KEY, b"1"))
     for _ in range(3):
         bench.time += 1.0
-        await refused(lambda: bench.store.get(KEY))
+        await expect_unavailable(lambda: bench.store.get(KEY))
     assert (bench.changes, bench.inner.asked) == ([False], 0)
     bench.inner.full = False
     bench.time += 1.0
@@ -218,7 +218,7 @@ async def test_an_old_call_that_ends_late_does_not_end_the_rest():
     old = asyncio.create_task(bench.store.get(KEY))
     await asyncio.sleep(0)
     bench.inner.hangs, bench.inner.fails = None, StoreUnavailable("away")
-    await refused(lambda: bench.store.get(KEY))
+    await expect_unavailable(lambda: bench.store.get(KEY))
     bench.inner.fails = None
     hangs.set()
     assert await old is None
@@ -230,7 +230,7 @@ async def test_a_lock_whose_release_fails_ends_quietly_and_the_bodys_error_goes_
     async with bench.store.lock(KEY, lease=60.0) as held:
         assert held
         bench.inner.fails = StoreUnavailable("away")
-        await refused(lambda: bench.store.get(KEY))
+        await expect_unavailable(lambda: bench.store.get(KEY))
     bench.time += 1.0
     with contextlib.suppress(KeyError):
         async with bench.store.lock(KEY, lease=60.0):
@@ -241,16 +241,16 @@ async def test_a_lock_whose_release_fails_ends_quietly_and_the_bodys_error_goes_
 async def test_a_lock_on_a_store_that_is_away_raises_store_unavailable():
     bench = Bench()
     bench.inner.fails = StoreUnavailable("away")
-    await refused(lambda: bench.store.get(KEY))
-    await refused(lambda: bench.store.lock(KEY, lease=1.0).__aenter__())
+    await expect_unavailable(lambda: bench.store.get(KEY))
+    await expect_unavailable(lambda: bench.store.lock(KEY, lease=1.0).__aenter__())
 
 
 async def test_a_store_that_is_away_can_be_closed():
     bench = Bench()
     bench.inner.fails = StoreUnavailable("away")
-    await refused(lambda: bench.store.get(KEY))
+    await expect_unavailable(lambda: bench.store.get(KEY))
     await bench.store.close()
-    await refused(bench.inner.ping)
+    await expect_unavailable(bench.inner.ping)
 
 
 class Full(Flaky):

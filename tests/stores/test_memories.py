@@ -19,7 +19,7 @@ from tests.valkey import Valkey, valkey_cluster, valkey_server  # noqa: F401
 
 
 @pytest.fixture(params=["sqlite", "sqlite sealed", "valkey", "valkey sealed", "cluster"])
-async def opened(request, tmp_path):
+async def open_memories(request, tmp_path):
     """Opens stores of one kind, all over the same memories."""
     made = []
     kind, _, sealed = request.param.partition(" ")
@@ -42,8 +42,8 @@ async def opened(request, tmp_path):
 
 
 @pytest.fixture
-def store(opened):
-    return opened()
+def store(open_memories):
+    return open_memories()
 
 
 # -- writing and reading ---------------------------------------------------------------------------------------------
@@ -55,10 +55,10 @@ async def test_what_was_written_is_read_back_in_the_order_asked(store):
     assert await store.get(SPACE, [two.id, "mem-none", one.id, two.id]) == [two, None, one, two]
 
 
-async def test_it_is_there_for_another_process_and_after_a_restart(store, opened):
+async def test_it_is_there_for_another_process_and_after_a_restart(store, open_memories):
     one = memory("one")
     await put(store, one)
-    assert await opened().get(SPACE, [one.id]) == [one]
+    assert await open_memories().get(SPACE, [one.id]) == [one]
 
 
 async def test_a_tenant_finds_nothing_of_another(store):
@@ -109,8 +109,8 @@ async def test_a_change_whose_requirements_hold_is_written(store):
     assert await store.get(SPACE, [one.id, two.id]) == [None, two]
 
 
-async def test_of_two_that_write_at_once_one_wins(store, opened):
-    stores = store, opened()
+async def test_of_two_that_write_at_once_one_wins(store, open_memories):
+    stores = store, open_memories()
     changes = [MemoryChange(put=(memory(f"by {at}"),), markers=(("once", b"%d" % at),)) for at in range(8)]
     done = await asyncio.gather(
         *(stores[at % 2].write(SPACE, change) for at, change in enumerate(changes)), return_exceptions=True

@@ -84,7 +84,7 @@ def test_the_same_changes_give_the_same_finds_and_scores_as_in_sqlite(valkey_ser
     async def both() -> None:
         valkey_server.command("FLUSHALL")
         with tempfile.TemporaryDirectory() as folder:
-            one, other = SqliteMemories(Path(folder), Embedder(), timeout=20.0), shared(valkey_server)
+            one, other = SqliteMemories(Path(folder), Embedder(), timeout=20.0), connect(valkey_server)
             try:
                 assert await told(other) == await told(one)
             finally:
@@ -94,7 +94,7 @@ def test_the_same_changes_give_the_same_finds_and_scores_as_in_sqlite(valkey_ser
     asyncio.run(both())
 
 
-def shared(server: Valkey, timeout: float = 20.0) -> RedisMemories:
+def connect(server: Valkey, timeout: float = 20.0) -> RedisMemories:
     return RedisMemories(server.url, Embedder(), timeout=timeout)
 
 
@@ -126,8 +126,8 @@ async def test_a_memory_that_is_rewritten_while_it_is_chosen_is_given_as_it_is_n
     await put(store, old)
 
     class Slow(RedisMemories):
-        async def _in_thread(self, call, *args):
-            done = await super()._in_thread(call, *args)
+        async def _run_in_thread(self, call, *args):
+            done = await super()._run_in_thread(call, *args)
             if (await store.get(SPACE, [old.id])) == [old]:
                 await put(store, new)
             return done
@@ -195,7 +195,7 @@ async def test_where_everything_was_deleted_no_list_stays(store, valkey_server):
 
 async def test_a_server_that_is_away_raises_store_unavailable_and_is_used_again_when_back(tmp_path):
     with running_valkey(tmp_path) as server:
-        store = shared(server, SOON)
+        store = connect(server, SOON)
         await put(store, memory("one"))
         server.kill()
         for call in (
@@ -216,7 +216,7 @@ async def test_a_server_that_is_away_raises_store_unavailable_and_is_used_again_
 async def test_a_server_that_is_killed_in_the_middle_leaves_nothing_half_written(tmp_path):
     written: set[int] = set()
     with running_valkey(tmp_path, appendonly="yes", appendfsync="always") as server:
-        store = shared(server)
+        store = connect(server)
 
         async def write(at: int) -> None:
             many = tuple(memory(f"word{at} number {each}", entities=(f"e{at}",)) for each in range(30))
@@ -231,7 +231,7 @@ async def test_a_server_that_is_killed_in_the_middle_leaves_nothing_half_written
         await asyncio.gather(*tasks, return_exceptions=True)
         await store.close()
         server.start()
-        again = shared(server)
+        again = connect(server)
         there = {each.name for each in await again.list_entities(SPACE)}
         for at in range(40):
             whole = at in written or await again.get_marker(SPACE, f"{at}") is not None

@@ -53,7 +53,7 @@ class Kept:
 
 
 @pytest.fixture(params=["sqlite", "valkey"])
-async def kept(request, tmp_path, valkey_server):  # noqa: F811
+async def sealed_stores(request, tmp_path, valkey_server):  # noqa: F811
     valkey_server.command("FLUSHALL")
     made = Kept(request.param, tmp_path / "memories", valkey_server)
     yield made
@@ -61,7 +61,7 @@ async def kept(request, tmp_path, valkey_server):  # noqa: F811
         await store.close()
 
 
-def telling(at: int = 0):
+def canary_memory(at: int = 0):
     named = {name: f"{CANARY}-{name}" for name in ("author", "context", "conversation", "project", "description")}
     many = {name: (f"{CANARY}-{name}",) for name in ("topics", "macro_topics", "entities", "tags")}
     return memory(f"the {CANARY} {at}", **named, **many, first=1, last=2, sources=((f"{CANARY}-id", "r"),))
@@ -77,12 +77,12 @@ def change(*memories):
     )
 
 
-def signs(one) -> list[bytes]:
+def revealing_bytes(one) -> list[bytes]:
     """What would give a memory away: its words, their stems, what is made of them."""
     return [CANARY.encode(), b"zanzibar", one.id.encode(), one.revision.encode(), VECTOR, VECTOR[4:], TOKENS]
 
 
-async def whole(store) -> tuple[object, ...]:
+async def read_all(store) -> tuple[object, ...]:
     """All that can be had of the tenant."""
     finds = await found(store, CANARY, vector=VECTOR, wanted=MemoryFilter(topics=(f"{CANARY}-topics",)))
     return (
@@ -93,26 +93,26 @@ async def whole(store) -> tuple[object, ...]:
     )
 
 
-async def test_no_byte_of_what_is_remembered_stands_in_the_store(kept):
-    store, one = kept.open(FIRST), telling()
+async def test_no_byte_of_what_is_remembered_stands_in_the_store(sealed_stores):
+    store, one = sealed_stores.open(FIRST), canary_memory()
     await store.write(SPACE, change(one))
-    await store.write(SPACE, MemoryChange(put=tuple(telling(at) for at in range(1, 40))))
-    assert [sign for sign in signs(one) if sign in kept.everything()] == []
+    await store.write(SPACE, MemoryChange(put=tuple(canary_memory(at) for at in range(1, 40))))
+    assert [sign for sign in revealing_bytes(one) if sign in sealed_stores.everything()] == []
     assert (await found(store, CANARY, vector=VECTOR))[0].tokens == TOKENS
 
 
-async def test_without_a_key_the_same_bytes_would_be_seen(kept):
-    store, one = kept.open(PLAIN), telling()
+async def test_without_a_key_the_same_bytes_would_be_seen(sealed_stores):
+    store, one = sealed_stores.open(PLAIN), canary_memory()
     await store.write(SPACE, change(one))
-    assert [sign for sign in signs(one) if sign not in kept.everything()] == []
+    assert [sign for sign in revealing_bytes(one) if sign not in sealed_stores.everything()] == []
 
 
-async def test_two_tenants_names_cannot_be_told_to_be_the_same(kept):
-    store = kept.open(FIRST)
+async def test_two_tenants_names_cannot_be_told_to_be_the_same(sealed_stores):
+    store = sealed_stores.open(FIRST)
     for space in (SPACE, OTHER):
-        await store.write(space, change(telling()))
-    if kept.kind == "valkey":
-        with looking(kept.server.url) as client:
+        await store.write(space, change(canary_memory()))
+    if sealed_stores.kind == "valkey":
+        with looking(sealed_stores.server.url) as client:
             words = [set(client.hkeys(scripts.tenant_keys(space)["words"])) for space in (SPACE, OTHER)]
         assert words[0]
         assert not words[0] & words[1]
@@ -120,13 +120,13 @@ async def test_two_tenants_names_cannot_be_told_to_be_the_same(kept):
 
 
 @pytest.mark.parametrize("by", ["a write", "a deletion", "a command"])
-async def test_what_was_written_before_there_was_a_key_is_read_and_then_sealed(kept, by):
-    before, one = kept.open(PLAIN), telling()
-    await before.write(SPACE, change(one, *(telling(at) for at in range(1, 70))))
-    held = await whole(before)
-    store = kept.open(FIRST)
-    assert await whole(store) == held
-    assert CANARY.encode() in kept.everything()
+async def test_what_was_written_before_there_was_a_key_is_read_and_then_sealed(sealed_stores, by):
+    before, one = sealed_stores.open(PLAIN), canary_memory()
+    await before.write(SPACE, change(one, *(canary_memory(at) for at in range(1, 70))))
+    held = await read_all(before)
+    store = sealed_stores.open(FIRST)
+    assert await read_all(store) == held
+    assert CANARY.encode() in sealed_stores.everything()
     if by == "a write":
         other = memory("another")
         await put(store, other)
@@ -136,27 +136,27 @@ async def test_what_was_written_before_there_was_a_key_is_read_and_then_sealed(k
     else:
         assert await store.seal(SPACE)
         assert not await store.seal(SPACE)
-    assert await whole(store) == held
-    assert [sign for sign in signs(one) if sign in kept.everything()] == []
+    assert await read_all(store) == held
+    assert [sign for sign in revealing_bytes(one) if sign in sealed_stores.everything()] == []
     await store.write(SPACE, MemoryChange(delete=(one.id,), require=((one.id, one.revision),)))
     assert await store.list_relations(SPACE) == []
 
 
-async def test_a_reader_that_is_open_meanwhile_reads_on(kept):
-    before, reader, writer = kept.open(PLAIN), kept.open(FIRST), kept.open(FIRST)
-    await before.write(SPACE, change(telling()))
-    held = await whole(reader)
+async def test_a_reader_that_is_open_meanwhile_reads_on(sealed_stores):
+    before, reader, writer = sealed_stores.open(PLAIN), sealed_stores.open(FIRST), sealed_stores.open(FIRST)
+    await before.write(SPACE, change(canary_memory()))
+    held = await read_all(reader)
     assert await writer.seal(SPACE)
-    assert await whole(reader) == held
+    assert await read_all(reader) == held
     assert await reader.erase(SPACE) == 1
-    await writer.write(SPACE, change(telling()))
-    assert await whole(reader) == await whole(writer) == held
+    await writer.write(SPACE, change(canary_memory()))
+    assert await read_all(reader) == await read_all(writer) == held
 
 
 async def test_what_is_looked_up_while_all_is_sealed_is_not_missed(valkey_server):  # noqa: F811
     valkey_server.command("FLUSHALL")
     plain = RedisMemories(valkey_server.url, Telling(), timeout=20.0)
-    await plain.write(SPACE, change(telling()))
+    await plain.write(SPACE, change(canary_memory()))
     sealing = RedisMemories(valkey_server.url, Telling(), timeout=20.0, sealer=FIRST)
 
     class Halting(MemoriesRedisServer):
@@ -178,23 +178,23 @@ async def test_what_is_looked_up_while_all_is_sealed_is_not_missed(valkey_server
         await store.close()
 
 
-async def test_another_first_key_seals_all_anew_and_the_old_one_can_go(kept):
-    store = kept.open(FIRST)
-    await store.write(SPACE, change(telling()))
-    held = await whole(store)
-    assert await whole(kept.open(BOTH)) == held
-    assert await kept.open(BOTH).seal(SPACE)
-    assert await whole(kept.open(SECOND)) == held
+async def test_another_first_key_seals_all_anew_and_the_old_one_can_go(sealed_stores):
+    store = sealed_stores.open(FIRST)
+    await store.write(SPACE, change(canary_memory()))
+    held = await read_all(store)
+    assert await read_all(sealed_stores.open(BOTH)) == held
+    assert await sealed_stores.open(BOTH).seal(SPACE)
+    assert await read_all(sealed_stores.open(SECOND)) == held
     with pytest.raises(StoreUnavailable):
-        await whole(kept.open(FIRST))
+        await read_all(sealed_stores.open(FIRST))
 
 
 @pytest.mark.parametrize("sealer", [PLAIN, SECOND])
-async def test_without_its_key_nothing_is_read_and_nothing_written(kept, sealer):
-    store, one = kept.open(FIRST), telling()
+async def test_without_its_key_nothing_is_read_and_nothing_written(sealed_stores, sealer):
+    store, one = sealed_stores.open(FIRST), canary_memory()
     await store.write(SPACE, change(one))
-    held = await whole(store)
-    without = kept.open(sealer)
+    held = await read_all(store)
+    without = sealed_stores.open(sealer)
     for call in (
         without.get(SPACE, [one.id]),
         found(without, CANARY),
@@ -203,25 +203,25 @@ async def test_without_its_key_nothing_is_read_and_nothing_written(kept, sealer)
     ):
         with pytest.raises(StoreUnavailable):
             await call
-    assert await whole(store) == held
+    assert await read_all(store) == held
     assert await without.erase(SPACE) == 1
     await put(without, memory("anew"))
     assert await without.count(SPACE, MemoryFilter()) == 1
 
 
-async def test_of_many_that_write_to_what_is_not_sealed_yet_nothing_is_lost(kept):
-    before = kept.open(PLAIN)
-    await before.write(SPACE, change(telling()))
-    stores = [kept.open(FIRST) for _ in range(3)]
+async def test_of_many_that_write_to_what_is_not_sealed_yet_nothing_is_lost(sealed_stores):
+    before = sealed_stores.open(PLAIN)
+    await before.write(SPACE, change(canary_memory()))
+    stores = [sealed_stores.open(FIRST) for _ in range(3)]
     fresh = [memory(f"by {at}") for at in range(9)]
     await asyncio.gather(*(put(stores[at % 3], each) for at, each in enumerate(fresh)))
     there = {each.id for each in (await stores[0].list_memories(SPACE, MemoryFilter())).memories}
-    assert there == {telling().id, *(each.id for each in fresh)}
-    assert CANARY.encode() not in kept.everything()
+    assert there == {canary_memory().id, *(each.id for each in fresh)}
+    assert CANARY.encode() not in sealed_stores.everything()
 
 
-async def test_a_conflict_is_told_by_the_names_that_were_given(kept):
-    store, one = kept.open(FIRST), telling()
+async def test_a_conflict_is_told_by_the_names_that_were_given(sealed_stores):
+    store, one = sealed_stores.open(FIRST), canary_memory()
     await store.write(SPACE, change(one))
     with pytest.raises(Conflict, match=one.id):
         await store.write(SPACE, MemoryChange(require=((one.id, "older"),)))
@@ -229,6 +229,6 @@ async def test_a_conflict_is_told_by_the_names_that_were_given(kept):
         await store.write(SPACE, MemoryChange(markers=((f"{CANARY}-marker", b"2"),)))
 
 
-async def test_an_empty_tenant_has_nothing_to_seal(kept):
-    assert not await kept.open(FIRST).seal(SPACE)
-    assert await kept.open(FIRST).count(SPACE, MemoryFilter()) == 0
+async def test_an_empty_tenant_has_nothing_to_seal(sealed_stores):
+    assert not await sealed_stores.open(FIRST).seal(SPACE)
+    assert await sealed_stores.open(FIRST).count(SPACE, MemoryFilter()) == 0

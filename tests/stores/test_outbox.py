@@ -12,7 +12,7 @@ from tests.fakes import FickleStore
 KEY = Key("c", "k")
 
 
-def nothing() -> None:
+def do_nothing() -> None:
     """Who does not care whether a key held something."""
 
 
@@ -69,7 +69,7 @@ async def test_a_value_that_is_replaced_before_it_was_written_is_never_made() ->
     assert await store.get(KEY) == b"3"
 
 
-def onto(text: bytes) -> Callable[[bytes | None], bytes]:
+def append_text(text: bytes) -> Callable[[bytes | None], bytes]:
     """Adds `text` to what there is."""
     return lambda held: (held or b"-") + text
 
@@ -77,8 +77,8 @@ def onto(text: bytes) -> Callable[[bytes | None], bytes]:
 async def test_a_merged_value_is_made_of_what_the_store_has_when_it_is_written() -> None:
     store = Watched()
     outbox = WriteQueue(store)
-    outbox.merge(KEY, onto(b"1"), nothing)
-    outbox.merge(Key("c", "new"), onto(b"1"), nothing)
+    outbox.merge(KEY, append_text(b"1"), do_nothing)
+    outbox.merge(Key("c", "new"), append_text(b"1"), do_nothing)
     await store.put(KEY, b"old")
     await outbox.flush()
     assert [await store.get(key) for key in (KEY, Key("c", "new"))] == [b"old1", b"-1"]
@@ -90,7 +90,7 @@ async def test_a_value_to_be_merged_with_nothing_goes_with_the_others_and_nothin
     store = Watched()
     outbox = WriteQueue(store)
     told: list[int] = []
-    outbox.merge(KEY, onto(b"1"), lambda: told.append(len(store.batches)))
+    outbox.merge(KEY, append_text(b"1"), lambda: told.append(len(store.batches)))
     outbox.put(Key("c", "other"), lambda: b"v")
     outbox.append(Key("c", "log"), lambda: b"e")
     await outbox.flush()
@@ -118,13 +118,13 @@ async def test_what_comes_to_be_merged_while_the_key_is_found_empty_replaces_wha
     class Meanwhile(Watched):
         async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
             if not self.batches:
-                outbox.merge(KEY, onto(b"2"), lambda: told.append(2))
+                outbox.merge(KEY, append_text(b"2"), lambda: told.append(2))
             return await super().write(batch)
 
     told: list[int] = []
     store = Meanwhile()
     outbox = WriteQueue(store)
-    outbox.merge(KEY, onto(b"1"), lambda: told.append(1))
+    outbox.merge(KEY, append_text(b"1"), lambda: told.append(1))
     await outbox.flush()
     assert (await store.get(KEY), told) == (b"-1", [1, 2])
     await outbox.flush()
@@ -141,7 +141,7 @@ async def test_what_comes_to_be_put_while_a_key_is_asked_is_not_merged_with() ->
     store = Meanwhile()
     outbox = WriteQueue(store)
     await store.put(KEY, b"old")
-    outbox.merge(KEY, onto(b"1"), nothing)
+    outbox.merge(KEY, append_text(b"1"), do_nothing)
     await outbox.flush()
     assert (await store.get(KEY), store.batches) == (b"old", [1])
     await outbox.flush()
@@ -158,8 +158,8 @@ async def test_where_only_what_is_merged_cannot_be_written_only_that_is_written_
     outbox = WriteQueue(store)
     told: list[bytes] = []
     await store.put(KEY, b"old")
-    outbox.merge(KEY, onto(b"1"), lambda: told.append(b"held"))
-    outbox.merge(Key("c", "new"), onto(b"1"), lambda: told.append(b"new"))
+    outbox.merge(KEY, append_text(b"1"), lambda: told.append(b"held"))
+    outbox.merge(Key("c", "new"), append_text(b"1"), lambda: told.append(b"new"))
     outbox.append(Key("c", "log"), lambda: b"e")
     with pytest.raises(StoreUnavailable):
         await outbox.flush()
@@ -186,7 +186,7 @@ async def test_what_was_written_although_the_store_did_not_say_so_is_merged_with
         given.append(held)
         return b"mine"
 
-    outbox.merge(KEY, value, nothing)
+    outbox.merge(KEY, value, do_nothing)
     with pytest.raises(StoreUnavailable):
         await outbox.flush()
     store.__class__ = Watched  # type: ignore[assignment]
@@ -199,7 +199,7 @@ async def test_many_values_that_are_merged_give_way_to_requests() -> None:
     keys = [Key("c", str(number)) for number in range(100)]
     for key in keys:
         await store.put(key, b"old")
-        outbox.merge(key, onto(b"1"), nothing)
+        outbox.merge(key, append_text(b"1"), do_nothing)
     writing, turns = asyncio.ensure_future(outbox.flush()), 0
     while not writing.done():
         turns += 1
@@ -212,11 +212,11 @@ async def test_of_merged_values_the_last_one_wins_and_a_put_wins_over_them() -> 
     store = Watched()
     outbox = WriteQueue(store)
     await store.put(KEY, b"old")
-    outbox.merge(KEY, onto(b"1"), nothing)
-    outbox.merge(KEY, onto(b"2"), nothing)
+    outbox.merge(KEY, append_text(b"1"), do_nothing)
+    outbox.merge(KEY, append_text(b"2"), do_nothing)
     await outbox.flush()
     assert await store.get(KEY) == b"old2"
-    outbox.merge(KEY, onto(b"3"), nothing)
+    outbox.merge(KEY, append_text(b"3"), do_nothing)
     outbox.put(KEY, lambda: b"put")
     await outbox.flush()
     assert await store.get(KEY) == b"put"
@@ -227,8 +227,8 @@ async def test_a_merged_value_is_made_of_what_still_waits_to_be_written() -> Non
     outbox = WriteQueue(store)
     await store.put(KEY, b"old")
     outbox.put(KEY, lambda: b"put")
-    outbox.merge(KEY, onto(b"1"), nothing)
-    outbox.merge(KEY, onto(b"2"), nothing)
+    outbox.merge(KEY, append_text(b"1"), do_nothing)
+    outbox.merge(KEY, append_text(b"2"), do_nothing)
     await outbox.flush()
     assert await store.get(KEY) == b"put12"
 
@@ -237,7 +237,7 @@ async def test_a_merged_value_waits_for_a_store_that_is_away_and_is_told_what_th
     store = FickleStore()
     outbox = WriteQueue(store)
     store.away = True
-    outbox.merge(KEY, onto(b"1"), nothing)
+    outbox.merge(KEY, append_text(b"1"), do_nothing)
     with pytest.raises(StoreUnavailable):
         await outbox.flush()
     store.away = False
@@ -249,7 +249,7 @@ async def test_a_merged_value_waits_for_a_store_that_is_away_and_is_told_what_th
 async def test_a_value_whose_write_fails_is_not_lost_to_one_that_is_to_be_merged_with_it() -> None:
     class Failing(Watched):
         async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
-            outbox.merge(KEY, onto(b"M"), nothing)
+            outbox.merge(KEY, append_text(b"M"), do_nothing)
             raise StoreUnavailable("away")
 
     store = Failing()
@@ -270,11 +270,11 @@ async def test_a_merged_value_that_cannot_be_made_is_dropped_alone() -> None:
     store = Watched()
     outbox = WriteQueue(store, on_drop=dropped.append)
     outbox.merge(Key("c", "bad"), bad, lambda: dropped.append(0))
-    outbox.merge(KEY, onto(b"1"), nothing)
-    outbox.merge(Key("c", "held"), lambda held: b"first" if held is None else bad(held), nothing)
+    outbox.merge(KEY, append_text(b"1"), do_nothing)
+    outbox.merge(Key("c", "held"), lambda held: b"first" if held is None else bad(held), do_nothing)
     await store.put(Key("c", "held"), b"old")
     outbox.put(Key("c", "waits"), lambda: b"put")
-    outbox.merge(Key("c", "waits"), bad, nothing)
+    outbox.merge(Key("c", "waits"), bad, do_nothing)
     await outbox.flush()
     assert await store.get_many([KEY, Key("c", "bad"), Key("c", "waits")]) == [b"-1", None, b"put"]
     assert await store.get(Key("c", "held")) == b"old"
@@ -306,7 +306,7 @@ async def test_what_could_not_be_written_is_kept_and_newer_values_win() -> None:
     assert len(await store.read(Key("c", "log"))) == 1
 
 
-async def until_bounded(outbox: WriteQueue, store: Watched) -> None:
+async def wait_until_bounded(outbox: WriteQueue, store: Watched) -> None:
     """Waits for a second failed write: behind the first one, what takes too much was dropped."""
     for _ in range(100):
         outbox.write_now()
@@ -325,7 +325,7 @@ async def test_while_the_store_is_away_memory_is_bounded_in_bytes_and_drops_are_
         outbox.append(Key("c", "log"), lambda: bytes(3_000))
     for number in range(25):
         outbox.put(Key("small", str(number)), lambda: b"v")
-    await until_bounded(outbox, store)
+    await wait_until_bounded(outbox, store)
     store.away = False
     await outbox.flush()
     values = await store.get_many([Key("c", str(number)) for number in range(25)])
@@ -344,9 +344,9 @@ async def test_a_value_of_the_bounded_queue_is_the_newest_when_the_store_is_back
     outbox.append(Key("c", "log"), lambda: b"e")
     outbox.put(KEY, lambda: b"old")
     outbox.put(Key("c", "same"), lambda: b"same")
-    outbox.merge(Key("c", "merged"), lambda held: (held or b"") + b"+", nothing)
+    outbox.merge(Key("c", "merged"), lambda held: (held or b"") + b"+", do_nothing)
     await store.put(Key("c", "merged"), b"held")
-    await until_bounded(outbox, store)
+    await wait_until_bounded(outbox, store)
     outbox.put(KEY, lambda: b"new")
     store.away = False
     await outbox.flush()

@@ -17,7 +17,7 @@ from tests.stores.test_spool import FOLD, HERE, LOG, ROW, THERE, Away
 
 async def worker(path: Path, main: InMemoryStore, identity: bytes = HERE, **more) -> SpooledStore:
     spool = open_spool(path, place="redis", has_copies=True, **more)
-    await spool.identify(identity, b"secret", lasting=True)
+    await spool.identify(identity, b"secret", is_persistent=True)
     return SpooledStore(main, spool, is_copied=lambda key: key.name.startswith("fold/"))
 
 
@@ -95,7 +95,7 @@ async def test_the_oldest_copies_go_where_there_are_too_many_and_all_expire(tmp_
         recent = RecentRecords(tmp_path / "r", capacity=10_000)
         for key in keys[at : at + 20]:
             recent.add("tag", [Put(key, bytes(900))])
-            await recent._writing
+            await recent._write_task
         assert len(await recent.find("tag", keys)) == 10
         await recent.close()
     later = SqliteStore(tmp_path / "r", timeout=5.0, now=lambda: 2e12)

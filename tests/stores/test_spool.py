@@ -14,7 +14,7 @@ from accordion.model.ports import Append, Key, Put
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.spool import Spool, SpooledStore
 from accordion.stores.sqlite import SqliteStore
-from accordion.stores.sqlite_path import LOOK_EVERY
+from accordion.stores.sqlite_path import CHECK_INTERVAL
 
 ROW, ROW2, FOLD, LOG = Key("", "row/1"), Key("listed", "row/2"), Key("", "fold/1"), Key("", "log")
 HERE, THERE = b"h" * 16, b"t" * 16
@@ -47,7 +47,7 @@ async def worker(path: Path | None, main: InMemoryStore, identity: bytes = HERE,
     """The store of one worker, whose spool knows which store it is for."""
     spool = Spool(path, place="redis", **more)
     if identity:
-        await spool.identify(identity, b"secret", lasting=True)
+        await spool.identify(identity, b"secret", is_persistent=True)
     return SpooledStore(main, spool)
 
 
@@ -128,7 +128,7 @@ async def test_what_waits_for_a_store_that_never_answered_goes_to_the_store_with
         assert await store.spool.recall(b"secret") == (b"", b"secret")
         await store.put(ROW, b"one")
         main.back = True
-        await store.spool.identify(HERE, secret, lasting=True)
+        await store.spool.identify(HERE, secret, is_persistent=True)
         await store.publish()
         assert await main.get(ROW) == expected
         await store.spool.adopt(main, _owns(False), store.settle, None, None)
@@ -245,7 +245,7 @@ async def test_memory_is_the_last_resort_until_the_file_takes_writes(tmp_path: P
     (folder / "s.db").unlink()
     (folder / "s.db").mkdir()
     # For so long an open file is taken for the one at its path.
-    await asyncio.sleep(LOOK_EVERY)
+    await asyncio.sleep(CHECK_INTERVAL)
     await store.put(ROW, b"one")
     assert store.spool.in_memory > 0
     assert await store.get(ROW) == b"one"

@@ -14,7 +14,7 @@ import pytest
 
 from accordion.model.errors import ConfigError, StoreUnavailable
 from accordion.model.ports import Append, Key, Put
-from accordion.stores.sqlite import KEEP_EVERY, SqliteStore
+from accordion.stores.sqlite import HOUSEKEEPING_INTERVAL, SqliteStore
 from accordion.stores.sqlite_file import VERSION
 from accordion.stores.sqlite_path import StoreFile
 from accordion.stores.sqlite_rows import purge
@@ -112,7 +112,7 @@ async def test_a_large_batch_is_written_in_steps_in_its_order_unless_it_has_to_b
     # As the archive writes: what lists the rest is first, and is never missing where anything of the rest is there.
     listing = [Put(Key("zz", "listing"), b"l"), Append(Key("zz", "log"), b"l")]
     batch = [Put(Key("c", f"{number:03}"), b"v") for number in reversed(range(count))]
-    store = SqliteStore(path, timeout=SOON, whole=whole)
+    store = SqliteStore(path, timeout=SOON, is_atomic=whole)
     await store.ping()
     with closing(sqlite3.connect(path)) as other:
         other.execute(
@@ -365,7 +365,7 @@ async def test_what_was_deleted_leaves_the_log_when_a_reader_in_its_way_is_gone(
         reader.execute("BEGIN")
         reader.execute("SELECT value FROM entry").fetchone()
         await store.delete([key])
-        await asyncio.sleep(KEEP_EVERY + 3 * SOON)
+        await asyncio.sleep(HOUSEKEEPING_INTERVAL + 3 * SOON)
         assert b"soon deleted" in log.read_bytes()
     for _ in range(200):
         if b"soon deleted" not in log.read_bytes():

@@ -50,7 +50,7 @@ async def bring_back(path: Path) -> None:
     backup.replace(path)
 
 
-async def replaced(path: Path, how: Callable[[Path], Any]) -> None:
+async def replace_file(path: Path, how: Callable[[Path], Any]) -> None:
     if (waiting := how(path)) is not None:
         await waiting
 
@@ -114,7 +114,7 @@ asyncio.run(main())
 """
 
 
-async def until_told(process: asyncio.subprocess.Process, times: int) -> None:
+async def wait_for_count(process: asyncio.subprocess.Process, times: int) -> None:
     assert process.stdout is not None
     while int(await process.stdout.readline()) < times:
         pass
@@ -135,8 +135,8 @@ async def test_readers_and_writers_go_on_with_a_file_that_is_sound(
         async with asyncio.timeout(60.0):
             for times in range(4):
                 if times:
-                    await replaced(path, how)
-                await asyncio.gather(*(until_told(each, times) for each in running))
+                    await replace_file(path, how)
+                await asyncio.gather(*(wait_for_count(each, times) for each in running))
             await asyncio.sleep(0.2)
             stop.touch()
             for each in running:
@@ -156,7 +156,7 @@ async def test_readers_and_writers_go_on_with_a_file_that_is_sound(
 # -- one after the other ---------------------------------------------------------------------------------------------
 
 
-async def noticed(store: SqliteStore, times: int = 1) -> None:
+async def wait_until_noticed(store: SqliteStore, times: int = 1) -> None:
     async with asyncio.timeout(60.0):
         while store.replacements < times:
             with suppress(StoreUnavailable):
@@ -171,8 +171,8 @@ async def test_as_soon_as_one_lane_has_noticed_all_use_the_new_file(path: Path, 
     await store.get(OLD)
     await asyncio.sleep(1.1)
     await store.put(OLD, b"2")
-    await replaced(path, how)
-    await noticed(store)
+    await replace_file(path, how)
+    await wait_until_noticed(store)
     await store.put(NEW, b"3")
     fresh = SqliteStore(path, timeout=20.0)
     assert await fresh.get(NEW) == b"3"
@@ -194,7 +194,7 @@ async def test_the_log_of_the_former_file_is_not_read_into_a_backup(path: Path):
     assert files_of(path)[1].stat().st_size > 300_000
     await bring_back(path)
     for store in stores:
-        await noticed(store)
+        await wait_until_noticed(store)
         assert await store.scan("c") == [("old", b"from the backup")]
     for store in stores:
         await store.put(NEW, b"2")
@@ -209,7 +209,7 @@ async def test_another_that_comes_first_finds_nothing_of_a_file_that_was_deleted
     delete_alone(path)
     first = SqliteStore(path, timeout=20.0)
     await first.put(NEW, b"2")
-    await noticed(store)
+    await wait_until_noticed(store)
     assert await store.scan("c") == await first.scan("c") == [("new", b"2")]
     await first.close()
     await store.close()
@@ -237,7 +237,7 @@ async def test_where_a_link_leads_to_another_file_that_is_opened(path: Path):
     store = SqliteStore(path, timeout=20.0)
     assert await store.get(OLD) == b"one.db"
     lead(path, "two.db")
-    await noticed(store)
+    await wait_until_noticed(store)
     assert await store.get(OLD) == b"two.db"
     await store.close()
 
@@ -245,11 +245,11 @@ async def test_where_a_link_leads_to_another_file_that_is_opened(path: Path):
 class Late(StoreFile):
     """Another file comes between a look at the path and its opening."""
 
-    def _make_ready(self, real: Path) -> tuple[int, int]:
-        found = super()._make_ready(real)
+    def _prepare_path(self, real_path: Path) -> tuple[int, int]:
+        found = super()._prepare_path(real_path)
         with suppress(FileNotFoundError):
-            path = real.with_name("other.db")
-            path.replace(real)
+            path = real_path.with_name("other.db")
+            path.replace(real_path)
         return found
 
 
@@ -258,7 +258,7 @@ async def test_a_file_that_comes_while_the_former_is_being_opened_is_noticed(pat
     await other.put(OLD, b"1")
     await other.close()
     file = Late(path, timeout=20.0)
-    lane = SqliteWorker("late", file.connect, timeout=20.0, current=file.is_current)
+    lane = SqliteWorker("late", file.connect, timeout=20.0, is_current=file.is_current)
 
     async with asyncio.timeout(60.0):
         while file.replaced == 0:
@@ -272,7 +272,7 @@ async def test_a_file_that_comes_while_the_former_is_being_opened_is_noticed(pat
 # -- away ------------------------------------------------------------------------------------------------------------
 
 
-async def away(store: SqliteStore) -> str:
+async def wait_until_away(store: SqliteStore) -> str:
     """Until all lanes say so; and why."""
     async with asyncio.timeout(60.0):
         for call in (lambda: store.get(OLD), lambda: store.put(NEW, b"while away")):
@@ -293,7 +293,7 @@ async def test_a_folder_that_is_away_is_not_made_anew_and_nothing_is_lost_when_i
     await store.put(OLD, b"1")
     assert await store.get(OLD) == b"1"
     folder.rename(elsewhere)
-    assert str(folder) in await away(store)
+    assert str(folder) in await wait_until_away(store)
     with pytest.raises(StoreUnavailable):
         await unused.put(OLD, b"1")
     assert not folder.exists()
@@ -318,7 +318,7 @@ async def test_nothing_is_begun_anew_on_the_disk_below_one_that_is_not_mounted(t
         await store.put(OLD, b"1")
         assert await store.get(OLD) == b"1"
         lead(mounted, below)
-        assert "another disk" in await away(store)
+        assert "another disk" in await wait_until_away(store)
         lead(mounted, disk)
         assert await store.get(OLD) == b"1"
         assert store.replacements == 0

@@ -174,7 +174,7 @@ async def open_tenant(settings: Settings, tenant: str | None) -> AsyncIterator[T
     erasures.listen(lambda *_: tasks.spawn(spool.spool.clear_recent(), "remove the copies of recent records"))
     try:
         caller = await caller_of(settings, store, await resolve_tenant(settings, store, tenant))
-        sealer = open_sealer(settings.archive.key.reveal(), lasting=False)
+        sealer = open_sealer(settings.archive.key.reveal(), is_persistent=False)
         archive = Archive(spool, settings.archive.retention_days * 86_400, sealer=sealer, clock=clock)
         protocols = {protocol.name: protocol for protocol in protocols_by_path().values()}
         reader = WrittenMessageReader()
@@ -205,10 +205,10 @@ async def open_tenant(settings: Settings, tenant: str | None) -> AsyncIterator[T
 @asynccontextmanager
 async def open_stored_memories(settings: Settings) -> AsyncIterator[MemoryStore]:
     """Opens the memory store beside the configured store. Raises StoreUnavailable."""
-    sealer = open_sealer(settings.archive.key.reveal(), lasting=False)
+    sealer = open_sealer(settings.archive.key.reveal(), is_persistent=False)
     memories = open_memories(
         settings.store.url.reveal(), memories_folder(settings), StaticEmbedder(),
-        timeout=TIMEOUT, sealer=sealer, wrote=lambda _: None,
+        timeout=TIMEOUT, sealer=sealer, on_write=lambda _: None,
     )  # fmt: skip
     try:
         yield memories
@@ -221,7 +221,7 @@ async def _with_spool(settings: Settings, store: KeyValueStore, erasures: Erasur
     spool = build_spool(settings)
     mark, secret = await store.get_many([MARK, TENANT_SECRET])
     key = settings.server.tenant_key.reveal().encode() or secret or b""
-    await spool.identify(identity_from_mark(mark or b""), key, lasting=False)
+    await spool.identify(identity_from_mark(mark or b""), key, is_persistent=False)
     return SpooledStore(store, spool, erasures=erasures)
 
 

@@ -399,7 +399,7 @@ class Application:
     async def _on_store_identified(self, identity: bytes, secret: bytes) -> None:
         """Binds the spool to the store that answered, a first or a new one, and adopts a former version's spool."""
         spool, settings = self.spooled.spool, self.settings
-        await spool.identify(identity, secret, lasting=is_server(settings))
+        await spool.identify(identity, secret, is_persistent=is_server(settings))
         former = settings.store.former_spool_path()
         await spool.adopt(
             self.store,

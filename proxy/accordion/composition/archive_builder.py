@@ -32,7 +32,7 @@ class ArchiveServices:
     ) -> None:
         config = settings.archive
         self.retention = config.retention_days * 86_400
-        self.sealer = open_sealer(config.key.reveal(), lasting=settings.store.url.reveal() != "memory://")
+        self.sealer = open_sealer(config.key.reveal(), is_persistent=settings.store.url.reveal() != "memory://")
         self.bounds = Retention(
             store, tasks, clock, max_bytes=config.max_bytes, retention=self.retention, told=on_sweep
         )

@@ -165,30 +165,30 @@ class Conflict(Exception):
 
 
 class MemoryStore(Protocol):
-    """A store of memories, divided by tenant; `space` is the tenant's key. Every method may raise StoreUnavailable.
+    """A store of memories, divided by tenant. Every method may raise StoreUnavailable.
 
     A store embeds each memory (`embedding_text`) before it writes it.
     """
 
-    async def write(self, space: bytes, change: MemoryChange) -> tuple[Entity, ...]:
+    async def write(self, tenant_key: bytes, change: MemoryChange) -> tuple[Entity, ...]:
         """Writes a change; returns those of its entities that are new. Raises Conflict."""
 
-    async def get(self, space: bytes, ids: Sequence[str]) -> list[Memory | None]:
+    async def get(self, tenant_key: bytes, ids: Sequence[str]) -> list[Memory | None]:
         """Returns memories by id, in the order of `ids`."""
 
     async def list_memories(
-        self, space: bytes, wanted: MemoryFilter, *, after: str = "", limit: int = 100
+        self, tenant_key: bytes, memory_filter: MemoryFilter, *, after: str = "", limit: int = 100
     ) -> MemoryPage:
         """Returns a page of memories, the newest first, from behind the position `after` on.
 
         A `limit` of -1 means no limit. Raises BadRequest where `after` is not a page's `next`.
         """
 
-    async def count(self, space: bytes, wanted: MemoryFilter) -> int:
+    async def count(self, tenant_key: bytes, memory_filter: MemoryFilter) -> int:
         """Counts the memories that match."""
 
     async def find_candidates(
-        self, space: bytes, words: Sequence[str], vector: bytes, wanted: MemoryFilter, *, pool: int
+        self, tenant_key: bytes, words: Sequence[str], vector: bytes, memory_filter: MemoryFilter, *, pool: int
     ) -> list[SearchCandidate]:
         """Returns the best matches by words and by vector, fused by rank (`accordion.memory.ranking.fuse`).
 
@@ -196,25 +196,25 @@ class MemoryStore(Protocol):
         empty for none.
         """
 
-    async def get_marker(self, space: bytes, name: str) -> bytes | None:
+    async def get_marker(self, tenant_key: bytes, name: str) -> bytes | None:
         """Returns the value of a marker; None where it does not exist."""
 
-    async def list_relations(self, space: bytes, entity: str = "", *, limit: int = 1_000) -> list[Relation]:
+    async def list_relations(self, tenant_key: bytes, entity: str = "", *, limit: int = 1_000) -> list[Relation]:
         """Returns relations, only those of `entity` where it is not empty."""
 
-    async def list_entities(self, space: bytes, *, limit: int = 1_000) -> list[Entity]:
+    async def list_entities(self, tenant_key: bytes, *, limit: int = 1_000) -> list[Entity]:
         """Returns entities in the order of their names."""
 
-    def export(self, space: bytes) -> AsyncIterator[bytes]:
+    def export(self, tenant_key: bytes) -> AsyncIterator[bytes]:
         """Yields all data of a tenant, one complete JSON document per line."""
 
-    async def seal(self, space: bytes) -> bool:
+    async def seal(self, tenant_key: bytes) -> bool:
         """Encrypts data that was written without a key, or with another key; returns whether there was any.
 
         A tenant's next write does so too.
         """
 
-    async def erase(self, space: bytes) -> int:
+    async def erase(self, tenant_key: bytes) -> int:
         """Removes all data of a tenant, indexes and vectors too; returns the number of memories."""
 
     async def close(self) -> None:

@@ -140,10 +140,10 @@ class KeyValueStore(Protocol):
 class Sealer(Protocol):
     """Encrypts values before they reach a store. Quick; safe to use from several threads."""
 
-    def seal(self, space: bytes, name: str, value: bytes) -> bytes:
-        """Encrypts a value that is stored under `name` (a Key's `path`), for the tenant whose key is `space`."""
+    def seal(self, tenant_key: bytes, name: str, value: bytes) -> bytes:
+        """Encrypts a tenant's value that is stored under `name` (a Key's `path`)."""
 
-    def open(self, space: bytes, name: str, value: bytes) -> bytes | None:
+    def open(self, tenant_key: bytes, name: str, value: bytes) -> bytes | None:
         """Decrypts a value of this tenant and name; returns a value that is not encrypted as it is.
 
         Returns None where decryption fails; callers treat that as a missing value. Never raises.
@@ -326,12 +326,16 @@ class Outbox(Protocol):
         """Queues the value of a key."""
 
     def merge(
-        self, key: Key, value: Callable[[bytes | None], bytes], kept: Callable[[], object], ttl: float | None = None
+        self,
+        key: Key,
+        value: Callable[[bytes | None], bytes],
+        on_absent: Callable[[], object],
+        ttl: float | None = None,
     ) -> None:
         """Queues a value that depends on the key's stored value.
 
         `value` is called with None for a put-if-absent, and again with the stored value if the key has one; otherwise
-        `kept` is called. Another worker's write between the two is lost, as with a put.
+        `on_absent` is called. Another worker's write between the two is lost, as with a put.
         """
 
     def append(self, key: Key, value: Callable[[], bytes], keep: int | None = None, ttl: float | None = None) -> None:

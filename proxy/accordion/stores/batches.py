@@ -25,19 +25,19 @@ def split_batch(batch: Sequence[Put | Append]) -> tuple[list[Put], list[LogAppen
     log under the same key are independent, so their order does not matter.
     """
     puts: dict[Key, Put] = {}
-    runs: list[LogAppend] = []
+    log_appends: list[LogAppend] = []
     latest: dict[Key, LogAppend] = {}
     for write in batch:
         if isinstance(write, Put):
             if not (write.if_absent and write.key in puts):
                 puts[write.key] = write
             continue
-        run = latest.get(write.key)
-        if run is None or run.keep != write.keep or run.ttl != write.ttl:
-            run = latest[write.key] = LogAppend(write.key, write.keep, write.ttl)
-            runs.append(run)
-        run.values.append(write.value)
-    return list(puts.values()), runs
+        log_append = latest.get(write.key)
+        if log_append is None or log_append.keep != write.keep or log_append.ttl != write.ttl:
+            log_append = latest[write.key] = LogAppend(write.key, write.keep, write.ttl)
+            log_appends.append(log_append)
+        log_append.values.append(write.value)
+    return list(puts.values()), log_appends
 
 
 def name_bytes(name: str) -> bytes:
@@ -55,5 +55,5 @@ def name_bounds(prefix: str, after: str) -> tuple[bytes, bool, bytes]:
 
     The upper bound is the prefix and 0xff, a byte that never occurs in UTF-8.
     """
-    low, behind = name_bytes(prefix), name_bytes(after)
-    return (behind, True, low + b"\xff") if behind >= low else (low, False, low + b"\xff")
+    low, after_bytes = name_bytes(prefix), name_bytes(after)
+    return (after_bytes, True, low + b"\xff") if after_bytes >= low else (low, False, low + b"\xff")

@@ -43,21 +43,21 @@ class DiskReserve:
     """
 
     def __init__(self, database: Path) -> None:
-        real = Path(os.path.realpath(database))
-        self.path, self._wal = (real.with_name(real.name + end) for end in ("-reserve", "-wal"))
-        self._possible = True
+        real_path = Path(os.path.realpath(database))
+        self.path, self._wal = (real_path.with_name(real_path.name + suffix) for suffix in ("-reserve", "-wal"))
+        self._is_supported = True
 
     def check(self, connection: sqlite3.Connection, size: int) -> None:
         """Checks the disk before an ordinary write of `size` bytes; creates the file if it is missing.
 
         Raises StoreFull where the disk has no space for the write in addition to the reserve.
         """
-        fits = self._log_fits(connection, size) and (self._exists() or self._create())
-        if not fits and _free_page_bytes(connection) < max(size, MARGIN):
+        has_space = self._log_fits(connection, size) and (self._exists() or self._create())
+        if not has_space and _free_page_bytes(connection) < max(size, MARGIN):
             raise StoreFull("the disk of the store is full: delete something, or make room on the disk")
 
     def release(self) -> bool:
-        """Removes the file if the disk has less free space than the file takes; returns whether that is so."""
+        """Removes the file if the disk has less free space than the file takes; returns whether it has."""
         with suppress(OSError):
             if free_bytes(self.path.parent) < SIZE:
                 self.path.unlink(missing_ok=True)
@@ -70,14 +70,14 @@ class DiskReserve:
         Without that space the log could not be emptied, and a deletion would need more space than there is. Where the
         space is short, empties the log and checks again. Raises sqlite3.Error.
         """
-        log = _size(self._wal)
-        if log + size <= SIZE // 2 or free_bytes(self._wal.parent) >= log + 2 * size:
+        log_size = _size(self._wal)
+        if log_size + size <= SIZE // 2 or free_bytes(self._wal.parent) >= log_size + 2 * size:
             return True
         empty_log(connection)
         return free_bytes(self._wal.parent) >= 2 * size
 
     def _exists(self) -> bool:
-        return not self._possible or _size(self.path) == SIZE
+        return not self._is_supported or _size(self.path) == SIZE
 
     def _create(self) -> bool:
         """Creates the file; returns False only where the disk is full.
@@ -93,7 +93,7 @@ class DiskReserve:
                 self.path.unlink(missing_ok=True)
             if is_full(error):
                 return False
-            self._possible = False
+            self._is_supported = False
         return True
 
 

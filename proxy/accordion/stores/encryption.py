@@ -42,50 +42,50 @@ class AesSealer:
         from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415
 
-        def derived(key: bytes, space: bytes) -> AESGCM:
-            return AESGCM(HKDF(SHA256(), _BYTES, None, b"accordion archive " + space).derive(key))
+        def derive_cipher(key: bytes, tenant_key: bytes) -> AESGCM:
+            return AESGCM(HKDF(SHA256(), _BYTES, None, b"accordion archive " + tenant_key).derive(key))
 
-        self._derived = derived
-        self._invalid = InvalidTag
-        self._masters = {_key_id(key): key for key in reversed(keys)}
-        self._first = _key_id(keys[0])
+        self._derive_cipher = derive_cipher
+        self._invalid_tag = InvalidTag
+        self._keys = {_key_id(key): key for key in reversed(keys)}
+        self._first_id = _key_id(keys[0])
         self._ciphers: dict[tuple[bytes, bytes], AESGCM] = {}
-        self._told = False
+        self._has_warned = False
 
-    def seal(self, space: bytes, name: str, value: bytes) -> bytes:
+    def seal(self, tenant_key: bytes, name: str, value: bytes) -> bytes:
         """See Sealer."""
         nonce = os.urandom(_NONCE)
-        sealed = self._cipher(self._first, space).encrypt(nonce, value, _associated_data(name))
-        return b"".join((SEALED, self._first, nonce, sealed))
+        sealed = self._cipher(self._first_id, tenant_key).encrypt(nonce, value, _associated_data(name))
+        return b"".join((SEALED, self._first_id, nonce, sealed))
 
-    def open(self, space: bytes, name: str, value: bytes) -> bytes | None:
+    def open(self, tenant_key: bytes, name: str, value: bytes) -> bytes | None:
         """See Sealer."""
         if value[:1] != SEALED:
             return unescape(value)
-        which, nonce, sealed = value[1 : 1 + _ID], value[1 + _ID : _HEAD], value[_HEAD:]
-        if which not in self._masters:
+        key_id, nonce, sealed = value[1 : 1 + _ID], value[1 + _ID : _HEAD], value[_HEAD:]
+        if key_id not in self._keys:
             self._warn("it was encrypted with a key that is not among archive.key")
             return None
         if len(nonce) < _NONCE:
             self._warn("it is damaged")
             return None
         try:
-            return self._cipher(which, space).decrypt(nonce, sealed, _associated_data(name))
-        except self._invalid:
+            return self._cipher(key_id, tenant_key).decrypt(nonce, sealed, _associated_data(name))
+        except self._invalid_tag:
             self._warn("it is damaged, or was not written here")
             return None
 
-    def _cipher(self, which: bytes, space: bytes) -> AESGCM:
-        cipher = self._ciphers.get((which, space))
+    def _cipher(self, key_id: bytes, tenant_key: bytes) -> AESGCM:
+        cipher = self._ciphers.get((key_id, tenant_key))
         if cipher is None:
             if len(self._ciphers) >= _TENANTS:
                 self._ciphers.clear()
-            cipher = self._ciphers[which, space] = self._derived(self._masters[which], space)
+            cipher = self._ciphers[key_id, tenant_key] = self._derive_cipher(self._keys[key_id], tenant_key)
         return cipher
 
     def _warn(self, reason: str) -> None:
-        if not self._told:
-            self._told = True
+        if not self._has_warned:
+            self._has_warned = True
             _log.warning("a stored value cannot be decrypted and counts as missing: %s", reason)
 
 
@@ -100,14 +100,15 @@ def read_keys(text: str) -> tuple[bytes, ...]:
     return keys
 
 
-def open_sealer(text: str, *, lasting: bool) -> Sealer:
+def open_sealer(text: str, *, is_persistent: bool) -> Sealer:
     """Returns the Sealer for the keys in `text` (see `read_keys`). Raises ValueError.
 
-    Without a key nothing is encrypted; with `lasting`, for a store that outlives the process, a warning is logged.
+    Without a key nothing is encrypted; with `is_persistent`, for a store that outlives the process, that is logged as a
+    warning.
     """
     if keys := read_keys(text):
         return AesSealer(keys)
-    if lasting:
+    if is_persistent:
         _log.warning("archive.key is not set: the archive is compressed but not encrypted")
     return PlainSealer()
 

@@ -54,13 +54,13 @@ class GuardedStore:
         self._retry_after = retry_after
         self._on_change = on_change
         self._available = True
-        self._full = False
+        self._is_full = False
         self.has_answered = False
         """Whether any call has succeeded since the start."""
         self.problem = ""
         """The reason of the last failure, as a text."""
         self._probe_at = 0.0
-        self._probing = False
+        self._is_probing = False
         self._logged: set[type[Exception]] = set()
 
     @property
@@ -106,8 +106,8 @@ class GuardedStore:
 
     async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
         """See KeyValueStore."""
-        erases = bool(batch) and all(isinstance(each, Put) and each.for_erasing for each in batch)
-        return await self._admit(self._write_timeout, self._store.write, batch, needs_room=not erases)
+        is_erasure = bool(batch) and all(isinstance(each, Put) and each.for_erasing for each in batch)
+        return await self._admit(self._write_timeout, self._store.write, batch, needs_room=not is_erasure)
 
     def lock(self, key: Key, *, lease: float) -> AbstractAsyncContextManager[bool]:
         """See KeyValueStore. If the release fails, the lock ends with its lease."""
@@ -115,9 +115,9 @@ class GuardedStore:
 
     @asynccontextmanager
     async def _guard_lock(self, lock: AbstractAsyncContextManager[bool]) -> AsyncIterator[bool]:
-        held = await self._call(lock.__aenter__)
+        is_acquired = await self._call(lock.__aenter__)
         try:
-            yield held
+            yield is_acquired
         finally:
             with suppress(StoreUnavailable):
                 await self._call(lock.__aexit__, None, None, None)
@@ -142,22 +142,22 @@ class GuardedStore:
     ) -> T:
         if self._available:
             return await self._with_timeout(seconds, method, *args, **options)
-        due = not self._probing and self._monotonic() >= self._probe_at
-        if self._full and not needs_room:
-            if due:
+        is_probe_due = not self._is_probing and self._monotonic() >= self._probe_at
+        if self._is_full and not needs_room:
+            if is_probe_due:
                 with suppress(StoreUnavailable):
                     await self._probe(seconds, self._store.ping)
             return await self._with_timeout(seconds, method, *args, **options)
-        if not due:
-            raise (StoreFull if self._full else StoreUnavailable)(f"the store is unavailable: {self.problem}")
+        if not is_probe_due:
+            raise (StoreFull if self._is_full else StoreUnavailable)(f"the store is unavailable: {self.problem}")
         return await self._probe(seconds, method, *args, **options)
 
     async def _probe(self, seconds: float, method: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
-        self._probing = True
+        self._is_probing = True
         try:
             result: T = await self._with_timeout(seconds, self._run_probe, method, *args, **options)
         finally:
-            self._probing = False
+            self._is_probing = False
         self._set_available(True)
         return result
 
@@ -187,7 +187,7 @@ class GuardedStore:
         If the ping succeeds, only this call is at fault, and others still go to the store. Each type of error is logged
         once, since it points to a mistake in the code or in the settings.
         """
-        why = f"the store refused: {error!r}"
+        reason = f"the store refused: {error!r}"
         if type(error) not in self._logged:
             self._logged.add(type(error))
             _log.error("the store rejected a call: %s", type(error).__name__, exc_info=error)
@@ -195,15 +195,15 @@ class GuardedStore:
             async with asyncio.timeout(self._timeout):
                 await self._store.ping()
         except Exception:
-            return self._fail(why)
-        return StoreUnavailable(why)
+            return self._fail(reason)
+        return StoreUnavailable(reason)
 
-    def _fail(self, why: str, *, full: bool = False) -> StoreUnavailable:
-        self._full = full
+    def _fail(self, reason: str, *, full: bool = False) -> StoreUnavailable:
+        self._is_full = full
         self._probe_at = self._monotonic() + self._retry_after
-        self.problem = why
+        self.problem = reason
         self._set_available(False)
-        return StoreUnavailable(why)
+        return StoreUnavailable(reason)
 
     def _set_available(self, available: bool) -> None:
         if available is not self._available:

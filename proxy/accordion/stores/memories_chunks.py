@@ -42,9 +42,9 @@ Parts = tuple[bytes, bytes, bytes]
 class ChunkEntry(msgspec.Struct, frozen=True):
     """A memory in a chunk: its row entry, digests and counts of its stems, digests of its labels, its vector."""
 
-    lead: bytes
+    row_entry: bytes
     stems: bytes
-    times: bytes
+    stem_counts: bytes
     labels: bytes
     vector: bytes
 
@@ -62,26 +62,28 @@ _CACHED_LENGTH = 64
 _cached_digest = functools.lru_cache(maxsize=20_000)(_digest)
 
 
-def make_entry(lead: bytes, stems: Mapping[str, Sequence[int]], labels: Sequence[str], vector: bytes) -> ChunkEntry:
+def make_entry(
+    row_entry: bytes, stems: Mapping[str, Sequence[int]], labels: Sequence[str], vector: bytes
+) -> ChunkEntry:
     """Makes the entry of a memory from the counts of its stems by column, its labels and its vector.
 
     Stems beyond the maximum, which no ordinary text reaches, are left out.
     """
     stems = dict(islice(stems.items(), _MOST))
-    times = bytes([min(count, 255) for each in stems.values() for count in each])
-    return ChunkEntry(lead, b"".join(map(digest, stems)), times, b"".join(map(digest, labels)), vector)
+    stem_counts = bytes([min(count, 255) for each in stems.values() for count in each])
+    return ChunkEntry(row_entry, b"".join(map(digest, stems)), stem_counts, b"".join(map(digest, labels)), vector)
 
 
 def pack(entries: Mapping[int, ChunkEntry]) -> Parts:
     """Packs entries by row into a chunk."""
     ordered = sorted(entries.items())
     rows = [struct.pack("<H", len(ordered))]
-    rows += [struct.pack("<I", row) + each.lead for row, each in ordered]
+    rows += [struct.pack("<I", row) + each.row_entry for row, each in ordered]
     rows += [
         struct.pack("<HH", len(each.stems) // _DIGEST_BYTES, len(each.labels) // _DIGEST_BYTES) for _, each in ordered
     ]
     rows += [each.labels for _, each in ordered]
-    words = [each.stems for _, each in ordered] + [each.times for _, each in ordered]
+    words = [each.stems for _, each in ordered] + [each.stem_counts for _, each in ordered]
     kinds: dict[tuple[bytes, int], list[bytes]] = {}
     for row, each in ordered:
         if each.vector:
@@ -100,17 +102,17 @@ def unpack(parts: Parts) -> dict[int, ChunkEntry]:
         for length, packed in _split_vectors(packed_vectors)
         for each in _split_fixed(packed, 4 + length)
     }
-    count, leads, counts, labels = _split_rows(rows)
-    stems, times = _split_stems(words)
+    count, row_entries, counts, labels = _split_rows(rows)
+    stems, stem_counts = _split_stems(words)
     entries, at_stem, at_label = {}, 0, 0
     for at in range(count):
-        lead = leads[at * _ROW_BYTES : (at + 1) * _ROW_BYTES]
-        row = int.from_bytes(lead[:4], "little")
+        row_entry = row_entries[at * _ROW_BYTES : (at + 1) * _ROW_BYTES]
+        row = int.from_bytes(row_entry[:4], "little")
         stem_count, label_count = struct.unpack_from("<HH", counts, at * 4)
         entries[row] = ChunkEntry(
-            lead[4:],
+            row_entry[4:],
             stems[at_stem * _DIGEST_BYTES : (at_stem + stem_count) * _DIGEST_BYTES],
-            times[at_stem * _COLUMNS : (at_stem + stem_count) * _COLUMNS],
+            stem_counts[at_stem * _COLUMNS : (at_stem + stem_count) * _COLUMNS],
             labels[at_label * _DIGEST_BYTES : (at_label + label_count) * _DIGEST_BYTES],
             vectors.get(row, b""),
         )
@@ -120,8 +122,8 @@ def unpack(parts: Parts) -> dict[int, ChunkEntry]:
 
 def find_unused_labels(rows: Iterable[bytes], labels: Iterable[str]) -> set[str]:
     """Returns the labels that no memory in these chunks has."""
-    used = {label_digest for each in rows for label_digest in _split_fixed(_split_rows(each)[3], _DIGEST_BYTES)}
-    return {label for label in labels if digest(label) not in used}
+    used_digests = {label_digest for each in rows for label_digest in _split_fixed(_split_rows(each)[3], _DIGEST_BYTES)}
+    return {label for label in labels if digest(label) not in used_digests}
 
 
 def select(
@@ -137,18 +139,20 @@ def select(
     """
     import numpy as np  # noqa: PLC0415  # slow to import, and not always needed
 
-    split = [_split_rows(rows) for rows, _, _ in chunks]
-    table = b"".join(leads for _, leads, _, _ in split)
+    row_parts = [_split_rows(rows) for rows, _, _ in chunks]
+    table = b"".join(row_entries for _, row_entries, _, _ in row_parts)
     numbers = np.frombuffer(table, ROW)["row"]
-    counts = np.frombuffer(b"".join(each for _, _, each, _ in split), "<u2").reshape(-1, 2)
-    label_digests = np.frombuffer(b"".join(each for _, _, _, each in split), "<u8")
+    counts = np.frombuffer(b"".join(each for _, _, each, _ in row_parts), "<u2").reshape(-1, 2)
+    label_digests = np.frombuffer(b"".join(each for _, _, _, each in row_parts), "<u8")
     label_rows = np.repeat(numbers, counts[:, 1]) if label_digests.size else numbers[:0]
-    labelled = {
+    rows_by_label = {
         name: label_rows[label_digests == _label_number(name)].astype("<u4").tobytes() for name in dict.fromkeys(labels)
     }
-    names = dict.fromkeys(stem for each in stems for stem in each)
+    unique_stems = dict.fromkeys(stem for each in stems for stem in each)
     postings = (
-        _posting_lists([_split_stems(words) for _, words, _ in chunks], numbers, counts[:, 0], names) if names else {}
+        _posting_lists([_split_stems(words) for _, words, _ in chunks], numbers, counts[:, 0], unique_stems)
+        if unique_stems
+        else {}
     )
     comparable = [
         packed
@@ -156,7 +160,9 @@ def select(
         for length, packed in _split_vectors(vectors)
         if length == len(vector) and packed[4 : 4 + KIND_BYTES] == vector[:KIND_BYTES]
     ]
-    return SearchColumns([table], labelled, [[postings[stem] for stem in each] for each in stems if each], comparable)
+    return SearchColumns(
+        [table], rows_by_label, [[postings[stem] for stem in each] for each in stems if each], comparable
+    )
 
 
 def _posting_lists(

@@ -38,7 +38,7 @@ _TYPES: Final = {str(code): kind for kind, code in _CODES.items()}
 HIDDEN: Final[tuple[MemoryType, ...]] = ("summary_archived", "session")
 """Types that a filter includes only if it names them."""
 
-# How rows and posting lists are packed.
+# The packed formats of rows and posting lists.
 ROW: Final = [("row", "<u4"), ("words", "<u4"), ("created", "<f8"), ("type", "u1")]
 POSTING: Final = [("row", "<u4"), ("times", "<u2", (3,))]
 _MAX_COUNT: Final = 0xFF
@@ -49,7 +49,7 @@ _POSITION: Final = struct.Struct(">dI")
 
 _SATURATION, _LENGTH = 1.2, 0.75
 """BM25's k1 and b, and the least weight of a word that most memories have, as in FTS5."""
-_LEAST = 1e-6
+_MIN_WEIGHT = 1e-6
 
 
 class SearchColumns(msgspec.Struct, frozen=True):
@@ -101,32 +101,32 @@ def labels_of(memory: Memory) -> list[str]:
     return list(dict.fromkeys(labels))
 
 
-def label_groups(wanted: MemoryFilter) -> list[list[str]]:
+def label_groups(memory_filter: MemoryFilter) -> list[list[str]]:
     """Returns the groups of labels of a filter. A memory must have at least one label of each group."""
-    groups = [[f"t:{fold_case(topic)}" for topic in wanted.topics]] if wanted.topics else []
-    groups += [[f"g:{fold_case(tag)}"] for tag in wanted.tags]
-    if wanted.project is not None:
-        groups.append([f"p:{wanted.project}"])
-    if wanted.conversation:
-        groups.append([f"c:{wanted.conversation}"])
+    groups = [[f"t:{fold_case(topic)}" for topic in memory_filter.topics]] if memory_filter.topics else []
+    groups += [[f"g:{fold_case(tag)}"] for tag in memory_filter.tags]
+    if memory_filter.project is not None:
+        groups.append([f"p:{memory_filter.project}"])
+    if memory_filter.conversation:
+        groups.append([f"c:{memory_filter.conversation}"])
     return groups
 
 
-def count(columns: SearchColumns, wanted: MemoryFilter) -> int:
+def count(columns: SearchColumns, memory_filter: MemoryFilter) -> int:
     """Counts the rows that pass the filter."""
-    return int(_filter_rows(_row_table(columns), columns, wanted).sum())
+    return int(_filter_rows(_row_table(columns), columns, memory_filter).sum())
 
 
-def newest_rows(columns: SearchColumns, wanted: MemoryFilter, after: ListPosition | None) -> list[int]:
+def newest_rows(columns: SearchColumns, memory_filter: MemoryFilter, after: ListPosition | None) -> list[int]:
     """Returns the rows that pass the filter, newest first, after a position if one is given."""
     import numpy as np  # noqa: PLC0415  # slow to import, and not always needed
 
     table = _row_table(columns)
-    chosen = _filter_rows(table, columns, wanted)
+    mask = _filter_rows(table, columns, memory_filter)
     if after is not None:
         created, row = after
-        chosen &= (table["created"] < created) | ((table["created"] == created) & (table["row"] < row))
-    rows = table[chosen]
+        mask &= (table["created"] < created) | ((table["created"] == created) & (table["row"] < row))
+    rows = table[mask]
     return [int(row) for row in rows["row"][np.lexsort((rows["row"], rows["created"]))[::-1]]]
 
 
@@ -140,18 +140,18 @@ def parse_position(after: str) -> ListPosition | None:
         ) from error
 
 
-def make_page(memories: Sequence[tuple[int, Memory]], *, more: bool) -> MemoryPage:
-    """Builds a page from memories with their rows; `more` tells whether others follow."""
-    next_position = _POSITION.pack(memories[-1][1].created, memories[-1][0]).hex() if memories and more else ""
+def make_page(memories: Sequence[tuple[int, Memory]], *, has_more: bool) -> MemoryPage:
+    """Builds a page from memories with their rows; `has_more` says whether others follow."""
+    next_position = _POSITION.pack(memories[-1][1].created, memories[-1][0]).hex() if memories and has_more else ""
     return MemoryPage(tuple(memory for _, memory in memories), next_position)
 
 
-def choose_rows(columns: SearchColumns, vector: bytes, wanted: MemoryFilter, pool: int) -> list[ChosenRow]:
+def choose_rows(columns: SearchColumns, vector: bytes, memory_filter: MemoryFilter, pool: int) -> list[ChosenRow]:
     """Chooses the best rows by words and by vector, fused by rank."""
     table = _row_table(columns)
-    chosen = _filter_rows(table, columns, wanted)
-    lexical = _rank_by_words(table, columns.words, chosen, pool)
-    dense = _rank_by_vector(table, columns.vectors, vector, chosen, pool) if vector else {}
+    mask = _filter_rows(table, columns, memory_filter)
+    lexical = _rank_by_words(table, columns.words, mask, pool)
+    dense = _rank_by_vector(table, columns.vectors, vector, mask, pool) if vector else {}
     rows = table["row"]
     types = {name: _TYPES[str(table["type"][rows.searchsorted(int(name))])] for name in (*lexical, *dense)}
     return [
@@ -172,23 +172,23 @@ def _join_chunks(chunks: Sequence[bytes]) -> bytes:
     return b"".join(ordered)
 
 
-def _filter_rows(table: NDArray[Any], columns: SearchColumns, wanted: MemoryFilter) -> Flags:
-    """Returns which rows pass the filter."""
+def _filter_rows(table: NDArray[Any], columns: SearchColumns, memory_filter: MemoryFilter) -> Flags:
+    """Returns a mask of the rows that pass the filter."""
     import numpy as np  # noqa: PLC0415
 
-    kinds = wanted.types or tuple(kind for kind in _CODES if kind not in HIDDEN)
-    chosen: Flags = np.isin(table["type"], [_CODES[kind] for kind in kinds])
-    for names in label_groups(wanted):
-        labelled = b"".join(columns.labels.get(name, b"") for name in names)
-        chosen &= np.isin(table["row"], np.frombuffer(labelled, "<u4"))
-    if wanted.since is not None:
-        chosen &= table["created"] >= wanted.since
-    if wanted.until is not None:
-        chosen &= table["created"] <= wanted.until
-    return chosen
+    types = memory_filter.types or tuple(kind for kind in _CODES if kind not in HIDDEN)
+    mask: Flags = np.isin(table["type"], [_CODES[kind] for kind in types])
+    for names in label_groups(memory_filter):
+        rows_with_label = b"".join(columns.labels.get(name, b"") for name in names)
+        mask &= np.isin(table["row"], np.frombuffer(rows_with_label, "<u4"))
+    if memory_filter.since is not None:
+        mask &= table["created"] >= memory_filter.since
+    if memory_filter.until is not None:
+        mask &= table["created"] <= memory_filter.until
+    return mask
 
 
-def _rank_by_words(table: NDArray[Any], words: Sequence[Sequence[bytes]], chosen: Flags, pool: int) -> dict[str, float]:
+def _rank_by_words(table: NDArray[Any], words: Sequence[Sequence[bytes]], mask: Flags, pool: int) -> dict[str, float]:
     """Ranks rows by BM25 over all of the tenant's memories. A word with several stems matches only with all of them."""
     import numpy as np  # noqa: PLC0415
 
@@ -200,9 +200,9 @@ def _rank_by_words(table: NDArray[Any], words: Sequence[Sequence[bytes]], chosen
         times = _count_word(table, stems)
         hits = int(np.count_nonzero(times))
         if hits:
-            weight = max(float(np.log((len(table) - hits + 0.5) / (hits + 0.5))), _LEAST)
+            weight = max(float(np.log((len(table) - hits + 0.5) / (hits + 0.5))), _MIN_WEIGHT)
             scores += weight * times * (_SATURATION + 1) / (times + _SATURATION * length)
-    matches = np.flatnonzero(chosen & (scores > 0))
+    matches = np.flatnonzero(mask & (scores > 0))
     best = matches[np.argsort(-scores[matches], kind="stable")[:pool]]
     return {str(int(table["row"][at])): float(scores[at]) for at in best}
 
@@ -211,25 +211,25 @@ def _count_word(table: NDArray[Any], stems: Sequence[bytes]) -> NDArray[np.float
     """Counts a word in each row, weighted by column."""
     import numpy as np  # noqa: PLC0415
 
-    fewest: NDArray[np.float64] | None = None
+    min_counts: NDArray[np.float64] | None = None
     for packed in stems:
         entries = np.frombuffer(packed, POSTING)
         at = np.minimum(table["row"].searchsorted(entries["row"]), len(table) - 1)
         # The lists are read one after the other, so one may have a row that another does not.
-        both = table["row"][at] == entries["row"]
+        is_in_table = table["row"][at] == entries["row"]
         times = np.zeros(len(table))
-        times[at[both]] = entries["times"][both] @ np.array((BODY_WEIGHT, CONTEXT_WEIGHT, AUTHOR_WEIGHT))
-        fewest = times if fewest is None else np.minimum(fewest, times)
-    return np.zeros(len(table)) if fewest is None else fewest
+        times[at[is_in_table]] = entries["times"][is_in_table] @ np.array((BODY_WEIGHT, CONTEXT_WEIGHT, AUTHOR_WEIGHT))
+        min_counts = times if min_counts is None else np.minimum(min_counts, times)
+    return np.zeros(len(table)) if min_counts is None else min_counts
 
 
 def _rank_by_vector(
-    table: NDArray[Any], chunks: Sequence[bytes], vector: bytes, chosen: Flags, pool: int
+    table: NDArray[Any], chunks: Sequence[bytes], vector: bytes, mask: Flags, pool: int
 ) -> dict[str, float]:
     """Ranks rows by the cosine of their vectors, the nearest first."""
     import numpy as np  # noqa: PLC0415
 
     entries = np.frombuffer(_join_chunks(chunks), [("row", "<u4"), ("vector", f"V{len(vector)}")])
-    candidates = entries[np.isin(entries["row"], table["row"][chosen])]
+    candidates = entries[np.isin(entries["row"], table["row"][mask])]
     nearest = find_nearest_in(vector, candidates["vector"].tobytes(), pool)
     return {str(int(candidates["row"][at])): cosine for at, cosine in nearest}

@@ -1,4 +1,4 @@
-"""Encodes and seals memories, entities, relations and markers. Each seal is bound to the kind of its place."""
+"""Encodes and seals memories, entities, relations and markers. Each seal is bound to the kind of its record."""
 
 from __future__ import annotations
 

@@ -101,13 +101,13 @@ class RedisMemories:
         raise store_is_changing()
 
     async def list_memories(
-        self, tenant_key: bytes, wanted: MemoryFilter, *, after: str = "", limit: int = 100
+        self, tenant_key: bytes, memory_filter: MemoryFilter, *, after: str = "", limit: int = 100
     ) -> MemoryPage:
         """See MemoryStore."""
         after_position, memories, has_more = columns.parse_position(after), list[tuple[int, Memory]](), False
         for _ in range(TRIES):
-            sealed_names, columns_read, _ = await self._read_columns(tenant_key, wanted)
-            matches = await self._in_thread(columns.newest_rows, columns_read, wanted, after_position)
+            sealed_names, search_columns, _ = await self._read_columns(tenant_key, memory_filter)
+            matches = await self._run_in_thread(columns.newest_rows, search_columns, memory_filter, after_position)
             rows = matches[: limit if limit >= 0 else None]
             values = await self._server.fields(scripts.tenant_keys(tenant_key)["values"], rows)
             pairs = zip(rows, values, strict=True)
@@ -115,21 +115,21 @@ class RedisMemories:
             has_more = len(rows) < len(matches)
             if len(memories) == len(rows):
                 break
-        return columns.make_page(memories, more=has_more)
+        return columns.make_page(memories, has_more=has_more)
 
-    async def count(self, tenant_key: bytes, wanted: MemoryFilter) -> int:
+    async def count(self, tenant_key: bytes, memory_filter: MemoryFilter) -> int:
         """See MemoryStore."""
-        _, columns_read, _ = await self._read_columns(tenant_key, wanted)
-        return await self._in_thread(columns.count, columns_read, wanted)
+        _, search_columns, _ = await self._read_columns(tenant_key, memory_filter)
+        return await self._run_in_thread(columns.count, search_columns, memory_filter)
 
     async def find_candidates(
-        self, tenant_key: bytes, words: Sequence[str], vector: bytes, wanted: MemoryFilter, *, pool: int
+        self, tenant_key: bytes, words: Sequence[str], vector: bytes, memory_filter: MemoryFilter, *, pool: int
     ) -> list[SearchCandidate]:
         """See MemoryStore."""
         stems = await self._worker.run(stem_words, words) if words else []
         candidates: list[SearchCandidate] = []
         for _ in range(TRIES):
-            chosen = await self._choose_rows(tenant_key, stems, vector, wanted, pool)
+            chosen = await self._choose_rows(tenant_key, stems, vector, memory_filter, pool)
             candidates = await self._read_candidates(tenant_key, chosen)
             if len(candidates) == len(chosen):
                 break
@@ -189,11 +189,11 @@ class RedisMemories:
             sealed_names, (exists,) = await self._server.run_with_names(
                 tenant_key, lambda _: [("EXISTS", scripts.tenant_keys(tenant_key)["counters"])]
             )
-            renewed = sealed_names.renew()
-            if renewed is sealed_names:
+            new_names = sealed_names.renew()
+            if new_names is sealed_names:
                 return False
-            if await self._reseal(tenant_key, sealed_names, renewed):
-                self._server.check_names(tenant_key, sealed_names, renewed.sealed_secret)
+            if await self._reseal(tenant_key, sealed_names, new_names):
+                self._server.check_names(tenant_key, sealed_names, new_names.sealed_secret)
                 return bool(exists)
         raise store_is_changing()
 
@@ -216,7 +216,7 @@ class RedisMemories:
         values, tokens, vectors, relations, entities, markers = await self._server.run_pipeline(
             *(("HGETALL", keys[name]) for name in names)
         )
-        by_row = {int.from_bytes(row, "little"): each for _, row, each in entries.split_vectors(old, vectors)}
+        vectors_by_row = {int.from_bytes(row, "little"): each for _, row, each in entries.split_vectors(old, vectors)}
         rows = sorted(values, key=int)
         change = MemoryChange(
             entities=tuple(records.open_entity(old, value) for value in entities.values()),
@@ -225,7 +225,8 @@ class RedisMemories:
         )
         memories = [records.open_memory(old, values[row]) for row in rows]
         embeddings = [
-            Embedding(by_row.get(int(row), b""), records.open_tokens(old, tokens.get(row) or b"")) for row in rows
+            Embedding(vectors_by_row.get(int(row), b""), records.open_tokens(old, tokens.get(row) or b""))
+            for row in rows
         ]
         packed = await self._worker.run(entries.pack_change, new, change, memories, embeddings)
         args = (packed.change, old.sealed_secret, new.sealed_secret, change_count or b"0")
@@ -236,12 +237,12 @@ class RedisMemories:
     async def _read_columns(
         self,
         tenant_key: bytes,
-        wanted: MemoryFilter,
+        memory_filter: MemoryFilter,
         more_commands: Callable[[SealedNames], Sequence[Command]] = lambda _: (),
     ) -> tuple[SealedNames, columns.SearchColumns, list[Any]]:
         """Reads the rows and the labels of a filter; also returns the replies to `more_commands`."""
         keys = scripts.tenant_keys(tenant_key)
-        names = [name for group in columns.label_groups(wanted) for name in group]
+        names = [name for group in columns.label_groups(memory_filter) for name in group]
 
         def commands(sealed_names: SealedNames) -> list[Command]:
             rows: list[Command] = [("HVALS", keys["rows"])]
@@ -252,12 +253,12 @@ class RedisMemories:
             return [*rows, *more_commands(sealed_names)]
 
         sealed_names, replies = await self._server.run_with_names(tenant_key, commands)
-        by_name = dict(zip(names, replies[1], strict=True)) if names else {}
-        labels = {name: packed for name, packed in by_name.items() if packed is not None}
+        rows_by_label = dict(zip(names, replies[1], strict=True)) if names else {}
+        labels = {name: packed for name, packed in rows_by_label.items() if packed is not None}
         return sealed_names, columns.SearchColumns(replies[0], labels), replies[2 if names else 1 :]
 
     async def _choose_rows(
-        self, tenant_key: bytes, stems: Sequence[Sequence[str]], vector: bytes, wanted: MemoryFilter, pool: int
+        self, tenant_key: bytes, stems: Sequence[Sequence[str]], vector: bytes, memory_filter: MemoryFilter, pool: int
     ) -> list[columns.ChosenRow]:
         keys = scripts.tenant_keys(tenant_key)
         names = list(dict.fromkeys(stem for each in stems for stem in each))
@@ -270,7 +271,7 @@ class RedisMemories:
                 commands.append(("HGETALL", keys["vectors"]))
             return commands
 
-        sealed_names, columns_read, replies = await self._read_columns(tenant_key, wanted, more_commands)
+        sealed_names, search_columns, replies = await self._read_columns(tenant_key, memory_filter, more_commands)
         postings = dict(zip(names, replies[0], strict=True)) if names else {}
         words = [[postings[stem] for stem in each] for each in stems]
         words = [each for each in words if None not in each]
@@ -278,10 +279,13 @@ class RedisMemories:
         def choose() -> list[columns.ChosenRow]:
             vectors = entries.comparable_vectors(sealed_names, replies[-1], vector) if vector else []
             return columns.choose_rows(
-                columns.SearchColumns(columns_read.rows, columns_read.labels, words, vectors), vector, wanted, pool
+                columns.SearchColumns(search_columns.rows, search_columns.labels, words, vectors),
+                vector,
+                memory_filter,
+                pool,
             )
 
-        return await self._in_thread(choose)
+        return await self._run_in_thread(choose)
 
     async def _read_candidates(self, tenant_key: bytes, chosen: Sequence[columns.ChosenRow]) -> list[SearchCandidate]:
         if not chosen:
@@ -304,5 +308,5 @@ class RedisMemories:
             if value is not None
         ]
 
-    async def _in_thread(self, call: Callable[..., T], *args: Any) -> T:
+    async def _run_in_thread(self, call: Callable[..., T], *args: Any) -> T:
         return await self._worker.run(lambda _: call(*args))

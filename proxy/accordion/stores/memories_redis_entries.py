@@ -18,7 +18,7 @@ from accordion.stores.stems import Counts, count_stems
 
 _ENCODER = msgspec.msgpack.Encoder()
 _VECTOR = "memories/vector"
-"""The place of sealed vectors."""
+"""The name under which vectors are sealed."""
 
 
 class PackedChange(msgspec.Struct, frozen=True):

@@ -73,16 +73,16 @@ def get(connection: sqlite3.Connection, sealed_names: SealedNames, ids: Sequence
 def list_memories(
     connection: sqlite3.Connection,
     sealed_names: SealedNames,
-    wanted: MemoryFilter,
+    memory_filter: MemoryFilter,
     after: columns.ListPosition | None,
     limit: int,
 ) -> MemoryPage:
     """See MemoryStore."""
-    matches = columns.newest_rows(index.read_columns(connection, sealed_names, wanted), wanted, after)
+    matches = columns.newest_rows(index.read_columns(connection, sealed_names, memory_filter), memory_filter, after)
     rows = matches[: limit if limit >= 0 else None]
     values = [_select_one(connection, "SELECT value FROM memory WHERE row = ?", row) for row in rows]
     memories = [(row, records.open_memory(sealed_names, value)) for row, value in zip(rows, values, strict=True)]
-    return columns.make_page(memories, more=len(rows) < len(matches))
+    return columns.make_page(memories, has_more=len(rows) < len(matches))
 
 
 def read_page(
@@ -95,9 +95,9 @@ def read_page(
     ]
 
 
-def count_memories(connection: sqlite3.Connection, sealed_names: SealedNames, wanted: MemoryFilter) -> int:
+def count_memories(connection: sqlite3.Connection, sealed_names: SealedNames, memory_filter: MemoryFilter) -> int:
     """See MemoryStore."""
-    return columns.count(index.read_columns(connection, sealed_names, wanted), wanted)
+    return columns.count(index.read_columns(connection, sealed_names, memory_filter), memory_filter)
 
 
 def find_candidates(
@@ -105,13 +105,13 @@ def find_candidates(
     sealed_names: SealedNames,
     stems: Sequence[Sequence[str]],
     vector: bytes,
-    wanted: MemoryFilter,
+    memory_filter: MemoryFilter,
     pool: int,
 ) -> list[SearchCandidate]:
     """See MemoryStore. `stems` are the stems of each word."""
-    columns_read = index.read_columns(connection, sealed_names, wanted, stems, vector)
+    search_columns = index.read_columns(connection, sealed_names, memory_filter, stems, vector)
     candidates = []
-    for chosen in columns.choose_rows(columns_read, vector, wanted, pool):
+    for chosen in columns.choose_rows(search_columns, vector, memory_filter, pool):
         value, tokens = connection.execute("SELECT value, tokens FROM memory WHERE row = ?", (chosen.row,)).fetchone()
         scores = chosen.lexical, chosen.dense, chosen.lexical_rank, chosen.dense_rank
         candidates.append(
@@ -137,12 +137,12 @@ def list_relations(
     connection: sqlite3.Connection, sealed_names: SealedNames, entity: str, limit: int
 ) -> list[Relation]:
     """See MemoryStore."""
-    where, values = ("start = ?1 OR end = ?1", (sealed_names.name(fold_case(entity)),)) if entity else ("1", ())
-    selected = connection.execute(
-        f"SELECT value FROM relation WHERE {where} ORDER BY row LIMIT {int(limit)}",  # noqa: S608
+    condition, values = ("start = ?1 OR end = ?1", (sealed_names.name(fold_case(entity)),)) if entity else ("1", ())
+    result_rows = connection.execute(
+        f"SELECT value FROM relation WHERE {condition} ORDER BY row LIMIT {int(limit)}",  # noqa: S608
         values,
     )
-    return [records.open_relation(sealed_names, value) for (value,) in selected]
+    return [records.open_relation(sealed_names, value) for (value,) in result_rows]
 
 
 def list_entities(connection: sqlite3.Connection, sealed_names: SealedNames, limit: int) -> list[Entity]:
@@ -197,8 +197,8 @@ def _put(
         "INSERT INTO memory (id, revision, tokens, value) VALUES (?, ?, ?, ?)",
         _memory_row(sealed_names, memory, embedding.tokens),
     ).lastrowid
-    lead = columns.row_entry(memory, sum(sum(times) for times in stems.values()))
-    changes.put(row or 0, chunks.make_entry(lead, stems, columns.labels_of(memory), embedding.vector))
+    row_entry = columns.row_entry(memory, sum(sum(times) for times in stems.values()))
+    changes.put(row or 0, chunks.make_entry(row_entry, stems, columns.labels_of(memory), embedding.vector))
 
 
 def _remove(
@@ -222,8 +222,8 @@ def _delete(
     entity_names = set[str]()
     for memory_id in ids:
         memory = _remove(connection, sealed_names, changes, memory_id)
-        deleted = connection.execute("DELETE FROM relation WHERE memory = ?", (sealed_names.name(memory_id),))
-        changes.has_removals |= deleted.rowcount > 0
+        deletion = connection.execute("DELETE FROM relation WHERE memory = ?", (sealed_names.name(memory_id),))
+        changes.has_removals |= deletion.rowcount > 0
         if memory is not None:
             entity_names.update(fold_case(name) for name in memory.entities)
     for name in changes.finish_and_find_unused_labels({f"e:{name}" for name in entity_names}):

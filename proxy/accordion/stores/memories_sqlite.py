@@ -78,20 +78,22 @@ class SqliteMemories:
         return await self._read(tenant_key, [None] * len(ids), rows.get, ids)
 
     async def list_memories(
-        self, tenant_key: bytes, wanted: MemoryFilter, *, after: str = "", limit: int = 100
+        self, tenant_key: bytes, memory_filter: MemoryFilter, *, after: str = "", limit: int = 100
     ) -> MemoryPage:
         """See MemoryStore."""
-        return await self._read(tenant_key, MemoryPage(), rows.list_memories, wanted, parse_position(after), limit)
+        return await self._read(
+            tenant_key, MemoryPage(), rows.list_memories, memory_filter, parse_position(after), limit
+        )
 
-    async def count(self, tenant_key: bytes, wanted: MemoryFilter) -> int:
+    async def count(self, tenant_key: bytes, memory_filter: MemoryFilter) -> int:
         """See MemoryStore."""
-        return await self._read(tenant_key, 0, rows.count_memories, wanted)
+        return await self._read(tenant_key, 0, rows.count_memories, memory_filter)
 
     async def find_candidates(
-        self, tenant_key: bytes, words: Sequence[str], vector: bytes, wanted: MemoryFilter, *, pool: int
+        self, tenant_key: bytes, words: Sequence[str], vector: bytes, memory_filter: MemoryFilter, *, pool: int
     ) -> list[SearchCandidate]:
         """See MemoryStore."""
-        return await self._reader.run(self._find_candidates, tenant_key, words, vector, wanted, pool)
+        return await self._reader.run(self._find_candidates, tenant_key, words, vector, memory_filter, pool)
 
     async def get_marker(self, tenant_key: bytes, name: str) -> bytes | None:
         """See MemoryStore."""
@@ -107,8 +109,8 @@ class SqliteMemories:
 
     async def export(self, tenant_key: bytes) -> AsyncIterator[bytes]:
         """See MemoryStore. Concurrent writes may be missing."""
-        last_row, empty = 0, list[tuple[int, Memory]]()
-        while page := await self._read(tenant_key, empty, rows.read_page, last_row, _PAGE):
+        last_row, no_memories = 0, list[tuple[int, Memory]]()
+        while page := await self._read(tenant_key, no_memories, rows.read_page, last_row, _PAGE):
             for last_row, memory in page:  # noqa: B007
                 yield export_line(memory)
         for entity in await self.list_entities(tenant_key, limit=-1):
@@ -159,11 +161,11 @@ class SqliteMemories:
         tenant_key: bytes,
         words: Sequence[str],
         vector: bytes,
-        wanted: MemoryFilter,
+        memory_filter: MemoryFilter,
         pool: int,
     ) -> list[SearchCandidate]:
         stems = stem_words(files, words) if words else []
-        return self._read_view(files, tenant_key, [], rows.find_candidates, stems, vector, wanted, pool)
+        return self._read_view(files, tenant_key, [], rows.find_candidates, stems, vector, memory_filter, pool)
 
     def _write_change(
         self, files: sqlite3.Connection, tenant_key: bytes, change: MemoryChange, embeddings: Sequence[Embedding]
@@ -198,12 +200,12 @@ class SqliteMemories:
 
         def transaction() -> tuple[T, bool, bool]:
             sealed_names = self._sealed_names(connection, tenant_key)
-            renewed = sealed_names.renew()
-            was_resealed = renewed is not sealed_names and rows.reseal(connection, sealed_names, renewed)
-            result, removed = work(renewed)
-            if removed or was_resealed:
+            new_names = sealed_names.renew()
+            was_resealed = new_names is not sealed_names and rows.reseal(connection, sealed_names, new_names)
+            result, has_removals = work(new_names)
+            if has_removals or was_resealed:
                 mark_for_rewrite(connection)
-            return result, removed or was_resealed, was_resealed
+            return result, has_removals or was_resealed, was_resealed
 
         result, needs_rewrite, was_resealed = transact(connection, transaction)
         if needs_rewrite:

@@ -44,10 +44,10 @@ class InMemoryStore:
     def __init__(self, *, max_bytes: int = 64 * 1024 * 1024, now: Callable[[], float] = time.monotonic) -> None:
         self._max_bytes = max_bytes
         self._now = now
-        self._bytes = 0
+        self._size_in_bytes = 0
         self._values: dict[Key, _Value] = {}
         self._logs: dict[Key, _Log] = {}
-        self._ages: OrderedDict[tuple[bool, Key], None] = OrderedDict()
+        self._write_order: OrderedDict[tuple[bool, Key], None] = OrderedDict()
         self._names: dict[str, list[str]] = {}
         self._locks: dict[Key, tuple[bytes, float]] = {}
         self._closed = False
@@ -55,7 +55,7 @@ class InMemoryStore:
     @property
     def size(self) -> int:
         """The size of the content in bytes, including the overhead."""
-        return self._bytes
+        return self._size_in_bytes
 
     async def put(self, key: Key, value: bytes, *, ttl: float | None = None) -> None:
         """See KeyValueStore."""
@@ -65,17 +65,17 @@ class InMemoryStore:
     async def put_if_absent(self, key: Key, value: bytes, *, ttl: float | None = None) -> bytes:
         """See KeyValueStore."""
         self._check()
-        held = self._value(key)
-        if held is not None:
-            return held.value
+        entry = self._value(key)
+        if entry is not None:
+            return entry.value
         self._put(key, value, ttl)
         return value
 
     async def get(self, key: Key) -> bytes | None:
         """See KeyValueStore."""
         self._check()
-        held = self._value(key)
-        return None if held is None else held.value
+        entry = self._value(key)
+        return None if entry is None else entry.value
 
     async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
         """See KeyValueStore."""
@@ -84,12 +84,12 @@ class InMemoryStore:
     async def delete(self, keys: Sequence[Key]) -> int:
         """See KeyValueStore."""
         self._check()
-        held = 0
+        count = 0
         for key in keys:
-            held += self._value(key) is not None or self._log(key) is not None
+            count += self._value(key) is not None or self._log(key) is not None
             self._remove(False, key)
             self._remove(True, key)
-        return held
+        return count
 
     async def delete_unchanged(self, rows: Mapping[Key, bytes]) -> None:
         """Deletes values, each only where it is still equal to the one in `rows`."""
@@ -123,29 +123,29 @@ class InMemoryStore:
         self._check()
         names = self._names.get(collection, [])
         at = bisect_left(names, prefix) if after < prefix else bisect_right(names, after)
-        found: list[tuple[str, bytes]] = []
-        while len(found) < limit and at < len(names) and names[at].startswith(prefix):
+        rows: list[tuple[str, bytes]] = []
+        while len(rows) < limit and at < len(names) and names[at].startswith(prefix):
             name = names[at]
-            held = self._value(Key(collection, name))
-            if held is not None:  # an expired value was removed from `names` by `_value`
-                found.append((name, held.value))
+            entry = self._value(Key(collection, name))
+            if entry is not None:  # an expired value was removed from `names` by `_value`
+                rows.append((name, entry.value))
                 at += 1
-        return found
+        return rows
 
     async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
         """See KeyValueStore."""
         self._check()
-        puts, runs = split_batch(batch)
-        found: dict[Key, bytes] = {}
+        puts, log_appends = split_batch(batch)
+        existing: dict[Key, bytes] = {}
         for put in puts:
-            held = self._value(put.key) if put.if_absent else None
-            if held is None:
+            entry = self._value(put.key) if put.if_absent else None
+            if entry is None:
                 self._put(put.key, put.value, put.ttl)
             else:
-                found[put.key] = held.value
-        for run in runs:
-            self._append(run.key, run.values, run.keep, run.ttl)
-        return found
+                existing[put.key] = entry.value
+        for log_append in log_appends:
+            self._append(log_append.key, log_append.values, log_append.keep, log_append.ttl)
+        return existing
 
     @asynccontextmanager
     async def lock(self, key: Key, *, lease: float) -> AsyncIterator[bool]:
@@ -153,11 +153,11 @@ class InMemoryStore:
         self._check()
         token = secrets.token_bytes(16)
         holder = self._locks.get(key)
-        free = holder is None or holder[1] <= self._now()
-        if free:
+        is_free = holder is None or holder[1] <= self._now()
+        if is_free:
             self._locks[key] = (token, self._now() + lease)
         try:
-            yield free
+            yield is_free
         finally:
             if self._locks.get(key, (b"", 0.0))[0] == token:
                 del self._locks[key]
@@ -174,64 +174,64 @@ class InMemoryStore:
     async def close(self) -> None:
         """See KeyValueStore. Drops all content."""
         self._closed = True
-        for held in (self._values, self._logs, self._ages, self._names, self._locks):
-            held.clear()
-        self._bytes = 0
+        for table in (self._values, self._logs, self._write_order, self._names, self._locks):
+            table.clear()
+        self._size_in_bytes = 0
 
     def _check(self) -> None:
         if self._closed:
             raise StoreUnavailable("the store is closed")
 
-    def _expires(self, ttl: float | None) -> float | None:
+    def _expiry(self, ttl: float | None) -> float | None:
         return None if ttl is None else self._now() + ttl
 
     def _value(self, key: Key) -> _Value | None:
-        held = self._values.get(key)
-        if held is not None and held.expires is not None and held.expires <= self._now():
+        entry = self._values.get(key)
+        if entry is not None and entry.expires is not None and entry.expires <= self._now():
             self._remove(False, key)
             return None
-        return held
+        return entry
 
     def _log(self, key: Key) -> _Log | None:
-        held = self._logs.get(key)
-        if held is not None and held.expires is not None and held.expires <= self._now():
+        log = self._logs.get(key)
+        if log is not None and log.expires is not None and log.expires <= self._now():
             self._remove(True, key)
             return None
-        return held
+        return log
 
     def _put(self, key: Key, value: bytes, ttl: float | None) -> None:
         self._remove(False, key, forget_name=False)
-        held = _Value(value, self._expires(ttl), OVERHEAD + len(key.collection) + len(key.name) + len(value))
+        entry = _Value(value, self._expiry(ttl), OVERHEAD + len(key.collection) + len(key.name) + len(value))
         if key.collection:
             names = self._names.setdefault(key.collection, [])
             at = bisect_left(names, key.name)
             if at == len(names) or names[at] != key.name:
                 names.insert(at, key.name)
-        self._values[key] = held
-        self._grow(False, key, held.size)
+        self._values[key] = entry
+        self._grow(False, key, entry.size)
 
     def _append(self, key: Key, values: Sequence[bytes], keep: int | None, ttl: float | None) -> int:
         log = self._log(key)
-        grown = 0
+        log_overhead = 0
         if log is None:
-            grown = OVERHEAD + len(key.collection) + len(key.name)
-            log = self._logs[key] = _Log(None, grown)
-        log.expires = self._expires(ttl)
+            log_overhead = OVERHEAD + len(key.collection) + len(key.name)
+            log = self._logs[key] = _Log(None, log_overhead)
+        log.expires = self._expiry(ttl)
         log.entries.extend(values)
         log.next += len(values)
-        added = sum(map(len, values)) + OVERHEAD * len(values)
+        growth = sum(map(len, values)) + OVERHEAD * len(values)
         while keep is not None and len(log.entries) > keep:
-            added -= len(log.entries.popleft()) + OVERHEAD
-        log.size += added
-        self._grow(True, key, grown + added)
+            growth -= len(log.entries.popleft()) + OVERHEAD
+        log.size += growth
+        self._grow(True, key, log_overhead + growth)
         return log.next - 1
 
     def _remove(self, is_log: bool, key: Key, *, forget_name: bool = True) -> None:
-        held: _Value | _Log | None = self._logs.pop(key, None) if is_log else self._values.pop(key, None)
-        if held is None:
+        entry: _Value | _Log | None = self._logs.pop(key, None) if is_log else self._values.pop(key, None)
+        if entry is None:
             return
-        self._bytes -= held.size
-        del self._ages[is_log, key]
+        self._size_in_bytes -= entry.size
+        del self._write_order[is_log, key]
         if not is_log and forget_name and key.collection:
             names = self._names[key.collection]
             del names[bisect_left(names, key.name)]
@@ -239,15 +239,15 @@ class InMemoryStore:
                 del self._names[key.collection]
 
     def _grow(self, is_log: bool, key: Key, size: int) -> None:
-        self._ages[is_log, key] = None
-        self._ages.move_to_end((is_log, key))
-        self._bytes += size
-        while self._bytes > self._max_bytes:
-            oldest_is_log, oldest = next(iter(self._ages))
+        self._write_order[is_log, key] = None
+        self._write_order.move_to_end((is_log, key))
+        self._size_in_bytes += size
+        while self._size_in_bytes > self._max_bytes:
+            oldest_is_log, oldest = next(iter(self._write_order))
             log = self._logs.get(oldest) if oldest_is_log else None
-            if log is not None and len(self._ages) == 1 and len(log.entries) > 1:
-                lost = len(log.entries.popleft()) + OVERHEAD
-                log.size -= lost
-                self._bytes -= lost
+            if log is not None and len(self._write_order) == 1 and len(log.entries) > 1:
+                freed = len(log.entries.popleft()) + OVERHEAD
+                log.size -= freed
+                self._size_in_bytes -= freed
             else:
                 self._remove(oldest_is_log, oldest)

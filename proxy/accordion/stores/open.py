@@ -46,20 +46,20 @@ def open_store(url: str, *, timeout: float) -> KeyValueStore:
 
 
 def open_memories(
-    url: str, folder: Path, embedder: Embedder, *, timeout: float, sealer: Sealer, wrote: Callable[[bytes], object]
+    url: str, folder: Path, embedder: Embedder, *, timeout: float, sealer: Sealer, on_write: Callable[[bytes], object]
 ) -> MemoryStore:
     """Returns the memory store for the store that `url` names: in the same Redis or Valkey, else files in `folder`.
 
-    `wrote` is called with the space of each write.
+    `on_write` is called with the tenant's key after each write.
     """
     server = _redis_server(url)
     if server is None:
-        return SqliteMemories(folder, embedder, timeout=timeout, sealer=sealer, on_write=wrote)
+        return SqliteMemories(folder, embedder, timeout=timeout, sealer=sealer, on_write=on_write)
     # Imported late for the reason in `_open_redis`.
     from accordion.stores.memories_redis import RedisMemories  # noqa: PLC0415
 
     address, cluster = server
-    return RedisMemories(address, embedder, timeout=timeout, cluster=cluster, sealer=sealer, on_write=wrote)
+    return RedisMemories(address, embedder, timeout=timeout, cluster=cluster, sealer=sealer, on_write=on_write)
 
 
 def _redis_server(url: str) -> tuple[str, bool] | None:
@@ -85,7 +85,7 @@ def _open_redis(url: str, cluster: bool, timeout: float) -> KeyValueStore:
     from accordion.stores.redis import RedisStore  # noqa: PLC0415
 
     try:
-        _refuse_harmful(url)
+        _refuse_harmful_options(url)
         return RedisStore(url, timeout=timeout, cluster=cluster)
     except (ValueError, TypeError, RedisError, RedisClusterException) as error:
         raise ConfigError(
@@ -96,7 +96,7 @@ def _open_redis(url: str, cluster: bool, timeout: float) -> KeyValueStore:
         ) from error
 
 
-def _refuse_harmful(url: str) -> None:
+def _refuse_harmful_options(url: str) -> None:
     """Raises ValueError for a malformed database number, which redis-py reads as 0, and for harmful options."""
     parts = urlsplit(url)
     if not re.fullmatch("/?[0-9]*/?", parts.path):

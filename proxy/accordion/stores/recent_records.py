@@ -33,50 +33,50 @@ class RecentRecords:
 
     def __init__(self, path: Path, *, capacity: int, timeout: float = 5.0) -> None:
         self._path = path
-        self._local = SqliteStore(path, timeout=timeout, whole=True)
+        self._local = SqliteStore(path, timeout=timeout, is_atomic=True)
         self._capacity = capacity
         self._sizes: OrderedDict[Key, int] | None = None
         self._size = 0
-        self._waiting: dict[Key, Put] = {}
-        self._waiting_size = 0
-        self._changing = asyncio.Lock()
-        self._writing: asyncio.Task[None] | None = None
+        self._queue: dict[Key, Put] = {}
+        self._queue_size = 0
+        self._lock = asyncio.Lock()
+        self._write_task: asyncio.Task[None] | None = None
 
     def add(self, tag: str, puts: Iterable[Put]) -> None:
         """Queues records to be copied in the background; those beyond the capacity of the queue are not copied."""
         for put in puts:
             size = len(put.value) + _OVERHEAD
-            if self._waiting_size + size <= self._capacity:
+            if self._queue_size + size <= self._capacity:
                 ttl = _EXPIRY if put.ttl is None else min(put.ttl, _EXPIRY)
-                place = _place(tag, put.key)
-                self._waiting[place] = Put(place, put.value, ttl)
-                self._waiting_size += size
-        if self._waiting and self._writing is None:
-            self._writing = asyncio.create_task(self._write_all())
+                copy_key = _copy_key(tag, put.key)
+                self._queue[copy_key] = Put(copy_key, put.value, ttl)
+                self._queue_size += size
+        if self._queue and self._write_task is None:
+            self._write_task = asyncio.create_task(self._write_all())
 
     async def find(self, tag: str, keys: Sequence[Key]) -> dict[Key, bytes]:
         """Returns the existing copies of these records."""
         if not self._path.exists():
             return {}
         with suppress(StoreUnavailable):
-            values = await self._local.get_many([_place(tag, key) for key in keys])
+            values = await self._local.get_many([_copy_key(tag, key) for key in keys])
             return {key: value for key, value in zip(keys, values, strict=True) if value is not None}
         return {}
 
     async def delete(self, tag: str, keys: Sequence[Key]) -> None:
         """Removes the copies of these records."""
-        places = [_place(tag, key) for key in keys]
-        async with self._changing:
-            for place in places:
-                self._waiting.pop(place, None)
+        copy_keys = [_copy_key(tag, key) for key in keys]
+        async with self._lock:
+            for copy_key in copy_keys:
+                self._queue.pop(copy_key, None)
             if self._path.exists():
                 with suppress(StoreUnavailable):
-                    await self._local.delete(places)
+                    await self._local.delete(copy_keys)
 
     async def clear(self, tag: str) -> None:
         """Removes all copies."""
-        async with self._changing:
-            self._waiting, self._waiting_size = {}, 0
+        async with self._lock:
+            self._queue, self._queue_size = {}, 0
             with suppress(StoreUnavailable):
                 while self._path.exists() and (page := await self._local.scan(_collection(tag), limit=_PAGE)):
                     await self._local.delete([Key(_collection(tag), name) for name, _ in page])
@@ -84,19 +84,19 @@ class RecentRecords:
 
     async def close(self) -> None:
         """Writes the queued copies and closes the file."""
-        if self._writing is not None:
-            await self._writing
+        if self._write_task is not None:
+            await self._write_task
         await self._local.close()
 
     async def _write_all(self) -> None:
         try:
-            while self._waiting:
-                async with self._changing:
-                    puts, self._waiting, self._waiting_size = list(self._waiting.values()), {}, 0
+            while self._queue:
+                async with self._lock:
+                    puts, self._queue, self._queue_size = list(self._queue.values()), {}, 0
                     with suppress(StoreUnavailable):
                         await self._write(puts)
         finally:
-            self._writing = None
+            self._write_task = None
 
     async def _write(self, puts: Sequence[Put]) -> None:
         """Writes copies and removes the oldest ones beyond the capacity."""
@@ -130,5 +130,5 @@ def _collection(tag: str) -> str:
     return f"recent/{tag}"
 
 
-def _place(tag: str, key: Key) -> Key:
+def _copy_key(tag: str, key: Key) -> Key:
     return Key(_collection(tag), f"{key.collection}\n{key.name}")

@@ -58,7 +58,7 @@ class RedisStore:
             "retry": Retry(NoBackoff(), 0),
         }
         self._cluster = cluster
-        self._turns = asyncio.Semaphore(CONNECTIONS)
+        self._call_limit = asyncio.Semaphore(CONNECTIONS)
         self._client: Any
         if cluster:
             self._client = RedisCluster.from_url(url, **options)
@@ -76,24 +76,24 @@ class RedisStore:
         """See KeyValueStore."""
         put = Put(key, value, ttl, if_absent=True)
         if key.collection:
-            held = await self._with_timeout(self._run, *_put_if_absent(put))
+            existing = await self._with_timeout(self._run, *_put_if_absent(put))
         else:
-            held = await self._with_timeout(self._client.set, value_key(key), value, **_set_options(put))
-        return value if held is None else bytes(held)
+            existing = await self._with_timeout(self._client.set, value_key(key), value, **_set_options(put))
+        return value if existing is None else bytes(existing)
 
     async def get(self, key: Key) -> bytes | None:
         """See KeyValueStore."""
-        held: bytes | None = await self._with_timeout(self._client.get, value_key(key))
-        return held
+        value: bytes | None = await self._with_timeout(self._client.get, value_key(key))
+        return value
 
     async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
         """See KeyValueStore."""
         if not keys:
             return []
         names = [value_key(key) for key in keys]
-        many = self._client.mget_nonatomic if self._cluster else self._client.mget
-        found: list[bytes | None] = await self._with_timeout(many, names)
-        return found
+        mget = self._client.mget_nonatomic if self._cluster else self._client.mget
+        values: list[bytes | None] = await self._with_timeout(mget, names)
+        return values
 
     async def delete(self, keys: Sequence[Key]) -> int:
         """See KeyValueStore."""
@@ -116,10 +116,10 @@ class RedisStore:
             return []
         if start < 0:
             newest = await self._with_timeout(self._client.xrevrange, log_key(key), count=-start)
-            found = newest[::-1][:limit]
+            entries = newest[::-1][:limit]
         else:
-            found = await self._with_timeout(self._client.xrange, log_key(key), min=f"0-{start + 1}", count=limit)
-        return [(_position(entry), fields[b"v"]) for entry, fields in found]
+            entries = await self._with_timeout(self._client.xrange, log_key(key), min=f"0-{start + 1}", count=limit)
+        return [(_position(entry), fields[b"v"]) for entry, fields in entries]
 
     async def scan(
         self, collection: str, *, prefix: str = "", after: str = "", limit: int = 1000
@@ -129,15 +129,15 @@ class RedisStore:
 
     async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
         """See KeyValueStore. One round trip; each server writes in the order of collections, keys without one last."""
-        puts, runs = split_batch(batch)
+        puts, log_appends = split_batch(batch)
         groups: dict[bytes, list[Put]] = {}
-        alone: list[Put] = []
-        yielding: list[Put] = []
+        uncollected: list[Put] = []
+        conditional: list[Put] = []
         for put in puts:
             if not put.key.collection:
-                alone.append(put)
+                uncollected.append(put)
             elif put.if_absent:
-                yielding.append(put)
+                conditional.append(put)
             else:
                 groups.setdefault(index_key(put.key), []).append(put)
         calls = [
@@ -145,27 +145,32 @@ class RedisStore:
             for index, group in groups.items()
             for at in range(0, len(group), PUTS_AT_ONCE)
         ]
-        firm = len(calls)
-        calls += [_put_if_absent(put) for put in yielding]
-        calls += [_append(run) for run in runs]
-        if not calls and not alone:
+        put_call_count = len(calls)
+        calls += [_put_if_absent(put) for put in conditional]
+        calls += [_append(log_append) for log_append in log_appends]
+        if not calls and not uncollected:
             return {}
-        if len(calls) == 1 and not alone:
+        if len(calls) == 1 and not uncollected:
             results = [await self._with_timeout(self._run, *calls[0])]
         else:
-            results = await self._with_timeout(self._run_pipelines, alone, calls)
-        held = [*zip(yielding, results[firm:], strict=False), *zip(alone, results[len(calls) :], strict=True)]
-        return {put.key: bytes(value) for put, value in held if put.if_absent and value is not None}
+            results = await self._with_timeout(self._run_pipelines, uncollected, calls)
+        existing = [
+            *zip(conditional, results[put_call_count:], strict=False),
+            *zip(uncollected, results[len(calls) :], strict=True),
+        ]
+        return {put.key: bytes(value) for put, value in existing if put.if_absent and value is not None}
 
     @asynccontextmanager
     async def lock(self, key: Key, *, lease: float) -> AsyncIterator[bool]:
         """See KeyValueStore. If the release fails, the lock ends with its lease."""
         token, name = secrets.token_bytes(16), lock_key(key)
-        held = bool(await self._with_timeout(self._client.set, name, token, nx=True, px=_pexpire(lease)))
+        is_acquired = bool(
+            await self._with_timeout(self._client.set, name, token, nx=True, px=_whole_milliseconds(lease))
+        )
         try:
-            yield held
+            yield is_acquired
         finally:
-            if held:
+            if is_acquired:
                 with suppress(StoreUnavailable):
                     await self._with_timeout(self._run, scripts.UNLOCK, (name,), (token,))
 
@@ -189,7 +194,7 @@ class RedisStore:
         if self._closed:
             raise StoreUnavailable("the store is closed")
         try:
-            async with asyncio.timeout(self._timeout), self._turns:
+            async with asyncio.timeout(self._timeout), self._call_limit:
                 result = await call(*args, **options)
         except TimeoutError as error:
             self._available = False
@@ -206,13 +211,13 @@ class RedisStore:
         except NoScriptError:
             return await self._client.execute_command("EVAL", script.text, len(keys), *keys, *args)
 
-    async def _run_pipelines(self, alone: Sequence[Put], calls: Sequence[_Call]) -> list[Any]:
+    async def _run_pipelines(self, uncollected: Sequence[Put], calls: Sequence[_Call]) -> list[Any]:
         """Sends calls of scripts and puts without a collection; returns the results in this order."""
         pipeline = self._client.pipeline(transaction=False)
         # Puts without a collection come last: lists of their keys are written before, so that each can be found.
         for script, keys, args in calls:
             pipeline.execute_command("EVALSHA", script.sha, len(keys), *keys, *args)
-        for put in alone:
+        for put in uncollected:
             pipeline.set(value_key(put.key), put.value, **_set_options(put))
         results: list[Any] = await pipeline.execute(raise_on_error=False)
         for at, result in enumerate(results):
@@ -236,38 +241,38 @@ class RedisStore:
 
     async def _scan(self, collection: str, prefix: str, after: str, limit: int) -> list[tuple[str, bytes]]:
         index = index_key(Key(collection, ""))
-        start, behind, end = name_bounds(prefix, after)
-        low = (b"(" if behind else b"[") + start
-        found: list[tuple[str, bytes]] = []
-        while (missing := limit - len(found)) > 0:
-            names = await self._client.zrangebylex(index, low, b"(" + end, 0, missing)
+        start, is_excluded, end = name_bounds(prefix, after)
+        low = (b"(" if is_excluded else b"[") + start
+        rows: list[tuple[str, bytes]] = []
+        while (remaining := limit - len(rows)) > 0:
+            names = await self._client.zrangebylex(index, low, b"(" + end, 0, remaining)
             if not names:
                 break
             keys = [value_key(Key(collection, name_text(name))) for name in names]
             values = await self._client.mget(keys)
-            found += [(name_text(name), held) for name, held in zip(names, values, strict=True) if held is not None]
-            gone = [at for at, held in enumerate(values) if held is None]
-            if gone:
-                await self._run(scripts.FORGET, [index, *(keys[at] for at in gone)], [names[at] for at in gone])
+            rows += [(name_text(name), value) for name, value in zip(names, values, strict=True) if value is not None]
+            expired = [at for at, value in enumerate(values) if value is None]
+            if expired:
+                await self._run(scripts.FORGET, [index, *(keys[at] for at in expired)], [names[at] for at in expired])
             low = b"(" + names[-1]
-        return found
+        return rows
 
 
 _Call = tuple[scripts.Script, Sequence[bytes], Sequence[bytes | str]]
 
 
-def _pexpire(ttl: float | None) -> int | None:
+def _whole_milliseconds(ttl: float | None) -> int | None:
     """Converts seconds to whole milliseconds, at least one, since Redis rejects less."""
     return None if ttl is None else max(1, math.ceil(ttl * 1000))
 
 
 def _milliseconds(ttl: float | None) -> str:
-    return "" if ttl is None else str(_pexpire(ttl))
+    return "" if ttl is None else str(_whole_milliseconds(ttl))
 
 
 def _set_options(put: Put) -> dict[str, Any]:
     """Returns the options of a SET command; a put with `if_absent` is answered with the existing value."""
-    return {"px": _pexpire(put.ttl), "nx": put.if_absent, "get": put.if_absent}
+    return {"px": _whole_milliseconds(put.ttl), "nx": put.if_absent, "get": put.if_absent}
 
 
 def _put_if_absent(put: Put) -> _Call:
@@ -282,9 +287,9 @@ def _put(index: bytes, group: Sequence[Put]) -> _Call:
     return scripts.PUT, [index, *(value_key(put.key) for put in group)], args
 
 
-def _append(run: LogAppend) -> _Call:
-    keep = "" if run.keep is None else str(run.keep)
-    return scripts.APPEND, (log_key(run.key),), (keep, _milliseconds(run.ttl), *run.values)
+def _append(log_append: LogAppend) -> _Call:
+    keep = "" if log_append.keep is None else str(log_append.keep)
+    return scripts.APPEND, (log_key(log_append.key),), (keep, _milliseconds(log_append.ttl), *log_append.values)
 
 
 def _position(entry: bytes | str) -> int:

@@ -19,9 +19,9 @@ _ESCAPED = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D", "=": "%3D"})
 
 def shard_tag(key: Key) -> bytes:
     """Returns the common start of all keys of a collection, with the hash tag."""
-    alone = not key.collection
-    quoted = (key.name if alone else key.collection).translate(_ESCAPED)
-    return b"accordion:{%s%s}" % (b"=" if alone else b"", name_bytes(quoted))
+    has_no_collection = not key.collection
+    escaped = (key.name if has_no_collection else key.collection).translate(_ESCAPED)
+    return b"accordion:{%s%s}" % (b"=" if has_no_collection else b"", name_bytes(escaped))
 
 
 def value_key(key: Key) -> bytes:

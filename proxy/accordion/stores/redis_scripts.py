@@ -25,13 +25,13 @@ class Script:
 # an index that is never scanned does not grow for ever.
 _STORE = """
 local function store(key, index, prefix, name, value, ttl)
-  local fresh = redis.call('EXISTS', index) == 0
+  local is_new_index = redis.call('EXISTS', index) == 0
   if ttl == '' then redis.call('SET', key, value) else redis.call('SET', key, value, 'PX', ttl) end
   local added = redis.call('ZADD', index, 0, name)
   if ttl == '' then redis.call('PERSIST', index)
-  elseif fresh then redis.call('PEXPIRE', index, ttl)
+  elseif is_new_index then redis.call('PEXPIRE', index, ttl)
   else redis.call('PEXPIRE', index, ttl, 'GT') end
-  if added == 1 and not fresh then
+  if added == 1 and not is_new_index then
     for _, other in ipairs(redis.call('ZRANDMEMBER', index, 2)) do
       if redis.call('EXISTS', prefix .. other) == 0 then redis.call('ZREM', index, other) end
     end
@@ -53,9 +53,9 @@ end
 PUT_IF_ABSENT = Script(
     _STORE
     + """
--- KEYS: index, value. ARGV: prefix, name, value, ttl. Returns what was there, or nil.
-local held = redis.call('GET', KEYS[2])
-if held then return held end
+-- KEYS: index, value. ARGV: prefix, name, value, ttl. Returns the existing value, or nil.
+local existing = redis.call('GET', KEYS[2])
+if existing then return existing end
 store(KEYS[2], KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4])
 return false
 """
@@ -63,7 +63,7 @@ return false
 
 DELETE = Script(
     """
--- KEYS: index, (value, log)... ARGV: name... Returns how many names held something.
+-- KEYS: index, (value, log)... ARGV: name... Returns the number of names that had a value or a log.
 local count = 0
 for i = 1, #ARGV do
   if redis.call('UNLINK', KEYS[2 * i], KEYS[2 * i + 1]) > 0 then count = count + 1 end

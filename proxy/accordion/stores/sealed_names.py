@@ -18,7 +18,7 @@ from accordion.model.ports import Sealer
 _SECRET_BYTES, _NAME_BYTES = 32, 16
 _KEY_PREFIX: Final = 5
 """Bytes at the beginning of a sealed value that identify the seal and its key."""
-_PLACE: Final = "memories/secret"
+_RECORD_NAME: Final = "memories/secret"
 
 
 class SealedNames:
@@ -29,7 +29,7 @@ class SealedNames:
 
     def __init__(self, sealer: Sealer, tenant_key: bytes, sealed_secret: bytes = b"") -> None:
         self._sealer, self._tenant_key, self.sealed_secret = sealer, tenant_key, sealed_secret
-        self._secret = self.open(_PLACE, sealed_secret) if sealed_secret else b""
+        self._secret = self.open(_RECORD_NAME, sealed_secret) if sealed_secret else b""
 
     def name(self, text: str) -> str:
         """Returns a name's form in the store. Equal names have equal forms."""
@@ -37,20 +37,20 @@ class SealedNames:
             return text
         return hmac.digest(self._secret, text.encode("utf-8", "surrogatepass"), "sha256")[:_NAME_BYTES].hex()
 
-    def seal(self, place: str, value: bytes) -> bytes:
-        """Seals a value for a place of the store."""
-        return self._sealer.seal(self._tenant_key, place, value)
+    def seal(self, record_name: str, value: bytes) -> bytes:
+        """Seals a value for a name of the store."""
+        return self._sealer.seal(self._tenant_key, record_name, value)
 
-    def seal_fixed_width(self, place: str, value: bytes) -> bytes:
+    def seal_fixed_width(self, record_name: str, value: bytes) -> bytes:
         """Seals an entry of a list with entries of equal width; without a secret, the value stays as it is.
 
         Sealed values of equal length are equally long.
         """
-        return self.seal(place, value) if self.sealed_secret and value else value
+        return self.seal(record_name, value) if self.sealed_secret and value else value
 
-    def open(self, place: str, value: bytes) -> bytes:
+    def open(self, record_name: str, value: bytes) -> bytes:
         """Opens a sealed value. Raises StoreUnavailable."""
-        plain = self._sealer.open(self._tenant_key, place, value)
+        plain = self._sealer.open(self._tenant_key, record_name, value)
         if plain is None:
             raise StoreUnavailable("these memories are encrypted with a key that is not among archive.key, or damaged")
         return plain
@@ -60,7 +60,7 @@ class SealedNames:
 
         It is another one if a key was configured since, or another key is the first one now.
         """
-        sealed_now = self._sealer.seal(self._tenant_key, _PLACE, self._secret or os.urandom(_SECRET_BYTES))
-        if sealed_now[:1] != SEALED or sealed_now[:_KEY_PREFIX] == self.sealed_secret[:_KEY_PREFIX]:
+        new_secret = self._sealer.seal(self._tenant_key, _RECORD_NAME, self._secret or os.urandom(_SECRET_BYTES))
+        if new_secret[:1] != SEALED or new_secret[:_KEY_PREFIX] == self.sealed_secret[:_KEY_PREFIX]:
             return self
-        return SealedNames(self._sealer, self._tenant_key, sealed_now)
+        return SealedNames(self._sealer, self._tenant_key, new_secret)

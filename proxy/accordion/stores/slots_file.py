@@ -1,9 +1,9 @@
 """The file beside an SQLite store through which its workers share slots (worker_sync.py), whoever started them.
 
 Theory of operation. Each worker maps the file into its memory, so a slot that one of them writes is at once in the
-memory of all. Nothing has to be registered: a server that starts later finds what the earlier one wrote, and the
-earlier one finds what the later one writes. As long as a worker runs it has a shared lock on the file. A worker that
-gets an exclusive lock is alone, so it clears the slots of earlier runs, whose nodes are all in the store.
+memory of all. Nothing has to be registered: two servers see each other's slots, whichever started first. As long as a
+worker runs it has a shared lock on the file. A worker that gets an exclusive lock is alone, so it clears the slots of
+earlier runs, whose nodes are all in the store.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SLOTS = 2**18
 """Slots, of 8 bytes, each for its newest node. At 1,000 requests a second an entry lasts for minutes."""
 
 _SIZE = 8 * SLOTS
-_CLEARING = 0.5
+_MAX_CLEARING = 0.5
 """Seconds to wait for a worker that clears the slots, which takes it some milliseconds."""
 
 
@@ -36,8 +36,8 @@ class SlotsFile:
     """
 
     def __init__(self, store: Path) -> None:
-        real = Path(os.path.realpath(store))
-        self.path = real.with_name(f"{real.name}-workers")
+        real_path = Path(os.path.realpath(store))
+        self.path = real_path.with_name(f"{real_path.name}-workers")
         self._open()
 
     def _open(self) -> None:
@@ -45,15 +45,15 @@ class SlotsFile:
         try:
             if os.fstat(handle).st_size not in (0, _SIZE):
                 raise OSError(f"{self.path} has another size than a file of Accordion's")
-            if _lock_alone(handle):
+            if _lock_exclusive(handle):
                 _clear(handle)
             _lock_shared(handle)
             self._map = mmap.mmap(handle, _SIZE)
         except BaseException:
             os.close(handle)
             raise
-        found = os.fstat(handle)
-        self._handle, self._identity = handle, (found.st_dev, found.st_ino)
+        status = os.fstat(handle)
+        self._handle, self._identity = handle, (status.st_dev, status.st_ino)
         self.slots = memoryview(self._map).cast("Q")
         """The slots."""
 
@@ -73,7 +73,7 @@ class SlotsFile:
         os.close(self._handle)
 
 
-def _lock_alone(handle: int) -> bool:
+def _lock_exclusive(handle: int) -> bool:
     """Takes an exclusive lock if no other worker has the file open; returns whether it did."""
     if sys.platform == "win32":
         # Whether another worker has the file open is not known there; an empty file is new.
@@ -90,7 +90,7 @@ def _lock_shared(handle: int) -> None:
     """Takes a shared lock, or replaces an exclusive one by it."""
     if sys.platform == "win32":
         return
-    end = time.monotonic() + _CLEARING
+    end = time.monotonic() + _MAX_CLEARING
     while True:
         with suppress(BlockingIOError):
             return fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -43,12 +43,12 @@ SPOOL = "$.store.spool"
 """The configuration key of the spool's file."""
 _VALUES, _CLAIMS, _APPENDS = _KINDS = ("values", "claims", "appends")
 """The kinds of writes in the order of publishing: no reader may find a compaction whose archive is missing."""
-_FORMER = {_VALUES: "spool/values", _CLAIMS: "spool/claims"}
+_OLD_COLLECTIONS = {_VALUES: "spool/values", _CLAIMS: "spool/claims"}
 """The collections of an earlier version, whose writes have no tag."""
 _TAGS, _STORES = "spool/tags", "spool/stores"
 _PUBLISHING = Key("spool", "publishing")
 _LEASE = 30.0
-_LONGEST = _LEASE / 2
+_MAX_PUBLISHING = _LEASE / 2
 """Seconds after which a worker stops publishing, within its lease. The next call publishes the rest."""
 _TICK = 2 * 10**9
 """Nanoseconds within which two changes of a file may have the same modification time."""
@@ -116,9 +116,9 @@ class _SpoolArea:
         sizes = {**(self._sizes or {}), **{put.key: len(put.value) + _OVERHEAD for put in writes}}
         if sum(sizes.values()) > capacity:
             raise _SpoolFull("the store is away, and the spool is full")
-        held = await self.local.write(writes)
+        existing = await self.local.write(writes)
         self._sizes = sizes
-        return held
+        return existing
 
     async def rows(self, tags: Sequence[str], kinds: Sequence[str] = _KINDS) -> AsyncIterator[tuple[Key, bytes]]:
         """Yields the waiting writes as local keys and encoded values."""
@@ -158,23 +158,23 @@ class Spool:
     ) -> None:
         self.path, self.place, self.recent = path, place, recent
         self._monotonic = monotonic
-        self._wal = f"{path}-wal" if path is not None else ""
+        self._wal_path = f"{path}-wal" if path is not None else ""
         self._memory = _SpoolArea(InMemoryStore(max_bytes=4 * capacity + 2**20), min(capacity, _MEMORY))
         self._file: _SpoolArea | None = None
         if path is None:
             self._memory.capacity = capacity
         else:
-            self._file = _SpoolArea(SqliteStore(path, timeout=timeout, whole=True), capacity)
+            self._file = _SpoolArea(SqliteStore(path, timeout=timeout, is_atomic=True), capacity)
         self.capacity = capacity
         self.elsewhere: dict[str, int] = {}
-        """The number of writes for other stores, or for an unknown store, by file."""
+        """The number of writes for other stores or for an unknown store, by file."""
         self.refused: frozenset[Key] = frozenset()
         """Local keys of writes that the store refused although it took others."""
         self.in_memory = 0
         """Bytes of writes that are only in the memory of this process."""
         self._tags: list[str] = []
-        self._noted = set[str]()
-        self._empty_at: tuple[int, int] | str = "unknown"
+        self._recorded_tags = set[str]()
+        self._empty_signature: tuple[int, int] | str = "unknown"
         self._is_doubtful = False
         self._numbers = count()
 
@@ -185,21 +185,21 @@ class Spool:
 
         Where that store has never answered, the identity is empty and the secret is the first worker's `secret`.
         """
-        known = _StoreRecord(b"", secret)
+        record = _StoreRecord(b"", secret)
         if self._file is not None:
             with suppress(StoreUnavailable, msgspec.MsgspecError):
-                value = msgspec.msgpack.encode(known)
-                known = _KNOWN.decode(await self._file.local.put_if_absent(Key(_STORES, self.place), value))
-        self._write_identity(known.identity, known.secret)
-        return known.identity, known.secret
+                value = msgspec.msgpack.encode(record)
+                record = _KNOWN.decode(await self._file.local.put_if_absent(Key(_STORES, self.place), value))
+        self._write_identity(record.identity, record.secret)
+        return record.identity, record.secret
 
-    async def identify(self, identity: bytes, secret: bytes, *, lasting: bool) -> None:
+    async def identify(self, identity: bytes, secret: bytes, *, is_persistent: bool) -> None:
         """Sets the identity of the store that has answered; new writes are for that store. Never fails.
 
-        `lasting` also records it in the file, for workers that start later.
+        With `is_persistent` it is also recorded in the file, for workers that start later.
         """
         self._write_identity(identity, secret)
-        if lasting and self._file is not None:
+        if is_persistent and self._file is not None:
             with suppress(StoreUnavailable):
                 value = msgspec.msgpack.encode(_StoreRecord(identity, secret))
                 if await self._file.local.get(Key(_STORES, self.place)) != value:
@@ -207,9 +207,9 @@ class Spool:
 
     def _write_identity(self, identity: bytes, secret: bytes) -> None:
         # Before the store has answered, writes are for any store at this address with this tenant secret.
-        unknown = "new-" + hashlib.sha256(self.place.encode() + b"\n" + secret).hexdigest()[:24]
-        self._tags = [identity.hex(), unknown] if identity else [unknown]
-        self._empty_at = "unknown"
+        address_tag = "new-" + hashlib.sha256(self.place.encode() + b"\n" + secret).hexdigest()[:24]
+        self._tags = [identity.hex(), address_tag] if identity else [address_tag]
+        self._empty_signature = "unknown"
 
     @property
     def tags(self) -> list[str]:
@@ -223,7 +223,7 @@ class Spool:
     @property
     def is_empty(self) -> bool:
         """Whether no write waits. Costs one `stat` of the write-ahead log, which every write of any worker changes."""
-        return not self.in_memory and self._empty_at == self._signature()
+        return not self.in_memory and self._empty_signature == self._signature()
 
     @property
     def is_settled(self) -> bool:
@@ -232,10 +232,10 @@ class Spool:
 
     def _signature(self) -> tuple[int, int] | str:
         try:
-            found = os.stat(self._wal) if self._wal else None
+            status = os.stat(self._wal_path) if self._wal_path else None
         except OSError:
-            found = None
-        return "none" if found is None else (found.st_mtime_ns, found.st_size)
+            status = None
+        return "none" if status is None else (status.st_mtime_ns, status.st_size)
 
     async def hold(self, batch: Sequence[Put | Append], *, share: float = 1.0) -> dict[Key, bytes]:
         """Adds all writes or none, up to `share` of the capacity; returns the existing values of claims.
@@ -243,15 +243,15 @@ class Spool:
         Raises StoreUnavailable where there is no space.
         """
         claims = [write.key for write in batch if isinstance(write, Put) and write.if_absent]
-        found = await self.find(claims) if claims else {}
-        writes = [self._local_of(write) for write in batch if write.key not in found or not _gives_way(write)]
+        existing = await self.find(claims) if claims else {}
+        writes = [self._encode_write(write) for write in batch if write.key not in existing or not _is_claim(write)]
         if writes:
-            await self._note()
-            found |= await self._add(writes, share)
-            self._empty_at = "unknown"
-        return found
+            await self._record_tag()
+            existing |= await self._add(writes, share)
+            self._empty_signature = "unknown"
+        return existing
 
-    def _local_of(self, write: Put | Append) -> Put:
+    def _encode_write(self, write: Put | Append) -> Put:
         # The number orders entries of logs by time, over all workers.
         number = f"{time.time_ns():020}.{os.getpid()}.{next(self._numbers)}"
         key, keep = write.key, write.keep if isinstance(write, Append) else None
@@ -259,20 +259,20 @@ class Spool:
             kind, name = _APPENDS, number
         else:
             kind, name = _CLAIMS if write.if_absent else _VALUES, f"{key.collection}\n{key.name}"
-        made = msgspec.msgpack.encode(_SpooledWrite(key.collection, key.name, write.value, write.ttl, keep, number))
-        return Put(Key(_collection(self.tags[0], kind), name), made, if_absent=kind == _CLAIMS)
+        encoded = msgspec.msgpack.encode(_SpooledWrite(key.collection, key.name, write.value, write.ttl, keep, number))
+        return Put(Key(_collection(self.tags[0], kind), name), encoded, if_absent=kind == _CLAIMS)
 
     async def _add(self, writes: Sequence[Put], share: float) -> dict[Key, bytes]:
         try:
             if self._file is None or not self._has_room():
                 raise StoreUnavailable("there is no spool file, or its disk is full")
-            held = await self._file.add(writes, self.tags, int(self._file.capacity * share))
+            existing = await self._file.add(writes, self.tags, int(self._file.capacity * share))
         except _SpoolFull:
             raise
         except StoreUnavailable:
-            held = await self._memory.add(writes, self.tags, int(self._memory.capacity * share))
+            existing = await self._memory.add(writes, self.tags, int(self._memory.capacity * share))
             await self._measure()
-        return {write.key: write.value for write in map(_DECODER.decode, held.values())}
+        return {write.key: write.value for write in map(_DECODER.decode, existing.values())}
 
     def _has_room(self) -> bool:
         """Whether the disk has more free space than a store on the same disk reserves for erasures."""
@@ -285,54 +285,56 @@ class Spool:
             return True
 
     async def _measure(self) -> None:
-        before, self.in_memory = self.in_memory, await self._memory.size(self.tags)
-        if self._file is not None and self.in_memory and not before:
+        former_size, self.in_memory = self.in_memory, await self._memory.size(self.tags)
+        if self._file is not None and self.in_memory and not former_size:
             _log.warning(
                 "neither the store nor the spool takes a write: what leaves windows is kept in memory only, and is "
                 "lost with this process, until one of them takes it"
             )
 
-    async def _note(self) -> None:
+    async def _record_tag(self) -> None:
         """Lists the tag in the file, so that workers with another tag can count its writes."""
         tag = self.tags[0]
-        if tag not in self._noted and self._file is not None:
+        if tag not in self._recorded_tags and self._file is not None:
             with suppress(StoreUnavailable):
                 await self._file.local.put(Key(_TAGS, tag), b"")
-                self._noted.add(tag)
+                self._recorded_tags.add(tag)
 
     async def find(self, keys: Sequence[Key]) -> dict[Key, bytes]:
         """Returns the waiting values of these keys; nothing where the spool cannot be read."""
-        places = [
+        local_keys = [
             (key, Key(_collection(tag, kind), f"{key.collection}\n{key.name}"))
             for tag in reversed(self.tags)
             for kind in (_CLAIMS, _VALUES)
             for key in keys
         ]
-        found: dict[Key, bytes] = {}
+        values_by_key: dict[Key, bytes] = {}
         for area in self._areas():
             with suppress(StoreUnavailable):
-                values = await area.local.get_many([place for _, place in places])
-                found |= {
+                area_values = await area.local.get_many([local_key for _, local_key in local_keys])
+                values_by_key |= {
                     key: _DECODER.decode(value).value
-                    for (key, _), value in zip(places, values, strict=True)
+                    for (key, _), value in zip(local_keys, area_values, strict=True)
                     if value is not None
                 }
-        return found
+        return values_by_key
 
     async def scan(self, collection: str, prefix: str, after: str, limit: int) -> dict[str, bytes]:
         """Returns waiting names and values of a collection; nothing where the spool cannot be read."""
-        found: dict[str, bytes] = {}
-        head = f"{collection}\n"
+        values_by_name: dict[str, bytes] = {}
+        collection_prefix = f"{collection}\n"
         for area in self._areas():
             for tag in reversed(self.tags):
                 for kind in (_CLAIMS, _VALUES):
                     with suppress(StoreUnavailable):
-                        behind = head + after if after else ""
+                        after_name = collection_prefix + after if after else ""
                         rows = await area.local.scan(
-                            _collection(tag, kind), prefix=head + prefix, after=behind, limit=limit
+                            _collection(tag, kind), prefix=collection_prefix + prefix, after=after_name, limit=limit
                         )
-                        found |= {name.removeprefix(head): _DECODER.decode(value).value for name, value in rows}
-        return found
+                        values_by_name |= {
+                            name.removeprefix(collection_prefix): _DECODER.decode(value).value for name, value in rows
+                        }
+        return values_by_name
 
     # -- copies -------------------------------------------------------------------
 
@@ -346,23 +348,23 @@ class Spool:
             self.recent.add(self.tags[0], puts)
 
     async def clear_recent(self) -> None:
-        """Removes all copies, as after an erasure, since a copy does not show what it belongs to. Never fails."""
+        """Removes all copies, as after an erasure, since a copy does not name its session. Never fails."""
         if self.recent is not None:
             await self.recent.clear(self.tags[0])
 
     async def delete(self, keys: Sequence[Key]) -> int:
         """Removes the waiting writes of these keys; returns their number. Raises StoreUnavailable."""
-        gone = 0
+        count = 0
         names = [f"{key.collection}\n{key.name}" for key in keys]
         for area in self._areas():
             for tag in self.tags:
-                places = [Key(_collection(tag, kind), name) for kind in (_VALUES, _CLAIMS) for name in names]
-                logs = [(at, value) async for at, value in area.rows([tag], (_APPENDS,))]
-                places += [at for at, value in logs if _DECODER.decode(value).key in keys]
-                gone += await area.local.delete(places)
+                local_keys = [Key(_collection(tag, kind), name) for kind in (_VALUES, _CLAIMS) for name in names]
+                log_rows = [(local_key, value) async for local_key, value in area.rows([tag], (_APPENDS,))]
+                local_keys += [local_key for local_key, value in log_rows if _DECODER.decode(value).key in keys]
+                count += await area.local.delete(local_keys)
             area.recount()
         self.in_memory = await self._memory.size(self.tags)
-        return gone
+        return count
 
     def _areas(self) -> list[_SpoolArea]:
         """Returns the areas that may have writes; the one with the newest writes is last."""
@@ -383,9 +385,9 @@ class Spool:
             return
         await self.drop_erased(main, erasures)
         for area in self._areas():
-            async with area.local.lock(_PUBLISHING, lease=_LEASE) as free:
-                if free:
-                    await self._publish(area, main, settle, erasures, self._monotonic() + _LONGEST)
+            async with area.local.lock(_PUBLISHING, lease=_LEASE) as is_acquired:
+                if is_acquired:
+                    await self._publish(area, main, settle, erasures, self._monotonic() + _MAX_PUBLISHING)
             self.in_memory = await self._memory.size(self.tags)
         await self._check_file()
 
@@ -393,54 +395,54 @@ class Spool:
         """Removes erased writes from the spool and from `main`; returns those that waited. Raises StoreUnavailable."""
         # All areas together, since the list that names a claim may be in the other one. Memory comes first, since it
         # can always be changed.
-        places = [(area, [row async for row in area.rows(self.tags)]) for area in reversed(self._areas())]
-        writes = [_write_of(*row) for _, rows in places for row in rows]
+        rows_by_area = [(area, [row async for row in area.rows(self.tags)]) for area in reversed(self._areas())]
+        writes = [_decode_write(*row) for _, rows in rows_by_area for row in rows]
         if erasures is None or not writes:
             return []
         erased = await erasures.find_erased(writes)
         await _delete(main, erased)
-        for area, rows in places:
-            await area.remove({key: value for key, value in rows if _write_of(key, value) in erased})
+        for area, rows in rows_by_area:
+            await area.remove({key: value for key, value in rows if _decode_write(key, value) in erased})
         self.in_memory = await self._memory.size(self.tags)
         await self._check_file()
         return [write for write in writes if write in erased]
 
     async def _check_file(self) -> None:
         """Checks whether writes wait in the file and records the result for `is_empty`."""
-        before, areas = self._signature(), self._areas()
+        signature, areas = self._signature(), self._areas()
         if self._file in areas and self._file is not None:
             self._file.recount()
             if await self._file.size(self.tags):
-                self._empty_at = "unknown"
+                self._empty_signature = "unknown"
                 return
-        self._is_doubtful = isinstance(before, tuple) and time.time_ns() - before[0] < _TICK
-        self._empty_at = before
+        self._is_doubtful = isinstance(signature, tuple) and time.time_ns() - signature[0] < _TICK
+        self._empty_signature = signature
 
     async def _publish(
-        self, area: _SpoolArea, main: KeyValueStore, settle: Settle, erasures: ErasureLog | None, until: float
+        self, area: _SpoolArea, main: KeyValueStore, settle: Settle, erasures: ErasureLog | None, deadline: float
     ) -> None:
-        """Publishes the writes of one area, until the time `until`.
+        """Publishes the writes of one area, until the time `deadline`.
 
         Writes that list other keys are written first and removed last. So an erasure by any worker finds all parts of a
-        compaction, also where publishing ends early.
+        compaction, also if publishing ends early.
         """
-        done, lists = dict[Key, bytes](), erasures.lists if erasures is not None else _lists_nothing
-        listings = dict[Key, bytes]()
+        published, lists = dict[Key, bytes](), erasures.lists if erasures is not None else _lists_nothing
+        listing_rows = dict[Key, bytes]()
         for kind in _KINDS:
             rows = [row async for row in area.rows(self.tags, (kind,))]
-            rows.sort(key=lambda row: not lists(_write_of(*row).key))
+            rows.sort(key=lambda row: not lists(_decode_write(*row).key))
             for page in _pages(rows):
-                if self._monotonic() > until:
+                if self._monotonic() > deadline:
                     return
-                stays = await self._write_page(main, page, settle)
-                written = {key: value for key, value in page if key not in stays}
-                listings |= {key: value for key, value in written.items() if lists(_write_of(key, value).key)}
-                await area.remove({key: value for key, value in written.items() if key not in listings})
-                done |= written
-        if erasures is not None and done:
+                refused = await self._write_page(main, page, settle)
+                page_rows = {key: value for key, value in page if key not in refused}
+                listing_rows |= {key: value for key, value in page_rows.items() if lists(_decode_write(key, value).key)}
+                await area.remove({key: value for key, value in page_rows.items() if key not in listing_rows})
+                published |= page_rows
+        if erasures is not None and published:
             # An erasure may have searched the store before these writes reached it.
-            await _delete(main, await erasures.find_erased([_write_of(*row) for row in done.items()]))
-        await area.remove(listings)
+            await _delete(main, await erasures.find_erased([_decode_write(*row) for row in published.items()]))
+        await area.remove(listing_rows)
 
     async def _write_page(
         self, main: KeyValueStore, page: Sequence[tuple[Key, bytes]], settle: Settle
@@ -450,7 +452,7 @@ class Spool:
         A refused write is one that the store does not take although it is available. It stays in the spool and is tried
         again after a restart.
         """
-        writes = [(local, _write_of(local, value)) for local, value in page if local not in self.refused]
+        writes = [(local, _decode_write(local, value)) for local, value in page if local not in self.refused]
         try:
             await _write(main, [write for _, write in writes], settle)
         except StoreUnavailable:
@@ -486,21 +488,21 @@ class Spool:
     # -- writes without a tag, or for other stores --------------------------------
 
     async def adopt(
-        self, main: KeyValueStore, owns: Owns, settle: Settle, erasures: ErasureLog | None, former: Path | None
+        self, main: KeyValueStore, owns: Owns, settle: Settle, erasures: ErasureLog | None, old_path: Path | None
     ) -> None:
         """Publishes writes of an earlier version, which have no tag, where `owns` says that they are for this store.
 
-        They are in this file or in `former`, the file that all stores shared. Writes that are not for this store are
+        They are in this file or in `old_path`, the file that all stores shared. Writes that are not for this store are
         left there and counted, as are writes with the tags of other stores. Raises StoreUnavailable.
         """
         self.elsewhere.clear()
         if self._file is not None and self.path is not None and _is_file(self.path):
             await self._adopt_from(self._file.local, self.path, main, owns, settle, erasures)
-            await self._count_others(self._file.local, self.path)
-        if former is not None and former != self.path and _is_file(former):
-            local = SqliteStore(former, timeout=5.0)
+            await self._count_foreign(self._file.local, self.path)
+        if old_path is not None and old_path != self.path and _is_file(old_path):
+            local = SqliteStore(old_path, timeout=5.0)
             try:
-                await self._adopt_from(local, former, main, owns, settle, erasures)
+                await self._adopt_from(local, old_path, main, owns, settle, erasures)
             finally:
                 await local.close()
         for path, writes in self.elsewhere.items():
@@ -510,47 +512,49 @@ class Spool:
         self, local: _Local, path: Path, main: KeyValueStore, owns: Owns, settle: Settle, erasures: ErasureLog | None
     ) -> None:
         rows: dict[str, list[tuple[Key, bytes]]] = {}
-        for kind, collection in _FORMER.items():
+        for kind, collection in _OLD_COLLECTIONS.items():
             after = ""
             while page := await local.scan(collection, after=after, limit=_PAGE):
                 after = page[-1][0]
                 rows.setdefault(kind, []).extend((Key(collection, name), value) for name, value in page)
         if not rows:
             return
-        puts = [_former_write(kind, value) for kind, kept in rows.items() for _, value in kept]
+        puts = [_decode_old_write(kind, value) for kind, kind_rows in rows.items() for _, value in kind_rows]
         if not await owns(puts):
             self.elsewhere[str(path)] = self.elsewhere.get(str(path), 0) + len(puts)
             return
         erased = await erasures.find_erased(puts) if erasures is not None else ErasedWrites()
-        for kind, kept in rows.items():
-            for each in _pages(kept):
+        for kind, kind_rows in rows.items():
+            for each in _pages(kind_rows):
                 await _write(
-                    main, [put for _, value in each if (put := _former_write(kind, value)) not in erased], settle
+                    main, [put for _, value in each if (put := _decode_old_write(kind, value)) not in erased], settle
                 )
                 await local.delete_unchanged(dict(each))
 
-    async def _count_others(self, local: _Local, path: Path) -> None:
+    async def _count_foreign(self, local: _Local, path: Path) -> None:
         for tag, _ in await local.scan(_TAGS):
             if tag in self.tags:
                 continue
-            waiting = 0
+            count = 0
             for kind in _KINDS:
                 after = ""
                 while page := await local.scan(_collection(tag, kind), after=after, limit=_PAGE):
-                    after, waiting = page[-1][0], waiting + len(page)
-            if waiting:
-                self.elsewhere[str(path)] = self.elsewhere.get(str(path), 0) + waiting
+                    after, count = page[-1][0], count + len(page)
+            if count:
+                self.elsewhere[str(path)] = self.elsewhere.get(str(path), 0) + count
 
     def describe(self) -> dict[str, object]:
         """Returns problems for the operator: bytes only in memory, writes for other stores, refused writes."""
-        said: dict[str, object] = {}
+        problems: dict[str, object] = {}
         if self.in_memory and self._file is not None:
-            said["in_memory_only_bytes"] = self.in_memory
+            problems["in_memory_only_bytes"] = self.in_memory
         if self.elsewhere:
-            said["kept_for_other_stores"] = [{"file": each, "writes": many} for each, many in self.elsewhere.items()]
+            problems["kept_for_other_stores"] = [
+                {"file": each, "writes": number} for each, number in self.elsewhere.items()
+            ]
         if self.refused:
-            said["refused_by_the_store"] = len(self.refused)
-        return said
+            problems["refused_by_the_store"] = len(self.refused)
+        return problems
 
     async def close(self) -> None:
         """Closes the file. Writes in memory are lost, unless the file takes them now."""
@@ -586,14 +590,14 @@ class SpooledStore:
         self.settle, self.erasures = settle, erasures
         self.confirm: Callable[[], Awaitable[object]] | None = None
         """Finds out which store answers and calls `Spool.identify` with it. Raises StoreUnavailable."""
-        self._share = 1.0
-        self._drops = False
-        self._publishing = asyncio.Lock()
+        self._capacity_share = 1.0
+        self._has_erasures = False
+        self._publish_lock = asyncio.Lock()
 
     def with_half_capacity(self) -> SpooledStore:
         """Returns the same store for writes that may use only half of the spool, to leave space for compactions."""
         other = copy.copy(self)
-        other._share = 0.5
+        other._capacity_share = 0.5
         return other
 
     @property
@@ -618,16 +622,16 @@ class SpooledStore:
         if self.spool.is_empty:
             with suppress(StoreUnavailable):
                 return await self._main.get_many(keys)
-        found: dict[Key, bytes | None] = {**await self.spool.find(keys)}
-        missing = [key for key in keys if key not in found]
+        values_by_key: dict[Key, bytes | None] = {**await self.spool.find(keys)}
+        missing = [key for key in keys if key not in values_by_key]
         if missing:
             try:
-                found |= dict(zip(missing, await self._main.get_many(missing), strict=True))
+                values_by_key |= dict(zip(missing, await self._main.get_many(missing), strict=True))
             except StoreUnavailable:
-                found |= await self.spool.find_recent(missing)
-                if not found:
+                values_by_key |= await self.spool.find_recent(missing)
+                if not values_by_key:
                     raise
-        return [found.get(key) for key in keys]
+        return [values_by_key.get(key) for key in keys]
 
     async def scan(
         self, collection: str, *, prefix: str = "", after: str = "", limit: int = 1000
@@ -647,12 +651,12 @@ class SpooledStore:
 
     async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
         """See KeyValueStore."""
-        held = await self._write_main(batch)
-        if self.spool.recent is not None and self._share == 1.0:
+        existing = await self._write_main(batch)
+        if self.spool.recent is not None and self._capacity_share == 1.0:
             # Waiting writes are copied too: once published, they are only in the store.
-            copied = [write for write in batch if isinstance(write, Put) and self._is_copied(write.key)]
-            self.spool.add_recent([Put(put.key, held.get(put.key, put.value), put.ttl) for put in copied])
-        return held
+            puts = [write for write in batch if isinstance(write, Put) and self._is_copied(write.key)]
+            self.spool.add_recent([Put(put.key, existing.get(put.key, put.value), put.ttl) for put in puts])
+        return existing
 
     async def _write_main(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
         if self.spool.is_empty:
@@ -661,23 +665,23 @@ class SpooledStore:
             return await self._write_spool(batch)
         # Until everything is published, the waiting value of a key is newer than the stored one.
         waiting = await self.spool.find([write.key for write in batch if isinstance(write, Put)])
-        held = {write.key: waiting[write.key] for write in batch if _gives_way(write) and write.key in waiting}
-        later = [write for write in batch if write.key in waiting and write.key not in held]
-        now = [write for write in batch if write.key not in waiting]
+        existing = {write.key: waiting[write.key] for write in batch if _is_claim(write) and write.key in waiting}
+        spooled = [write for write in batch if write.key in waiting and write.key not in existing]
+        direct = [write for write in batch if write.key not in waiting]
         if self.spool.in_memory:
             # A claim must not outlive values that are lost with this process, such as the archive of a compaction.
-            claims = [write for write in now if _gives_way(write)]
-            now = [write for write in now if not _gives_way(write)]
+            claims = [write for write in direct if _is_claim(write)]
+            direct = [write for write in direct if not _is_claim(write)]
             stored = await self._find_in_main(claims)
-            held |= stored
-            later += [claim for claim in claims if claim.key not in stored]
+            existing |= stored
+            spooled += [claim for claim in claims if claim.key not in stored]
         try:
-            held |= await self._main.write(now) if now else {}
+            existing |= await self._main.write(direct) if direct else {}
         except StoreUnavailable:
-            later += now
-        if later:
-            held |= await self._write_spool(later)
-        return held
+            spooled += direct
+        if spooled:
+            existing |= await self._write_spool(spooled)
+        return existing
 
     async def _find_in_main(self, claims: Sequence[Put | Append]) -> dict[Key, bytes]:
         """Returns the values that the store has under the keys of claims; none while it is unavailable."""
@@ -689,15 +693,17 @@ class SpooledStore:
 
     async def _write_spool(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
         """Adds writes to the spool. A claim made before the store became unavailable wins."""
-        held = await self.spool.find_recent([write.key for write in batch if _gives_way(write)])
-        return held | await self.spool.hold([write for write in batch if write.key not in held], share=self._share)
+        existing = await self.spool.find_recent([write.key for write in batch if _is_claim(write)])
+        return existing | await self.spool.hold(
+            [write for write in batch if write.key not in existing], share=self._capacity_share
+        )
 
     async def delete(self, keys: Sequence[Key]) -> int:
         """See KeyValueStore."""
-        gone = await self._main.delete(keys)
+        count = await self._main.delete(keys)
         if self.spool.recent is not None:
             await self.spool.recent.delete(self.spool.tags[0], keys)
-        return gone if self.spool.is_empty else max(gone, await self.spool.delete(keys))
+        return count if self.spool.is_empty else max(count, await self.spool.delete(keys))
 
     async def append(
         self, key: Key, values: Sequence[bytes], *, keep: int | None = None, ttl: float | None = None
@@ -724,7 +730,7 @@ class SpooledStore:
         """
         if self.spool.is_settled:
             return
-        async with self._publishing:
+        async with self._publish_lock:
             # The store that answers now may be another one at the same address.
             if self.confirm is not None:
                 await self.confirm()
@@ -732,17 +738,17 @@ class SpooledStore:
 
     async def drop_erased(self) -> Sequence[Put | Append]:
         """Removes erased writes that wait, and returns them. Works on a full disk. Raises StoreUnavailable."""
-        self._drops = False
+        self._has_erasures = False
         if self.spool.is_empty:
             return ()
-        async with self._publishing:
+        async with self._publish_lock:
             if self.confirm is not None:
                 await self.confirm()
             return await self.spool.drop_erased(self._main, self.erasures)
 
     def drop_soon(self) -> None:
         """Makes the next `poll` remove erased writes that wait, also while the disk is full."""
-        self._drops = True
+        self._has_erasures = True
 
     async def poll(self) -> None:
         """Publishes the waiting writes; while the store is unavailable, moves writes from memory to the file.
@@ -754,7 +760,7 @@ class SpooledStore:
                 await self.publish()
                 return
             await self.spool.save()
-            if self._drops:
+            if self._has_erasures:
                 await self.drop_erased()
 
     async def close(self) -> None:
@@ -779,9 +785,9 @@ def open_spool(
     if path is not None:
         refuse_foreign(path, SPOOL)
         if has_copies:
-            beside = path.with_name(f"{path.name}.recent")
-            refuse_foreign(beside, SPOOL)
-            recent = RecentRecords(beside, capacity=capacity // 8, timeout=timeout)
+            copies_path = path.with_name(f"{path.name}.recent")
+            refuse_foreign(copies_path, SPOOL)
+            recent = RecentRecords(copies_path, capacity=capacity // 8, timeout=timeout)
     return Spool(path, place=place, capacity=capacity, timeout=timeout, recent=recent)
 
 
@@ -794,11 +800,11 @@ async def _write(main: KeyValueStore, batch: Sequence[Put | Append], settle: Set
     """Writes a page of one kind; calls `settle` for each claim that lost."""
     if not batch:
         return
-    mine = {write.key: write for write in batch}
+    writes = {write.key: write for write in batch}
     for key, winner in (await main.write(batch)).items():
-        claim = mine[key]
-        if isinstance(claim, Put) and winner != claim.value and (better := settle(claim, winner)) is not None:
-            await main.put(key, better, ttl=claim.ttl)
+        claim = writes[key]
+        if isinstance(claim, Put) and winner != claim.value and (replacement := settle(claim, winner)) is not None:
+            await main.put(key, replacement, ttl=claim.ttl)
 
 
 async def _delete(main: KeyValueStore, erased: ErasedWrites) -> None:
@@ -829,19 +835,19 @@ def _is_file(path: Path) -> bool:
     return path.is_file()
 
 
-def _gives_way(write: Put | Append) -> bool:
+def _is_claim(write: Put | Append) -> bool:
     return isinstance(write, Put) and write.if_absent
 
 
-def _write_of(place: Key, value: bytes) -> Put | Append:
+def _decode_write(local_key: Key, value: bytes) -> Put | Append:
     """Decodes a row of the spool to the write that it stands for."""
-    write, kind = _DECODER.decode(value), place.collection.rpartition("/")[2]
+    write, kind = _DECODER.decode(value), local_key.collection.rpartition("/")[2]
     if kind == _APPENDS:
         return Append(write.key, write.value, write.keep, write.ttl)
     return Put(write.key, write.value, write.ttl, if_absent=kind == _CLAIMS)
 
 
-def _former_write(kind: str, value: bytes) -> Put:
+def _decode_old_write(kind: str, value: bytes) -> Put:
     """Decodes a row of an earlier version."""
     write = _DECODER.decode(value)
     return Put(write.key, write.value, write.ttl, if_absent=kind == _CLAIMS)

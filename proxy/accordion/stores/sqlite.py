@@ -30,7 +30,7 @@ from accordion.stores.sqlite_worker import SqliteWorker
 
 T = TypeVar("T")
 
-KEEP_EVERY = 1.0
+HOUSEKEEPING_INTERVAL = 1.0
 """Seconds between two rounds of housekeeping while there are writes."""
 
 PURGE_ROWS = 500
@@ -48,7 +48,7 @@ class SqliteStore:
     One thread writes, another reads and a third does housekeeping, each on its own connection: reads do not wait for
     large writes, and writes do not wait for checkpoints. The file is opened at the first call, and again after an
     error. Every write is one transaction; a write whose caller no longer waits is done completely or not at all. A
-    large batch is several transactions, in its order, unless `whole` is set.
+    large batch is several transactions, in its order, unless `is_atomic` is set.
 
     `reserve` is disk space that only erasures may use: on a full disk ordinary writes raise StoreFull, and deletions
     use that space. `now` returns seconds since the epoch, the same for all workers. Raises ConfigError for a file of a
@@ -60,20 +60,20 @@ class SqliteStore:
         path: Path,
         *,
         timeout: float,
-        whole: bool = False,
+        is_atomic: bool = False,
         reserve: DiskReserve | None = None,
         now: Callable[[], float] = time.time,
     ) -> None:
         refuse_foreign(path)
-        self._most = sys.maxsize if whole else _LARGE
+        self._max_batch = sys.maxsize if is_atomic else _LARGE
         self._reserve = reserve
         self._now = now
-        self._keep_at = 0.0
-        self._purged = (0, 0)
-        self._wiping: asyncio.TimerHandle | None = None
+        self._next_housekeeping = 0.0
+        self._purge_position = (0, 0)
+        self._wipe_timer: asyncio.TimerHandle | None = None
         self._file = file = StoreFile(path, timeout=timeout)
-        self._writer, self._reader, self._keeper = (
-            SqliteWorker(f"store-{name}", self._connect, timeout=timeout, current=file.is_current)
+        self._writer, self._reader, self._housekeeper = (
+            SqliteWorker(f"store-{name}", self._connect, timeout=timeout, is_current=file.is_current)
             for name in ("writer", "reader", "keeper")
         )
 
@@ -105,9 +105,9 @@ class SqliteStore:
             self._wipe_soon()
         return count
 
-    async def delete_unchanged(self, rows_: Mapping[Key, bytes]) -> None:
-        """Deletes values, each only where it is still equal to the one in `rows_`."""
-        await self._write(rows.delete_unchanged, rows_)
+    async def delete_unchanged(self, values: Mapping[Key, bytes]) -> None:
+        """Deletes values, each only where it is still equal to the one in `values`."""
+        await self._write(rows.delete_unchanged, values)
 
     async def append(
         self, key: Key, values: Sequence[bytes], *, keep: int | None = None, ttl: float | None = None
@@ -132,22 +132,22 @@ class SqliteStore:
     async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
         """See KeyValueStore."""
         # In the order of the batch: a list of keys may come before the keys, so that these can be found and erased.
-        size = _STEP if len(batch) > self._most else max(1, len(batch))
+        size = _STEP if len(batch) > self._max_batch else max(1, len(batch))
         steps = [split_batch(batch[at : at + size]) for at in range(0, len(batch), size)]
         if batch and all(isinstance(each, Put) and each.for_erasing for each in batch):
             return await self._run(self._with_reserve, lambda connection, now: _write_in_steps(connection, steps, now))
-        most = sum(len(each.value) for each in batch)
-        return await self._run(self._write_beside_reserve, most, _write_in_steps, steps)
+        total_size = sum(len(each.value) for each in batch)
+        return await self._run(self._write_beside_reserve, total_size, _write_in_steps, steps)
 
     @asynccontextmanager
     async def lock(self, key: Key, *, lease: float) -> AsyncIterator[bool]:
         """See KeyValueStore. If the release fails, the lock ends with its lease."""
         token = secrets.token_bytes(16)
-        held = await self._write(rows.lock, key, token, lease)
+        is_acquired = await self._write(rows.lock, key, token, lease)
         try:
-            yield held
+            yield is_acquired
         finally:
-            if held:
+            if is_acquired:
                 with suppress(StoreUnavailable):
                     await self._writer.run(_transaction, rows.unlock, key, token)
 
@@ -163,10 +163,10 @@ class SqliteStore:
 
     async def close(self) -> None:
         """Finishes the calls that were made and closes the file."""
-        if self._wiping is not None:
-            self._wiping.cancel()
-        for lane in (self._reader, self._keeper, self._writer):
-            await lane.close()
+        if self._wipe_timer is not None:
+            self._wipe_timer.cancel()
+        for worker in (self._reader, self._housekeeper, self._writer):
+            await worker.close()
 
     async def _write(self, call: Callable[..., T], *args: Any, size: int = 0) -> T:
         """Runs `call(connection, *args, now)` in one transaction; starts housekeeping when it is due."""
@@ -176,9 +176,9 @@ class SqliteStore:
         """Runs `work(connection, *args, now)`, which opens its own transactions; starts housekeeping when it is due."""
         now = self._now()
         result: T = await self._writer.run(work, *args, now)
-        if not 0.0 <= self._keep_at - now <= KEEP_EVERY:
-            self._keep_at = now + KEEP_EVERY
-            self._keeper.post(self._do_housekeeping, now)
+        if not 0.0 <= self._next_housekeeping - now <= HOUSEKEEPING_INTERVAL:
+            self._next_housekeeping = now + HOUSEKEEPING_INTERVAL
+            self._housekeeper.post(self._do_housekeeping, now)
         return result
 
     def _connect(self) -> FileConnection:
@@ -207,19 +207,19 @@ class SqliteStore:
         return _with_empty_log(connection, lambda: work(connection, now))
 
     def _wipe_soon(self) -> None:
-        if self._wiping is None:
-            self._wiping = asyncio.get_running_loop().call_later(KEEP_EVERY, self._wipe)
+        if self._wipe_timer is None:
+            self._wipe_timer = asyncio.get_running_loop().call_later(HOUSEKEEPING_INTERVAL, self._wipe)
 
     def _wipe(self) -> None:
-        self._wiping = None
-        self._keeper.post(self._after_wipe, asyncio.get_running_loop())
+        self._wipe_timer = None
+        self._housekeeper.post(self._after_wipe, asyncio.get_running_loop())
 
     def _after_wipe(self, connection: sqlite3.Connection, loop: asyncio.AbstractEventLoop) -> None:
         if not wipe(connection):
             loop.call_soon_threadsafe(self._wipe_soon)
 
     def _do_housekeeping(self, connection: sqlite3.Connection, now: float) -> None:
-        self._purged = _transaction(connection, rows.purge, self._purged, PURGE_ROWS, now)
+        self._purge_position = _transaction(connection, rows.purge, self._purge_position, PURGE_ROWS, now)
         checkpoint(connection)
 
 
@@ -227,31 +227,31 @@ class Deletion:
     """A deletion of values and logs; on a full disk, in steps that need little space in the write-ahead log."""
 
     def __init__(self, keys: Sequence[Key]) -> None:
-        self._left = list(reversed(keys))
+        self._remaining = list(reversed(keys))
         self._count = 0
 
     def __call__(self, connection: sqlite3.Connection, now: float) -> int:
         """Deletes all keys at once or, where the disk is full, in small steps; returns the number of existing keys."""
         try:
-            self._count += _transaction(connection, rows.delete, self._left, now)
-            self._left.clear()
+            self._count += _transaction(connection, rows.delete, self._remaining, now)
+            self._remaining.clear()
         except sqlite3.OperationalError as error:
             if not is_full(error):
                 raise
             empty_log(connection)
-        while self._left:
-            self._count += _with_empty_log(connection, lambda: _delete_in_steps(connection, self._left[-1], now))
-            self._left.pop()
+        while self._remaining:
+            self._count += _with_empty_log(connection, lambda: _delete_in_steps(connection, self._remaining[-1], now))
+            self._remaining.pop()
         return self._count
 
 
 def _delete_in_steps(connection: sqlite3.Connection, key: Key, now: float) -> int:
     """Deletes a key, with a large value or a long log in small steps; returns 1 if it existed, else 0."""
-    blanked = 0
-    while blank := _with_empty_log(
-        connection, partial(_transaction, connection, rows.overwrite_piece, key, blanked, now)
+    overwritten = 0
+    while size := _with_empty_log(
+        connection, partial(_transaction, connection, rows.overwrite_piece, key, overwritten, now)
     ):
-        blanked += blank
+        overwritten += size
     while _with_empty_log(connection, partial(_transaction, connection, rows.shorten, key, now)):
         pass
     return _transaction(connection, rows.delete, (key,), now)
@@ -276,23 +276,27 @@ def _write_in_steps(
     connection: sqlite3.Connection, steps: Sequence[tuple[list[Put], list[LogAppend]]], now: float
 ) -> dict[Key, bytes]:
     """Writes each step in one transaction; yields the core to other threads before each."""
-    held: dict[Key, bytes] = {}
-    for puts, runs in steps:
+    existing: dict[Key, bytes] = {}
+    for puts, log_appends in steps:
         rows.yield_core()
-        held |= _transaction(connection, _write_all, puts, runs, now)
-    return held
+        existing |= _transaction(connection, _write_all, puts, log_appends, now)
+    return existing
 
 
 def _write_all(
-    connection: sqlite3.Connection, puts: Sequence[Put], runs: Sequence[LogAppend], now: float
+    connection: sqlite3.Connection, puts: Sequence[Put], log_appends: Sequence[LogAppend], now: float
 ) -> dict[Key, bytes]:
-    firm = [put for put in puts if not put.if_absent]
-    if firm:
-        rows.put_all(connection, firm, now)
-    held = rows.put_absent(connection, [put for put in puts if put.if_absent], now) if len(firm) < len(puts) else {}
-    if runs:
-        rows.append_all(connection, runs, now)
-    return held
+    unconditional = [put for put in puts if not put.if_absent]
+    if unconditional:
+        rows.put_all(connection, unconditional, now)
+    existing = (
+        rows.put_absent(connection, [put for put in puts if put.if_absent], now)
+        if len(unconditional) < len(puts)
+        else {}
+    )
+    if log_appends:
+        rows.append_all(connection, log_appends, now)
+    return existing
 
 
 def _do_nothing(connection: sqlite3.Connection) -> None:

@@ -16,10 +16,10 @@ from accordion.stores.sqlite_file import prepare, retry_while_locked
 if sys.platform != "win32":
     import fcntl
 
-LOOK_EVERY = 1.0
+CHECK_INTERVAL = 1.0
 """Seconds between two checks that an open file is still the one at its path."""
 
-_OTHERS = 0.5
+_MAX_LOCK_WAIT = 0.5
 """Seconds to wait for other processes that prepare the file, which takes them some milliseconds."""
 
 Identity = tuple[int, int]
@@ -45,12 +45,12 @@ class StoreFile:
     def __init__(self, path: Path, *, timeout: float) -> None:
         self._path = path
         self._timeout = timeout
-        self._lock, self._opening = threading.Lock(), threading.Lock()
-        self._volume: int | None = None
-        self._now: Identity | None = None
-        self._last: Identity | None = None
-        self._beside: list[Identity | None] = []
-        self._look_at = 0.0
+        self._lock, self._open_lock = threading.Lock(), threading.Lock()
+        self._device: int | None = None
+        self._current: Identity | None = None
+        self._last_opened: Identity | None = None
+        self._side_identities: list[Identity | None] = []
+        self._next_check = 0.0
         self.replaced = 0
         """The number of times that a different file was found at the path."""
         # Create the folder now: a file that is opened only later, such as a spool's, must not create a folder on a disk
@@ -60,10 +60,10 @@ class StoreFile:
 
     def is_current(self, connection: sqlite3.Connection) -> bool:
         """Whether a connection's open file is the one at the path; the path is checked once a second."""
-        if time.monotonic() >= self._look_at:
+        if time.monotonic() >= self._next_check:
             with self._lock:
-                self._note_file(file_identity(self._path))
-        return isinstance(connection, FileConnection) and connection.file == self._now
+                self._set_current(file_identity(self._path))
+        return isinstance(connection, FileConnection) and connection.file == self._current
 
     def connect(self) -> FileConnection:
         """Opens a connection in autocommit mode; creates the file and its tables if they are missing.
@@ -71,27 +71,34 @@ class StoreFile:
         The folder is created too, but only once: one that is missing later, or is on another disk, was moved or is not
         mounted, and may return with its content. Raises sqlite3.Error or OSError.
         """
-        real = _resolve_links(self._path)
-        with self._opening:
-            self._make_folder(real.parent)
-            with _hold_folder_lock(real.parent):
-                file = self._make_ready(real)
+        real_path = _resolve_links(self._path)
+        with self._open_lock:
+            self._make_folder(real_path.parent)
+            with _hold_folder_lock(real_path.parent):
+                file = self._prepare_path(real_path)
                 with self._lock:
-                    self._note_file(file)
+                    self._set_current(file)
                 try:
-                    connection = self._open(real, file)
+                    connection = self._open(real_path, file)
                 finally:
-                    self._last, self._beside = file, [file_identity(each) for each in _side_files(real)]
+                    self._last_opened, self._side_identities = (
+                        file,
+                        [file_identity(each) for each in _side_files(real_path)],
+                    )
         return connection
 
-    def _open(self, real: Path, file: Identity) -> FileConnection:
+    def _open(self, real_path: Path, file: Identity) -> FileConnection:
         # In this mode SQLite creates no file, and it reads nothing before the first statement.
         connection = sqlite3.connect(
-            f"{real.as_uri()}?mode=rw", uri=True, timeout=self._timeout, isolation_level=None, factory=FileConnection
+            f"{real_path.as_uri()}?mode=rw",
+            uri=True,
+            timeout=self._timeout,
+            isolation_level=None,
+            factory=FileConnection,
         )
         try:
             connection.file = file
-            if file_identity(real) != file:
+            if file_identity(real_path) != file:
                 raise OSError("the file was deleted or replaced meanwhile")
             retry_while_locked(lambda: prepare(connection, self._path), self._timeout)
         except BaseException:
@@ -99,44 +106,44 @@ class StoreFile:
             raise
         return connection
 
-    def _note_file(self, file: Identity | None) -> None:
-        self._now, self._look_at = file, time.monotonic() + LOOK_EVERY
+    def _set_current(self, file: Identity | None) -> None:
+        self._current, self._next_check = file, time.monotonic() + CHECK_INTERVAL
 
     def _make_folder(self, folder: Path) -> None:
-        if self._volume is None:
+        if self._device is None:
             folder.mkdir(parents=True, exist_ok=True)
-            self._volume = folder.stat().st_dev
+            self._device = folder.stat().st_dev
 
-    def _make_ready(self, real: Path) -> Identity:
+    def _prepare_path(self, real_path: Path) -> Identity:
         """Prepares the path for opening, and returns the identity of its file.
 
         `_open` compares it, so that a file that replaces this one in between is noticed.
         """
-        found = file_identity(real)
-        if found is None:
-            if real.parent.stat().st_dev != self._volume:
-                raise OSError(f"the folder of {real} is on another disk than it was: is that one mounted?")
-            for left in _side_files(real):
-                left.unlink(missing_ok=True)
+        identity = file_identity(real_path)
+        if identity is None:
+            if real_path.parent.stat().st_dev != self._device:
+                raise OSError(f"the folder of {real_path} is on another disk than it was: is that one mounted?")
+            for side_file in _side_files(real_path):
+                side_file.unlink(missing_ok=True)
             # Counted here, since the new file may get the inode number of the former one.
-            self.replaced += self._last is not None
-            return _create_file(real)
-        if found != self._last:
-            self.replaced += self._last is not None
-            for left, ours in zip(_side_files(real), self._beside, strict=False):
+            self.replaced += self._last_opened is not None
+            return _create_file(real_path)
+        if identity != self._last_opened:
+            self.replaced += self._last_opened is not None
+            for side_file, side_identity in zip(_side_files(real_path), self._side_identities, strict=False):
                 # Other processes may have opened the new file already: their files stay.
-                if ours is not None and file_identity(left) == ours:
-                    left.unlink(missing_ok=True)
-        return found
+                if side_identity is not None and file_identity(side_file) == side_identity:
+                    side_file.unlink(missing_ok=True)
+        return identity
 
 
 def file_identity(path: Path) -> Identity | None:
     """Returns the identity of the file at a path, or None where there is no file. Raises OSError."""
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _resolve_links(path: Path) -> Path:
@@ -144,25 +151,25 @@ def _resolve_links(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-def _side_files(real: Path) -> list[Path]:
-    """The paths of SQLite's write-ahead log and of the log's index."""
-    return [real.with_name(real.name + end) for end in ("-wal", "-shm")]
+def _side_files(real_path: Path) -> list[Path]:
+    """Returns the paths of SQLite's write-ahead log and of the log's index."""
+    return [real_path.with_name(real_path.name + end) for end in ("-wal", "-shm")]
 
 
-def _create_file(real: Path) -> Identity:
+def _create_file(real_path: Path) -> Identity:
     """Creates a file that only its owner may read: it has conversations. SQLite gives its log the same mode."""
     # Never open an existing file: closing it would release the locks of this process's connections.
-    handle = os.open(real, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    handle = os.open(real_path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     try:
-        found = os.fstat(handle)
+        status = os.fstat(handle)
     finally:
         os.close(handle)
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _lock(handle: int) -> None:
     if sys.platform != "win32":
-        end = time.monotonic() + _OTHERS
+        end = time.monotonic() + _MAX_LOCK_WAIT
         while True:
             try:
                 return fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

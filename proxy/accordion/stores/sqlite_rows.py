@@ -41,28 +41,28 @@ _PUT_ABSENT = _statements_by_size(
     "WHERE expires <= ? RETURNING collection, name",
 )
 _GET_MANY = _statements_by_size(
-    "SELECT given.column1, value FROM (VALUES",
+    "SELECT input.column1, value FROM (VALUES",
     "(?, ?, ?, ?)",
-    ") AS given CROSS JOIN entry ON collection = given.column2 AND name = given.column3 "
-    "WHERE expires IS NULL OR expires > given.column4",
+    ") AS input CROSS JOIN entry ON collection = input.column2 AND name = input.column3 "
+    "WHERE expires IS NULL OR expires > input.column4",
 )
 # A log that has expired stays, and its row is not returned: its entries must be deleted first.
-_GROW = _statements_by_size(
+_EXTEND = _statements_by_size(
     "INSERT INTO log (collection, name, expires, next) VALUES",
     "(?, ?, ?, ?)",
     "ON CONFLICT (collection, name) DO UPDATE SET expires = excluded.expires, next = next + excluded.next "
     "WHERE expires IS NULL OR expires > ? RETURNING collection, name, id, next",
 )
 _ADD = _statements_by_size("INSERT INTO log_entry (id, value) VALUES", "(?, ?)")
-# CROSS JOIN fixes the order of the join: for each given range, its entries.
+# CROSS JOIN fixes the order of the join: for each range of the input, its entries.
 _TRIM = _statements_by_size(
     "DELETE FROM log_entry WHERE id IN (SELECT log_entry.id FROM (VALUES",
     "(?, ?)",
-    ") AS given CROSS JOIN log_entry ON log_entry.id >= given.column1 AND log_entry.id < given.column2)",
+    ") AS input CROSS JOIN log_entry ON log_entry.id >= input.column1 AND log_entry.id < input.column2)",
 )
-_PIECE = 256 * 1024
+_BYTES_PER_STEP = 256 * 1024
 """Bytes of a large value that one transaction overwrites on a full disk."""
-_SOME = 16
+_ENTRIES_PER_STEP = 16
 """Entries of a log that one transaction deletes on a full disk."""
 _LIVE = "collection = ? AND name = ? AND (expires IS NULL OR expires > ?)"
 _GET = f"SELECT value FROM entry WHERE {_LIVE}"  # noqa: S608
@@ -80,7 +80,7 @@ _SCAN = """
 SELECT name, value FROM entry
 WHERE collection = ? AND name {} ? AND name < ? AND (expires IS NULL OR expires > ?) ORDER BY name LIMIT ?
 """
-_SCAN_FROM, _SCAN_BEHIND = _SCAN.format(">="), _SCAN.format(">")
+_SCAN_FROM, _SCAN_AFTER = _SCAN.format(">="), _SCAN.format(">")
 _LOCK = """
 INSERT INTO lock (collection, name, token, until) VALUES (?, ?, ?, ?)
 ON CONFLICT (collection, name) DO UPDATE SET token = excluded.token, until = excluded.until WHERE until <= ?
@@ -107,23 +107,23 @@ def get(connection: sqlite3.Connection, key: Key, now: float) -> bytes | None:
 def get_many(connection: sqlite3.Connection, keys: Iterable[Key], now: float) -> list[bytes | None]:
     """Returns the values in the order of the keys."""
     rows = [(at, *key_columns(key), now) for at, key in enumerate(keys)]
-    found: dict[int, bytes] = dict(_run_wide(connection, _GET_MANY, rows))
-    return [found.get(at) for at in range(len(rows))]
+    values: dict[int, bytes] = dict(_run_batched(connection, _GET_MANY, rows))
+    return [values.get(at) for at in range(len(rows))]
 
 
 def put_all(connection: sqlite3.Connection, puts: Iterable[Put], now: float) -> None:
     """Sets the values of keys."""
-    _run_wide(connection, _PUT, [_row(put, now) for put in puts])
+    _run_batched(connection, _PUT, [_row(put, now) for put in puts])
 
 
 def put_absent(connection: sqlite3.Connection, puts: Sequence[Put], now: float) -> dict[Key, bytes]:
     """Sets the values of different keys that have none; returns the values of the other keys."""
-    kept = _run_wide(connection, _PUT_ABSENT, [_row(put, now) for put in puts], now)
-    if len(kept) == len(puts):
+    new_rows = _run_batched(connection, _PUT_ABSENT, [_row(put, now) for put in puts], now)
+    if len(new_rows) == len(puts):
         return {}
-    new = set(kept)
-    keys = [put.key for put in puts if (name_bytes(put.key.collection), name_bytes(put.key.name)) not in new]
-    return {key: held for key, held in zip(keys, get_many(connection, keys, now), strict=True) if held is not None}
+    new_keys = set(new_rows)
+    keys = [put.key for put in puts if (name_bytes(put.key.collection), name_bytes(put.key.name)) not in new_keys]
+    return {key: value for key, value in zip(keys, get_many(connection, keys, now), strict=True) if value is not None}
 
 
 def put_if_absent(connection: sqlite3.Connection, put: Put, now: float) -> bytes:
@@ -135,25 +135,25 @@ def delete(connection: sqlite3.Connection, keys: Iterable[Key], now: float) -> i
     """Deletes values and logs; returns the number of keys that had any."""
     count = 0
     for key in keys:
-        held = connection.execute(_DELETE, (*key_columns(key), now)).rowcount
+        value_count = connection.execute(_DELETE, (*key_columns(key), now)).rowcount
         log = connection.execute(_LOG, (*key_columns(key), now)).fetchone()
         if log is not None:
             _delete_log(connection, log[0])
-        count += bool(held) or log is not None
+        count += bool(value_count) or log is not None
     return count
 
 
 def overwrite_piece(connection: sqlite3.Connection, key: Key, at: int, now: float) -> int:
-    """Overwrites up to `_PIECE` bytes of a large value from `at` on; returns their number.
+    """Overwrites up to `_BYTES_PER_STEP` bytes of a large value from `at` on; returns their number.
 
     Returns 0 where the value is not large. Once all of it is overwritten, makes the value empty, without overwriting
     its pages again, and returns 0.
     """
     row = connection.execute(f"SELECT id, length(value) FROM entry WHERE {_LIVE}", (*key_columns(key), now)).fetchone()  # noqa: S608
-    if row is None or row[1] <= _PIECE:
+    if row is None or row[1] <= _BYTES_PER_STEP:
         return 0
     if at < row[1]:
-        size = min(_PIECE, row[1] - at)
+        size = min(_BYTES_PER_STEP, row[1] - at)
         with connection.blobopen("entry", "value", row[0]) as value:
             value.seek(at)
             value.write(bytes(size))
@@ -167,33 +167,35 @@ def overwrite_piece(connection: sqlite3.Connection, key: Key, at: int, now: floa
 
 
 def shorten(connection: sqlite3.Connection, key: Key, now: float) -> int:
-    """Deletes up to `_SOME` entries of a log; returns their number, 0 where there are none."""
+    """Deletes up to `_ENTRIES_PER_STEP` entries of a log; returns their number, 0 where there are none."""
     log = connection.execute(_LOG, (*key_columns(key), now)).fetchone()
     if log is None:
         return 0
-    return connection.execute(_PURGE_LOG, (log[0] * _STRIDE, (log[0] + 1) * _STRIDE, _SOME)).rowcount
+    return connection.execute(_PURGE_LOG, (log[0] * _STRIDE, (log[0] + 1) * _STRIDE, _ENTRIES_PER_STEP)).rowcount
 
 
-def delete_unchanged(connection: sqlite3.Connection, held: Mapping[Key, bytes], now: float) -> None:
-    """Deletes values, each only where it is still equal to the one in `held`."""
-    connection.executemany(f"{_DELETE} AND value = ?", [(*key_columns(key), now, value) for key, value in held.items()])
+def delete_unchanged(connection: sqlite3.Connection, values: Mapping[Key, bytes], now: float) -> None:
+    """Deletes values, each only where it is still equal to the one in `values`."""
+    connection.executemany(
+        f"{_DELETE} AND value = ?", [(*key_columns(key), now, value) for key, value in values.items()]
+    )
 
 
-def append_all(connection: sqlite3.Connection, runs: Iterable[LogAppend], now: float) -> None:
+def append_all(connection: sqlite3.Connection, log_appends: Iterable[LogAppend], now: float) -> None:
     """Adds entries to the ends of logs; runs of the same log are added one after the other."""
-    round_: dict[Key, LogAppend] = {}
-    for run in runs:
-        if run.key in round_:
-            _append_round(connection, round_.values(), now)
-            round_ = {}
-        round_[run.key] = run
-    _append_round(connection, round_.values(), now)
+    batch: dict[Key, LogAppend] = {}
+    for log_append in log_appends:
+        if log_append.key in batch:
+            _append_batch(connection, batch.values(), now)
+            batch = {}
+        batch[log_append.key] = log_append
+    _append_batch(connection, batch.values(), now)
 
 
-def append(connection: sqlite3.Connection, run: LogAppend, now: float) -> int:
+def append(connection: sqlite3.Connection, log_append: LogAppend, now: float) -> int:
     """Adds entries to the end of one log; returns the position of the last one."""
-    _append_round(connection, (run,), now)
-    return last_position(connection, run.key, now)
+    _append_batch(connection, (log_append,), now)
+    return last_position(connection, log_append.key, now)
 
 
 def last_position(connection: sqlite3.Connection, key: Key, now: float) -> int:
@@ -213,8 +215,8 @@ def scan(
     connection: sqlite3.Connection, collection: str, prefix: str, after: str, limit: int, now: float
 ) -> list[tuple[str, bytes]]:
     """Returns names and values of a collection, ordered by name."""
-    low, behind, high = name_bounds(prefix, after)
-    statement = _SCAN_BEHIND if behind else _SCAN_FROM
+    low, is_excluded, high = name_bounds(prefix, after)
+    statement = _SCAN_AFTER if is_excluded else _SCAN_FROM
     rows = connection.execute(statement, (name_bytes(collection), low, high, now, max(0, limit)))
     return [(name_text(name), value) for name, value in rows]
 
@@ -245,18 +247,18 @@ def _row(put: Put, now: float) -> tuple[bytearray, bytearray, float | None, byte
     return *key_columns(put.key), None if put.ttl is None else now + put.ttl, bytearray(put.value)
 
 
-def _run_wide(
+def _run_batched(
     connection: sqlite3.Connection, statements: dict[int, str], rows: Sequence[tuple[Any, ...]], *end: Any
 ) -> list[Any]:
     """Runs a statement for all rows, many at a time; returns its result rows. `end` has parameters after the rows'."""
-    at, found = 0, []
+    at, results = 0, []
     for size in _SIZES:
         while len(rows) - at >= size:
             fields = [*chain.from_iterable(rows[at : at + size]), *end]
-            found += connection.execute(statements[size], fields).fetchall()
+            results += connection.execute(statements[size], fields).fetchall()
             at += size
             yield_core()
-    return found
+    return results
 
 
 def yield_core() -> None:
@@ -265,29 +267,37 @@ def yield_core() -> None:
         os.sched_yield()
 
 
-def _append_round(connection: sqlite3.Connection, runs: Iterable[LogAppend], now: float) -> None:
+def _append_batch(connection: sqlite3.Connection, log_appends: Iterable[LogAppend], now: float) -> None:
     """Adds entries to the ends of different logs. Deletes an expired log and creates it again."""
-    given = {(name_bytes(run.key.collection), name_bytes(run.key.name)): run for run in runs}
+    appends_by_name = {
+        (name_bytes(log_append.key.collection), name_bytes(log_append.key.name)): log_append
+        for log_append in log_appends
+    }
     logs = [
-        (bytearray(collection), bytearray(name), None if run.ttl is None else now + run.ttl, len(run.values))
-        for (collection, name), run in given.items()
+        (
+            bytearray(collection),
+            bytearray(name),
+            None if log_append.ttl is None else now + log_append.ttl,
+            len(log_append.values),
+        )
+        for (collection, name), log_append in appends_by_name.items()
     ]
-    grown = _run_wide(connection, _GROW, logs, now)
-    if len(grown) < len(logs):
-        alive = {(collection, name) for collection, name, _, _ in grown}
-        expired = [log for key, log in zip(given, logs, strict=True) if key not in alive]
+    log_rows = _run_batched(connection, _EXTEND, logs, now)
+    if len(log_rows) < len(logs):
+        live_names = {(collection, name) for collection, name, _, _ in log_rows}
+        expired = [log for key, log in zip(appends_by_name, logs, strict=True) if key not in live_names]
         for log in expired:
             _delete_log(connection, connection.execute(_LOG_ID, log[:2]).fetchone()[0])
-        grown += _run_wide(connection, _GROW, expired, now)
+        log_rows += _run_batched(connection, _EXTEND, expired, now)
     entries: list[tuple[int, bytearray]] = []
-    beyond: list[tuple[int, int]] = []
-    for collection, name, log, following in grown:
-        run, start = given[collection, name], log * _STRIDE
-        entries += enumerate(map(bytearray, run.values), start + following - len(run.values))
-        if run.keep is not None and following > run.keep:
-            beyond.append((start, start + following - run.keep))
-    _run_wide(connection, _ADD, entries)
-    _run_wide(connection, _TRIM, beyond)
+    trimmed_ranges: list[tuple[int, int]] = []
+    for collection, name, log, next_position in log_rows:
+        log_append, start = appends_by_name[collection, name], log * _STRIDE
+        entries += enumerate(map(bytearray, log_append.values), start + next_position - len(log_append.values))
+        if log_append.keep is not None and next_position > log_append.keep:
+            trimmed_ranges.append((start, start + next_position - log_append.keep))
+    _run_batched(connection, _ADD, entries)
+    _run_batched(connection, _TRIM, trimmed_ranges)
 
 
 def _delete_log(connection: sqlite3.Connection, log: int) -> None:
@@ -298,10 +308,10 @@ def _delete_log(connection: sqlite3.Connection, log: int) -> None:
 def _purge_logs(connection: sqlite3.Connection, after: int, rows: int, now: float) -> int:
     end = connection.execute(_PURGE_END.format("log"), (after, rows)).fetchone()[0] or 0
     expired = connection.execute("SELECT id FROM log WHERE id > ? AND id <= ? AND expires <= ?", (after, end, now))
-    left = rows
+    remaining = rows
     for (log,) in expired.fetchall():
-        left -= connection.execute(_PURGE_LOG, (log * _STRIDE, (log + 1) * _STRIDE, left)).rowcount
-        if left <= 0:
+        remaining -= connection.execute(_PURGE_LOG, (log * _STRIDE, (log + 1) * _STRIDE, remaining)).rowcount
+        if remaining <= 0:
             return int(log) - 1
         connection.execute("DELETE FROM log WHERE id = ?", (log,))
     return int(end)

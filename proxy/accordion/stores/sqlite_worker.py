@@ -21,7 +21,9 @@ from accordion.stores.disk_reserve import is_full
 
 T = TypeVar("T")
 
-_PASSING = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_INTERRUPT})
+_TEMPORARY_ERRORS = frozenset(
+    {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_INTERRUPT}
+)
 """Errors after which the connection can still be used."""
 _READ_ONLY = "the store is read-only, so that nothing can be stored or erased"
 
@@ -38,9 +40,9 @@ class _Job:
 class SqliteWorker:
     """Runs calls on a connection that `connect` opens at the first call and again after an error.
 
-    A call that has not started when its caller is cancelled or its time-out ends never starts. `current` says whether a
-    connection may still be used, and is called before and after each call: if not before, another connection is opened;
-    if not after, the call's result is dropped and it raises StoreUnavailable.
+    A call that has not started when its caller is cancelled or its time-out ends never starts. `is_current` says
+    whether a connection may still be used, and is called before and after each call: if not before, another connection
+    is opened; if not after, the call's result is dropped and it raises StoreUnavailable.
     """
 
     def __init__(
@@ -49,11 +51,11 @@ class SqliteWorker:
         connect: Callable[[], sqlite3.Connection],
         *,
         timeout: float,
-        current: Callable[[sqlite3.Connection], bool] = lambda _: True,
+        is_current: Callable[[sqlite3.Connection], bool] = lambda _: True,
     ) -> None:
         self._name = name
         self._connect = connect
-        self._current = current
+        self._is_current = is_current
         self._timeout = timeout
         self._jobs: SimpleQueue[_Job] = SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -112,13 +114,13 @@ class SqliteWorker:
             result: Any = None
             error: Exception | None = None
             try:
-                if connection is not None and not self._current(connection):
+                if connection is not None and not self._is_current(connection):
                     connection.close()
                     connection = None
                 if connection is None:
                     connection = self._connect()
                 result = job.call(connection, *job.args)
-                if not self._current(connection):
+                if not self._is_current(connection):
                     raise StoreUnavailable("SQLite: the file was deleted or replaced meanwhile")
             except (sqlite3.Error, OSError) as cause:
                 error = _store_unavailable(cause)
@@ -145,7 +147,7 @@ def _store_unavailable(cause: Exception) -> StoreUnavailable:
 
 def _usable_connection(connection: sqlite3.Connection | None, error: Exception) -> sqlite3.Connection | None:
     """Returns the connection if it can still be used; else closes it, so that the next call opens a new one."""
-    if connection is None or getattr(error, "sqlite_errorcode", -1) & 0xFF in _PASSING:
+    if connection is None or getattr(error, "sqlite_errorcode", -1) & 0xFF in _TEMPORARY_ERRORS:
         return connection
     with suppress(sqlite3.Error):
         connection.close()

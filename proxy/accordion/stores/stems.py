@@ -36,8 +36,8 @@ def count_stems(connection: sqlite3.Connection, texts: Sequence[tuple[str, str, 
     def count() -> list[Counts]:
         counts: list[Counts] = [{} for _ in texts]
         rows = connection.execute("SELECT doc, term, col, count(*) FROM stems GROUP BY doc, term, col")
-        for number, stem, column, times in rows:
-            counts[number - 1].setdefault(stem, [0] * len(COLUMNS))[COLUMNS.index(column)] = times
+        for number, stem, column, stem_count in rows:
+            counts[number - 1].setdefault(stem, [0] * len(COLUMNS))[COLUMNS.index(column)] = stem_count
         return counts
 
     return _index_and_read(connection, texts, count)

@@ -40,43 +40,43 @@ On Linux every process id fits (pid_max is at most 2^22); larger ids of other sy
 _NODE = ~_WORKER & (1 << 64) - 1
 """The bits of a slot that identify the node."""
 
-_SEVERAL = 0
+_SEVERAL_WORKERS = 0
 """Stands for the worker of a node that several workers recorded; none of them may know all of its records."""
 
 
-class _Waiting:
+class _BriefWait:
     async def wait_briefly(self) -> None:
         """See WorkerSync."""
         await asyncio.sleep(_PAUSE)
 
 
-class UnknownWorkers(_Waiting):
+class UnknownWorkers(_BriefWait):
     """A WorkerSync for workers that cannot be reached, such as those on other machines.
 
-    Any node may have been recorded by one of them. `near` is the board of this machine's workers, where a supervisor
-    started several.
+    Any node may have been recorded by one of them. `local_board` is the board of this machine's workers, if a
+    supervisor started several.
     """
 
     is_connected = False
 
-    def __init__(self, near: SharedBoard | None = None) -> None:
-        self._near = near
+    def __init__(self, local_board: SharedBoard | None = None) -> None:
+        self._local_board = local_board
 
-    def announce(self, place: str) -> None:
+    def announce(self, node_id: str) -> None:
         """Tells only the workers of this machine."""
-        if self._near is not None:
-            self._near.announce(place)
+        if self._local_board is not None:
+            self._local_board.announce(node_id)
 
-    def is_own(self, place: str) -> bool | None:
+    def is_own(self, node_id: str) -> bool | None:
         """Returns False, since another worker may always have recorded the node."""
         return False
 
-    def is_pending(self, place: str) -> bool:
+    def is_pending(self, node_id: str) -> bool:
         """See WorkerSync."""
-        return self._near is not None and self._near.is_pending(place)
+        return self._local_board is not None and self._local_board.is_pending(node_id)
 
 
-class SharedBoard(_Waiting):
+class SharedBoard(_BriefWait):
     """A WorkerSync for workers that have the same `slots` in shared memory.
 
     A slot is written at once, so no lock is needed; another node may replace its entry at any time. `worker` is the
@@ -88,27 +88,29 @@ class SharedBoard(_Waiting):
 
     def __init__(self, slots: Slots | memoryview, worker: int) -> None:
         self._slots = slots
-        self._me = worker & _WORKER
+        self._own_number = worker & _WORKER
 
-    def announce(self, place: str) -> None:
+    def announce(self, node_id: str) -> None:
         """See WorkerSync. A node's id is a hash in hexadecimal digits."""
-        name = int(place[:16], 16)
-        entry = name & _NODE | self._me
-        last = self._slots[name % SLOTS]
-        if last != entry:
-            self._slots[name % SLOTS] = entry & _NODE | _SEVERAL if (last ^ entry) & _NODE == 0 and last else entry
+        number = int(node_id[:16], 16)
+        entry = number & _NODE | self._own_number
+        previous = self._slots[number % SLOTS]
+        if previous != entry:
+            self._slots[number % SLOTS] = (
+                entry & _NODE | _SEVERAL_WORKERS if (previous ^ entry) & _NODE == 0 and previous else entry
+            )
 
-    def is_own(self, place: str) -> bool | None:
+    def is_own(self, node_id: str) -> bool | None:
         """See WorkerSync."""
-        name = int(place[:16], 16)
-        last = self._slots[name % SLOTS]
-        if last == name & _NODE | self._me:
+        number = int(node_id[:16], 16)
+        previous = self._slots[number % SLOTS]
+        if previous == number & _NODE | self._own_number:
             return True
-        return False if last and (last ^ name) & _NODE == 0 else None
+        return False if previous and (previous ^ number) & _NODE == 0 else None
 
-    def is_pending(self, place: str) -> bool:
+    def is_pending(self, node_id: str) -> bool:
         """See WorkerSync."""
-        return self.is_own(place) is False
+        return self.is_own(node_id) is False
 
 
 class StoreBoard(SharedBoard):

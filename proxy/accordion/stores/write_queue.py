@@ -24,16 +24,16 @@ from accordion.model.ports import Append, Key, KeyValueStore, Put
 _log = logging.getLogger("accordion")
 
 # Seconds that a write waits for others.
-_GATHER = 0.05
+_DELAY = 0.05
 # Writes in one batch: a store writes them well within its time-out, and they are encoded in about half a millisecond.
 _BATCH = 256
 
 # The delay and the batch size of the slow queue. Batches are sorted by name: the larger they are, the more writes share
 # a page of the store's index, and the number of pages decides the cost of writing.
-_GATHER_LONG, _SORTED = 1.0, 2_048
+_SLOW_DELAY, _SLOW_BATCH = 1.0, 2_048
 
 # Seconds until the next attempt while the store is unavailable.
-_AGAIN = 1.0
+_RETRY_DELAY = 1.0
 
 # Values that are encoded before requests may run. While more writes wait than fit in one batch, a whole batch is
 # encoded at once: a turn of a busy event loop takes long, and writes must not come in faster than they go out.
@@ -49,11 +49,11 @@ _name = attrgetter("name")
 
 # A waiting put or merge: the function that makes the value; the seconds until it expires; for a merge, the function to
 # call if the key has no value; and the size in bytes, 0 until it is measured.
-_Letter = tuple[Callable[..., bytes], float | None, Callable[[], object] | None, int]
-_NONE: _Letter = bytes, None, None, 0
+_QueuedPut = tuple[Callable[..., bytes], float | None, Callable[[], object] | None, int]
+_NO_PUT: _QueuedPut = bytes, None, None, 0
 # A waiting append: the key of the log, the function that makes the entry, the number of entries that stay, the seconds
 # until the log expires, and the size as above.
-_Entry = tuple[Key, _Value, int | None, float | None, int]
+_QueuedAppend = tuple[Key, _Value, int | None, float | None, int]
 
 
 class WriteQueue:
@@ -70,12 +70,12 @@ class WriteQueue:
         self._store = store
         self._capacity = capacity
         self._on_drop = on_drop
-        self._gather, self._most = _GATHER, _BATCH
-        self._patient: WriteQueue | None = None
-        self._puts: dict[Key, _Letter] = {}
-        self._appends: list[_Entry] = []
+        self._delay, self._batch_size = _DELAY, _BATCH
+        self._slow_queue: WriteQueue | None = None
+        self._puts: dict[Key, _QueuedPut] = {}
+        self._appends: list[_QueuedAppend] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._writing = asyncio.Lock()
+        self._write_lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def slow_queue(self, store: KeyValueStore | None = None) -> WriteQueue:
@@ -84,10 +84,10 @@ class WriteQueue:
         It writes to `store`, or to this queue's store without one. `flush`, `drop`, `write_now` and `close` of this
         queue apply to it, too.
         """
-        if self._patient is None:
-            self._patient = WriteQueue(store or self._store, capacity=self._capacity, on_drop=self._on_drop)
-            self._patient._gather, self._patient._most = _GATHER_LONG, _SORTED
-        return self._patient
+        if self._slow_queue is None:
+            self._slow_queue = WriteQueue(store or self._store, capacity=self._capacity, on_drop=self._on_drop)
+            self._slow_queue._delay, self._slow_queue._batch_size = _SLOW_DELAY, _SLOW_BATCH
+        return self._slow_queue
 
     def put(self, key: Key, value: _Value, ttl: float | None = None) -> None:
         """See Outbox."""
@@ -96,10 +96,14 @@ class WriteQueue:
             self._schedule()
 
     def merge(
-        self, key: Key, value: Callable[[bytes | None], bytes], kept: Callable[[], object], ttl: float | None = None
+        self,
+        key: Key,
+        value: Callable[[bytes | None], bytes],
+        on_absent: Callable[[], object],
+        ttl: float | None = None,
     ) -> None:
         """See Outbox."""
-        self._enqueue(key, (value, ttl, kept, 0))
+        self._enqueue(key, (value, ttl, on_absent, 0))
         if self._timer is None:
             self._schedule()
 
@@ -112,24 +116,24 @@ class WriteQueue:
     async def flush(self) -> None:
         """See Outbox."""
         await self._write_all()
-        if self._patient is not None:
-            await self._patient.flush()
+        if self._slow_queue is not None:
+            await self._slow_queue.flush()
 
     async def drop(self, is_erased: Callable[[Key], bool]) -> list[Key]:
         """See Outbox."""
-        async with self._writing:
+        async with self._write_lock:
             dropped = [key for key in (*self._puts, *(entry[0] for entry in self._appends)) if is_erased(key)]
-            self._puts = {key: letter for key, letter in self._puts.items() if not is_erased(key)}
+            self._puts = {key: queued_put for key, queued_put in self._puts.items() if not is_erased(key)}
             self._appends = [entry for entry in self._appends if not is_erased(entry[0])]
-        return dropped + (await self._patient.drop(is_erased) if self._patient is not None else [])
+        return dropped + (await self._slow_queue.drop(is_erased) if self._slow_queue is not None else [])
 
     def write_now(self) -> None:
         """Starts to write the waiting writes at once."""
         if self._timer is not None:
             self._timer.cancel()
             self._start_writing()
-        if self._patient is not None:
-            self._patient.write_now()
+        if self._slow_queue is not None:
+            self._slow_queue.write_now()
 
     async def close(self) -> None:
         """Writes the waiting writes; those that the store does not take are dropped and counted."""
@@ -139,17 +143,17 @@ class WriteQueue:
             await self._write_all()
         except StoreUnavailable:
             self._on_drop(len(self._puts) + len(self._appends))
-        if self._patient is not None:
-            await self._patient.close()
+        if self._slow_queue is not None:
+            await self._slow_queue.close()
 
-    def _enqueue(self, key: Key, letter: _Letter) -> None:
+    def _enqueue(self, key: Key, queued_put: _QueuedPut) -> None:
         """Queues the newest write of a key. A merge with a waiting put is made from that put's value at once."""
-        value, ttl, kept, _ = letter
-        waiting = self._puts.get(key) if kept else None
+        value, ttl, on_absent, _ = queued_put
+        waiting = self._puts.get(key) if on_absent else None
         if waiting is None or waiting[2]:
-            self._puts[key] = letter
-        elif (made := self._merge(key, lambda: value(waiting[0]()))) is not None:
-            self._puts[key] = partial(bytes, made), ttl, None, 0
+            self._puts[key] = queued_put
+        elif (encoded := self._make_value(key, lambda: value(waiting[0]()))) is not None:
+            self._puts[key] = partial(bytes, encoded), ttl, None, 0
 
     def _start_writing(self) -> None:
         self._timer = None
@@ -158,88 +162,88 @@ class WriteQueue:
         task.add_done_callback(self._tasks.discard)
 
     async def _flush_behind(self) -> None:
-        delay = self._gather
+        delay = self._delay
         try:
             await self._write_all()
         except StoreUnavailable:
             await self._drop_oldest()
-            delay = _AGAIN
+            delay = _RETRY_DELAY
         if self._timer is None and (self._puts or self._appends):
             self._schedule(delay)
 
     def _schedule(self, delay: float = 0.0) -> None:
-        self._timer = asyncio.get_running_loop().call_later(delay or self._gather, self._start_writing)
+        self._timer = asyncio.get_running_loop().call_later(delay or self._delay, self._start_writing)
 
     async def _write_all(self) -> None:
-        async with self._writing:
+        async with self._write_lock:
             # Writes that come in meanwhile are left for the next time: waiting for them too might never end.
-            for _ in range(-(-max(len(self._puts), len(self._appends)) // self._most)):
+            for _ in range(-(-max(len(self._puts), len(self._appends)) // self._batch_size)):
                 await self._write_some()
 
     async def _write_some(self) -> None:
-        behind = max(len(self._puts), len(self._appends)) > self._most
-        if len(self._puts) <= self._most:
+        is_backlogged = max(len(self._puts), len(self._appends)) > self._batch_size
+        if len(self._puts) <= self._batch_size:
             puts, self._puts = self._puts, {}
         else:
-            puts = {key: self._puts.pop(key) for key in list(islice(self._puts, self._most))}
-        appends, self._appends = self._appends[: self._most], self._appends[self._most :]
+            puts = {key: self._puts.pop(key) for key in list(islice(self._puts, self._batch_size))}
+        appends, self._appends = self._appends[: self._batch_size], self._appends[self._batch_size :]
         try:
-            batch = await self._encode_batch(puts, appends, behind)
-            held: dict[Key, bytes] = {}
-            # Not all at once: writes that callers wait for run in between.
+            batch = await self._encode_batch(puts, appends, is_backlogged)
+            existing: dict[Key, bytes] = {}
+            # In several steps, so that writes whose callers wait can run in between.
             for at in range(0, len(batch), _BATCH):
-                held |= await self._store.write(batch[at : at + _BATCH])
-            # From here on an error must not put back writes that are in the store.
-            written, puts, appends = puts, {key: puts[key] for key in held}, []
-            self._note_missing(batch, written, held)
+                existing |= await self._store.write(batch[at : at + _BATCH])
+            # After this line an error must not queue writes again that are in the store.
+            sent_puts, puts, appends = puts, {key: puts[key] for key in existing}, []
+            self._report_absent(batch, sent_puts, existing)
             if puts:
-                await self._write_merged(puts, held)
+                await self._write_merged(puts, existing)
         except BaseException:
             # Writes that came meanwhile are newer than those that failed. An append that the store did although its
             # answer was lost is written twice: a log may repeat an entry, but it never lacks one.
             newer, self._puts = self._puts, puts
-            for key, letter in newer.items():
-                self._enqueue(key, letter)
+            for key, queued_put in newer.items():
+                self._enqueue(key, queued_put)
             self._appends = appends + self._appends
             raise
 
     async def _encode_batch(
-        self, puts: Mapping[Key, _Letter], appends: Sequence[_Entry], behind: bool
+        self, puts: Mapping[Key, _QueuedPut], appends: Sequence[_QueuedAppend], is_backlogged: bool
     ) -> list[Put | Append]:
         batch: list[Put | Append] = []
         # Adjacent names share pages of a store's index: in this order each page is written about once, also in steps.
         for number, key in enumerate(sorted(puts, key=_name)):
-            value, ttl, kept, _ = puts[key]
-            if number % _TURN == 0 and not behind:
+            value, ttl, on_absent, _ = puts[key]
+            if number % _TURN == 0 and not is_backlogged:
                 await asyncio.sleep(0)
             # Nearly all keys of merges have no value: reading first costs more than a put that fails now and then.
-            if (made := self._merge(key, partial(value, None) if kept else value)) is not None:
-                batch.append(Put(key, made, ttl, if_absent=kept is not None))
+            if (encoded := self._make_value(key, partial(value, None) if on_absent else value)) is not None:
+                batch.append(Put(key, encoded, ttl, if_absent=on_absent is not None))
         for number, (key, value, keep, ttl, _) in enumerate(appends):
-            if number % _TURN == 0 and not behind:
+            if number % _TURN == 0 and not is_backlogged:
                 await asyncio.sleep(0)
-            if (made := self._merge(key, value)) is not None:
-                batch.append(Append(key, made, keep, ttl))
+            if (encoded := self._make_value(key, value)) is not None:
+                batch.append(Append(key, encoded, keep, ttl))
         return batch
 
-    def _note_missing(
-        self, batch: Sequence[Put | Append], letters: Mapping[Key, _Letter], held: Mapping[Key, bytes]
+    def _report_absent(
+        self, batch: Sequence[Put | Append], queued_puts: Mapping[Key, _QueuedPut], existing: Mapping[Key, bytes]
     ) -> None:
-        """Calls `kept` for merges whose keys had no value.
+        """Calls `on_absent` for merges whose keys had no value.
 
         A merge of such a key that came meanwhile becomes a put: the stored value is this queue's own, and is older.
         """
         for write in batch:
-            kept = letters[write.key][2] if isinstance(write, Put) and write.key not in held else None
-            if kept is None:
+            on_absent = queued_puts[write.key][2] if isinstance(write, Put) and write.key not in existing else None
+            if on_absent is None:
                 continue
-            kept()
-            value, ttl, newer, _ = self._puts.get(write.key, _NONE)
+            on_absent()
+            value, ttl, newer, _ = self._puts.get(write.key, _NO_PUT)
             if newer is not None:
                 newer()
                 self._puts[write.key] = partial(value, None), ttl, None, 0
 
-    async def _write_merged(self, puts: Mapping[Key, _Letter], held: Mapping[Key, bytes]) -> None:
+    async def _write_merged(self, puts: Mapping[Key, _QueuedPut], existing: Mapping[Key, bytes]) -> None:
         batch: list[Put] = []
         for number, (key, (value, ttl, _, _)) in enumerate(puts.items()):
             if number and number % _TURN == 0:
@@ -248,12 +252,12 @@ class WriteQueue:
             # A put that came meanwhile replaces this merge: its caller knew the stored value.
             if waiting is not None and waiting[2] is None:
                 continue
-            if (made := self._merge(key, partial(value, held[key]))) is not None:
-                batch.append(Put(key, made, ttl))
+            if (encoded := self._make_value(key, partial(value, existing[key]))) is not None:
+                batch.append(Put(key, encoded, ttl))
         if batch:
             await self._store.write(batch)
 
-    def _merge(self, key: Key, value: _Value) -> bytes | None:
+    def _make_value(self, key: Key, value: _Value) -> bytes | None:
         """Makes a value; returns None where its function fails, so that other writes go on."""
         try:
             return value()
@@ -264,46 +268,51 @@ class WriteQueue:
 
     async def _drop_oldest(self) -> None:
         """Drops the oldest writes beyond the capacity, while the store is unavailable."""
-        async with self._writing:
+        async with self._write_lock:
             await self._measure()
-            dropped, over = 0, sum(size for *_, size in self._puts.values()) - self._capacity // 2
-            while over > 0:
+            dropped, excess = 0, sum(size for *_, size in self._puts.values()) - self._capacity // 2
+            while excess > 0:
                 *_, size = self._puts.pop(next(iter(self._puts)))
-                over, dropped = over - size, dropped + 1
-            entries, over = 0, sum(size for *_, size in self._appends) - self._capacity // 2
-            while over > 0:
-                over, entries = over - self._appends[entries][-1], entries + 1
+                excess, dropped = excess - size, dropped + 1
+            entries, excess = 0, sum(size for *_, size in self._appends) - self._capacity // 2
+            while excess > 0:
+                excess, entries = excess - self._appends[entries][-1], entries + 1
             del self._appends[:entries]
         if dropped + entries:
             self._on_drop(dropped + entries)
 
     async def _measure(self) -> None:
         """Makes the waiting values to measure their sizes. Only merges are made again later."""
-        for number, (key, letter) in enumerate(list(self._puts.items())):
-            value, ttl, kept, size = letter
+        for number, (key, queued_put) in enumerate(list(self._puts.items())):
+            value, ttl, on_absent, size = queued_put
             if size:
                 continue
             if number % _TURN == 0:
                 await asyncio.sleep(0)
             # A write that replaced it meanwhile is measured the next time.
-            if self._puts.get(key) is not letter:
+            if self._puts.get(key) is not queued_put:
                 continue
-            if (made := self._merge(key, partial(value, None) if kept else value)) is None:
+            if (encoded := self._make_value(key, partial(value, None) if on_absent else value)) is None:
                 del self._puts[key]
             else:
-                self._puts[key] = value if kept else partial(bytes, made), ttl, kept, _weigh(key, made)
-        measured, count = list[_Entry](), len(self._appends)
+                self._puts[key] = (
+                    value if on_absent else partial(bytes, encoded),
+                    ttl,
+                    on_absent,
+                    _size_of(key, encoded),
+                )
+        measured_appends, count = list[_QueuedAppend](), len(self._appends)
         for number, entry in enumerate(self._appends[:count]):
             key, value, keep, ttl, size = entry
             if size:
-                measured.append(entry)
+                measured_appends.append(entry)
                 continue
             if number % _TURN == 0:
                 await asyncio.sleep(0)
-            if (made := self._merge(key, value)) is not None:
-                measured.append((key, partial(bytes, made), keep, ttl, _weigh(key, made)))
-        self._appends[:count] = measured
+            if (encoded := self._make_value(key, value)) is not None:
+                measured_appends.append((key, partial(bytes, encoded), keep, ttl, _size_of(key, encoded)))
+        self._appends[:count] = measured_appends
 
 
-def _weigh(key: Key, value: bytes) -> int:
+def _size_of(key: Key, value: bytes) -> int:
     return string_size(key.collection, key.name, value)
