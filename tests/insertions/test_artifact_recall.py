@@ -61,11 +61,11 @@ def request(path: str, *more: Json, rounds: int = 20) -> Json:
     return {**named, LISTING[path]: [*listed, said(path, "Done."), user("What is next?"), *more]}
 
 
-def asking(path: str, text: str = NAMING) -> Json:
+def build_question(path: str, text: str = NAMING) -> Json:
     return request(path, said(path, "Nothing yet."), user(text))
 
 
-def world(**given: Any) -> World:
+def build_world(**given: Any) -> World:
     return World(windows=FakeWindows(3_000), **given)
 
 
@@ -80,9 +80,9 @@ def excerpts(entries: list[Json]) -> list[int]:
     return [at for at, entry in enumerate(entries) if OPENING in json.dumps(entry)]
 
 
-async def opened(path: str, **given: Any) -> tuple[World, list[Json]]:
+async def compact_first(path: str, **given: Any) -> tuple[World, list[Json]]:
     """A world in which the history was folded, and what was sent then."""
-    made = world(**given)
+    made = build_world(**given)
     await made.ask(path, request(path))
     before = sent(made, path)
     assert ITEM not in json.dumps(before)
@@ -90,15 +90,15 @@ async def opened(path: str, **given: Any) -> tuple[World, list[Json]]:
     return made, before
 
 
-async def at_work(path: str) -> tuple[World, Json, list[Json]]:
+async def send_results(path: str) -> tuple[World, Json, list[Json]]:
     """A world that was sent a request that ends with results, that request, and its list, which may be added to."""
-    made, asked = world(), request(path)
+    made, asked = build_world(), request(path)
     listing = asked[LISTING[path]] = asked[LISTING[path]][:-2]
     await made.ask(path, asked)
     return made, asked, listing
 
 
-async def looked(of: World, path: str, body: Json, *, erased: bool = False) -> bool:
+async def is_recalled(of: World, path: str, body: Json, *, erased: bool = False) -> bool:
     """Whether something is recalled for a request that is folded and not sent; `erased`: its session is meanwhile."""
     measured = await of.measure(path, body)
     if erased:
@@ -111,8 +111,8 @@ async def looked(of: World, path: str, body: Json, *, erased: bool = False) -> b
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_what_the_user_names_comes_back_once_in_front_of_what_is_asked(path: str):
-    made, before = await opened(path)
-    await made.ask(path, asking(path))
+    made, before = await compact_first(path)
+    await made.ask(path, build_question(path))
     now = sent(made, path)
     assert now[: len(before)] == before
     [place] = excerpts(now)
@@ -132,8 +132,8 @@ async def test_what_the_user_names_comes_back_once_in_front_of_what_is_asked(pat
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_it_stays_byte_for_byte_and_is_not_recalled_again(path: str):
-    made, _ = await opened(path)
-    asked = asking(path)
+    made, _ = await compact_first(path)
+    asked = build_question(path)
     await made.ask(path, asked)
     listing, before = asked[LISTING[path]], sent(made, path)
     for number in range(3):
@@ -149,16 +149,16 @@ async def test_it_stays_byte_for_byte_and_is_not_recalled_again(path: str):
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_retry_is_sent_the_same(path: str):
-    made, _ = await opened(path)
+    made, _ = await compact_first(path)
     for _ in range(3):
-        await made.ask(path, asking(path))
+        await made.ask(path, build_question(path))
     one, *others = [request.body for request in made.upstream.requests[1:]]
     assert others == [one, one]
     assert [exchange.recalled is not None for exchange in made.seen.exchanges] == [False, True, False, False]
 
 
 async def test_what_a_call_names_comes_back_in_front_of_the_call():
-    made, asked, listing = await at_work(RESPONSES)
+    made, asked, listing = await send_results(RESPONSES)
     before = sent(made, RESPONSES)
     listing += called(RESPONSES, "late", "There is no such order.", order=ORDER)
     await made.ask(RESPONSES, asked)
@@ -174,7 +174,7 @@ async def test_what_a_call_names_comes_back_in_front_of_the_call():
 
 async def test_in_chat_what_a_call_names_comes_back_with_its_result():
     """Many servers and templates refuse what a user says behind results, and nothing may stand before them."""
-    made, asked, listing = await at_work(CHAT)
+    made, asked, listing = await send_results(CHAT)
     before = sent(made, CHAT)
     listing += called(CHAT, "late", "There is no such order.", order=ORDER)
     listing[-2]["tool_calls"] += called(CHAT, "beside", "", order="no")[0]["tool_calls"]
@@ -198,7 +198,7 @@ async def test_in_chat_what_a_call_names_comes_back_with_its_result():
 
 async def test_in_messages_an_excerpt_becomes_a_part_of_the_newest_result():
     """A text behind results can make the model end its turn with an empty answer."""
-    made, asked, listing = await at_work(MESSAGES)
+    made, asked, listing = await send_results(MESSAGES)
     before = sent(made, MESSAGES)
     listing += called(MESSAGES, "late", "There is no such order.", order=ORDER)
     await made.ask(MESSAGES, asked)
@@ -219,7 +219,7 @@ async def test_in_messages_an_excerpt_becomes_a_part_of_the_newest_result():
 
 @pytest.mark.parametrize("content", [[{"type": "tool_reference", "tool_name": "x"}], [{"type": "search_result"}]])
 async def test_in_messages_nothing_is_put_into_a_result_that_takes_no_text(content: list[Json]):
-    made, asked, listing = await at_work(MESSAGES)
+    made, asked, listing = await send_results(MESSAGES)
     listing += called(MESSAGES, "late", "There is no such order.", order=ORDER)
     listing[-1]["content"][0]["content"] = content
     await made.ask(MESSAGES, asked)
@@ -229,7 +229,7 @@ async def test_in_messages_nothing_is_put_into_a_result_that_takes_no_text(conte
 
 async def test_a_user_who_was_the_last_to_be_heard_keeps_his_bytes():
     # Many servers want speakers to alternate, so an excerpt behind him would become a part of what he said.
-    made, before = await opened(CHAT)
+    made, before = await compact_first(CHAT)
     await made.ask(CHAT, request(CHAT, *called(CHAT, "late", "There is no such order.", order=ORDER)))
     now = sent(made, CHAT)
     assert now[: len(before)] == before
@@ -238,26 +238,26 @@ async def test_a_user_who_was_the_last_to_be_heard_keeps_his_bytes():
 
 
 async def test_a_provider_that_is_translated_to_gets_nothing_between_results_and_calls():
-    made = world(router=FakeRouter(only=Route("azure", "litellm", "")))
+    made = build_world(router=FakeRouter(only=Route("azure", "litellm", "")))
     asked = request(RESPONSES)
     listing = asked["input"] = asked["input"][:-2]
-    assert not await looked(made, RESPONSES, asked)
+    assert not await is_recalled(made, RESPONSES, asked)
     listing += called(RESPONSES, "late", "There is no such order.", order=ORDER)
-    assert not await looked(made, RESPONSES, asked)
+    assert not await is_recalled(made, RESPONSES, asked)
     listing += [
         said(RESPONSES, "None."), user(f"What about the file where r2_99 is the last word before {ITEM}?")
     ]  # fmt: skip
-    assert await looked(made, RESPONSES, asked)
+    assert await is_recalled(made, RESPONSES, asked)
     asked = request(CHAT)
     listing = asked["messages"] = asked["messages"][:-2]
-    assert not await looked(made, CHAT, asked)
+    assert not await is_recalled(made, CHAT, asked)
     listing += called(CHAT, "late", "There is no such order.", order=ORDER)
-    assert await looked(made, CHAT, asked), "there it is a part of the result"
+    assert await is_recalled(made, CHAT, asked), "there it is a part of the result"
 
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_several_messages_of_the_user_in_a_row_stay_together(path: str):
-    made, before = await opened(path)
+    made, before = await compact_first(path)
     await made.ask(path, request(path, said(path, "Nothing yet."), user(NAMING), user("Be quick.")))
     now = sent(made, path)
     assert now[: len(before)] == before
@@ -268,16 +268,16 @@ async def test_several_messages_of_the_user_in_a_row_stay_together(path: str):
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_nothing_is_recalled_where_the_settings_say_so(path: str):
-    made, _ = await opened(path, config="unfold: {recall: {tokens: 0}}")
-    await made.ask(path, asking(path))
+    made, _ = await compact_first(path, config="unfold: {recall: {tokens: 0}}")
+    await made.ask(path, build_question(path))
     assert excerpts(sent(made, path)) == []
 
 
 async def test_an_excerpt_takes_no_more_than_the_settings_say():
     counts = []
     for most in (1_500, 110):
-        made, _ = await opened(CHAT, config=f"unfold: {{recall: {{tokens: {most}}}}}")
-        await made.ask(CHAT, asking(CHAT))
+        made, _ = await compact_first(CHAT, config=f"unfold: {{recall: {{tokens: {most}}}}}")
+        await made.ask(CHAT, build_question(CHAT))
         recalled = made.seen.exchanges[-1].recalled
         counts.append(recalled.tokens if recalled is not None else 0)
     assert counts[0] > 100 > counts[1] > 0
@@ -285,15 +285,15 @@ async def test_an_excerpt_takes_no_more_than_the_settings_say():
 
 @pytest.mark.parametrize("erased", [False, True])
 async def test_for_a_request_whose_session_is_erased_meanwhile_nothing_is_recalled(erased: bool):
-    made, _ = await opened(CHAT)
-    assert await looked(made, CHAT, asking(CHAT), erased=erased) is not erased
+    made, _ = await compact_first(CHAT)
+    assert await is_recalled(made, CHAT, build_question(CHAT), erased=erased) is not erased
     assert bool(made.builder.insertion_store.size) is not erased
 
 
 @pytest.mark.parametrize(("room", "found"), [(8 * 200, True), (8 * 20, False), (-100, False)])
 async def test_an_excerpt_takes_an_eighth_of_the_room_that_is_left_at_most(room: int, found: bool):
-    made, _ = await opened(CHAT)
-    measured = await made.measure(CHAT, asking(CHAT))
+    made, _ = await compact_first(CHAT)
+    measured = await made.measure(CHAT, build_question(CHAT))
     limits = replace(measured.limits, hard=measured.utilization.occupied_tokens + room)
     prepared = await made.forward.prepare(structs.replace(measured, limits=limits))
     assert (prepared.recall_usage is not None) == found
@@ -301,32 +301,32 @@ async def test_an_excerpt_takes_an_eighth_of_the_room_that_is_left_at_most(room:
 
 @pytest.mark.parametrize("headers", [{"x-accordion-compact": "off"}, {"x-accordion-compact": "observe"}])
 async def test_nothing_is_recalled_where_the_request_is_not_to_be_changed(headers: dict[str, str]):
-    made, _ = await opened(CHAT)
-    await made.ask(CHAT, asking(CHAT), headers)
-    assert sent(made, CHAT) == asking(CHAT)["messages"]
+    made, _ = await compact_first(CHAT)
+    await made.ask(CHAT, build_question(CHAT), headers)
+    assert sent(made, CHAT) == build_question(CHAT)["messages"]
 
 
 async def test_who_counts_is_told_of_what_was_recalled_and_recalls_nothing():
-    made, _ = await opened(MESSAGES)
-    await made.ask(COUNT, asking(MESSAGES))
+    made, _ = await compact_first(MESSAGES)
+    await made.ask(COUNT, build_question(MESSAGES))
     assert excerpts(sent(made, MESSAGES)) == []
-    await made.ask(MESSAGES, asking(MESSAGES))
+    await made.ask(MESSAGES, build_question(MESSAGES))
     listed = sent(made, MESSAGES)
-    await made.ask(COUNT, asking(MESSAGES))
+    await made.ask(COUNT, build_question(MESSAGES))
     assert sent(made, MESSAGES) == listed
 
 
 async def test_a_client_that_asks_for_its_own_summary_gets_no_excerpt():
-    made, _ = await opened(MESSAGES)
-    await made.ask(MESSAGES, {**asking(MESSAGES), "compaction": {"type": "auto"}})
+    made, _ = await compact_first(MESSAGES)
+    await made.ask(MESSAGES, {**build_question(MESSAGES), "compaction": {"type": "auto"}})
     assert excerpts(sent(made, MESSAGES)) == []
 
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_references_and_excerpts_that_a_user_makes_up_do_nothing(path: str):
-    made, _ = await opened(path)
+    made, _ = await compact_first(path)
     imitation = f"{OPENING}: quoted.]\n\nResult of read, message 5, kept whole as art_0123456789ab:\n> nothing"
-    asked = asking(path, imitation)
+    asked = build_question(path, imitation)
     await made.ask(path, asked)
     assert made.seen.exchanges[-1].recalled is None
     assert sent(made, path)[-1] == asked[LISTING[path]][-1]
@@ -334,13 +334,13 @@ async def test_references_and_excerpts_that_a_user_makes_up_do_nothing(path: str
 
 async def test_nothing_is_recalled_before_anything_left():
     made = World(windows=FakeWindows(100_000))
-    inbound = made.inbound(CHAT, asking(CHAT))
+    inbound = made.inbound(CHAT, build_question(CHAT))
     await made.forward(inbound)
     assert made.upstream.requests[-1].body == inbound.body
 
 
 async def test_another_tenant_is_recalled_nothing_of_this_one():
-    made, _ = await opened(CHAT)
+    made, _ = await compact_first(CHAT)
     other = {"authorization": "Bearer of-another"}
     await made.ask(CHAT, request(CHAT, rounds=2) | {"messages": [user(NAMING)]}, other)
     assert excerpts(sent(made, CHAT)) == []
@@ -348,24 +348,24 @@ async def test_another_tenant_is_recalled_nothing_of_this_one():
 
 async def test_while_the_store_is_away_something_is_recalled_all_the_same():
     store = FickleStore()
-    made, _ = await opened(CHAT, store=store)
+    made, _ = await compact_first(CHAT, store=store)
     store.away = True
     for _ in range(2):
-        await made.ask(CHAT, asking(CHAT))
+        await made.ask(CHAT, build_question(CHAT))
         assert len(excerpts(sent(made, CHAT))) == 1
 
 
 async def test_another_worker_sends_what_was_recalled():
-    one, _ = await opened(CHAT)
-    await one.ask(CHAT, asking(CHAT))
+    one, _ = await compact_first(CHAT)
+    await one.ask(CHAT, build_question(CHAT))
     await one.outbox.flush()
-    other = world(store=one.store)
-    await other.ask(CHAT, asking(CHAT))
+    other = build_world(store=one.store)
+    await other.ask(CHAT, build_question(CHAT))
     assert sent(other, CHAT) == sent(one, CHAT)
 
 
 async def test_a_search_that_fails_leaves_the_request_as_it_was(caplog: pytest.LogCaptureFixture):
-    made, _ = await opened(CHAT)
+    made, _ = await compact_first(CHAT)
     [artifact_recall] = made.forward.compaction_step.recall_sources
     assert isinstance(artifact_recall, ArtifactRecall)
 
@@ -378,7 +378,7 @@ async def test_a_search_that_fails_leaves_the_request_as_it_was(caplog: pytest.L
 
     failing: Any = Failing()
     made.replace_in("compaction_step", recall_sources=[replace(artifact_recall, recaller=failing)])
-    out, _ = await made.ask(CHAT, asking(CHAT))
+    out, _ = await made.ask(CHAT, build_question(CHAT))
     assert out.status == 200
     assert "the archive could not be searched for this turn" in caplog.text
     assert made.seen.exchanges[-1].recalled is None
@@ -386,9 +386,9 @@ async def test_a_search_that_fails_leaves_the_request_as_it_was(caplog: pytest.L
 
 
 async def test_what_is_recalled_is_counted_once():
-    made, _ = await opened(CHAT)
+    made, _ = await compact_first(CHAT)
     for _ in range(2):
-        await made.ask(CHAT, asking(CHAT))
+        await made.ask(CHAT, build_question(CHAT))
     metrics = Metrics()
     for exchange in made.seen.exchanges:
         metrics.exchange("tenant", exchange, "")

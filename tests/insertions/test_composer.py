@@ -247,7 +247,7 @@ async def test_a_fold_takes_what_was_read_back_with_what_it_covers():
     assert names(sent(world)) == ["read_artifact"]
 
 
-def recalled(tokens: int) -> Any:
+def build_recall(tokens: int) -> Any:
     wire = json.dumps({"role": "user", "content": words(tokens, "page")}).encode()
     return lambda anchor: RecallInsertion(anchor, wire, 1.0)
 
@@ -256,7 +256,7 @@ async def test_what_was_read_back_is_the_first_to_go_where_there_is_no_room():
     world = house()
     asked = request(20)
     await world.ask(CHAT, asked)
-    await world.add(CHAT, asked, recalled(5_000))
+    await world.add(CHAT, asked, build_recall(5_000))
     assert (await world.measure(CHAT, asked)).utilization.tokens > 5_000
     out, _ = await world.ask(CHAT, asked)
     assert out.status == 200
@@ -269,7 +269,7 @@ async def test_without_what_was_read_back_the_last_report_says_nothing():
     asked = request(20)
     await world.ask(CHAT, asked)
     bare = (await world.measure(CHAT, asked)).uncorrected_tokens
-    await world.add(CHAT, asked, recalled(900))
+    await world.add(CHAT, asked, build_recall(900))
     world.upstream.answers = [
         FakeReply(pieces=(json.dumps({"choices": [], "usage": {"prompt_tokens": bare + 900}}).encode(),))
     ]
@@ -288,7 +288,7 @@ async def test_where_the_provider_finds_it_too_long_what_was_read_back_goes_firs
     world.upstream.answers = [reported]
     await world.ask(CHAT, asked, {"x-accordion-compact": "now"})
     more = later(asked, CHAT)
-    await world.add(CHAT, more, recalled(5_000))
+    await world.add(CHAT, more, build_recall(5_000))
     said = "This model's maximum context length is 4000 tokens. However, your messages resulted in 6000 tokens."
     error = {"error": {"message": said, "type": "invalid_request_error", "code": "context_length_exceeded"}}
     world.upstream.answers = [FakeReply(400, pieces=(json.dumps(error).encode(),))]

@@ -1,1 +1,1 @@
-"""What the proxy adds to a history: read-backs, recalled excerpts, memories."""
+"""Content that the proxy adds to a history: read-backs, recalled excerpts, memories."""

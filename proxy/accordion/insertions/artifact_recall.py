@@ -26,15 +26,15 @@ from accordion.protocols.written_messages import WrittenMessageReader
 _log = logging.getLogger("accordion")
 
 _MAX_INLINE_BYTES = 32_768
-"""Up to so many bytes are searched directly; more in a thread, so that other requests need not wait."""
+"""Bytes that are searched without a thread; more are searched in one, so that other requests need not wait."""
 _ROOM_DIVISOR = 8
-"""An excerpt takes at most this fraction (one in so many) of the available tokens."""
+"""An excerpt takes at most the available tokens divided by this."""
 _MAX_SOURCES = 3
 """Sources of one excerpt: each then has 500 of the 1,500 tokens, which is enough to answer a question."""
 
 
 class ArtifactRecall(msgspec.Struct, frozen=True):
-    """Searches the archive for what a turn names, and records the excerpt as an insertion.
+    """Searches the archive for content that a turn names, and records the excerpt as an insertion.
 
     `count_tokens` counts a text for a model. An excerpt has at most `max_tokens`.
     """
@@ -66,11 +66,11 @@ class ArtifactRecall(msgspec.Struct, frozen=True):
         if anchor < 0 or max_tokens <= 0:
             return None
         key = request.original.chain[anchor]
-        # Most turns name nothing archived, so the search comes first.
+        # The search comes before the look-up of insertions, since most turns name nothing archived.
         excerpt = await self._find_excerpt(request, max_tokens)
         if excerpt is None:
             return None
-        # Tool rounds stand directly behind the request that they answer: nothing may go between.
+        # Tool rounds directly follow the request that they answer: nothing may be inserted between.
         if await self.insertion_store.find(request.tenant_key, request.scope, (key,), 1, check_store=False):
             return None
         recall = RecallInsertion(key, request.protocol.text_message(excerpt.text), self.clock.now(), excerpt.artifacts)

@@ -1,4 +1,4 @@
-"""Composes a history with our tool and its insertions, at the cost of what is new since the last request.
+"""Composes a history with our tool and its insertions, at the cost of the messages since the last request.
 
 Insertions are sent the same way every time, so that each forwarded history begins with the one sent before it. A
 compaction is planned without them: it drops the insertions behind messages that it covers.
@@ -121,24 +121,24 @@ class CompositionCache:
         self, placement: InsertionPlacement, history: CompactedConversation, insertions: tuple[Insertion, ...]
     ) -> CompactedConversation:
         name = history.compaction.id if history.compaction is not None else history.conversation.chain[0].hex()
-        known, scalar_fields = self._compositions.get(name), _scalar_fields(history.conversation.envelope)
+        cached, scalar_fields = self._compositions.get(name), _scalar_fields(history.conversation.envelope)
         prefix = None
         if (
-            known is not None
-            and known.scalar_fields == scalar_fields
-            and placement.is_prefix_valid(known.prefix, insertions)
+            cached is not None
+            and cached.scalar_fields == scalar_fields
+            and placement.is_prefix_valid(cached.prefix, insertions)
         ):
-            prefix = known.prefix
-        placed = placement.place_legal(insertions, prefix)
+            prefix = cached.prefix
+        placed_history = placement.place_legal(insertions, prefix)
         if (stable_prefix := placement.stable_prefix) is not None:
-            if known is not None and prefix is not None:
+            if cached is not None and prefix is not None:
                 # An insertion behind the prefix's last message may have been merged into that message.
                 last = max(0, len(prefix.messages) - 1)
-                size = known.size - _memory_size(prefix.messages[last:]) + _memory_size(stable_prefix.messages[last:])
+                size = cached.size - _memory_size(prefix.messages[last:]) + _memory_size(stable_prefix.messages[last:])
             else:
                 size = _memory_size(stable_prefix.messages)
             self._compositions.put(name, _CachedComposition(scalar_fields, stable_prefix, size), size)
-        return placed
+        return placed_history
 
 
 def compose_once(
@@ -154,8 +154,8 @@ def compose_once(
 
 
 def without_read_backs(tool_protocol: ArtifactToolProtocol, insertions: Sequence[Insertion]) -> list[Insertion]:
-    """Returns the insertions needed even if read-backs and recalls are left out: without them, what the client has of
-    such replies may not be legal."""
+    """Returns the insertions that are needed even if read-backs and recalls are left out: without them, the client's
+    part of such a reply may not be legal."""
     remaining = (tool_protocol.without_own_calls(each) for each in insertions if isinstance(each, ToolRoundInsertion))
     return [each for each in remaining if each is not None]
 

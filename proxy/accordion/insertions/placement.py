@@ -30,7 +30,7 @@ _log = logging.getLogger("accordion")
 ReadMessageFunction = Callable[[bytes], Message]
 
 _UNSTABLE_MESSAGES = 4
-"""So many of the newest messages may change until the next turn: clients move cache breakpoints there."""
+"""The number of newest messages that may change until the next turn: clients move cache breakpoints there."""
 
 
 class PlacedPrefix(msgspec.Struct, frozen=True):
@@ -66,9 +66,9 @@ class InsertionPlacement:
         self._history, self._read_message = history, read_message
         self._anchor, self._salt = (compaction.anchor, compaction.id.encode()) if compaction is not None else (b"", b"")
         self._covered_count = compaction.covered if compaction is not None else 0
-        """How many of the client's messages the compaction covers."""
+        """The number of the client's messages that the compaction covers."""
         self._compacted_count = bisect_left(history.spans, self._covered_count, key=itemgetter(0))
-        """How many messages of the history are the compaction's."""
+        """The number of messages in the history that are the compaction's."""
         self.stable_prefix: PlacedPrefix | None = None
         """The part of the last placed history that the next request can use."""
 
@@ -79,30 +79,30 @@ class InsertionPlacement:
 
         `placed_prefix` is the stable prefix of an earlier request with the same compaction, if it is still valid.
         """
-        placed = self.place(
+        placed_history = self.place(
             insertions[len(placed_prefix.insertions) :] if placed_prefix is not None else insertions, placed_prefix
         )
         remaining = list(insertions)
-        while placed is None:
+        while placed_history is None:
             # The shortest beginning that is not legal ends in the insertion at fault.
             count = bisect_left(range(1, len(remaining)), True, key=lambda n: self.place(remaining[:n]) is None) + 1
             fault = remaining.pop(count - 1)
             _log.debug(
                 "an insertion at %s is left out: it would make the message list invalid", fault.anchor.hex()[:12]
             )
-            placed = self.place(remaining)
+            placed_history = self.place(remaining)
             self.stable_prefix = None
-        return placed
+        return placed_history
 
     def is_prefix_valid(self, placed_prefix: PlacedPrefix, insertions: tuple[Insertion, ...]) -> bool:
         """Whether the history begins with the prefix, and all other insertions stand behind it."""
-        count, placed = len(placed_prefix.client), len(placed_prefix.insertions)
+        count, placed_count = len(placed_prefix.client), len(placed_prefix.insertions)
         if (
             self._history.conversation.messages[:count] != placed_prefix.client
-            or insertions[:placed] != placed_prefix.insertions
+            or insertions[:placed_count] != placed_prefix.insertions
         ):
             return False
-        others = insertions[placed:]
+        others = insertions[placed_count:]
         return not others or sum(map(len, self._find_positions(others, count).values())) == len(others)
 
     def place(
@@ -119,19 +119,19 @@ class InsertionPlacement:
             return None
         if not builder.insertion_hash:
             return history
-        placed = builder.build_conversation()
+        placed_history = builder.build_conversation()
         if prefix.insertion_hash == builder.insertion_hash:
             # The new messages have no insertions, and the prefix is legal.
-            return placed
+            return placed_history
         # The prefix is legal and ends where a reply begins, so that no problem reaches across that border. The same
         # holds for the last reply that begins before the first insertion: validation can start there.
         start = self._find_last_response_start(
             len(placed_prefix.client) if placed_prefix is not None else 0, min(positions) - 1
         )
         inserted_count = len(prefix.messages) - len(prefix.client)
-        problems = self._protocol.find_problems(placed.conversation.messages[start + inserted_count :])
+        problems = self._protocol.find_problems(placed_history.conversation.messages[start + inserted_count :])
         own_problems = self._protocol.find_problems(history.conversation.messages[start:]) if problems else problems
-        return None if problems != own_problems and Counter(problems) - Counter(own_problems) else placed
+        return None if problems != own_problems and Counter(problems) - Counter(own_problems) else placed_history
 
     def _compaction_prefix(self) -> PlacedPrefix:
         """Returns the compaction's messages as a prefix without insertions."""
@@ -184,8 +184,8 @@ class InsertionPlacement:
         return first
 
     def _insert_group(self, builder: _HistoryBuilder, group: Sequence[Insertion], at: int) -> int:
-        """Inserts what stands before position `at`. Returns how many of the client's messages it replaces; the last of
-        them may be answered by the next tool rounds."""
+        """Inserts a group before position `at`. Returns the number of the client's messages that it replaces; the next
+        tool rounds may answer the last of them."""
         builder.insertions += tuple(group)
         client = self._history.conversation.messages
         for insertion in group:
@@ -203,7 +203,7 @@ class InsertionPlacement:
     def _insert_tool_rounds(
         self, following: Sequence[Message], group: Sequence[Insertion]
     ) -> tuple[int, tuple[bytes, ...]]:
-        """Returns how many messages the first tool rounds that fit replace, and the messages in their place."""
+        """Returns the number of messages that the first fitting tool rounds replace, and their replacement."""
         envelope = self._history.conversation.envelope
         for insertion in group:
             if isinstance(insertion, ToolRoundInsertion):

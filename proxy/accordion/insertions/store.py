@@ -49,11 +49,11 @@ class _CachedInsertions(msgspec.Struct, frozen=True):
     stored: StoredInsertions
     size: int
     stored_at: float
-    """When the store last began to keep it, in seconds since the epoch."""
+    """The time of its last write to the store, in seconds since the epoch."""
 
 
 class InsertionStore:
-    """The insertions that this worker has in memory, within `capacity` bytes with all names, and those in the store.
+    """The insertions of this worker's memory, within `capacity` bytes including all names, and those in the store.
 
     The store keeps them for `retention` seconds (by default the archive's), longer while they are in use. They contain
     archived text, so they are sealed, listed and erased like the archive.
@@ -120,9 +120,9 @@ class InsertionStore:
         """Adds an insertion for this worker, and returns the writes that publish it to all workers."""
         label = scope_prefix(tenant_key, scope)
         name, key = label + insertion.anchor, _insertion_key(label, insertion.anchor)
-        known = self._cached.get(name)
+        cached = self._cached.get(name)
         merged = _merge(
-            StoredInsertions(session, (insertion,)), known.stored if known is not None else StoredInsertions()
+            StoredInsertions(session, (insertion,)), cached.stored if cached is not None else StoredInsertions()
         )
         self._cache(name, merged, self._clock.now())
         with suppress(StoreUnavailable):
@@ -160,8 +160,8 @@ class InsertionStore:
         return tuple(insertions)
 
     async def load(self, tenant_key: bytes, scope: bytes, chain: Sequence[bytes]) -> None:
-        """Loads the insertions of a history from the store, each anchor once. Of a history that was loaded before, only
-        the new anchors and the one before them, which may have got a reply since."""
+        """Loads the insertions of a history from the store, each anchor once. If the history was loaded before, loads
+        only the new anchors and the one before them, which may have got a reply since."""
         label, loaded = scope_prefix(tenant_key, scope), self._loaded
         since = next((at for at in reversed(range(len(chain))) if label + chain[at] in loaded), 0)
         if chain and await self._load_from_store(tenant_key, label, chain[since:]):
@@ -218,9 +218,9 @@ class InsertionStore:
         return True
 
     def _merge_from_store(self, name: bytes, stored: StoredInsertions) -> None:
-        known = self._cached.get(name)
-        merged = stored if known is None else _merge(known.stored, stored)
-        if merged.insertions and (known is None or merged != known.stored):
+        cached = self._cached.get(name)
+        merged = stored if cached is None else _merge(cached.stored, stored)
+        if merged.insertions and (cached is None or merged != cached.stored):
             self._cache(name, merged, max(insertion.at for insertion in merged.insertions))
 
     def _decode_value(self, tenant_key: bytes, key: Key, value: bytes | None, anchor: bytes) -> StoredInsertions:
