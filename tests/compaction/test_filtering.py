@@ -210,8 +210,8 @@ def test_what_is_remembered_is_bounded_and_changes_nothing(told: Shared, dialect
             cut = replace(client, messages=client.messages[:length], chain=client.chain[:length])
             here = frozenset(place for place in hidden if place[0] < length)
             assert filtered(cut, here, by) == filtered(cut, here)
-            assert by._size == sum(known.size for known in by._used.values()) <= 3_000
-            assert sum(map(len, by._at.values())) == len(by._used)
+            assert by._size == sum(known.size for known in by._filters_by_use.values()) <= 3_000
+            assert sum(map(len, by._filters_by_key.values())) == len(by._filters_by_use)
 
 
 @given(shared(), st.sampled_from(DIALECTS))

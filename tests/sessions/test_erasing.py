@@ -26,7 +26,7 @@ async def rows(worker: Worker, tenant: str = TENANT) -> dict[tuple[str, str], by
     }
 
 
-async def peopled(store: KeyValueStore | None = None) -> tuple[Worker, dict[str, tuple[str, str]]]:
+async def worker_with_delegations(store: KeyValueStore | None = None) -> tuple[Worker, dict[str, tuple[str, str]]]:
     """A worker that met delegations of every kind, by name the session and the node of each."""
     worker = Worker(store or InMemoryStore())
     met = {}
@@ -58,7 +58,7 @@ async def peopled(store: KeyValueStore | None = None) -> tuple[Worker, dict[str,
 
 @pytest.mark.parametrize("name", ["boss", "research", "math", "a", "b", "marked", "client", "parent", "child"])
 async def test_of_an_erased_session_only_the_records_of_others_say_anything(name: str):
-    worker, met = await peopled()
+    worker, met = await worker_with_delegations()
     session, node = met[name]
     before = await rows(worker)
     await forget_delegations(worker.store, ALICE.tenant_key, session)
@@ -78,7 +78,7 @@ async def test_of_an_erased_session_only_the_records_of_others_say_anything(name
 
 
 async def test_of_an_erased_tenant_nothing_is_known_and_another_keeps_what_is_its_own():
-    worker, _ = await peopled()
+    worker, _ = await worker_with_delegations()
     await worker.ask(
         talk([user("go")], caller=BOB), marks(x_accordion_delegation="a", x_accordion_parent="b"), caller=BOB
     )
@@ -114,7 +114,7 @@ async def test_whatever_is_written_of_delegations_is_among_what_is_erased():
             keys.update(put.key for put in batch)
             await super().write(batch)
 
-    worker, _ = await peopled(Noting())
+    worker, _ = await worker_with_delegations(Noting())
     kinds = {key.collection.partition("/")[0] or key.name.partition("/")[0] for key in keys}
     # Places are found by session, and erased with it; the list of tenants says nothing of them.
     assert kinds - {"point", "points", "tenants"} == set(COLLECTIONS)

@@ -13,17 +13,17 @@ MAIN = "11111111-aaaa"
 TASK = "a task of more than forty characters, which is handed to a sub-agent word for word"
 
 
-def kinship(worker: Worker) -> BranchAccess:
+def branch_access(worker: Worker) -> BranchAccess:
     return BranchAccess(worker.store, worker.lineage.delegation_tree, worker.lineage.call_owners)
 
 
-async def related(worker: Worker, viewer: Asked, other: Asked) -> bool:
+async def is_same_branch(worker: Worker, viewer: Asked, other: Asked) -> bool:
     """Whether one sees what left the other's window, to another worker too."""
     await worker.settle()
     answers = []
     for each in (worker, Worker(worker.store, "w2")):
         looks = BranchViewer(ALICE, viewer.seat, viewer.session, viewer.conversation)
-        answers.append(await kinship(each).is_same_branch(looks, other.session))
+        answers.append(await branch_access(each).is_same_branch(looks, other.session))
     assert answers[0] == answers[1]
     return answers[0]
 
@@ -35,7 +35,7 @@ async def test_ancestors_and_descendants_are_of_a_branch_and_siblings_are_not():
         for name, parent in {"main": "", "a": "main", "b": "main", "aa": "a", "ab": "a"}.items()
     }
     seen = {
-        name: {other for other in asked if await related(worker, asked[name], asked[other])} for name in asked
+        name: {other for other in asked if await is_same_branch(worker, asked[name], asked[other])} for name in asked
     }  # fmt: skip
     assert seen == {
         "main": {"main", "a", "b", "aa", "ab"},
@@ -52,10 +52,10 @@ async def test_a_conversation_that_a_call_began_is_of_the_callers_branch():
     child = await worker.ask(talk([user(TASK)]))
     another = await worker.ask(talk([user("another conversation")]))
     assert child.seat.path == (f"s:{main.session}", f"s:{child.session}")
-    assert await related(worker, child, main)
-    assert await related(worker, main, child)
+    assert await is_same_branch(worker, child, main)
+    assert await is_same_branch(worker, main, child)
     for one, two in ((child, another), (another, child), (main, another), (another, main)):
-        assert not await related(worker, one, two)
+        assert not await is_same_branch(worker, one, two)
 
 
 async def test_a_known_clients_main_agent_and_its_sub_agents_are_of_one_branch():
@@ -64,9 +64,9 @@ async def test_a_known_clients_main_agent_and_its_sub_agents_are_of_one_branch()
     main = await worker.ask(talk([user("main")]), marks(**head), [("t1", "Task", '{"prompt": "look"}')])
     one = await worker.ask(talk([user("one")]), marks(**head, x_claude_code_agent_id="agent-one-1"))
     two = await worker.ask(talk([user("two")]), marks(**head, x_claude_code_agent_id="agent-two-2"))
-    assert await related(worker, main, one)
-    assert await related(worker, one, main)
-    assert not await related(worker, one, two)
+    assert await is_same_branch(worker, main, one)
+    assert await is_same_branch(worker, one, main)
+    assert not await is_same_branch(worker, one, two)
 
 
 async def test_whom_a_list_was_handed_to_is_of_the_branch_of_whom_it_was_handed_by():
@@ -75,8 +75,8 @@ async def test_whom_a_list_was_handed_to_is_of_the_branch_of_whom_it_was_handed_
     main = await worker.ask(talk([user("main")], tools=["transfer_to_reader"]), None, [handed])
     child = await worker.ask(talk([user("main"), calls(handed), result("h1")], tools=["search"]))
     assert child.seat.evidence == "handoff"
-    assert await related(worker, child, main)
-    assert await related(worker, main, child)
+    assert await is_same_branch(worker, child, main)
+    assert await is_same_branch(worker, main, child)
 
 
 async def test_delegations_of_which_nobody_says_whom_they_work_for_are_of_no_other_conversations_branch():
@@ -87,7 +87,7 @@ async def test_delegations_of_which_nobody_says_whom_they_work_for_are_of_no_oth
     everyone = (main, again, named, a, b)
     assert len({each.session for each in everyone}) == 5
     for one in everyone:
-        assert [await related(worker, one, other) for other in everyone] == [one is other for other in everyone]
+        assert [await is_same_branch(worker, one, other) for other in everyone] == [one is other for other in everyone]
 
 
 async def test_delegations_that_name_no_parent_are_of_the_branch_of_their_clients_session():
@@ -96,19 +96,19 @@ async def test_delegations_that_name_no_parent_are_of_the_branch_of_their_client
     a = await worker.ask(talk([user("a")]), own("a", x_session_id=MAIN))
     b = await worker.ask(talk([user("b")]), own("b", x_session_id=MAIN))
     for child in (a, b):
-        assert await related(worker, main, child)
-        assert await related(worker, child, main)
-    assert not await related(worker, a, b)
+        assert await is_same_branch(worker, main, child)
+        assert await is_same_branch(worker, child, main)
+    assert not await is_same_branch(worker, a, b)
 
 
 async def test_the_call_that_began_a_delegation_puts_it_into_the_callers_branch():
     worker = Worker()
     main = await worker.ask(talk([user("main")]), None, [("t1", "Task", f'{{"prompt": "{TASK}"}}')])
     a, another = await worker.ask(talk([user(TASK)]), own("a")), await worker.ask(talk([user("another")]))
-    assert await related(worker, main, a)
-    assert await related(worker, a, main)
-    assert not await related(worker, another, a)
-    assert not await related(worker, a, another)
+    assert await is_same_branch(worker, main, a)
+    assert await is_same_branch(worker, a, main)
+    assert not await is_same_branch(worker, another, a)
+    assert not await is_same_branch(worker, a, another)
 
 
 async def test_a_siblings_place_in_the_tree_may_not_be_written_yet():
@@ -116,7 +116,7 @@ async def test_a_siblings_place_in_the_tree_may_not_be_written_yet():
     a, b = await worker.ask(talk([user("a")]), own("a", "main")), await worker.ask(talk([user("b")]), own("b", "main"))
     looks = BranchViewer(ALICE, a.seat, a.session, a.conversation)
     for known in (worker, Worker(worker.store, "w2")):
-        assert not await kinship(known).is_same_branch(looks, b.session)
+        assert not await branch_access(known).is_same_branch(looks, b.session)
 
 
 async def test_an_earlier_conversation_of_the_same_delegation_is_its_own_before_anything_is_written():
@@ -125,7 +125,7 @@ async def test_an_earlier_conversation_of_the_same_delegation_is_its_own_before_
     assert one.session != two.session
     for mine, other in ((one, two), (two, one)):
         looks = BranchViewer(ALICE, mine.seat, mine.session, mine.conversation)
-        assert await kinship(worker).is_same_branch(looks, other.session)
+        assert await branch_access(worker).is_same_branch(looks, other.session)
 
 
 async def test_another_tenants_tree_is_none_of_ones_own():
@@ -134,7 +134,7 @@ async def test_another_tenants_tree_is_none_of_ones_own():
     theirs = await worker.ask(talk([user("main")], caller=BOB), own("a", x_session_id=MAIN), caller=BOB)
     await worker.settle()
     assert theirs.session != a.session
-    assert not await kinship(worker).is_same_branch(
+    assert not await branch_access(worker).is_same_branch(
         BranchViewer(ALICE, a.seat, a.session, a.conversation), theirs.session
     )
 
@@ -148,8 +148,8 @@ async def test_calls_of_a_sibling_are_hidden_wherever_they_stand():
     standing = [(calls(one).key, 0, ToolCall(*one)) for one in made]
     for looks, seen in ((b, [False, True]), (main, [True, True])):
         viewer = BranchViewer(ALICE, looks.seat, looks.session, looks.conversation)
-        assert [await kinship(worker).can_see_results(viewer, [call]) for call in standing] == seen
-        assert await kinship(worker).can_see_results(viewer, standing) == all(seen)
+        assert [await branch_access(worker).can_see_results(viewer, [call]) for call in standing] == seen
+        assert await branch_access(worker).can_see_results(viewer, standing) == all(seen)
 
 
 @pytest.mark.parametrize("question", ["related", "unhidden"])
@@ -163,6 +163,6 @@ async def test_while_the_store_is_away_nothing_of_others_is_read(question: str):
     for store.away in (False, True):
         other = Worker(store, f"w{store.away}")
         if question == "related":
-            assert await kinship(other).is_same_branch(viewer, main.session) != store.away
+            assert await branch_access(other).is_same_branch(viewer, main.session) != store.away
         else:
-            assert await kinship(other).can_see_results(viewer, [(b"key", 0, call)]) != store.away
+            assert await branch_access(other).can_see_results(viewer, [(b"key", 0, call)]) != store.away

@@ -32,7 +32,7 @@ async def store(request, tmp_path):
 TASK = user("the task")
 
 
-async def shared(worker: Worker, who=None) -> list:
+async def write_shared_history(worker: Worker, who=None) -> list:
     """Two siblings write into one history."""
     history = [TASK]
     for name in ("a", "b"):
@@ -78,7 +78,7 @@ async def test_a_session_that_we_gave_out_may_be_a_parent():
 
 async def test_siblings_do_not_see_each_other_and_the_top_and_the_parent_see_both():
     worker = Worker()
-    history = await shared(worker)
+    history = await write_shared_history(worker)
     assert (await worker.ask(talk(history), own("a", "main"))).unseen == {"call_b"}
     assert (await worker.ask(talk(history), own("b", "main"))).unseen == {"call_a"}
     assert (await worker.ask(talk(history), own("c", "a"))).unseen == {"call_b"}
@@ -88,7 +88,7 @@ async def test_siblings_do_not_see_each_other_and_the_top_and_the_parent_see_bot
 
 async def test_calls_that_nobody_noted_are_seen_by_all():
     worker = Worker()
-    history = [*await shared(worker), calls(("old", "search", "{}")), result("old")]
+    history = [*await write_shared_history(worker), calls(("old", "search", "{}")), result("old")]
     assert (await worker.ask(talk(history), own("a", "main"))).unseen == {"call_b"}
 
 
@@ -134,7 +134,7 @@ async def test_two_delegations_that_used_the_same_call_say_nothing():
 
 async def test_tenants_have_trees_and_calls_of_their_own():
     worker = Worker()
-    history = await shared(worker)
+    history = await write_shared_history(worker)
     asked = await worker.ask(talk(history, caller=BOB), own("a", "main"), caller=BOB)
     assert asked.unseen == set()
     assert await worker.lineage.load_tree(tenant_id(BOB.tenant_key), "x:b") == (
@@ -257,7 +257,7 @@ async def test_a_delegation_that_left_a_tree_is_not_counted_there_any_more():
 
 async def test_an_edge_that_is_found_late_changes_nothing_before_the_next_fold():
     worker = Worker()
-    history = await shared(worker)
+    history = await write_shared_history(worker)
     assert (await worker.ask(talk(history), own("b", "main"))).unseen == {"call_a"}
     assert (await worker.ask(talk(history), own("c", "b"))).unseen == {"call_a"}
     # `b` turns out to work for `a`.
@@ -272,7 +272,7 @@ async def test_an_edge_that_is_found_late_changes_nothing_before_the_next_fold()
 
 async def test_what_was_shown_and_should_not_have_been_is_said_to_be_late():
     worker = Worker()
-    history = await shared(worker)
+    history = await write_shared_history(worker)
     asked = await worker.ask(talk(history), own("c", "a"))
     assert (asked.unseen, asked.hidden.has_late_decisions) == ({"call_b"}, False)
     # It turns out to work for `b`.
@@ -288,7 +288,7 @@ async def test_what_was_shown_and_should_not_have_been_is_said_to_be_late():
 
 async def test_what_was_hidden_stays_hidden_where_nobody_knows_any_more_whose_it_was():
     worker = Worker()
-    history = await shared(worker)
+    history = await write_shared_history(worker)
     assert (await worker.ask(talk(history), own("c", "b"))).unseen == {"call_a"}
     worker.lineage.call_owners.forget()
     await worker.store.delete([key for key in worker.store._values if key.name.startswith("scope/")])
@@ -297,7 +297,7 @@ async def test_what_was_hidden_stays_hidden_where_nobody_knows_any_more_whose_it
 
 async def test_a_list_that_a_viewer_was_shown_before_anything_was_decided_stays_shown():
     worker = Worker()
-    history = await shared(worker)
+    history = await write_shared_history(worker)
     asked = await worker.ask(talk(history), own("c", "main"), shown=2)
     assert asked.unseen == {"call_b"}
     assert asked.hidden.has_late_decisions
@@ -305,7 +305,7 @@ async def test_a_list_that_a_viewer_was_shown_before_anything_was_decided_stays_
 
 async def test_a_result_that_had_to_stay_was_shown_and_stays():
     worker = Worker()
-    history = await shared(worker)
+    history = await write_shared_history(worker)
     first = await worker.ask(talk(history), own("a", "main"))
     assert first.unseen == {"call_b"}
     worker.lineage.record_shown(ALICE, first.seat, first.conversation, first.hidden.positions)
@@ -326,7 +326,7 @@ async def test_calls_of_one_id_that_were_made_at_once_are_answered_in_their_orde
 @pytest.mark.parametrize("away", [False, True])
 async def test_decisions_outlive_a_restart_unless_the_store_is_away(away):
     worker = Worker(AwayStore() if away else InMemoryStore())
-    history = await shared(worker)
+    history = await write_shared_history(worker)
     assert (await worker.ask(talk(history), own("a", "main"))).unseen == {"call_b"}
     await worker.settle()
     again = Worker(worker.store, "w2")
@@ -371,7 +371,7 @@ async def test_the_top_asks_the_store_for_nothing_and_others_for_what_is_new_to_
 
 async def test_another_worker_knows_the_tree_the_calls_and_what_was_hidden(store):
     one, two = Worker(store), Worker(store, "w2")
-    history = await shared(one)
+    history = await write_shared_history(one)
     await one.settle()
     assert (await two.ask(talk(history), own("a", "main"))).unseen == {"call_b"}
     assert (await two.ask(talk(history), own("c", "b"))).unseen == {"call_a"}
@@ -382,7 +382,7 @@ async def test_another_worker_knows_the_tree_the_calls_and_what_was_hidden(store
 
 async def test_a_call_that_was_looked_for_before_another_worker_wrote_whose_it_is_is_looked_for_again(store):
     one, two = Worker(store), Worker(store, "w2")
-    history = await shared(one)
+    history = await write_shared_history(one)
     assert (await two.ask(talk(history), own("c", "main"))).unseen == set()
     await one.settle()
     assert (await two.ask(talk(history), own("d", "main"))).unseen == {"call_a", "call_b"}
@@ -425,7 +425,7 @@ async def test_marks_that_make_a_circle_give_no_edge_and_no_error(pairs):
 
 async def test_agents_of_a_known_client_that_share_a_list_see_their_own_branch():
     worker = Worker()
-    history = await shared(worker, lambda name: claude(f"agent-{name}{name}"))
+    history = await write_shared_history(worker, lambda name: claude(f"agent-{name}{name}"))
     assert (await worker.ask(talk(history), claude("agent-aa"))).unseen == {"call_b"}
     assert (await worker.ask(talk(history), claude())).unseen == set()
 

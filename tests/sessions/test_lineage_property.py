@@ -13,7 +13,7 @@ from tests.sessions.lineages import ALICE, BOB, Worker, calls, marks, result, ta
 MAIN = "11111111-aaaa"
 
 
-def related(parents: dict[int, int], one: int, other: int) -> bool:
+def is_related(parents: dict[int, int], one: int, other: int) -> bool:
     """The reference: whether one is the other, or is met on the way up from it; -1 is the top."""
 
     def reached(start: int, goal: int) -> bool:
@@ -24,7 +24,7 @@ def related(parents: dict[int, int], one: int, other: int) -> bool:
     return reached(one, other) or reached(other, one)
 
 
-def declared(node: int, parents: dict[int, int]):
+def declared_metadata(node: int, parents: dict[int, int]):
     """By our own headers; the main agent's children name no parent but its session."""
     if node == -1:
         return marks(x_session_id=MAIN)
@@ -32,7 +32,7 @@ def declared(node: int, parents: dict[int, int]):
     return marks(x_session_id=MAIN, x_accordion_delegation=f"n{node}", **above)
 
 
-def marked(node: int, parents: dict[int, int]):
+def known_client_metadata(node: int, parents: dict[int, int]):
     """By the headers of a known client."""
     own = {"x_claude_code_agent_id": f"agent-{node}aaa"} if node != -1 else {}
     above = {"x_claude_code_parent_agent_id": f"agent-{parents[node]}aaa"} if parents.get(node, -1) != -1 else {}
@@ -46,7 +46,7 @@ def trees(draw) -> dict[int, int]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(trees(), st.data(), st.sampled_from([declared, marked]), st.booleans())
+@given(trees(), st.data(), st.sampled_from([declared_metadata, known_client_metadata]), st.booleans())
 def test_each_viewer_sees_its_own_its_ancestors_and_its_descendants(parents, data, evidence, several):
     async def run() -> None:
         store = InMemoryStore()
@@ -71,7 +71,7 @@ def test_each_viewer_sees_its_own_its_ancestors_and_its_descendants(parents, dat
             history += [calls(*made), *(result(call[0]) for call in made)]
             viewer = data.draw(nodes)
             asked = await data.draw(st.sampled_from(workers)).ask(talk(history), evidence(viewer, parents))
-            assert asked.unseen == {call for call, node in owners.items() if not related(parents, viewer, node)}
+            assert asked.unseen == {call for call, node in owners.items() if not is_related(parents, viewer, node)}
             for one in workers:
                 await one.settle()
         # Another tenant that sends the very same list sees all of it, whoever it says that it is.
@@ -94,7 +94,7 @@ def test_what_was_shown_stays_shown_and_what_was_hidden_hidden_whatever_is_learn
             node = data.draw(nodes)
             said = marks(x_accordion_delegation=f"n{node}")
             if data.draw(st.booleans()) and parents[node] != -1:
-                said = declared(node, parents)
+                said = declared_metadata(node, parents)
             call = (f"c{turn}", "f", "{}")
             await worker.ask(talk(history), said, [call])
             history += [calls(call), result(call[0])]

@@ -15,7 +15,7 @@ TASK = "Look into all of the files and tell me what they are about, in a table."
 PARENT = [user("the task")]
 
 
-def made(argument: object = TASK, tool: str = "ask_expert", call_id: str = "c1") -> tuple[str, str, str]:
+def observed_call(argument: object = TASK, tool: str = "ask_expert", call_id: str = "c1") -> tuple[str, str, str]:
     return call_id, tool, json.dumps({"input": argument, "n": 3})
 
 
@@ -29,7 +29,7 @@ NONE = ("none", "", "")
 @pytest.mark.parametrize("tool", ["Task", "Agent", "task", "delegate_to_search", "ask_expert"])
 async def test_a_conversation_that_opens_with_an_open_calls_argument_is_that_calls(tool):
     worker = Worker()
-    parent = await worker.ask(talk(PARENT), None, [made(tool=tool)])
+    parent = await worker.ask(talk(PARENT), None, [observed_call(tool=tool)])
     child = await worker.ask(talk([user(TASK)]))
     assert edge(child) == ("argument" if tool == "ask_expert" else "tool", f"s:{parent.session}", "c1")
     assert child.seat.path == (f"s:{parent.session}", f"s:{child.session}")
@@ -46,7 +46,7 @@ async def test_a_conversation_that_opens_with_an_open_calls_argument_is_that_cal
 @pytest.mark.parametrize("argument", [[{"deep": [TASK]}], {"a": {"b": TASK}}, f"  {TASK}\n"])
 async def test_nested_arguments_count_and_white_space_around_them_does_not(argument):
     worker = Worker()
-    await worker.ask(talk(PARENT), None, [made(argument)])
+    await worker.ask(talk(PARENT), None, [observed_call(argument)])
     assert (await worker.ask(talk([user(TASK)]))).seat.delegated
 
 
@@ -63,7 +63,7 @@ async def test_nested_arguments_count_and_white_space_around_them_does_not(argum
 )
 async def test_an_argument_must_stand_there_word_for_word_and_be_four_fifths_of_it(opens, found):
     worker = Worker()
-    await worker.ask(talk(PARENT), None, [made()])
+    await worker.ask(talk(PARENT), None, [observed_call()])
     assert (await worker.ask(talk([user(*opens)]))).seat.delegated is found
 
 
@@ -80,14 +80,14 @@ async def test_an_argument_must_stand_there_word_for_word_and_be_four_fifths_of_
 )
 async def test_short_arguments_count_for_delegating_tools_alone_and_whole(text, tool, opens, found):
     worker = Worker()
-    await worker.ask(talk(PARENT), None, [made(text, tool)])
+    await worker.ask(talk(PARENT), None, [observed_call(text, tool)])
     assert (await worker.ask(talk([user(opens)]))).seat.delegated is found
 
 
 async def test_of_two_calls_neither_is_it_and_that_is_said():
     worker = Worker()
-    await worker.ask(talk(PARENT), None, [made()])
-    await worker.ask(talk([user("another task")]), None, [made(call_id="c2")])
+    await worker.ask(talk(PARENT), None, [observed_call()])
+    await worker.ask(talk([user("another task")]), None, [observed_call(call_id="c2")])
     child = await worker.ask(talk([user(TASK)]))
     assert (edge(child), child.seat.candidates, child.seat.delegated) == (NONE, 2, False)
     assert (await worker.lineage.load_tree(tenant_id(ALICE.tenant_key), f"s:{child.session}"))[0].candidates == 2
@@ -95,8 +95,8 @@ async def test_of_two_calls_neither_is_it_and_that_is_said():
 
 async def test_a_call_that_was_answered_begins_nothing_any_more():
     worker = Worker()
-    await worker.ask(talk(PARENT), None, [made()])
-    await worker.ask(talk([*PARENT, calls(made()), result("c1")]))
+    await worker.ask(talk(PARENT), None, [observed_call()])
+    await worker.ask(talk([*PARENT, calls(observed_call()), result("c1")]))
     assert edge(await worker.ask(talk([user(TASK)]))) == NONE
     await worker.settle()
     assert edge(await worker.ask(talk([user(TASK), calls(text="a"), user("b")]))) == NONE
@@ -104,29 +104,29 @@ async def test_a_call_that_was_answered_begins_nothing_any_more():
 
 async def test_an_answer_to_a_call_of_the_same_id_elsewhere_closes_nothing():
     worker = Worker()
-    await worker.ask(talk(PARENT), None, [made()])
-    await worker.ask(talk([user("another task"), calls(made("other")), result("c1")]))
+    await worker.ask(talk(PARENT), None, [observed_call()])
+    await worker.ask(talk([user("another task"), calls(observed_call("other")), result("c1")]))
     assert (await worker.ask(talk([user(TASK)]))).seat.delegated
 
 
 async def test_a_call_stays_open_for_an_hour():
     worker = Worker()
-    await worker.ask(talk(PARENT), None, [made()])
+    await worker.ask(talk(PARENT), None, [observed_call()])
     worker.clock.advance(3_601)
     assert edge(await worker.ask(talk([user(TASK)]))) == NONE
 
 
 async def test_no_conversation_is_its_own_parent_or_anothers_once_it_has_gone_on():
     worker = Worker()
-    await worker.ask(talk([user(TASK)]), None, [made()])
+    await worker.ask(talk([user(TASK)]), None, [observed_call()])
     assert edge(await worker.ask(talk([user(TASK)]))) == NONE
-    await worker.ask(talk(PARENT), None, [made("y" * 60, call_id="c2")])
+    await worker.ask(talk(PARENT), None, [observed_call("y" * 60, call_id="c2")])
     assert edge(await worker.ask(talk([user("y" * 60), calls(text="a"), user("b")]))) == NONE
 
 
 async def test_calls_of_other_tenants_begin_nothing():
     worker = Worker()
-    await worker.ask(talk(PARENT), None, [made()])
+    await worker.ask(talk(PARENT), None, [observed_call()])
     assert edge(await worker.ask(talk([user(TASK)], caller=BOB), caller=BOB)) == NONE
     await worker.settle()
     asked = await worker.ask(talk([user(TASK), calls(text="a"), user("b")], caller=BOB), caller=BOB)
@@ -135,13 +135,13 @@ async def test_calls_of_other_tenants_begin_nothing():
 
 async def test_a_plan_that_an_agent_hands_to_itself_is_no_delegation():
     worker = Worker()
-    await worker.ask(talk(PARENT), None, [made(tool="ExitPlanMode")])
+    await worker.ask(talk(PARENT), None, [observed_call(tool="ExitPlanMode")])
     assert edge(await worker.ask(talk([user(f"Do it:\n{TASK}")]))) == NONE
 
 
 async def test_the_top_of_a_declared_tree_is_linked_to_the_call_that_began_it():
     worker = Worker()
-    parent = await worker.ask(talk(PARENT), None, [made()])
+    parent = await worker.ask(talk(PARENT), None, [observed_call()])
     child = await worker.ask(talk([user(TASK)]), marks(x_accordion_delegation="a"))
     assert edge(child) == ("argument", f"s:{parent.session}", "c1")
     again = await worker.ask(talk([user(TASK), calls(text="a"), user("b")]), marks(x_accordion_delegation="a"))
@@ -152,8 +152,8 @@ async def test_more_than_the_allowed_depth_or_number_is_no_edge_and_no_error():
     worker = Worker(settings={"max_depth": 1, "max_agents": 2})
     tasks = ["a" * 50, "b" * 50, "c" * 50, "d" * 50]
     parent = talk(PARENT)
-    await worker.ask(parent, None, [made(task, call_id=task[0]) for task in tasks[:3]])
-    one = await worker.ask(talk([user(tasks[0])]), None, [made(tasks[3], call_id="d")])
+    await worker.ask(parent, None, [observed_call(task, call_id=task[0]) for task in tasks[:3]])
+    one = await worker.ask(talk([user(tasks[0])]), None, [observed_call(tasks[3], call_id="d")])
     assert one.seat.delegated
     assert edge(await worker.ask(talk([user(tasks[3])]))) == NONE
     assert (await worker.ask(talk([user(tasks[1])]))).seat.delegated
@@ -168,7 +168,7 @@ async def test_more_than_the_allowed_depth_or_number_is_no_edge_and_no_error():
 async def test_a_call_that_another_worker_saw_is_found_behind_the_requests_back(kind, wrapped, tmp_path):
     store = InMemoryStore() if kind is InMemoryStore else SqliteStore(tmp_path / "state.db", timeout=5.0)
     one, two = Worker(store), Worker(store, "w2")
-    parent = await one.ask(talk(PARENT), None, [made()])
+    parent = await one.ask(talk(PARENT), None, [observed_call()])
     await one.settle()
     child = await two.ask(talk([user(wrapped)]))
     assert edge(child) == NONE
@@ -186,7 +186,7 @@ async def test_a_call_that_another_worker_saw_is_found_behind_the_requests_back(
 async def test_a_call_that_another_worker_writes_a_moment_later_is_found_with_the_next_request():
     store = InMemoryStore()
     one, two = Worker(store), Worker(store, "w2")
-    await one.ask(talk(PARENT), None, [made()])
+    await one.ask(talk(PARENT), None, [observed_call()])
     await two.ask(talk([user(TASK)]))
     await two.settle()
     await one.settle()
@@ -201,7 +201,7 @@ async def test_what_two_other_workers_saw_is_two_candidates():
     store = InMemoryStore()
     for number in (1, 2):
         worker = Worker(store, f"w{number}")
-        await worker.ask(talk([user(f"task {number}")]), None, [made(call_id=f"c{number}")])
+        await worker.ask(talk([user(f"task {number}")]), None, [observed_call(call_id=f"c{number}")])
         await worker.settle()
     three = Worker(store, "w3")
     await three.ask(talk([user(TASK)]))
@@ -212,7 +212,7 @@ async def test_what_two_other_workers_saw_is_two_candidates():
 
 async def test_the_store_is_given_no_word_of_what_was_said():
     worker = Worker()
-    await worker.ask(talk(PARENT), None, [made()])
+    await worker.ask(talk(PARENT), None, [observed_call()])
     await worker.settle()
     rows = await worker.store.scan(f"open/{tenant_id(ALICE.tenant_key)}")
     assert len(rows) == 1
@@ -228,7 +228,7 @@ async def test_a_store_that_is_away_costs_an_edge_and_nothing_else():
             raise StoreUnavailable("away")
 
     worker = Worker(Away())
-    await worker.ask(talk(PARENT), None, [made("z" * 50)])
+    await worker.ask(talk(PARENT), None, [observed_call("z" * 50)])
     assert (await worker.ask(talk([user("z" * 50)]))).seat.delegated
     assert edge(await worker.ask(talk([user(TASK)]))) == NONE
     await worker.tasks.run()
@@ -250,7 +250,7 @@ async def test_conversations_that_begin_at_one_moment_are_looked_for_together():
     store = InMemoryStore()
     tasks = [letter * 60 for letter in "abc"]
     one, two = Worker(store), Worker(store, "w2")
-    parent = await one.ask(talk(PARENT), None, [made(task, call_id=task[0]) for task in tasks])
+    parent = await one.ask(talk(PARENT), None, [observed_call(task, call_id=task[0]) for task in tasks])
     await one.settle()
     for opens in ("x" * 60, *tasks):
         await two.ask(talk([user(opens)]))
@@ -268,7 +268,7 @@ async def test_what_others_write_within_a_moment_is_found_by_whoever_is_asked_me
     """A parent's and its child's requests take turns between two workers, quicker than these write."""
     store = InMemoryStore()
     one, two = Worker(store), Worker(store, "w2")
-    parent = await one.ask(talk(PARENT), None, [made()])
+    parent = await one.ask(talk(PARENT), None, [observed_call()])
     history = [user(TASK)]
     for worker in (two, one, two):
         assert edge(await worker.ask(talk(history))) == NONE
@@ -288,7 +288,7 @@ async def test_what_others_write_within_a_moment_is_found_by_whoever_is_asked_me
 async def test_a_look_waits_for_what_was_seen_just_before_to_be_written():
     store, slept = InMemoryStore(), list[float]()
     one, two = Worker(store), Worker(store, "w2")
-    parent = await one.ask(talk(PARENT), None, [made()])
+    parent = await one.ask(talk(PARENT), None, [observed_call()])
 
     async def wait(seconds: float) -> None:
         slept.append(seconds)
@@ -327,7 +327,7 @@ async def test_what_is_erased_while_the_store_is_asked_for_a_conversations_node_
 
 async def test_what_was_erased_is_not_known_any_more():
     worker = Worker()
-    await worker.ask(talk(PARENT), None, [made()])
+    await worker.ask(talk(PARENT), None, [observed_call()])
     worker.lineage.forget()
     assert edge(await worker.ask(talk([user(TASK)]))) == NONE
 
@@ -336,8 +336,8 @@ async def test_who_fills_the_room_with_open_calls_makes_room_itself():
     worker = Worker()
     openings = worker.lineage.open_calls
     openings.size = 2_000
-    await worker.ask(talk(PARENT, caller=BOB), None, [made("b" * 50)], caller=BOB)
-    await worker.ask(talk(PARENT), None, [made(letter * 300, call_id=letter) for letter in "wxyz"])
+    await worker.ask(talk(PARENT, caller=BOB), None, [observed_call("b" * 50)], caller=BOB)
+    await worker.ask(talk(PARENT), None, [observed_call(letter * 300, call_id=letter) for letter in "wxyz"])
     assert (await worker.ask(talk([user("b" * 50)], caller=BOB), caller=BOB)).seat.delegated
     assert edge(await worker.ask(talk([user("w" * 300)]))) == NONE
     assert (await worker.ask(talk([user("z" * 300)]))).seat.delegated
@@ -346,7 +346,7 @@ async def test_who_fills_the_room_with_open_calls_makes_room_itself():
 async def test_only_the_newest_open_calls_of_a_tenant_are_held():
     worker = Worker()
     worker.lineage.open_calls.capacity = 2
-    await worker.ask(talk(PARENT), None, [made(letter * 50, call_id=letter) for letter in "xyz"])
+    await worker.ask(talk(PARENT), None, [observed_call(letter * 50, call_id=letter) for letter in "xyz"])
     assert edge(await worker.ask(talk([user("x" * 50)]))) == NONE
     assert (await worker.ask(talk([user("y" * 50)]))).seat.delegated
 
@@ -354,7 +354,9 @@ async def test_only_the_newest_open_calls_of_a_tenant_are_held():
 async def test_calls_that_are_alike_in_all_are_held_and_dropped_each_for_itself():
     worker = Worker()
     worker.lineage.open_calls.capacity = 1
-    parent = await worker.ask(talk(PARENT), None, [made(), made(), made("y" * 50, call_id="y")])
+    parent = await worker.ask(
+        talk(PARENT), None, [observed_call(), observed_call(), observed_call("y" * 50, call_id="y")]
+    )
     assert edge(await worker.ask(talk([user(TASK)]))) == NONE
     assert edge(await worker.ask(talk([user("y" * 50)]))) == ("argument", f"s:{parent.session}", "y")
 

@@ -52,7 +52,7 @@ def write(record: PrefixIndex, point: PrefixNode) -> None:
     record.write(NAME, node_id(NAME), point)
 
 
-async def kept(store: Meanwhile) -> PrefixNode | None:
+async def load_node(store: Meanwhile) -> PrefixNode | None:
     return decode(await store.get(node_key_by_name(NAME)))
 
 
@@ -65,7 +65,7 @@ async def test_a_new_place_is_not_taken_for_met_before_the_store_has_answered() 
     store.after.append(lambda: sure.append(record._is_up_to_date(NAME)))
     await record.outbox.flush()
     assert [*sure, record._is_up_to_date(NAME)] == [False, False, True]
-    assert await kept(store) == FIRST
+    assert await load_node(store) == FIRST
 
 
 async def test_a_place_that_two_workers_met_keeps_what_both_wrote() -> None:
@@ -76,7 +76,7 @@ async def test_a_place_that_two_workers_met_keeps_what_both_wrote() -> None:
     await one.outbox.flush()
     await two.outbox.flush()
     both = structs.replace(ON, reported=7, counted=5)
-    assert await kept(store) == two.nodes[NAME] == both
+    assert await load_node(store) == two.nodes[NAME] == both
     assert two._is_up_to_date(NAME)
 
 
@@ -86,7 +86,7 @@ async def test_a_place_that_belongs_to_an_earlier_conversation_stays_its_own() -
     record = await start_index(store)
     write(record, FIRST)
     await record.outbox.flush()
-    assert await kept(store) == record.nodes[NAME] == PrefixNode("s-old", next=b"o")
+    assert await load_node(store) == record.nodes[NAME] == PrefixNode("s-old", next=b"o")
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -105,7 +105,7 @@ async def test_a_place_that_is_written_again_on_its_way_ends_as_it_was_written_l
     else:
         await record.outbox.flush()
     await record.outbox.flush()
-    assert await kept(store) == record.nodes[NAME] == OFF
+    assert await load_node(store) == record.nodes[NAME] == OFF
     assert record._is_up_to_date(NAME)
 
 
@@ -141,7 +141,7 @@ async def test_what_is_learnt_of_a_place_while_an_earlier_record_of_it_is_found_
     await record.outbox.flush()
     await record.outbox.flush()
     expected = OFF if asked else structs.replace(old, reported=7)
-    assert await kept(store) == record.nodes[NAME] == expected
+    assert await load_node(store) == record.nodes[NAME] == expected
 
 
 async def test_a_store_that_was_away_is_met_when_it_is_back() -> None:
@@ -154,5 +154,5 @@ async def test_a_store_that_was_away_is_met_when_it_is_back() -> None:
     store.away = False
     await store.put(node_key_by_name(NAME), ENCODER.encode(ON))
     await record.outbox.flush()
-    assert await kept(store) == record.nodes[NAME] == structs.replace(ON, reported=7)
+    assert await load_node(store) == record.nodes[NAME] == structs.replace(ON, reported=7)
     assert not record._unread_in_store

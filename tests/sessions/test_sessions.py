@@ -178,7 +178,7 @@ def test_a_report_that_is_not_written_yet_is_kept_whole_beside_what_the_store_ha
     assert merge(known, kept) == structs.replace(known, next=b"next", branch=b"branch")
 
 
-def behind(place: SessionMatch, reported: int) -> PrefixNode:
+def response_node(place: SessionMatch, reported: int) -> PrefixNode:
     """What the response to a request stands for."""
     return PrefixNode(place.session.id, reported=reported, chain=place.conversation.chain[-1])
 
@@ -186,7 +186,7 @@ def behind(place: SessionMatch, reported: int) -> PrefixNode:
 async def test_a_response_id_leads_back_to_its_session_and_its_usage() -> None:
     world = World()
     place = await world.ask("task")
-    world.sessions.record_states(ALICE, {"resp_1": behind(place, 500)})
+    world.sessions.record_states(ALICE, {"resp_1": response_node(place, 500)})
     read = responses(previous_response_id="resp_1", input="more")
     after = await world.sessions.resolve(ALICE, ClientMetadata(), read, "r")
     assert after.session.id == place.session.id
@@ -199,7 +199,7 @@ async def test_a_response_id_leads_back_to_its_session_and_its_usage() -> None:
 async def test_a_response_id_of_another_tenant_leads_nowhere() -> None:
     world = World()
     place = await world.ask("task")
-    world.sessions.record_states(ALICE, {"resp_1": behind(place, 500)})
+    world.sessions.record_states(ALICE, {"resp_1": response_node(place, 500)})
     read = responses(BOB, previous_response_id="resp_1", input="more")
     after = await world.sessions.resolve(BOB, ClientMetadata(), read, "r")
     assert not after.is_recorded
@@ -210,8 +210,8 @@ async def test_equal_questions_after_different_responses_are_different_places() 
     world = World()
     one = await world.ask("one")
     two = await world.ask("two")
-    world.sessions.record_states(ALICE, {"resp_1": behind(one, 5)})
-    world.sessions.record_states(ALICE, {"resp_2": behind(two, 5)})
+    world.sessions.record_states(ALICE, {"resp_1": response_node(one, 5)})
+    world.sessions.record_states(ALICE, {"resp_2": response_node(two, 5)})
     after = [
         await world.sessions.resolve(ALICE, ClientMetadata(), responses(previous_response_id=name, input="and?"), name)
         for name in ("resp_1", "resp_2")
@@ -606,7 +606,7 @@ async def test_workers_that_hear_each_other_ask_the_store_only_where_another_was
     assert len(store.looks) == 4
 
 
-async def arrived(pair: Pair, at: str, request: Conversation, late: str) -> SessionMatch:
+async def resolve_before_flush(pair: Pair, at: str, request: Conversation, late: str) -> SessionMatch:
     """The place of a request that worker `at` is asked for before worker `late` has written what it knows."""
     asked = asyncio.create_task(pair.workers[at].sessions.resolve(ALICE, ClientMetadata(), request, "r"))
     await asyncio.sleep(0.03)
@@ -629,14 +629,14 @@ def near(request: pytest.FixtureRequest) -> Pair:
 
 async def test_what_a_worker_nearby_is_about_to_write_is_waited_for(near: Pair) -> None:
     first = await near.workers["A"].ask("u1", "a1", "u2")
-    second = await arrived(near, "B", chat("u1", "a1", "u2", "a2", "u3"), late="A")
+    second = await resolve_before_flush(near, "B", chat("u1", "a1", "u2", "a2", "u3"), late="A")
     assert (second.session.id, second.base_index) == (first.session.id, 2)
 
 
 async def test_the_response_that_a_worker_nearby_is_about_to_write_is_waited_for(near: Pair) -> None:
     place = await near.workers["A"].ask("task")
-    near.workers["A"].sessions.record_states(ALICE, {"resp_1": behind(place, 500)})
-    after = await arrived(near, "B", responses(previous_response_id="resp_1", input="more"), late="A")
+    near.workers["A"].sessions.record_states(ALICE, {"resp_1": response_node(place, 500)})
+    after = await resolve_before_flush(near, "B", responses(previous_response_id="resp_1", input="more"), late="A")
     assert after.base_node is not None
     assert (after.session.id, after.base_node.reported) == (place.session.id, 500)
 
@@ -644,7 +644,7 @@ async def test_the_response_that_a_worker_nearby_is_about_to_write_is_waited_for
 async def test_a_response_that_another_machine_may_be_about_to_write_is_waited_for() -> None:
     pair = Pair(lambda _: UnknownWorkers())
     place = await pair.workers["A"].ask("task")
-    pair.workers["A"].sessions.record_states(ALICE, {"resp_1": behind(place, 500)})
+    pair.workers["A"].sessions.record_states(ALICE, {"resp_1": response_node(place, 500)})
     asked = pair.workers["B"].sessions.resolve(
         ALICE, ClientMetadata(), responses(previous_response_id="resp_1", input="more"), "r"
     )
@@ -669,7 +669,7 @@ async def test_nothing_is_waited_for_while_the_store_is_away(near: Pair, monkeyp
         slept.append(seconds)
 
     place = await near.workers["A"].ask("u1", "a1", "u2")
-    near.workers["A"].sessions.record_states(ALICE, {"resp_1": behind(place, 500)})
+    near.workers["A"].sessions.record_states(ALICE, {"resp_1": response_node(place, 500)})
     near.store.away = True
     monkeypatch.setattr(asyncio, "sleep", sleep)
     await near.workers["B"].ask("u1", "a1", "u2", "a2", "u3")

@@ -1,1 +1,1 @@
-"""Which agent works for which, and what each may see."""
+"""The tree of agents, and the results that each agent may see."""

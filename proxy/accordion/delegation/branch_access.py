@@ -1,4 +1,4 @@
-"""Decides whether an agent may read what was removed from another session, or from an ancestor's history.
+"""Decides whether an agent may read content that was removed from another session or from an ancestor's history.
 
 A viewer's branch consists of its own delegation, the ancestors and the descendants.
 """

@@ -81,23 +81,25 @@ class CallOwners:
         for call in calls:
             self._main_agent_calls[tenant_key, call.call_id, call.name, call.arguments[:1024]] = True
 
-    def record_calls(self, tenant_key: bytes, names: CallNamespaces, calls: Iterable[ObservedCall], node: str) -> None:
+    def record_calls(
+        self, tenant_key: bytes, namespaces: CallNamespaces, calls: Iterable[ObservedCall], node: str
+    ) -> None:
         """Records the calls of a response with the delegation of its request."""
         tenant = tenant_id(tenant_key)
         for call in calls:
             if not call.call_id:
                 continue
             call_hash = hash_call(tenant_key, call)
-            for name in (*names.specific, names.tenant_wide):
+            for name in (*namespaces.specific, namespaces.tenant_wide):
                 if name:
                     self._record(tenant, name + call_hash, node)
 
-    async def find(self, tenant_key: bytes, names: CallNamespaces, calls: Sequence[CallInHistory]) -> list[str]:
+    async def find(self, tenant_key: bytes, namespaces: CallNamespaces, calls: Sequence[CallInHistory]) -> list[str]:
         """Returns the delegation of each call; TOP where none is known. Reads the store once for all unknown calls."""
         hashes = [self._hash_of(tenant_key, call) for call in calls]
-        namespaces = (*names.specific, names.tenant_wide) if names.tenant_wide else names.specific
+        prefixes = (*namespaces.specific, namespaces.tenant_wide) if namespaces.tenant_wide else namespaces.specific
         owners = self._owners
-        unknown = [name for prefix in namespaces for call_hash in hashes if (name := prefix + call_hash) not in owners]
+        unknown = [name for prefix in prefixes for call_hash in hashes if (name := prefix + call_hash) not in owners]
         if unknown and self.store.is_available:
             with suppress(StoreUnavailable):
                 tenant = tenant_id(tenant_key)
@@ -107,7 +109,8 @@ class CallOwners:
                     if value and name not in owners:
                         owners[name] = value.decode()
         return [
-            self._owner_of(tenant_key, names, call[2], call_hash) for call, call_hash in zip(calls, hashes, strict=True)
+            self._owner_of(tenant_key, namespaces, call[2], call_hash)
+            for call, call_hash in zip(calls, hashes, strict=True)
         ]
 
     def forget(self) -> None:
@@ -123,9 +126,9 @@ class CallOwners:
             call_hash = self._hashes[key, index] = hash_call(tenant_key, part)
         return call_hash
 
-    def _owner_of(self, tenant_key: bytes, names: CallNamespaces, call: ToolCall, call_hash: bytes) -> str:
+    def _owner_of(self, tenant_key: bytes, namespaces: CallNamespaces, call: ToolCall, call_hash: bytes) -> str:
         owner = ""
-        for name in names.specific:
+        for name in namespaces.specific:
             candidate = self._owners.get(name + call_hash)
             if candidate and candidate != owner:
                 if owner not in ("", _AMBIGUOUS) and candidate != _AMBIGUOUS:
@@ -134,10 +137,10 @@ class CallOwners:
                 owner = candidate if owner in ("", _AMBIGUOUS) else owner
         if (
             not owner
-            and names.tenant_wide
+            and namespaces.tenant_wide
             and (tenant_key, call.call_id, call.name, call.arguments[:1024]) not in self._main_agent_calls
         ):
-            owner = self._owners.get(names.tenant_wide + call_hash) or TOP
+            owner = self._owners.get(namespaces.tenant_wide + call_hash) or TOP
         return TOP if owner == _AMBIGUOUS else owner
 
     def _record(self, tenant: str, name: bytes, node: str) -> None:

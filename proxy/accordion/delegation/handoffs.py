@@ -134,7 +134,7 @@ def _apply_answer(
         return state
     state = replace(state, asked=tuple(pending for pending in state.asked if pending is not handoff))
     target = find_target(handoff.tool)
-    # Of several hand-offs in one response the first answered one counts; then the sender of the others has no control.
+    # Of several hand-offs in one response, the first that is answered counts: then the sender no longer has control.
     if target is None or result.error or handoff.path != tuple(agent.node for agent in state.path):
         return state
     name, is_back = target

@@ -39,18 +39,18 @@ def split_into_ranges(messages: Sequence[Message], start: int) -> Iterator[tuple
 
     Yields the first index, the end, and whether the range ends at such a message.
     """
-    waiting: Counter[str] = Counter()
+    open_calls: Counter[str] = Counter()
     first = start
     for index in range(start, len(messages)):
         message = messages[index]
         for part in message.parts:
             if isinstance(part, ToolCall):
-                waiting[part.call_id] += 1
-            elif isinstance(part, ToolResult) and part.call_id in waiting:
-                waiting[part.call_id] -= 1
-                if not waiting[part.call_id]:
-                    del waiting[part.call_id]
-        if not waiting and message.role in ("user", "tool"):
+                open_calls[part.call_id] += 1
+            elif isinstance(part, ToolResult) and part.call_id in open_calls:
+                open_calls[part.call_id] -= 1
+                if not open_calls[part.call_id]:
+                    del open_calls[part.call_id]
+        if not open_calls and message.role in ("user", "tool"):
             yield first, index + 1, True
             first = index + 1
     if first < len(messages):
@@ -60,25 +60,25 @@ def split_into_ranges(messages: Sequence[Message], start: int) -> Iterator[tuple
 def remove_results(
     protocol: WireProtocol,
     messages: Sequence[Message],
-    hidden_places: Collection[PartPosition],
+    hidden_positions: Collection[PartPosition],
     has_provider_history: bool,
 ) -> ResultRemoval:
-    """Removes the results at `hidden_places` from a range.
+    """Removes the results at `hidden_positions` from a range.
 
     `has_provider_history` says that only the provider may know calls from before the range. A result stays where its
     call cannot be removed: where the protocol does not allow the edit, or a reference of Responses may refer to the
     call or its reasoning. Where a provider would refuse the remaining list, one more result stays, or all of them.
     """
-    hidden_places = sorted(place for place in hidden_places if _is_result(messages, place))
-    fixed_outputs, calls_by_result = _find_output_behind_references(messages), match_results_to_calls(messages)
+    hidden_positions = sorted(position for position in hidden_positions if _is_result(messages, position))
+    fixed_messages, calls_by_result = _find_output_behind_references(messages), match_results_to_calls(messages)
     # After a reference, a result may belong to a call that only the provider has; it refuses that call without result.
     reference = next((index for index, message in enumerate(messages) if has_item_reference(message)), len(messages))
     reference = -1 if has_provider_history else reference
     pairs: dict[PartPosition, PartPosition | None] = {}
-    for place in hidden_places:
-        call = calls_by_result.get(place)
-        if not (reference < place[0] if call is None else call[0] in fixed_outputs):
-            pairs[place] = call
+    for position in hidden_positions:
+        call = calls_by_result.get(position)
+        if not (reference < position[0] if call is None else call[0] in fixed_messages):
+            pairs[position] = call
     for attempt in _list_attempts(pairs):
         removal = _remove_pairs(protocol, messages, attempt)
         if not _becomes_illegal(protocol, messages, removal):
@@ -87,41 +87,45 @@ def remove_results(
         removal.removed_parts,
         removal.edited_messages,
         removal.removed_calls,
-        frozenset(hidden_places) - removal.removed_calls.keys(),
+        frozenset(hidden_positions) - removal.removed_calls.keys(),
     )
 
 
-def _is_result(messages: Sequence[Message], place: PartPosition) -> bool:
-    parts = messages[place[0]].parts
-    return 0 <= place[1] < len(parts) and isinstance(parts[place[1]], ToolResult)
+def _is_result(messages: Sequence[Message], position: PartPosition) -> bool:
+    parts = messages[position[0]].parts
+    return 0 <= position[1] < len(parts) and isinstance(parts[position[1]], ToolResult)
 
 
-def _list_attempts(takes: dict[PartPosition, PartPosition | None]) -> Iterator[dict[PartPosition, PartPosition | None]]:
+def _list_attempts(pairs: dict[PartPosition, PartPosition | None]) -> Iterator[dict[PartPosition, PartPosition | None]]:
     """Yields all pairs, then all but one, then none."""
-    yield takes
-    for left in list(reversed(takes))[:_MAX_ATTEMPTS]:
-        yield {place: call for place, call in takes.items() if place != left}
+    yield pairs
+    for excepted in list(reversed(pairs))[:_MAX_ATTEMPTS]:
+        yield {position: call for position, call in pairs.items() if position != excepted}
     yield {}
 
 
 def _remove_pairs(
-    protocol: WireProtocol, messages: Sequence[Message], takes: Mapping[PartPosition, PartPosition | None]
+    protocol: WireProtocol, messages: Sequence[Message], pairs: Mapping[PartPosition, PartPosition | None]
 ) -> ResultRemoval:
     """Removes pairs; those that the protocol cannot remove stay, with the pairs that depend on them."""
-    taken = dict(takes)
+    remaining = dict(pairs)
     while True:
-        gone: dict[int, set[int]] = {}
-        for place in (*taken, *filter(None, taken.values())):
-            gone.setdefault(place[0], set()).add(place[1])
-        whole = _remove_reasoning(messages, gone)
+        removed_parts: dict[int, set[int]] = {}
+        for position in (*remaining, *filter(None, remaining.values())):
+            removed_parts.setdefault(position[0], set()).add(position[1])
+        removed_messages = _remove_reasoning(messages, removed_parts)
         wires: dict[int, bytes] = {}
-        stuck: set[PartPosition] = set()
-        for index, parts in gone.items():
-            if index not in whole:
-                stuck |= _edit_message(protocol, messages[index], index, parts, wires)
-        if not stuck:
-            return ResultRemoval({index: frozenset(parts) for index, parts in gone.items()}, wires, taken, frozenset())
-        taken = {result: call for result, call in taken.items() if result not in stuck and call not in stuck}
+        unremovable: set[PartPosition] = set()
+        for index, parts in removed_parts.items():
+            if index not in removed_messages:
+                unremovable |= _edit_message(protocol, messages[index], index, parts, wires)
+        if not unremovable:
+            return ResultRemoval(
+                {index: frozenset(parts) for index, parts in removed_parts.items()}, wires, remaining, frozenset()
+            )
+        remaining = {
+            result: call for result, call in remaining.items() if result not in unremovable and call not in unremovable
+        }
 
 
 def _edit_message(
@@ -131,16 +135,16 @@ def _edit_message(
     try:
         wire = protocol.edit_message(message, dict.fromkeys(parts))
     except ValueError:
-        own = [part for part in parts if not isinstance(message.parts[part], Reasoning)]
-        return {(index, part) for part in own if not _may_leave(protocol, message, part)} or {
-            (index, part) for part in own
+        output_parts = [part for part in parts if not isinstance(message.parts[part], Reasoning)]
+        return {(index, part) for part in output_parts if not _can_remove(protocol, message, part)} or {
+            (index, part) for part in output_parts
         }
     if wire is not None:
         wires[index] = wire
     return set()
 
 
-def _may_leave(protocol: WireProtocol, message: Message, part: int) -> bool:
+def _can_remove(protocol: WireProtocol, message: Message, part: int) -> bool:
     try:
         protocol.edit_message(message, {part: None})
     except ValueError:
@@ -148,47 +152,49 @@ def _may_leave(protocol: WireProtocol, message: Message, part: int) -> bool:
     return True
 
 
-def _remove_reasoning(messages: Sequence[Message], removed: dict[int, set[int]]) -> set[int]:
-    """Adds to `removed` the reasoning that produced only removed output; returns the wholly removed messages.
+def _remove_reasoning(messages: Sequence[Message], removed_parts: dict[int, set[int]]) -> set[int]:
+    """Adds to `removed_parts` the reasoning that produced only removed output; returns the wholly removed messages.
 
     Reasoning produces the model's output after it, up to the next reasoning: within a message, or, as an item of its
     own, up to the next message that is not the model's. A message's reasoning is also removed where nothing else
     remains.
     """
-    for index, parts in removed.items():
+    for index, parts in removed_parts.items():
         _remove_reasoning_within(messages[index], parts)
-    whole = {index for index, parts in removed.items() if len(parts) == len(messages[index].parts)}
-    led, lost = False, False  # whether output follows, and whether all of it is removed
-    fresh = True  # whether the output that follows belongs to other reasoning
-    for index in range(max(whole, default=-1), -1, -1):
+    removed_messages = {index for index, parts in removed_parts.items() if len(parts) == len(messages[index].parts)}
+    has_output, is_output_removed = False, False  # whether output follows, and whether all of it is removed
+    starts_group = True  # whether the output that follows belongs to other reasoning
+    for index in range(max(removed_messages, default=-1), -1, -1):
         message = messages[index]
         if has_item_reference(message):
             # The reference stays, and may be output of the reasoning before it.
-            led, lost, fresh = True, False, False
+            has_output, is_output_removed, starts_group = True, False, False
         elif message.role != "assistant":
-            led, lost, fresh = False, False, True
+            has_output, is_output_removed, starts_group = False, False, True
         elif is_reasoning_only(message):
-            if led and lost:
-                removed[index] = set(range(len(message.parts)))
-                whole.add(index)
-            fresh = True
+            if has_output and is_output_removed:
+                removed_parts[index] = set(range(len(message.parts)))
+                removed_messages.add(index)
+            starts_group = True
         else:
-            lost = index in whole and (fresh or lost)
-            led, fresh = True, False
-    return whole
+            is_output_removed = index in removed_messages and (starts_group or is_output_removed)
+            has_output, starts_group = True, False
+    return removed_messages
 
 
 def _remove_reasoning_within(message: Message, removed: set[int]) -> None:
-    reasons = [at for at, part in enumerate(message.parts) if isinstance(part, Reasoning)]
-    if len(removed) + len(reasons) == len(message.parts):
-        removed.update(reasons)
+    reasoning_indexes = [at for at, part in enumerate(message.parts) if isinstance(part, Reasoning)]
+    if len(removed) + len(reasoning_indexes) == len(message.parts):
+        removed.update(reasoning_indexes)
         return
-    end, follows = len(message.parts), True
-    for at in reversed(reasons):
-        led = range(at + 1, end)
+    end, is_output_removed = len(message.parts), True
+    for at in reversed(reasoning_indexes):
+        output = range(at + 1, end)
         # Consecutive reasoning parts produce the same output.
-        follows = all(after in removed for after in led) if led else follows and end < len(message.parts)
-        if follows:
+        is_output_removed = (
+            all(after in removed for after in output) if output else is_output_removed and end < len(message.parts)
+        )
+        if is_output_removed:
             removed.add(at)
         end = at
 
@@ -198,15 +204,15 @@ def _find_output_behind_references(messages: Sequence[Message]) -> set[int]:
 
     The reference may be their reasoning, which the provider refuses without its output.
     """
-    found, referred = set(), False
+    output, has_reference = set(), False
     for index, message in enumerate(messages):
         if has_item_reference(message):
-            referred = True
+            has_reference = True
         elif message.role != "assistant":
-            referred = False
-        elif referred:
-            found.add(index)
-    return found
+            has_reference = False
+        elif has_reference:
+            output.add(index)
+    return output
 
 
 def _becomes_illegal(protocol: WireProtocol, messages: Sequence[Message], removal: ResultRemoval) -> bool:
@@ -216,15 +222,15 @@ def _becomes_illegal(protocol: WireProtocol, messages: Sequence[Message], remova
     """
     if not removal.removed_calls:
         return False
-    left = [
+    remaining = [
         message if index not in removal.removed_parts else _read_message(protocol, removal.edited_messages[index])
         for index, message in enumerate(messages)
         if index not in removal.removed_parts or index in removal.edited_messages
     ]
-    found = Counter(protocol.find_problems(left)) - Counter(protocol.find_problems(messages))
-    return any(sentence != FIRST for sentence in found)
+    new_problems = Counter(protocol.find_problems(remaining)) - Counter(protocol.find_problems(messages))
+    return any(problem != FIRST for problem in new_problems)
 
 
 def _read_message(protocol: WireProtocol, wire: bytes) -> Message:
-    read = protocol.read_message(wire)
-    return Message(b"", read.role, read.parts, wire)
+    parsed = protocol.read_message(wire)
+    return Message(b"", parsed.role, parsed.parts, wire)

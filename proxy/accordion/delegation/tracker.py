@@ -47,11 +47,11 @@ class DelegationCacheSizes(msgspec.Struct, frozen=True):
     """
 
     nodes: int = 4 * 2**20
-    scopes: int = 12 * 2**20
-    places: int = 8 * 2**20
+    call_owners: int = 12 * 2**20
+    handoff_states: int = 8 * 2**20
     origins: int = 4 * 2**20
-    shown: int = 4 * 2**20
-    openings: int = 4 * 2**20
+    visibility_decisions: int = 4 * 2**20
+    open_calls: int = 4 * 2**20
     waiting: int = 3 * 2**20
 
 
@@ -88,19 +88,21 @@ class DelegationTracker:
         with the evidence of each new edge; `sleep` waits for a number of seconds.
         """
         sizes = sizes or DelegationCacheSizes()
-        nodes = DelegationTree(store, outbox, clock, max_depth, max_agents, retention, sizes.nodes, on_new_edge)
-        scopes = CallOwners(store, outbox, retention, sizes.scopes)
-        openings = OpenCalls(store, outbox, size=sizes.openings)
+        delegation_tree = DelegationTree(
+            store, outbox, clock, max_depth, max_agents, retention, sizes.nodes, on_new_edge
+        )
+        call_owners = CallOwners(store, outbox, retention, sizes.call_owners)
+        open_calls = OpenCalls(store, outbox, size=sizes.open_calls)
         return cls(
             store,
             outbox,
             clock,
-            nodes,
-            scopes,
-            VisibilityDecisions(store, outbox, nodes, scopes, sizes.shown, retention),
-            HandoffIndex(store, outbox, ToolPatterns(handoff_tools), max_agents, sizes.places, retention),
-            openings,
-            OriginFinder(clock, tasks, nodes, openings, sleep, sizes.origins, sizes.waiting),
+            delegation_tree,
+            call_owners,
+            VisibilityDecisions(store, outbox, delegation_tree, call_owners, sizes.visibility_decisions, retention),
+            HandoffIndex(store, outbox, ToolPatterns(handoff_tools), max_agents, sizes.handoff_states, retention),
+            open_calls,
+            OriginFinder(clock, tasks, delegation_tree, open_calls, sleep, sizes.origins, sizes.waiting),
             ToolPatterns(tools),
             retention,
         )
@@ -178,11 +180,15 @@ class DelegationTracker:
         )
 
     def record_shown(
-        self, caller: Caller, position: AgentPosition, conversation: Conversation, places: Collection[tuple[int, int]]
+        self,
+        caller: Caller,
+        position: AgentPosition,
+        conversation: Conversation,
+        positions: Collection[tuple[int, int]],
     ) -> None:
         """Records that hidden results were shown, because the list would not be legal without them."""
         self.visibility_decisions.record_shown(
-            self._build_viewer(caller, position, conversation), conversation.chain[-1], places
+            self._build_viewer(caller, position, conversation), conversation.chain[-1], positions
         )
 
     async def attach_session(
@@ -300,10 +306,10 @@ class DelegationTracker:
             parent = f"s:{declaration.parent}" if _SESSION.fullmatch(declaration.parent) else f"x:{declaration.parent}"
         else:
             await self.delegation_tree.load(tenant, (node,))
-            known = self.delegation_tree.get(tenant, node)
+            existing = self.delegation_tree.get(tenant, node)
             parent = (
-                known.parent
-                if known is not None and known.parent
+                existing.parent
+                if existing is not None and existing.parent
                 else f"m:{client_metadata.session}"
                 if client_metadata.session
                 else TOP
@@ -382,7 +388,7 @@ class DelegationTracker:
         """Fills the main agent's placeholder nodes in the tree, under the names that other requests use for it."""
         session_node = f"s:{session_id}"
         for node in (position.home, session_node if self.delegation_tree.has_children(tenant, session_node) else ""):
-            if node and ((known := self.delegation_tree.get(tenant, node)) is None or known.is_placeholder):
+            if node and ((existing := self.delegation_tree.get(tenant, node)) is None or existing.is_placeholder):
                 self.delegation_tree.save(
                     tenant, DelegationNode(node, session=session_id, agent=position.agent, at=self.clock.now())
                 )

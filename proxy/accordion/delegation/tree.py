@@ -138,7 +138,7 @@ class DelegationTree:
                     return
                 for node, value in zip(missing, values, strict=True):
                     self._cache_node(tenant, node, decode_node(value), now)
-            parents = {known.parent for node in ids if (known := self.get(tenant, node)) is not None}
+            parents = {cached.parent for node in ids if (cached := self.get(tenant, node)) is not None}
             if parents <= ids | {TOP}:
                 return
             ids |= parents
@@ -149,16 +149,16 @@ class DelegationTree:
         Only a stronger edge, or a newer declaration of the client, replaces a known edge. Raises EdgeRefused; then
         nothing is changed.
         """
-        known = self.get(tenant, node.id)
-        if known is None or known.parent != node.parent or (tenant, node.id) not in self._paths:
+        existing = self.get(tenant, node.id)
+        if existing is None or existing.parent != node.parent or (tenant, node.id) not in self._paths:
             await self.load(tenant, (node.id, node.parent))
-            known = self.get(tenant, node.id)
-        merged = _merge(known, node)
-        if merged == known:
-            return known
-        if known is None or merged.parent != known.parent:
+            existing = self.get(tenant, node.id)
+        merged = _merge(existing, node)
+        if merged == existing:
+            return existing
+        if existing is None or merged.parent != existing.parent:
             await self._check_edge(tenant, merged)
-        merged = replace(merged, at=self.clock.now() if known is None else known.at)
+        merged = replace(merged, at=self.clock.now() if existing is None else existing.at)
         self.save(tenant, merged)
         return merged
 
@@ -260,10 +260,10 @@ class DelegationTree:
         self._versions[tenant] = self._changes
 
     def _cache_node(self, tenant: str, node: str, value: DelegationNode | None, now: float) -> None:
-        known = self.get(tenant, node)
-        if known is not None:
-            if value is not None and value.parent != known.parent:
-                self._children.get((tenant, known.parent), {}).pop(node, None)
+        cached = self.get(tenant, node)
+        if cached is not None:
+            if value is not None and value.parent != cached.parent:
+                self._children.get((tenant, cached.parent), {}).pop(node, None)
                 self._paths.clear()
                 self._increase_version(tenant)
         elif value is not None and value.parent and (tenant, node) in self._children:
@@ -284,11 +284,11 @@ def _merge(known_node: DelegationNode | None, new_node: DelegationNode) -> Deleg
     """Merges a new node into the known one, whose content is not lost."""
     if known_node is None or known_node.is_placeholder:
         return replace(new_node, session=new_node.session or (known_node.session if known_node else ""))
-    stronger = _STRENGTH[new_node.evidence] - _STRENGTH[known_node.evidence]
+    strength_difference = _STRENGTH[new_node.evidence] - _STRENGTH[known_node.evidence]
     takes_parent = new_node.parent not in (TOP, known_node.parent) and (
-        known_node.parent == TOP or stronger > 0 or new_node.evidence == "header"
+        known_node.parent == TOP or strength_difference > 0 or new_node.evidence == "header"
     )
-    takes_evidence = takes_parent or (stronger > 0 and known_node.parent == TOP)
+    takes_evidence = takes_parent or (strength_difference > 0 and known_node.parent == TOP)
     return replace(
         known_node,
         parent=new_node.parent if takes_parent else known_node.parent,

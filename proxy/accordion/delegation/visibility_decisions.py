@@ -35,12 +35,12 @@ _HIDDEN_PART_SIZE = 120
 class _Row(msgspec.Struct, frozen=True, array_like=True):
     """Hidden results as stored, with one row for each chain key, hence compact.
 
-    `spots` has three numbers for each result: the distance in messages from the previous one, the part, and the index
+    `numbers` has three numbers for each result: the distance in messages from the previous one, the part, and the index
     in `nodes`. `viewer` is the node that must not see them.
     """
 
     nodes: tuple[str, ...]
-    spots: list[int]
+    numbers: list[int]
     viewer: str = ""
 
 
@@ -84,7 +84,7 @@ class ResultViewer(msgspec.Struct, frozen=True):
 class _Decision(msgspec.Struct, frozen=True):
     """The decisions up to a message. `version` is the tree's version when `late` was determined."""
 
-    spots: tuple[HiddenPart, ...] = ()
+    hidden_parts: tuple[HiddenPart, ...] = ()
     late: bool = False
     version: int = 0
 
@@ -103,7 +103,7 @@ class VisibilityDecisions:
 
     def __post_init__(self) -> None:
         self._decisions = BoundedCache(
-            self.capacity, lambda name, kept: string_size(name) + _HIDDEN_PART_SIZE * len(kept.spots)
+            self.capacity, lambda name, decision: string_size(name) + _HIDDEN_PART_SIZE * len(decision.hidden_parts)
         )
 
     async def decide(
@@ -114,37 +114,45 @@ class VisibilityDecisions:
         Up to the message `last_shown_index`, the viewer has received every result that no decision hides. `recompute`
         decides about the whole list by the present knowledge of the tree.
         """
-        index, kept = await self._find_deepest(viewer, conversation)
-        still = await self._keep_invisible(viewer, kept.spots) if recompute and kept is not None else []
+        index, decision = await self._find_deepest(viewer, conversation)
+        still_hidden = (
+            await self._filter_invisible(viewer, decision.hidden_parts) if recompute and decision is not None else []
+        )
         if recompute:
-            index, kept = -1, None
-        spots, late = (kept.spots, kept.late) if kept is not None else ((), False)
+            index, decision = -1, None
+        hidden_parts, late = (decision.hidden_parts, decision.late) if decision is not None else ((), False)
         version = self.delegation_tree.version(viewer.tenant)
-        if kept is not None and kept.version != version:
+        if decision is not None and decision.version != version:
             # The tree changed since: a shown result may belong to another agent, and a hidden one may now be visible.
-            known = {spot[:2] for spot in spots}
-            late = any(spot[:2] not in known for spot in await self._find_hidden(viewer, conversation, 0, index + 1))
-            late = late or len(await self._keep_invisible(viewer, spots)) < len(spots)
-        found = await self._find_hidden(viewer, conversation, index + 1, len(conversation.messages))
-        if still:
+            hidden_positions = {part[:2] for part in hidden_parts}
+            late = any(
+                part[:2] not in hidden_positions for part in await self._find_hidden(viewer, conversation, 0, index + 1)
+            )
+            late = late or len(await self._filter_invisible(viewer, hidden_parts)) < len(hidden_parts)
+        hidden_now = await self._find_hidden(viewer, conversation, index + 1, len(conversation.messages))
+        if still_hidden:
             # The owner of such a call may have expired, but the decision records that it was another agent.
-            places = {spot[:2] for spot in found}
-            found = sorted([*found, *(spot for spot in still if spot[:2] not in places)])
-        if found:
-            behind = last_shown_index if not recompute else -1
-            new = tuple(spot for spot in found if spot[0] > behind)
-            late = late or len(new) < len(found)
-            spots += new
-        if index < len(conversation.chain) - 1 or kept is None or kept.version != version:
-            self._save(viewer, conversation.chain[-1], _Decision(spots, late, version))
-        return HiddenResults({spot[:2]: spot[2] for spot in spots}, late) if spots or late else NOTHING_HIDDEN
+            positions = {part[:2] for part in hidden_now}
+            hidden_now = sorted([*hidden_now, *(part for part in still_hidden if part[:2] not in positions)])
+        if hidden_now:
+            shown_index = last_shown_index if not recompute else -1
+            new = tuple(part for part in hidden_now if part[0] > shown_index)
+            late = late or len(new) < len(hidden_now)
+            hidden_parts += new
+        if index < len(conversation.chain) - 1 or decision is None or decision.version != version:
+            self._save(viewer, conversation.chain[-1], _Decision(hidden_parts, late, version))
+        return (
+            HiddenResults({part[:2]: part[2] for part in hidden_parts}, late)
+            if hidden_parts or late
+            else NOTHING_HIDDEN
+        )
 
-    def record_shown(self, viewer: ResultViewer, chain_key: bytes, places: Collection[tuple[int, int]]) -> None:
+    def record_shown(self, viewer: ResultViewer, chain_key: bytes, positions: Collection[tuple[int, int]]) -> None:
         """Records that results were shown after all, because they could not be removed."""
-        kept = self._decisions.get(viewer.decision_name(chain_key))
-        if kept is not None:
-            spots = tuple(spot for spot in kept.spots if spot[:2] not in places)
-            self._save(viewer, chain_key, _Decision(spots, True, kept.version))
+        decision = self._decisions.get(viewer.decision_name(chain_key))
+        if decision is not None:
+            hidden_parts = tuple(part for part in decision.hidden_parts if part[:2] not in positions)
+            self._save(viewer, chain_key, _Decision(hidden_parts, True, decision.version))
 
     def forget(self) -> None:
         """Clears the decisions in memory after an erasure, so that the store is read again."""
@@ -161,63 +169,71 @@ class VisibilityDecisions:
             message = messages[index]
             for number, part in enumerate(message.parts):
                 if type(part) is ToolCall:
-                    known = calls.get(part.call_id)
-                    if known is None or known[0] != index:
-                        known = calls[part.call_id] = index, []
-                    known[1].append((message.key, number, part))
+                    calls_with_id = calls.get(part.call_id)
+                    if calls_with_id is None or calls_with_id[0] != index:
+                        calls_with_id = calls[part.call_id] = index, []
+                    calls_with_id[1].append((message.key, number, part))
                 elif type(part) is ToolResult and part.call_id:
-                    known = calls.get(part.call_id)
+                    calls_with_id = calls.get(part.call_id)
                     # Calls with the same id in one message get their results in their order.
-                    made = known[1] if known is not None else _find_last_call(conversation, start, part.call_id)
-                    if made:
-                        results.append((index, number, made.pop(0) if len(made) > 1 else made[0]))
+                    matching_calls = (
+                        calls_with_id[1]
+                        if calls_with_id is not None
+                        else _find_last_call(conversation, start, part.call_id)
+                    )
+                    if matching_calls:
+                        results.append(
+                            (index, number, matching_calls.pop(0) if len(matching_calls) > 1 else matching_calls[0])
+                        )
         if not results:
             return []
-        found = await self.call_owners.find(viewer.tenant_key, viewer.namespaces, [call for _, _, call in results])
-        foreign = set(found) - {TOP, *viewer.path}
+        owners = await self.call_owners.find(viewer.tenant_key, viewer.namespaces, [call for _, _, call in results])
+        foreign = set(owners) - {TOP, *viewer.path}
         if not foreign:
             return []
-        return await self._keep_invisible(
-            viewer, [(at, part, node) for (at, part, _), node in zip(results, found, strict=True) if node in foreign]
+        return await self._filter_invisible(
+            viewer, [(at, part, node) for (at, part, _), node in zip(results, owners, strict=True) if node in foreign]
         )
 
-    async def _keep_invisible(self, viewer: ResultViewer, spots: Sequence[HiddenPart]) -> list[HiddenPart]:
-        """Returns the results whose delegations the viewer does not see, by the tree as known today."""
-        nodes = {node for _, _, node in spots}
+    async def _filter_invisible(self, viewer: ResultViewer, hidden_parts: Sequence[HiddenPart]) -> list[HiddenPart]:
+        """Returns the results whose delegations the viewer does not see, by present knowledge of the tree."""
+        nodes = {node for _, _, node in hidden_parts}
         await self.delegation_tree.load(viewer.tenant, nodes)
-        unseen = {node for node in nodes if not is_visible(self.delegation_tree.path(viewer.tenant, node), viewer.path)}
-        return [spot for spot in spots if spot[2] in unseen]
+        invisible_nodes = {
+            node for node in nodes if not is_visible(self.delegation_tree.path(viewer.tenant, node), viewer.path)
+        }
+        return [part for part in hidden_parts if part[2] in invisible_nodes]
 
     async def _find_deepest(self, viewer: ResultViewer, conversation: Conversation) -> tuple[int, _Decision | None]:
         """Returns the last index of the list with a decision, and that decision; -1 and None without one."""
         chain = conversation.chain
         for index in range(len(chain) - 1, -1, -1):
-            if (kept := self._decisions.get(viewer.decision_name(chain[index]))) is not None:
-                return index, kept
+            if (decision := self._decisions.get(viewer.decision_name(chain[index]))) is not None:
+                return index, decision
         if not (self.store.is_available and any(message.role == "assistant" for message in conversation.messages)):
             return -1, None
         start = max(0, len(chain) - _MAX_LOOKUPS)
         with suppress(StoreUnavailable):
-            values = await self.store.get_many([_decision_key(viewer, one) for one in chain[start:]])
+            values = await self.store.get_many([_decision_key(viewer, chain_key) for chain_key in chain[start:]])
             for index in range(len(chain) - 1, start - 1, -1):
                 if (value := values[index - start]) is not None:
                     with suppress(msgspec.MsgspecError, LookupError):
-                        return index, _Decision(_decode_spots(value), False, -1)
+                        return index, _Decision(_decode_hidden_parts(value), False, -1)
         return -1, None
 
     def _save(self, viewer: ResultViewer, chain_key: bytes, decision: _Decision) -> None:
         name = viewer.decision_name(chain_key)
-        known = self._decisions.get(name)
+        previous = self._decisions.get(name)
         self._decisions[name] = decision
-        if decision.spots or (known is not None and known.spots):
-            packed = partial(_encode_spots, decision.spots, viewer.node)
+        if decision.hidden_parts or (previous is not None and previous.hidden_parts):
+            packed = partial(_encode_hidden_parts, decision.hidden_parts, viewer.node)
             self.outbox.put(_decision_key(viewer, chain_key), packed, self.retention)
 
 
-def _encode_spots(spots: tuple[HiddenPart, ...], viewer: str) -> bytes:
-    nodes = {node: number for number, node in enumerate(dict.fromkeys(node for _, _, node in spots))}
+def _encode_hidden_parts(hidden_parts: tuple[HiddenPart, ...], viewer: str) -> bytes:
+    nodes = {node: number for number, node in enumerate(dict.fromkeys(node for _, _, node in hidden_parts))}
     numbers, last = [], 0
-    for at, part, node in spots:
+    for at, part, node in hidden_parts:
         numbers += [at - last, part, nodes[node]]
         last = at
     return msgspec.msgpack.encode(_Row(tuple(nodes), numbers, viewer))
@@ -230,13 +246,13 @@ def read_viewer(value: bytes) -> str:
     return ""
 
 
-def _decode_spots(value: bytes) -> tuple[HiddenPart, ...]:
+def _decode_hidden_parts(value: bytes) -> tuple[HiddenPart, ...]:
     row = _decode(value)
-    found, at = [], 0
-    for index in range(0, len(row.spots) - 2, 3):
-        at += row.spots[index]
-        found.append((at, row.spots[index + 1], row.nodes[row.spots[index + 2]]))
-    return tuple(found)
+    hidden_parts, at = [], 0
+    for index in range(0, len(row.numbers) - 2, 3):
+        at += row.numbers[index]
+        hidden_parts.append((at, row.numbers[index + 1], row.nodes[row.numbers[index + 2]]))
+    return tuple(hidden_parts)
 
 
 def _find_last_call(conversation: Conversation, end: int, call_id: str) -> list[CallInHistory]:

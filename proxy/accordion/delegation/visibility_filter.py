@@ -59,7 +59,7 @@ class _CachedFilter(msgspec.Struct, frozen=True):
     """The outcome for the first `count` messages; valid for every list with the same chain key there."""
 
     count: int
-    hidden_places: frozenset[PartPosition]
+    hidden_positions: frozenset[PartPosition]
     origins: tuple[int, ...]
     chain: tuple[bytes, ...]
     edited: dict[int, _EditedMessage]
@@ -72,7 +72,7 @@ class _CachedFilter(msgspec.Struct, frozen=True):
     size: int = 0
 
 
-_NOTHING = _CachedFilter(0, frozenset(), (), (), {}, (), frozenset(), has_reference=False)
+_EMPTY = _CachedFilter(0, frozenset(), (), (), {}, (), frozenset(), has_reference=False)
 
 
 class VisibilityFilter:
@@ -82,16 +82,16 @@ class VisibilityFilter:
     """
 
     def __init__(self, message_reader: WrittenMessageReader, capacity: int = 16 * 2**20) -> None:
-        self._written = message_reader
+        self._message_reader = message_reader
         self._capacity = capacity
-        self._at: dict[tuple[bytes, bool], list[_CachedFilter]] = {}
-        self._used: OrderedDict[int, _CachedFilter] = OrderedDict()
+        self._filters_by_key: dict[tuple[bytes, bool], list[_CachedFilter]] = {}
+        self._filters_by_use: OrderedDict[int, _CachedFilter] = OrderedDict()
         self._size = 0
 
     def apply(
-        self, protocol: WireProtocol, tenant_key: bytes, conversation: Conversation, hidden_places: Set[PartPosition]
+        self, protocol: WireProtocol, tenant_key: bytes, conversation: Conversation, hidden_positions: Set[PartPosition]
     ) -> FilteredConversation:
-        """Returns the conversation without the results at `hidden_places`, or itself where there are none.
+        """Returns the conversation without the results at `hidden_positions`, or itself where there are none.
 
         Positions of parts that are not results have no effect. Each result is removed with its call, matched by order;
         also messages without remaining parts, and reasoning that led only to removed output. All other text, and the
@@ -101,80 +101,90 @@ class VisibilityFilter:
         A longer list with the same decisions begins with this list, up to the last message of a user or a tool with no
         pending call, unless there are `unremovable_results`.
         """
-        wanted, shown = frozenset(hidden_places), frozenset[PartPosition]()
-        while wanted:
-            made = _without_trailing_assistant(
-                conversation.messages, self._filter(protocol, tenant_key, conversation, wanted)
+        hidden, unremovable = frozenset(hidden_positions), frozenset[PartPosition]()
+        while hidden:
+            filtered = _without_trailing_assistant(
+                conversation.messages, self._filter(protocol, tenant_key, conversation, hidden)
             )
-            needed = _find_mandatory_result(conversation.messages, made)
-            if needed is None:
-                return replace(made, unremovable_results=made.unremovable_results | shown) if shown else made
-            shown |= {needed}
-            wanted -= {needed}
-        return FilteredConversation(conversation, range(len(conversation.messages)), unremovable_results=shown)
+            mandatory = _find_mandatory_result(conversation.messages, filtered)
+            if mandatory is None:
+                return (
+                    replace(filtered, unremovable_results=filtered.unremovable_results | unremovable)
+                    if unremovable
+                    else filtered
+                )
+            unremovable |= {mandatory}
+            hidden -= {mandatory}
+        return FilteredConversation(conversation, range(len(conversation.messages)), unremovable_results=unremovable)
 
     def _filter(
         self,
         protocol: WireProtocol,
         tenant_key: bytes,
         conversation: Conversation,
-        hidden_places: frozenset[PartPosition],
+        hidden_positions: frozenset[PartPosition],
     ) -> FilteredConversation:
-        known, new = self._find_prefix(conversation, hidden_places)
-        read = self._written.reader_for(protocol, tenant_key)
+        cached, new = self._find_prefix(conversation, hidden_positions)
+        read_message = self._message_reader.reader_for(protocol, tenant_key)
         try:
-            work = _FilterRun(read, protocol, tenant_key, conversation, known)
+            run = _FilterRun(read_message, protocol, tenant_key, conversation, cached)
         except ValueError:
             # The message has the same content in a form that the protocol cannot edit.
-            known, new = _NOTHING, hidden_places
-            work = _FilterRun(read, protocol, tenant_key, conversation, known)
-        behind: dict[int, list[int]] = {}
+            cached, new = _EMPTY, hidden_positions
+            run = _FilterRun(read_message, protocol, tenant_key, conversation, cached)
+        parts_by_message: dict[int, list[int]] = {}
         for index, part in new:
-            behind.setdefault(index, []).append(part)
-        for first, end, cut in split_into_ranges(conversation.messages, known.count):
-            places = [(index - first, part) for index in range(first, end) for part in behind.get(index, ())]
-            work.add_range(first, end, places, cut)
-        if work.settled != known.count:
-            if known.count:
+            parts_by_message.setdefault(index, []).append(part)
+        for first, end, is_complete in split_into_ranges(conversation.messages, cached.count):
+            positions = [
+                (index - first, part) for index in range(first, end) for part in parts_by_message.get(index, ())
+            ]
+            run.add_range(first, end, positions, is_complete)
+        if run.complete_count != cached.count:
+            if cached.count:
                 # A longer outcome replaces it, so it is the first to be removed.
-                self._used.move_to_end(id(known), last=False)
-            early = all(index < work.settled for index, _ in new)
-            before = hidden_places if early else frozenset(place for place in hidden_places if place[0] < work.settled)
-            self._remember(conversation, work.build_prefix(before))
-        return work.build_result()
+                self._filters_by_use.move_to_end(id(cached), last=False)
+            is_all_complete = all(index < run.complete_count for index, _ in new)
+            complete_positions = (
+                hidden_positions
+                if is_all_complete
+                else frozenset(position for position in hidden_positions if position[0] < run.complete_count)
+            )
+            self._remember(conversation, run.build_prefix(complete_positions))
+        return run.build_result()
 
     # -- cached outcomes ---------------------------------------------------------
 
     def _find_prefix(
-        self, conversation: Conversation, hidden_places: frozenset[PartPosition]
+        self, conversation: Conversation, hidden_positions: frozenset[PartPosition]
     ) -> tuple[_CachedFilter, frozenset[PartPosition]]:
         """Returns the outcome for the longest cached beginning with the same decisions, and the decisions after it."""
-        held = conversation.previous is not None
+        has_provider_history = conversation.previous is not None
         for count in range(len(conversation.chain), 0, -1):
-            for known in self._at.get((conversation.chain[count - 1], held), ()):
-                rest = hidden_places - known.hidden_places
-                if len(rest) == len(hidden_places) - len(known.hidden_places) and all(
-                    place[0] >= count for place in rest
+            for cached in self._filters_by_key.get((conversation.chain[count - 1], has_provider_history), ()):
+                rest = hidden_positions - cached.hidden_positions
+                if len(rest) == len(hidden_positions) - len(cached.hidden_positions) and all(
+                    position[0] >= count for position in rest
                 ):
-                    self._used.move_to_end(id(known))
-                    return known, rest
-        return _NOTHING, hidden_places
+                    self._filters_by_use.move_to_end(id(cached))
+                    return cached, rest
+        return _EMPTY, hidden_positions
 
     def _remember(self, conversation: Conversation, prefix: _CachedFilter) -> None:
         key = (conversation.chain[prefix.count - 1], conversation.previous is not None)
         size = 1_000 + 120 * len(prefix.origins) + 400 * len(prefix.hidden_results) + prefix.weight
         prefix = replace(prefix, key=key, size=size)
-        self._at.setdefault(key, []).append(prefix)
-        self._used[id(prefix)] = prefix
+        self._filters_by_key.setdefault(key, []).append(prefix)
+        self._filters_by_use[id(prefix)] = prefix
         self._size += size
         while self._size > self._capacity:
-            _, old = self._used.popitem(last=False)
-            self._size -= old.size
-            others = [each for each in self._at[old.key] if each is not old]
+            _, oldest = self._filters_by_use.popitem(last=False)
+            self._size -= oldest.size
+            others = [each for each in self._filters_by_key[oldest.key] if each is not oldest]
             if others:
-                self._at[old.key] = others
+                self._filters_by_key[oldest.key] = others
             else:
-                del self._at[old.key]
+                del self._filters_by_key[oldest.key]
 
 
 class _FilterRun:
@@ -188,110 +198,114 @@ class _FilterRun:
         conversation: Conversation,
         prefix: _CachedFilter,
     ) -> None:
-        self._read, self._dialect, self._conversation = read_message, protocol, conversation
+        self._read_message, self._protocol, self._conversation = read_message, protocol, conversation
         self._chain = list(prefix.chain)
         self._start = chain_start(tenant_key, protocol.name)
         self._origins = list(prefix.origins)
         self._edited = dict(prefix.edited)
-        self._taken = list(prefix.hidden_results)
-        self._kept = set(prefix.unremovable_results)
-        self._referred = prefix.has_reference
-        # The index up to which no call is pending, and the sizes of all lists at that point.
-        self.settled = prefix.count
+        self._hidden_results = list(prefix.hidden_results)
+        self._unremovable_results = set(prefix.unremovable_results)
+        self._has_reference = prefix.has_reference
+        # The number of messages up to the last point without a pending call, and the sizes of all lists there.
+        self.complete_count = prefix.count
         self._weight = prefix.weight
-        self._mark = self._sizes()
+        self._complete_sizes = self._sizes()
         for index, each in prefix.edited.items():
             if conversation.messages[index] is not each.original:
                 self._refresh_edit(index, each)
 
-    def add_range(self, first: int, end: int, places: Sequence[PartPosition], is_complete: bool) -> None:
-        """Adds a range of the client's list without the results at `places`, which count from the range's start."""
+    def add_range(self, first: int, end: int, positions: Sequence[PartPosition], is_complete: bool) -> None:
+        """Adds a range of the client's list without the results at `positions`, which count from the range's start."""
         conversation = self._conversation
         messages = conversation.messages[first:end]
-        gone: Mapping[int, frozenset[int]] = {}
-        if places:
-            hiding = remove_results(
-                self._dialect, messages, places, self._referred or conversation.previous is not None
+        removed_parts: Mapping[int, frozenset[int]] = {}
+        if positions:
+            removal = remove_results(
+                self._protocol, messages, positions, self._has_reference or conversation.previous is not None
             )
-            gone = self._note_removals(messages, hiding, first)
-        same = len(self._origins) == first and not self._edited and not gone
+            removed_parts = self._record_removal(messages, removal, first)
+        is_unchanged = len(self._origins) == first and not self._edited and not removed_parts
         for index, message in enumerate(messages, first):
             each = self._edited.get(index)
-            if each is None and index in gone:
+            if each is None and index in removed_parts:
                 continue
             self._origins.append(index)
-            if same:
+            if is_unchanged:
                 self._chain.append(conversation.chain[index])
             else:
-                before = self._chain[-1] if self._chain else self._start
-                self._chain.append(chain_key(before, (each.message if each is not None else message).key))
-        self._referred = self._referred or any(map(has_item_reference, messages))
+                previous_key = self._chain[-1] if self._chain else self._start
+                self._chain.append(chain_key(previous_key, (each.message if each is not None else message).key))
+        self._has_reference = self._has_reference or any(map(has_item_reference, messages))
         if is_complete:
-            self.settled, self._mark = end, self._sizes()
+            self.complete_count, self._complete_sizes = end, self._sizes()
 
     def _sizes(self) -> tuple[int, int, bool, int]:
-        return len(self._origins), len(self._taken), self._referred, self._weight
+        return len(self._origins), len(self._hidden_results), self._has_reference, self._weight
 
-    def build_prefix(self, hidden_places: frozenset[PartPosition]) -> _CachedFilter:
+    def build_prefix(self, hidden_positions: frozenset[PartPosition]) -> _CachedFilter:
         """Returns the outcome that can be cached: up to the last point without a pending call.
 
-        `hidden_places` are the decisions up to there.
+        `hidden_positions` are the decisions up to there.
         """
-        count, (length, taken, referred, weight) = self.settled, self._mark
-        whole = count == len(self._conversation.messages)
+        count, (length, hidden_count, has_reference, weight) = self.complete_count, self._complete_sizes
+        is_whole_list = count == len(self._conversation.messages)
         return _CachedFilter(
             count,
-            hidden_places,
+            hidden_positions,
             tuple(self._origins[:length]),
             tuple(self._chain[:length]),
-            self._edited if whole else {index: each for index, each in self._edited.items() if index < count},
-            tuple(self._taken[:taken]),
-            frozenset(place for place in self._kept if place[0] < count),
-            referred,
+            self._edited if is_whole_list else {index: each for index, each in self._edited.items() if index < count},
+            tuple(self._hidden_results[:hidden_count]),
+            frozenset(position for position in self._unremovable_results if position[0] < count),
+            has_reference,
             weight,
         )
 
     def build_result(self) -> FilteredConversation:
         """Returns the filtered list."""
-        conversation, kept = self._conversation, frozenset(self._kept)
-        if not self._taken:
-            return FilteredConversation(conversation, range(len(conversation.messages)), unremovable_results=kept)
+        conversation, unremovable = self._conversation, frozenset(self._unremovable_results)
+        if not self._hidden_results:
+            return FilteredConversation(
+                conversation, range(len(conversation.messages)), unremovable_results=unremovable
+            )
         messages = list(conversation.messages)
         for index, each in self._edited.items():
             messages[index] = each.message
-        seen = tuple(map(messages.__getitem__, self._origins))
-        visible = replace(conversation, messages=seen, chain=tuple(self._chain))
-        return FilteredConversation(visible, tuple(self._origins), tuple(self._taken), kept)
+        visible_messages = tuple(map(messages.__getitem__, self._origins))
+        visible_conversation = replace(conversation, messages=visible_messages, chain=tuple(self._chain))
+        return FilteredConversation(
+            visible_conversation, tuple(self._origins), tuple(self._hidden_results), unremovable
+        )
 
-    def _note_removals(
+    def _record_removal(
         self, messages: Sequence[Message], removal: ResultRemoval, first: int
     ) -> Mapping[int, frozenset[int]]:
         """Records the removal in a range that begins at `first`; returns the removed parts by the client's index."""
         for index, wire in removal.edited_messages.items():
-            each = _EditedMessage(messages[index], removal.removed_parts[index], self._read(wire))
+            each = _EditedMessage(messages[index], removal.removed_parts[index], self._read_message(wire))
             self._edited[first + index] = each
             self._weight += 2 * (len(each.original.wire) + len(wire)) + 1_000
         for (index, part), call in removal.removed_calls.items():
             result, name = messages[index].parts[part], ""
             if call is not None:
-                made = messages[call[0]].parts[call[1]]
-                name = made.name if isinstance(made, ToolCall) else ""
+                call_part = messages[call[0]].parts[call[1]]
+                name = call_part.name if isinstance(call_part, ToolCall) else ""
             call_id = result.call_id if isinstance(result, ToolResult) else ""
-            self._taken.append(FilteredResult(name, call_id, (first + index, part), _shift(call, first)))
-        self._kept.update((first + index, part) for index, part in removal.unremovable_results)
+            self._hidden_results.append(FilteredResult(name, call_id, (first + index, part), _shift(call, first)))
+        self._unremovable_results.update((first + index, part) for index, part in removal.unremovable_results)
         return {first + index: parts for index, parts in removal.removed_parts.items()}
 
     def _refresh_edit(self, index: int, edited: _EditedMessage) -> None:
         """Edits a message again where the client sent it in other bytes (it moves its cache breakpoints)."""
-        now = self._conversation.messages[index]
-        if now.wire != edited.original.wire:
-            wire = self._dialect.edit_message(now, dict.fromkeys(edited.removed_parts))
+        message = self._conversation.messages[index]
+        if message.wire != edited.original.wire:
+            wire = self._protocol.edit_message(message, dict.fromkeys(edited.removed_parts))
             if wire is not None:
-                self._edited[index] = _EditedMessage(now, edited.removed_parts, self._read(wire))
+                self._edited[index] = _EditedMessage(message, edited.removed_parts, self._read_message(wire))
 
 
-def _shift(place: PartPosition | None, by: int) -> PartPosition | None:
-    return None if place is None else (place[0] + by, place[1])
+def _shift(position: PartPosition | None, offset: int) -> PartPosition | None:
+    return None if position is None else (position[0] + offset, position[1])
 
 
 def _without_trailing_assistant(
@@ -302,20 +316,25 @@ def _without_trailing_assistant(
     Providers take a final assistant message for a reply to continue, or refuse it. The messages are visible again as
     soon as another message follows them.
     """
-    seen, end = filtered_conversation.conversation.messages, len(filtered_conversation.conversation.messages)
+    visible_messages, end = (
+        filtered_conversation.conversation.messages,
+        len(filtered_conversation.conversation.messages),
+    )
     while (
         filtered_conversation.hidden_results
         and messages[-1].role != "assistant"
         and end
-        and seen[end - 1].role == "assistant"
+        and visible_messages[end - 1].role == "assistant"
     ):
         end -= 1
-    if end == len(seen):
+    if end == len(visible_messages):
         return filtered_conversation
-    cut = replace(
-        filtered_conversation.conversation, messages=seen[:end], chain=filtered_conversation.conversation.chain[:end]
+    shortened = replace(
+        filtered_conversation.conversation,
+        messages=visible_messages[:end],
+        chain=filtered_conversation.conversation.chain[:end],
     )
-    return replace(filtered_conversation, conversation=cut, origins=filtered_conversation.origins[:end])
+    return replace(filtered_conversation, conversation=shortened, origins=filtered_conversation.origins[:end])
 
 
 def _find_mandatory_result(
@@ -325,13 +344,17 @@ def _find_mandatory_result(
 
     Otherwise the list would be empty, or the assistant's message would be the first.
     """
-    seen, taken = (
+    visible_messages, hidden_results = (
         filtered_conversation.conversation.messages,
         [each.result for each in filtered_conversation.hidden_results],
     )
-    if taken and not seen:
-        return max(taken)
-    return min(taken) if taken and _user_speaks_first(messages) and not _user_speaks_first(seen) else None
+    if hidden_results and not visible_messages:
+        return max(hidden_results)
+    return (
+        min(hidden_results)
+        if hidden_results and _user_speaks_first(messages) and not _user_speaks_first(visible_messages)
+        else None
+    )
 
 
 def _user_speaks_first(messages: Sequence[Message]) -> bool:

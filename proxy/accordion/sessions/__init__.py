@@ -1,1 +1,1 @@
-"""Whose conversation a request belongs to, and which agent speaks."""
+"""Identifies the tenant, the session and the agent of a request."""
