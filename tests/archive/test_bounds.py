@@ -31,7 +31,7 @@ async def test_the_oldest_go_until_a_tenant_is_well_below_its_bound(store):
     there = [await vault.there(artifact) for artifact in left]
     assert there == sorted(there)
     assert 5 < sum(there) < 12
-    assert vault.swept[-1].held <= 60_000
+    assert vault.swept[-1].stored_bytes <= 60_000
     assert sum(swept.entries for swept in vault.swept) == 20 - sum(there)
     assert await store.get(Key("", "fold/0")) is None
     assert await store.get(Key("", "fold/19")) is not None
@@ -42,13 +42,13 @@ async def test_the_bytes_held_are_known_at_the_start_and_grow_with_every_write(s
     vault = Vault(store)
     await vault.leave("old", "s-1", [big("old")])
     await vault.bounds.run_round()
-    held = vault.swept[-1].held
+    held = vault.swept[-1].stored_bytes
     assert held > 5_000
     restarted = Vault(store, clock=vault.clock)
     assert await restarted.bounds.run_round() is None, "the last round was a moment ago"
-    assert restarted.swept[-1].held == held
+    assert restarted.swept[-1].stored_bytes == held
     await restarted.leave("new", "s-2", [big("new")])
-    assert restarted.swept[-1].held > held + 5_000
+    assert restarted.swept[-1].stored_bytes > held + 5_000
 
 
 async def test_the_newest_entry_stays_however_large_it_is():
@@ -68,14 +68,14 @@ async def test_what_a_newer_entry_names_too_stays_with_it_and_is_counted_there(s
     [two] = await vault.leave("new", "s-2", [shared])
     vault.clock.advance(60)
     [third] = await vault.leave("last", "s-3", [last])
-    before = (await vault.bounds.sweep(TENANT)).held
+    before = (await vault.bounds.sweep(TENANT)).stored_bytes
     small = Vault(store, max_bytes=before - 3_000, clock=vault.clock)
     swept = await small.bounds.sweep(TENANT)
     assert swept.entries == 1
     assert [await small.there(each) for each in (one, gone, two, third)] == [False, False, True, True]
     assert await small.archive.load_rows(SPACE, one.keys)
-    assert swept.held == (await small.bounds.sweep(TENANT)).held
-    assert swept.held > before - swept.size - 100
+    assert swept.stored_bytes == (await small.bounds.sweep(TENANT)).stored_bytes
+    assert swept.stored_bytes > before - swept.size - 100
     assert 4_000 < swept.size < 9_000
 
 
@@ -108,7 +108,7 @@ async def test_a_fold_in_use_keeps_those_that_it_goes_on_from():
     [newest] = await vault.leave("newest", "s-4", [big("newest")])
     vault.clock.advance(DAY)
     await vault.archive.note_use(SPACE, "f-two")
-    held = (await vault.bounds.sweep(TENANT)).held
+    held = (await vault.bounds.sweep(TENANT)).stored_bytes
     small = Vault(vault.store, max_bytes=held - 1_000, clock=vault.clock)
     assert (await small.bounds.sweep(TENANT)).entries == 1
     assert [await small.there(each) for each in (first, second, other, newest)] == [True, True, False, True]
@@ -121,7 +121,7 @@ async def test_an_artifact_that_somebody_read_stays_for_longer():
     [newest] = await vault.leave("newest", "s-3", [big("newest")])
     vault.clock.advance(60)
     await vault.archive.note_read(SPACE, read)
-    held = (await vault.bounds.sweep(TENANT)).held
+    held = (await vault.bounds.sweep(TENANT)).stored_bytes
     small = Vault(vault.store, max_bytes=held - 1_000, clock=vault.clock)
     await small.bounds.sweep(TENANT)
     assert [await small.there(each) for each in (read, idle, newest)] == [True, False, True]
@@ -135,7 +135,7 @@ async def test_one_worker_at_a_time_makes_the_round_and_no_other_does_so_soon(st
         assert await one.bounds.run_round() is None
     swept = await one.bounds.run_round()
     assert (swept.tenants, swept.entries) == (2, 0)
-    assert swept.held > 0
+    assert swept.stored_bytes > 0
     assert one.swept == [swept]
     assert await other.bounds.run_round() is None
     assert EVERY > 60
@@ -152,7 +152,7 @@ async def test_a_worker_learns_what_others_wrote_before_it():
         await other.leave(f"new{at}", f"s-new{at}", [big("new")])
     await other.tasks.done()
     assert [await other.there(each) for each in old] != [True] * 3
-    assert other.swept[-1].held <= 30_000
+    assert other.swept[-1].stored_bytes <= 30_000
 
 
 async def test_while_the_store_is_away_nothing_is_looked_through_and_nothing_fails():
@@ -213,5 +213,5 @@ async def test_entries_that_nobody_can_read_are_passed_over():
     await vault.leave("new", "s-2", [big("new")])
     await vault.tasks.done()
     swept = await Vault(vault.store, max_bytes=100, clock=vault.clock).bounds.sweep(TENANT)
-    assert swept.held > 0
+    assert swept.stored_bytes > 0
     assert await vault.there(old)

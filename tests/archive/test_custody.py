@@ -20,7 +20,7 @@ async def lines(vault: Vault, session: str | None = None, space: bytes = SPACE) 
     return [json.loads(line) for line in found]
 
 
-async def folded(vault: Vault, session: str = "s-1", turns: int = 8) -> Any:
+async def compact_session(vault: Vault, session: str = "s-1", turns: int = 8) -> Any:
     """A real fold, with all that goes with it."""
     house = House(store=vault.store, sealer=vault.sealer)
     client = conversation(long_history(turns), "chat")
@@ -38,7 +38,7 @@ async def folded(vault: Vault, session: str = "s-1", turns: int = 8) -> Any:
 
 async def test_an_export_of_a_session_holds_all_that_is_kept_of_it(store):
     vault = Vault(store)
-    client, compaction = await folded(vault)
+    client, compaction = await compact_session(vault)
     found = await lines(vault, "s-1")
     assert {line["session"] for line in found[:-1]} == {"s-1"}
     by_kind = {kind: [line for line in found if line["type"] == kind] for kind in {line["type"] for line in found}}
@@ -82,7 +82,7 @@ def names(store: InMemoryStore) -> set[str]:
 
 async def test_what_was_erased_of_a_session_is_gone_without_a_trace():
     vault = Vault()
-    await folded(vault)
+    await compact_session(vault)
     erased = await vault.custody.erase(SPACE, "s-1")
     assert erased.verified
     assert erased.entries >= 3
@@ -94,7 +94,7 @@ async def test_what_was_erased_of_a_session_is_gone_without_a_trace():
 
 async def test_what_was_erased_of_a_tenant_is_gone_and_another_tenants_is_not(store):
     vault = Vault(store)
-    await folded(vault)
+    await compact_session(vault)
     await vault.say("s-2", chat("two"))
     await vault.say("s-3", chat("theirs"), space=OTHER)
     assert (await vault.custody.erase(SPACE)).verified

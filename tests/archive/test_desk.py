@@ -34,9 +34,16 @@ def words(text: str) -> int:
     return len(text) // 4
 
 
-def reading(**changes: Any) -> ReadContext:
+def build_context(**changes: Any) -> ReadContext:
     return ReadContext(
-        **{"tenant_key": SPACE, "allowed": ALL, "room": 50_000, "count": words, "window": 100_000, **changes}
+        **{
+            "tenant_key": SPACE,
+            "allowed": ALL,
+            "available_tokens": 50_000,
+            "count": words,
+            "window": 100_000,
+            **changes,
+        }
     )
 
 
@@ -76,7 +83,7 @@ def artifacts() -> list[Artifact]:
     ]
 
 
-async def desk(store: InMemoryStore | None = None) -> ArtifactTool:
+async def build_tool(store: InMemoryStore | None = None) -> ArtifactTool:
     archive = Archive(store or InMemoryStore())
     kept = [ArchivedMessage(key, json.dumps(wire).encode()) for key, wire in rows().items()]
     await archive.keep(archive.build_puts(SPACE, kept, artifacts()))
@@ -84,8 +91,8 @@ async def desk(store: InMemoryStore | None = None) -> ArtifactTool:
 
 
 async def ask(who: ReadContext | None = None, **arguments: Any) -> ArtifactToolResult:
-    (answer,) = await (await desk()).answer_calls(
-        who or reading(), [ArtifactToolCall("c9", "read_artifact", json.dumps(arguments))]
+    (answer,) = await (await build_tool()).answer_calls(
+        who or build_context(), [ArtifactToolCall("c9", "read_artifact", json.dumps(arguments))]
     )
     assert answer.call_id == "c9"
     return answer
@@ -138,21 +145,21 @@ async def test_an_id_out_of_scope_is_answered_like_one_that_nobody_knows():
     assert foreign.text.replace(FOREIGN, "…") == unknown.text.replace("art_ffffffffffff", "…")
     assert (await ask(id=RESULT, diff_with=FOREIGN)).text == foreign.text
     # The same for what is another tenant's.
-    other = await ask(reading(tenant_key=b"another tenant"), id=FOREIGN)
+    other = await ask(build_context(tenant_key=b"another tenant"), id=FOREIGN)
     assert other.text == foreign.text
 
 
 async def test_what_is_gone_is_said_to_be_gone():
     assert (await ask(id=GONE)).text.startswith(f"{GONE} is no longer in the archive")
-    assert (await ask(reading(tenant_key=b"another tenant"), id=RESULT)).text.startswith(f"{RESULT} is no longer")
+    assert (await ask(build_context(tenant_key=b"another tenant"), id=RESULT)).text.startswith(f"{RESULT} is no longer")
 
 
 async def test_a_result_whose_call_alone_is_gone_can_be_read():
     store = InMemoryStore()
-    made = await desk(store)
+    made = await build_tool(store)
     await store.delete([row_key(b"call")])
     (answer,) = await made.answer_calls(
-        reading(), [ArtifactToolCall("c", "read_artifact", json.dumps({"id": RESULT, "limit": 1}))]
+        build_context(), [ArtifactToolCall("c", "read_artifact", json.dumps({"id": RESULT, "limit": 1}))]
     )
     assert answer.text.endswith("\nline 1 fine")
 
@@ -167,11 +174,11 @@ class Away(InMemoryStore):
 async def test_a_store_that_is_away_is_told_and_nothing_is_said_to_be_lost():
     archive = ArtifactTool(Archive(Away()), {"chat": OpenAIChat()}, FakeTasks())
     (answer,) = await archive.answer_calls(
-        reading(), [ArtifactToolCall("c", "read_artifact", json.dumps({"id": RESULT}))]
+        build_context(), [ArtifactToolCall("c", "read_artifact", json.dumps({"id": RESULT}))]
     )
     assert answer.error
     assert "cannot be reached" in answer.text
-    assert await archive.load_texts(reading(), [ArtifactPlaceholder(RESULT)]) == [None]
+    assert await archive.load_texts(build_context(), [ArtifactPlaceholder(RESULT)]) == [None]
 
 
 async def test_of_an_artifact_of_which_only_a_part_waits_here_nothing_is_said_to_be_lost():
@@ -181,7 +188,7 @@ async def test_of_an_artifact_of_which_only_a_part_waits_here_nothing_is_said_to
     store.away = True
     await archive.keep(archive.build_puts(SPACE, [], artifacts()))
     answer, other = await ArtifactTool(archive, {"chat": OpenAIChat()}, FakeTasks()).answer_calls(
-        reading(), [ArtifactToolCall("c", "read_artifact", json.dumps({"id": name})) for name in (RESULT, GONE)]
+        build_context(), [ArtifactToolCall("c", "read_artifact", json.dumps({"id": name})) for name in (RESULT, GONE)]
     )
     assert "cannot be reached at the moment" in answer.text
     assert "cannot be reached at the moment" in other.text
@@ -206,7 +213,7 @@ async def test_what_cannot_be_had_has_an_answer_that_says_why(arguments, said):
 
 
 async def test_what_is_over_30_percent_of_the_window_is_told_by_its_structure_and_read_in_parts():
-    small = reading(window=3_000, room=3_000)
+    small = build_context(window=3_000, available_tokens=3_000)
     text = (await ask(small, id=DATA)).text
     assert "about 1,200 tokens, too much to be handed over whole" in text
     assert "It is a JSON object of 1 keys: items. It has items (array of 50)." in text
@@ -217,41 +224,41 @@ async def test_what_is_over_30_percent_of_the_window_is_told_by_its_structure_an
 
 @pytest.mark.parametrize("room", [500, 900, 2_000, 20_000])
 async def test_an_answer_leaves_half_of_the_room_that_there_is(room):
-    who = reading(room=room)
+    who = build_context(available_tokens=room)
     for arguments in ({"id": RESULT}, {"id": RESULT, "pattern": "fine"}, {"id": RANGE, "limit": 9_999}):
         assert words((await ask(who, **arguments)).text) <= room // 2
 
 
 async def test_calls_of_one_round_share_the_room():
     calls = [ArtifactToolCall(f"c{n}", "read_artifact", json.dumps({"id": RESULT})) for n in range(4)]
-    answers = await (await desk()).answer_calls(reading(room=2_400), calls)
+    answers = await (await build_tool()).answer_calls(build_context(available_tokens=2_400), calls)
     assert [answer.call_id for answer in answers] == ["c0", "c1", "c2", "c3"]
     assert sum(words(answer.text) for answer in answers) <= 1_200
 
 
 async def test_without_room_nothing_is_handed_over():
-    answer = await ask(reading(room=100), id=RESULT)
+    answer = await ask(build_context(available_tokens=100), id=RESULT)
     assert answer.error
     assert "no room left" in answer.text
 
 
 async def test_where_a_text_is_denser_than_its_record_says_it_is_counted_and_made_to_fit():
-    dense = reading(room=2_000, count=lambda text: 2 * len(text))
+    dense = build_context(available_tokens=2_000, count=lambda text: 2 * len(text))
     assert 2 * len((await ask(dense, id=RESULT)).text) <= 2_000
 
 
 async def test_of_several_records_that_of_the_session_which_asks_is_preferred():
     store = InMemoryStore()
-    made = await desk(store)
+    made = await build_tool(store)
     archive = Archive(store)
     there = [Artifact(id=RANGE, kind="range", dialect="chat", keys=(b"said",), first=40, last=40, session=name)
              for name in ("s-1", "s-2")]  # fmt: skip
     await archive.keep(archive.build_puts(SPACE, [], [there[0]]))
     await archive.keep(archive.build_puts(SPACE, [], [Artifact(**{**_fields(there[1]), "first": 77, "last": 77})]))
     call = ArtifactToolCall("c", "read_artifact", json.dumps({"id": RANGE}))
-    (answer,) = await made.answer_calls(reading(session="s-2"), [call])
+    (answer,) = await made.answer_calls(build_context(session="s-2"), [call])
     assert "[77] user" in answer.text
-    (answer,) = await made.answer_calls(reading(session="s-1"), [call])
+    (answer,) = await made.answer_calls(build_context(session="s-1"), [call])
     assert "[40] user" in answer.text
 
 
@@ -260,7 +267,7 @@ def _fields(artifact: Artifact) -> dict[str, Any]:
 
 
 async def test_artifacts_in_other_arguments_are_given_as_text_or_not_at_all():
-    made = await desk()
+    made = await build_tool()
     wanted = [
         ArtifactPlaceholder(RESULT),
         ArtifactPlaceholder(DATA, "$.items[3]"),
@@ -272,7 +279,7 @@ async def test_artifacts_in_other_arguments_are_given_as_text_or_not_at_all():
         ArtifactPlaceholder(IMAGE),
         ArtifactPlaceholder("no id"),
     ]
-    assert await made.load_texts(reading(), wanted) == [
+    assert await made.load_texts(build_context(), wanted) == [
         LOG,
         '{"id":3,"name":"n3"}',
         "n3",
@@ -300,7 +307,7 @@ async def test_artifacts_in_other_arguments_are_given_as_text_or_not_at_all():
     st.integers(0, 5_000),
 )
 async def test_whatever_is_asked_there_is_an_answer_that_fits(arguments, room):
-    answer = await ask(reading(room=room), **arguments)
+    answer = await ask(build_context(available_tokens=room), **arguments)
     assert answer.text
     assert answer.error or words(answer.text) <= room
     answer.text.encode()
@@ -326,7 +333,9 @@ async def test_what_is_large_is_parsed_in_a_thread_also_for_who_may_see_it_by_it
     kept = [ArchivedMessage(key, json.dumps(wires[key]).encode()) for key in (b"call", b"log")]
     await archive.keep(archive.build_puts(SPACE, kept, [replace(artifacts()[-1], tokens=200_000)]))
     call = ArtifactToolCall("c9", "read_artifact", json.dumps({"id": FOREIGN}))
-    (answer,) = await ArtifactTool(archive, {"chat": Reads()}, tasks).answer_calls(reading(others=Related()), [call])
+    (answer,) = await ArtifactTool(archive, {"chat": Reads()}, tasks).answer_calls(
+        build_context(others=Related()), [call]
+    )
     assert not answer.error
     assert "line 1 fine" in answer.text
     assert get_ident() not in parsed_in

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from accordion.archive.archive import Archive, CompactionWrite
 from accordion.archive.artifacts import ArchivedMessage, Artifact, row_key, tenant_name
-from accordion.archive.erasure_notices import LOOK, ErasureNotices
+from accordion.archive.erasure_notices import CHECK_INTERVAL, ErasureNotices
 from accordion.archive.transcripts import TranscriptStore
 from accordion.model.errors import StoreFull, StoreUnavailable
 from accordion.model.ports import Append, Key, Put
@@ -40,7 +40,7 @@ def entry_puts(vault: Vault, name: str, session: str, *wires: bytes, space: byte
     return [*puts, Put(sealed.key, sealed.value, sealed.ttl, if_absent=True)]
 
 
-def told_by(erasures: ErasureNotices) -> list[tuple[str, str | None]]:
+def record_erasures(erasures: ErasureNotices) -> list[tuple[str, str | None]]:
     """What it tells from now on."""
     told: list[tuple[str, str | None]] = []
     erasures.listen(lambda tenant, session: told.append((tenant, session)))
@@ -50,7 +50,7 @@ def told_by(erasures: ErasureNotices) -> list[tuple[str, str | None]]:
 async def test_an_erasure_is_told_here_at_once_and_to_others_when_they_look() -> None:
     store, clock = InMemoryStore(), FakeClock()
     here, there = ErasureNotices(store, clock, 100.0), ErasureNotices(store, clock, 100.0)
-    mine, theirs = told_by(here), told_by(there)
+    mine, theirs = record_erasures(here), record_erasures(there)
     await there.poll()
     await here.note(SPACE, "s-1")
     await here.poll()
@@ -71,7 +71,7 @@ async def test_who_begins_is_not_told_of_what_was_erased_before() -> None:
     store, clock = InMemoryStore(), FakeClock()
     await ErasureNotices(store, clock, 100.0).note(SPACE, "s-1")
     late = ErasureNotices(store, clock, 100.0)
-    told = told_by(late)
+    told = record_erasures(late)
     await late.poll()
     assert told == []
 
@@ -79,7 +79,7 @@ async def test_who_begins_is_not_told_of_what_was_erased_before() -> None:
 async def test_while_the_store_is_away_nothing_is_told_and_later_it_is() -> None:
     store, clock = FickleStore(), FakeClock()
     here, there = ErasureNotices(store, clock, 100.0), ErasureNotices(store, clock, 100.0)
-    told = told_by(there)
+    told = record_erasures(there)
     await there.poll()
     await here.note(SPACE, "s-1")
     store.away = True
@@ -93,7 +93,7 @@ async def test_while_the_store_is_away_nothing_is_told_and_later_it_is() -> None
 async def test_who_begins_while_the_store_is_away_is_told_of_what_was_erased_since() -> None:
     store, clock = FickleStore(), FakeClock()
     here, late = ErasureNotices(store, clock, 100.0), ErasureNotices(store, clock, 100.0)
-    told = told_by(late)
+    told = record_erasures(late)
     store.away = True
     await late.poll()
     store.away = False
@@ -147,7 +147,7 @@ async def test_what_another_worker_holds_in_the_same_file_is_let_go_of_too() -> 
     assert await vault.store.get_many([row_key(hashlib.sha256(MINE).digest()), Key("", "fold/one")]) == [None, None]
 
 
-async def say_away(vault: Vault, elsewhere: SpooledStore, session: str, *texts: str) -> None:
+async def record_elsewhere(vault: Vault, elsewhere: SpooledStore, session: str, *texts: str) -> None:
     """A request whose transcript waits in the spool of another machine."""
     archive = Archive(elsewhere, vault.retention, sealer=vault.sealer, clock=vault.clock)
     transcripts = TranscriptStore(archive, vault.tasks, vault.clock, "all")
@@ -164,14 +164,14 @@ async def test_an_erased_transcript_that_waited_elsewhere_does_not_come_back() -
     vault = Vault(store=(store := FickleStore()))
     elsewhere = vault.waiting()
     store.away = True
-    await say_away(vault, elsewhere, "s-1", "mine", "both")
-    await say_away(vault, elsewhere, "s-2", "said", "both")
+    await record_elsewhere(vault, elsewhere, "s-1", "mine", "both")
+    await record_elsewhere(vault, elsewhere, "s-2", "said", "both")
     store.away = False
     vault.clock.advance(1.0)
     await vault.custody.erase(SPACE, "s-1")
     vault.clock.advance(1.0)
     store.away = True
-    await say_away(vault, elsewhere, "s-1", "said again")
+    await record_elsewhere(vault, elsewhere, "s-1", "said again")
     store.away = False
     await elsewhere.publish()
     assert elsewhere.spool.is_empty
@@ -245,12 +245,10 @@ async def test_only_where_others_use_the_store_it_is_waited_for_until_they_have_
     assert waits == []
     await beside.announce(SPACE, "s-1")
     assert len(waits) == 1
-    assert waits[0] > LOOK
+    assert waits[0] > CHECK_INTERVAL
 
 
-async def begun_and_ended(
-    here: ErasureNotices, there: ErasureNotices, clock: FakeClock, *, heard: bool = True
-) -> float:
+async def begin_and_end(here: ErasureNotices, there: ErasureNotices, clock: FakeClock, *, heard: bool = True) -> float:
     """An erasure of which another worker heard the beginning, and not the end yet; gives when that was."""
     await there.poll()
     await here.note(SPACE, "s-1")
@@ -264,8 +262,8 @@ async def begun_and_ended(
 async def test_what_begins_behind_the_end_of_an_erasure_is_kept_by_those_too_who_hear_of_that_later() -> None:
     store, clock = InMemoryStore(), FakeClock()
     here, there = ErasureNotices(store, clock, 100.0), ErasureNotices(store, clock, 100.0)
-    told = told_by(there)
-    ended = await begun_and_ended(here, there, clock)
+    told = record_erasures(there)
+    ended = await begin_and_end(here, there, clock)
     clock.advance(0.7)
     await there.poll()
     for each in (here, there):
@@ -279,7 +277,7 @@ async def test_who_heard_of_no_beginning_takes_all_for_erased_that_began_before_
     store, clock = InMemoryStore(), FakeClock()
     here, there = ErasureNotices(store, clock, 100.0), ErasureNotices(store, clock, 100.0)
     for _ in range(2):
-        ended = await begun_and_ended(here, there, clock, heard=False)
+        ended = await begin_and_end(here, there, clock, heard=False)
         clock.advance(0.7)
         await there.poll()
         assert there.was_erased_since(SPACE, "s-1", ended + 0.5)
@@ -349,7 +347,7 @@ async def test_what_a_worker_notes_while_it_looks_it_does_not_hear_of_as_another
     await here.poll()
     await there.note(SPACE, "s-1")
     await there.note(OTHER, None)
-    told = told_by(here)
+    told = record_erasures(here)
     clock.advance(1.0)
     store.then = lambda: here.note(SPACE, "s-1")
     await here.poll()
@@ -382,7 +380,7 @@ class Scripted(FickleStore):
 FOLD, LISTED = Key("", "fold/one"), [Key("", "fold/one"), row_key(hashlib.sha256(MINE).digest())]
 
 
-async def left(vault: Vault) -> list[bytes | None]:
+async def load_remaining(vault: Vault) -> list[bytes | None]:
     """What the store has of the erased compaction `one`."""
     listed = [each.id for each in await vault.archive.list_artifacts(SPACE, "s-1")]
     return [each for each in [*await vault.store.get_many(LISTED), *listed] if each is not None]
@@ -400,7 +398,7 @@ async def test_an_erased_compaction_whose_archive_was_published_before_does_not_
     await vault.custody.erase(SPACE, "s-1")
     await elsewhere.publish()
     assert elsewhere.spool.is_empty
-    assert await left(vault) == []
+    assert await load_remaining(vault) == []
 
 
 @pytest.mark.parametrize("at", [FOLD, LISTED[1]], ids=["claims", "values"])
@@ -414,7 +412,7 @@ async def test_an_erasure_while_another_machine_publishes_leaves_nothing(at: Key
     await elsewhere.publish()
     assert store.before is None
     assert elsewhere.spool.is_empty
-    assert await left(vault) == []
+    assert await load_remaining(vault) == []
 
 
 async def test_what_is_written_again_behind_an_erasure_stays_while_that_is_published() -> None:
@@ -455,7 +453,7 @@ async def test_on_a_full_disk_an_erasure_is_complete_with_what_waits_for_room(se
     await vault.archive.keep(entry_puts(vault, "two", "s-1", BOTH))
     store.full = True
     await vault.archive.keep(entry_puts(vault, "one", "s-1", MINE))
-    await say_away(vault, vault.spool, "s-1", "mine", "both")
+    await record_elsewhere(vault, vault.spool, "s-1", "mine", "both")
     vault.clock.advance(1.0)
     erased = await vault.custody.erase(SPACE, session)
     assert (erased.verified, erased.entries) == (True, 3)

@@ -36,7 +36,7 @@ class Chain:
         """A request that goes on from the reply `after` (None: which brings the whole list) is answered."""
         given, said = [{"role": "user", "content": text}], {"type": "message", "role": "assistant", "id": f"m{number}"}
         self.told += [*given, said]
-        await self.take(number, asked(given, after), said, links=links)
+        await self.take(number, read_request(given, after), said, links=links)
 
     async def take(
         self,
@@ -49,7 +49,9 @@ class Chain:
     ) -> None:
         """A response is taken, and stored as ResponseHistory does it."""
         links, name, began = links or self.links, f"r{number}", self.archive.clock.monotonic()
-        link = links.add(self.space, self.session, conversation, name, (json.dumps(said).encode(),), known=known)
+        link = links.add(
+            self.space, self.session, conversation, name, (json.dumps(said).encode(),), has_last_response=known
+        )
         puts = await links.build_puts(self.space, self.session, name, link) if link is not None else []
         self.queue += puts
         if self.archive.erasures.was_erased_since(self.space, self.session, began):
@@ -68,12 +70,12 @@ class Chain:
         return await self.archive.store.get(link_key(self.space, f"r{number}")) is not None
 
 
-def asked(given: list[Any], after: int | None) -> Conversation:
+def read_request(given: list[Any], after: int | None) -> Conversation:
     goes_on = {} if after is None else {"previous_response_id": f"r{after}"}
     return read({"model": "gpt-5", "input": given, **goes_on}, "responses", SPACE)
 
 
-def another(vault: Vault) -> ResponseLinks:
+def links_of_other_worker(vault: Vault) -> ResponseLinks:
     """Those of another worker with the same store."""
     there = Vault(store=vault.store, clock=vault.clock)
     return ResponseLinks(there.archive, vault.tasks, ErasureNotices(vault.store, vault.clock, 1.0, _at_once), CAPACITY)
@@ -97,7 +99,7 @@ async def test_another_worker_finds_it_in_the_store_where_it_is_sealed() -> None
     chain = Chain(Vault())
     for number in range(3):
         await chain.say(number, f"secret part {number}", number - 1 if number else None)
-    assert await chain.before(2, links=another(chain.archive)) == chain.told
+    assert await chain.before(2, links=links_of_other_worker(chain.archive)) == chain.told
     assert b"secret" not in (await chain.archive.store.get(link_key(SPACE, "r2")) or b"")
 
 
@@ -116,7 +118,7 @@ async def test_of_a_client_that_sends_its_history_itself_only_the_beginning_is_s
     chain, given = Chain(Vault()), list[Any]()
     for number in range(6):
         given += [{"role": "user", "content": f"part {number}"}, {"role": "assistant", "content": "well"}]
-        await chain.take(number, asked(given[:-1], None), given[-1], known=number > 0)
+        await chain.take(number, read_request(given[:-1], None), given[-1], known=number > 0)
     assert [await chain.kept(number) for number in range(6)] == [True, *[False] * 5]
     # Of a session its beginning and its newest may be gone on from.
     assert [await chain.before(number) is not None for number in range(6)] == [True, *[False] * 4, True]
@@ -125,8 +127,8 @@ async def test_of_a_client_that_sends_its_history_itself_only_the_beginning_is_s
 
 async def test_a_list_with_replies_that_nobody_saw_is_stored_as_a_beginning() -> None:
     chain, given = Chain(Vault()), [{"role": "user", "content": "one"}, {"role": "assistant", "content": "well"}]
-    await chain.take(0, asked([*given, {"role": "user", "content": "x" * 70_000}], None), {"role": "assistant"})
-    await chain.say(1, "two", 0, links=(there := another(chain.archive)))
+    await chain.take(0, read_request([*given, {"role": "user", "content": "x" * 70_000}], None), {"role": "assistant"})
+    await chain.say(1, "two", 0, links=(there := links_of_other_worker(chain.archive)))
     found = await chain.before(1, links=there)
     assert found is not None
     assert found[:2] == given
@@ -148,9 +150,9 @@ async def test_conversations_that_begin_alike_keep_their_beginnings() -> None:
 async def test_a_long_list_that_its_client_sends_itself_is_not_even_held() -> None:
     chain = Chain(Vault())
     long = {"role": "user", "content": "words " * 20_000}
-    listed = asked([long, {"role": "assistant", "content": "well"}, long], None)
+    listed = read_request([long, {"role": "assistant", "content": "well"}, long], None)
     await chain.take(0, listed, {"role": "assistant"}, known=True)
-    await chain.take(1, asked([long], None), {"role": "assistant"})
+    await chain.take(1, read_request([long], None), {"role": "assistant"})
     assert await chain.before(0) is None
     assert await chain.before(1) is not None
 
@@ -159,15 +161,22 @@ async def test_the_newest_replies_are_forgotten_with_their_links() -> None:
     links = (chain := Chain(Vault(), capacity=20_000)).links
     for number in range(100):
         chain.session = f"s-{number}"
-        await chain.take(number, asked([{"role": "user", "content": "hi"}], None), {"role": "assistant"}, known=True)
-    assert 0 < len(links._newest) <= len(links._held) < 100
+        await chain.take(
+            number, read_request([{"role": "user", "content": "hi"}], None), {"role": "assistant"}, known=True
+        )
+    assert 0 < len(links._newest) <= len(links._links) < 100
 
 
 async def test_a_link_whose_predecessor_comes_later_leads_to_it_then() -> None:
     chain, late = Chain(vault := Vault()), Chain(vault, session="s-1")
-    late.links = another(vault)
+    late.links = links_of_other_worker(vault)
     link = late.links.add(
-        SPACE, "s-1", asked([{"role": "user", "content": "one"}], None), "r0", (b'{"role":"assistant"}',), known=False
+        SPACE,
+        "s-1",
+        read_request([{"role": "user", "content": "one"}], None),
+        "r0",
+        (b'{"role":"assistant"}',),
+        has_last_response=False,
     )
     assert link is not None
     waiting = await late.links.build_puts(SPACE, "s-1", "r0", link)
@@ -176,13 +185,13 @@ async def test_a_link_whose_predecessor_comes_later_leads_to_it_then() -> None:
     assert await chain.before(2) is None
     await vault.archive.keep(waiting)
     await chain.say(3, "four", 2)
-    for links in (chain.links, another(vault)):
+    for links in (chain.links, links_of_other_worker(vault)):
         found = await chain.before(3, links=links)
         assert found is not None
         assert found[2:] == chain.told
     # It was found, and is kept for as long as the others.
     vault.clock.advance(DAY + 1)
-    assert await chain.before(3, links=another(vault)) is not None
+    assert await chain.before(3, links=links_of_other_worker(vault)) is not None
 
 
 async def test_each_tenant_has_its_own() -> None:
@@ -218,7 +227,7 @@ async def test_a_long_conversation_is_read_in_few_looks() -> None:
     for number in range(200):
         await chain.say(number, f"part {number}", number - 1 if number else None)
     store.looks = 0
-    assert await chain.before(199, links=another(chain.archive)) == chain.told
+    assert await chain.before(199, links=links_of_other_worker(chain.archive)) == chain.told
     assert store.looks <= 8
 
 
@@ -251,7 +260,7 @@ async def test_what_came_while_the_store_was_away_is_kept_when_it_is_back() -> N
     store.away = False
     await chain.say(3, "four", 2)
     assert [await chain.kept(number) for number in range(4)] == [True] * 4
-    assert await chain.before(3, links=another(chain.archive)) == chain.told
+    assert await chain.before(3, links=links_of_other_worker(chain.archive)) == chain.told
 
 
 async def test_what_was_erased_is_gone_and_does_not_come_back() -> None:
@@ -309,12 +318,12 @@ async def test_a_beginning_is_there_for_other_workers_too_and_stays_where_it_is_
     await chain.say(0, "one")
     await alone.say(10, "one")
     assert [await chain.kept(number) for number in (0, 10)] == [True, True]
-    there = another(vault)
+    there = links_of_other_worker(vault)
     await chain.say(1, "two", 0, links=there)
     assert await chain.before(1, links=there) == chain.told
     clock.advance(DAY + 1)
     assert [await chain.kept(number) for number in (0, 1, 10)] == [True, True, False]
-    assert await chain.before(1, links=another(vault)) == chain.told
+    assert await chain.before(1, links=links_of_other_worker(vault)) == chain.told
 
 
 @pytest.mark.parametrize("value", [b"", b"\x00rubbish", b"\x01rubbish"])
@@ -330,7 +339,7 @@ async def test_replies_that_go_on_from_each_other_for_ever_are_no_conversation()
     await chain.say(1, "two", 0)
     value = await chain.archive.store.get(link_key(SPACE, "r1"))
     assert value is not None
-    chain.links = another(chain.archive)
+    chain.links = links_of_other_worker(chain.archive)
     await chain.archive.store.put(link_key(SPACE, "r0"), value)
     assert await chain.before(1) is None
 

@@ -94,7 +94,7 @@ def answer(number: int) -> str:
     return f"Decided: the table of docs/plan_{number}.md stays, because migration_{number} failed without it."
 
 
-def forwarded(of: World) -> str:
+def forwarded_text(of: World) -> str:
     body = of.upstream.requests[-1].body
     assert isinstance(body, bytes)
     return body.decode()
@@ -110,7 +110,7 @@ async def test_a_fold_tells_what_the_client_only_named_as_it_tells_what_is_sent(
             await talk.turn(number, answer(number))
             if talk.state == "folded":
                 break
-        body = json.loads(forwarded(made))["input"]
+        body = json.loads(forwarded_text(made))["input"]
         record = next(text for each in body if "Record of messages" in (text := json.dumps(each)))
         told.append({at for at in range(100) if f"plan_{at}.md" in record})
     assert len(told[0]) >= 5

@@ -187,7 +187,7 @@ def test_threads_may_share_one() -> None:
 def test_an_index_counts_what_left_and_nothing_that_stayed() -> None:
     client, shown, _ = summarized([user("Go on.")])
     index = build_index(SPACE, shown, client.messages)
-    assert [passage.place[0] for passage in index.passages] == [2, 4, 5]
+    assert [passage.position[0] for passage in index.passages] == [2, 4, 5]
     assert [*index.find("W5918442")[1]] == [0]
     assert [*index.find("customers")[1]] == []
     assert index.size > 1_000

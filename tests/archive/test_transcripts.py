@@ -28,12 +28,12 @@ from tests.compaction.making import LoopTasks, read
 from tests.fakes import FakeClock, FakeTasks
 
 
-def said(wires: list[bytes | None]) -> list[str | None]:
+def message_texts(wires: list[bytes | None]) -> list[str | None]:
     return [json.loads(wire)["content"] if wire is not None else None for wire in wires]
 
 
 async def all_of(vault: Vault, session: str = "s-1") -> list[str | None]:
-    return said(await vault.transcripts.read(SPACE, session, 0, 10**6))
+    return message_texts(await vault.transcripts.read(SPACE, session, 0, 10**6))
 
 
 class Counting(InMemoryStore):
@@ -111,8 +111,8 @@ async def test_what_was_said_is_read_by_index_the_system_prompt_being_number_0()
     vault = Vault()
     await vault.say("s-1", chat("Hello.", "Hi.", "And now?"))
     assert await all_of(vault) == ["You are an agent.", "Hello.", "Hi.", "And now?"]
-    assert said(await vault.transcripts.read(SPACE, "s-1", 1, 2)) == ["Hello.", "Hi."]
-    assert said(await vault.transcripts.read(SPACE, "s-1", 3, 9)) == ["And now?"]
+    assert message_texts(await vault.transcripts.read(SPACE, "s-1", 1, 2)) == ["Hello.", "Hi."]
+    assert message_texts(await vault.transcripts.read(SPACE, "s-1", 3, 9)) == ["And now?"]
     assert await vault.transcripts.read(SPACE, "s-1", 4, 9) == []
     assert await vault.transcripts.read(OTHER, "s-1", 0, 9) == []
 
@@ -166,7 +166,7 @@ async def test_what_comes_within_a_moment_is_written_with_what_came_before():
     assert await vault.store.read(transcript_key(tenant_name(SPACE), "s-0")) == []
     gate.set()
     await vault.tasks.done()
-    read = [said(await transcripts.read(SPACE, f"s-{number}", 1, 1)) for number in range(3)]
+    read = [message_texts(await transcripts.read(SPACE, f"s-{number}", 1, 1)) for number in range(3)]
     assert read == [["Hello."]] * 3
     assert 0 < sum(waits) < 1
 
@@ -228,7 +228,7 @@ async def test_of_very_many_sessions_that_begin_within_a_moment_none_is_lost():
     await wait(1 / a_second)
     await vault.tasks.done()
     sessions = next(begun)
-    read = [said(await transcripts.read(SPACE, f"s-{number}", 1, 1)) for number in range(sessions)]
+    read = [message_texts(await transcripts.read(SPACE, f"s-{number}", 1, 1)) for number in range(sessions)]
     assert sessions > 1
     assert read == [["Hello."]] * sessions
 
@@ -328,7 +328,7 @@ async def test_of_an_earlier_transcript_with_one_row_for_both_an_id_comes_back_o
     """The provider refuses a request in which an id stands twice."""
     conversation = read({"model": "gpt-5", "input": [{**SAME, "id": "msg_1"}, {**SAME, "id": "msg_2"}]}, "responses")
     vault, (one, _) = Vault(sealer=None), conversation.messages
-    entry = TranscriptEntry(0, [one.key, one.key], [9, 0], 1.0, "responses", "gpt-5", place=conversation.chain[-1])
+    entry = TranscriptEntry(0, [one.key, one.key], [9, 0], 1.0, "responses", "gpt-5", end=conversation.chain[-1])
     earlier = msgspec.msgpack.encode(msgspec.structs.astuple(entry)[:-2])
     row = Put(row_key(one.key), make_packer()(one.wire), 60)
     await vault.store.write([row, Append(transcript_key(tenant_name(SPACE), "s-1"), earlier, 9, 60)])
@@ -462,7 +462,7 @@ async def test_a_session_that_ended_waits_for_the_store_however_many_requests_ot
         transcripts.record(SPACE, f"s-{at // 50}", chat(*texts), folded=False)
     store.away = False
     await transcripts.flush()
-    assert said(await transcripts.read(SPACE, "ended", 1, 9)) == ["a", "b"]
+    assert message_texts(await transcripts.read(SPACE, "ended", 1, 9)) == ["a", "b"]
 
 
 @pytest.mark.parametrize("known", [0, 3])
@@ -653,7 +653,7 @@ def test_however_a_history_is_rewound_the_transcript_is_that_of_its_last_request
     asyncio.run(run())
 
 
-def late(store: InMemoryStore, clock: FakeClock) -> TranscriptStore:
+def transcripts_of_other_worker(store: InMemoryStore, clock: FakeClock) -> TranscriptStore:
     """A worker's transcripts, which write when they are told to."""
     archive = Archive(store, 30 * DAY, sealer=AesSealer([KEY]), clock=clock)
     return TranscriptStore(archive, FakeTasks(), clock, "all")
@@ -676,7 +676,7 @@ def test_a_transcript_is_whole_whichever_worker_writes_first_and_whatever_the_cl
 
     async def run() -> None:
         store, clock = InMemoryStore(), FakeClock()
-        workers = [late(store, clock) for _ in range(3)]
+        workers = [transcripts_of_other_worker(store, clock) for _ in range(3)]
         texts: list[str] = []
         after = b""
         for number, (asked, writing, passes) in enumerate(steps):
@@ -697,7 +697,7 @@ def test_a_transcript_is_whole_whichever_worker_writes_first_and_whatever_the_cl
                 await workers[each].flush()
         for each in last:
             await workers[each].flush()
-        found = said(await workers[0].read(SPACE, "s-1", 0, 10**6))
+        found = message_texts(await workers[0].read(SPACE, "s-1", 0, 10**6))
         assert found == (texts if kept != "nothing" else ["You are an agent.", *texts])
 
     asyncio.run(run())
@@ -709,7 +709,7 @@ def test_a_transcript_is_whole_in_whichever_order_its_entries_reach_the_log(step
 
     async def run() -> None:
         store, clock = InMemoryStore(), FakeClock()
-        workers = [late(store, clock) for _ in range(3)]
+        workers = [transcripts_of_other_worker(store, clock) for _ in range(3)]
         texts: list[str] = []
         for number, (asked, _, passes) in enumerate(steps):
             texts += [f"{number} said", f"{number} done"]
@@ -722,14 +722,14 @@ def test_a_transcript_is_whole_in_whichever_order_its_entries_reach_the_log(step
         await store.delete([key])
         chance.shuffle(log)
         await store.append(key, log * (1 + repeated))
-        assert said(await workers[0].read(SPACE, "s-1", 0, 10**6)) == ["You are an agent.", *texts]
+        assert message_texts(await workers[0].read(SPACE, "s-1", 0, 10**6)) == ["You are an agent.", *texts]
 
     asyncio.run(run())
 
 
 async def test_what_follows_a_lost_entry_takes_nothing_from_a_newer_list():
     store, clock = InMemoryStore(), FakeClock()
-    one, other = late(store, clock), late(store, clock)
+    one, other = transcripts_of_other_worker(store, clock), transcripts_of_other_worker(store, clock)
     key = transcript_key(tenant_name(SPACE), "s-1")
     for texts in ("abc", "abcde", "abcdefx"):
         one.record(SPACE, "s-1", chat(*texts), folded=True)
@@ -738,15 +738,15 @@ async def test_what_follows_a_lost_entry_takes_nothing_from_a_newer_list():
     first, _, last = [value for _, value in await store.read(key)]
     await store.delete([key])
     await store.append(key, [first, last])
-    assert said(await one.read(SPACE, "s-1", 1, 99)) == [*"abcfx"]
+    assert message_texts(await one.read(SPACE, "s-1", 1, 99)) == [*"abcfx"]
     other.record(SPACE, "s-1", chat(*"abcdefghi"), folded=True)
     await other.flush()
-    assert said(await one.read(SPACE, "s-1", 1, 99)) == [*"abcdefghi"]
+    assert message_texts(await one.read(SPACE, "s-1", 1, 99)) == [*"abcdefghi"]
 
 
 async def test_what_a_newer_list_holds_is_not_there_twice_where_it_was_said_before_and_is_written_later():
     store, clock = InMemoryStore(), FakeClock()
-    one, other = late(store, clock), late(store, clock)
+    one, other = transcripts_of_other_worker(store, clock), transcripts_of_other_worker(store, clock)
     entry = {"role": "user", "content": "first"}
     one.record(SPACE, "s-1", first := read({"model": "m", "input": [entry]}, "responses"), folded=True)
     await one.flush()
@@ -758,14 +758,14 @@ async def test_what_a_newer_list_holds_is_not_there_twice_where_it_was_said_befo
     one.record(SPACE, "s-1", read({"model": "m", "input": whole}, "responses"), folded=True)
     await one.flush()
     await other.flush()
-    assert said(await one.read(SPACE, "s-1", 0, 9)) == ["first", "second", "third"]
+    assert message_texts(await one.read(SPACE, "s-1", 0, 9)) == ["first", "second", "third"]
 
 
 async def test_who_goes_on_after_another_workers_side_request_loses_nothing():
     store, clock = InMemoryStore(), FakeClock()
-    one, other = late(store, clock), late(store, clock)
+    one, other = transcripts_of_other_worker(store, clock), transcripts_of_other_worker(store, clock)
     for worker, texts in ((one, "abcde"), (other, "abcdx"), (one, "abcdefg")):
         worker.record(SPACE, "s-1", chat(*texts), folded=True)
         await worker.flush()
         clock.advance(5)
-    assert said(await other.read(SPACE, "s-1", 1, 99)) == [*"abcdefg"]
+    assert message_texts(await other.read(SPACE, "s-1", 1, 99)) == [*"abcdefg"]

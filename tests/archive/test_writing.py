@@ -91,6 +91,6 @@ async def test_what_another_entry_of_this_worker_counts_is_not_counted_again_for
     for at, wait in enumerate((0, 60, 2 * DAY)):
         vault.clock.advance(wait)
         await vault.leave(f"{at}", wires=wires)
-        held.append((await vault.bounds.sweep(tenant_name(SPACE))).held)
+        held.append((await vault.bounds.sweep(tenant_name(SPACE))).stored_bytes)
     first, second, third = held[0], held[1] - held[0], held[2] - held[1]
     assert second < first == third

@@ -45,10 +45,10 @@ class Vault:
         self.swept: list[SweepResult] = []
         self.bounds = Retention(
             self.store, self.tasks, self.clock, max_bytes=self.max_bytes, retention=self.retention,
-            told=self.swept.append,
+            on_sweep=self.swept.append,
         )  # fmt: skip
         self.archive = Archive(
-            self.store, self.retention, sealer=self.sealer, clock=self.clock, wrote=self.bounds.note_write
+            self.store, self.retention, sealer=self.sealer, clock=self.clock, on_write=self.bounds.note_write
         )
         self.transcripts = TranscriptStore(self.archive, self.tasks, self.clock, self.mode)
         self.erasures = ErasureNotices(self.store, self.clock, self.retention)

@@ -819,7 +819,7 @@ async def test_what_was_read_back_is_listed_under_its_session_to_be_given_out_an
     await Worker(store).add(weave(4), weave(7))
     [listed] = [page async for page in entries(store, tenant_name(SPACE), "s-1")]
     assert [entry.kind for entry in listed] == ["overlay"] * 2
-    places = [Key(*entry.place) for entry in listed if entry.place]
+    places = [Key(*entry.value_key) for entry in listed if entry.value_key]
     assert await store.delete(places) == 2
     worker = Worker(store)
     assert await worker.find(fresh=True) == []

@@ -40,7 +40,7 @@ def caller(world: World, key: str = "") -> Caller:
     return world.forward.tenants.identify({b"x-accordion-key": key.encode()} if key else {})
 
 
-async def kept(world: World, wires: list[bytes], text: str = "part") -> Artifact:
+async def store_artifact(world: World, wires: list[bytes], text: str = "part") -> Artifact:
     """Messages put away for the one tenant, as one artifact."""
     rows = [ArchivedMessage(bytes([number]) * 32, wire) for number, wire in enumerate(wires)]
     keys, space = tuple(row.key for row in rows), caller(world).tenant_key
@@ -89,7 +89,7 @@ async def test_a_stretch_of_messages_is_all_of_them() -> None:
 async def test_a_part_of_an_artifact_is_had_by_offset_limit_pattern_and_path() -> None:
     world = World()
     lines = "\\n".join(f"line {number}" for number in range(1, 11))
-    await kept(world, [b'{"role":"user","content":"%s"}' % lines.encode()])
+    await store_artifact(world, [b'{"role":"user","content":"%s"}' % lines.encode()])
     http = client(world)
 
     def get(query: str) -> Any:
@@ -99,7 +99,7 @@ async def test_a_part_of_an_artifact_is_had_by_offset_limit_pattern_and_path() -
     assert (page.text, page.headers["x-accordion-next"]) == ("line 3\nline 4", "5")
     assert get("offset=-2").text == "line 9\nline 10"
     assert get("pattern=e%207$").text.splitlines()[2] == "7:line 7"
-    await kept(world, [b'{"role":"user","content":"{\\"a\\": {\\"b\\": [1, \\"two\\"]}}"}'])
+    await store_artifact(world, [b'{"role":"user","content":"{\\"a\\": {\\"b\\": [1, \\"two\\"]}}"}'])
     assert get("path=$.a.b[1]").text == "two"
     assert (
         "the value at" in http.get("/accordion/artifacts/art_0123456789ab?path=$.a.b[1]", headers=JSON).json()["shown"]
@@ -120,7 +120,7 @@ async def test_a_part_of_an_artifact_is_had_by_offset_limit_pattern_and_path() -
 )
 async def test_what_cannot_be_had_of_an_artifact_is_said(query: str, param: str | None, words: str) -> None:
     world = World()
-    await kept(world, [b'{"role":"user","content":"one line"}'])
+    await store_artifact(world, [b'{"role":"user","content":"one line"}'])
     answer = client(world).get(f"/accordion/artifacts/art_0123456789ab?{query}")
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param
@@ -130,7 +130,7 @@ async def test_what_cannot_be_had_of_an_artifact_is_said(query: str, param: str 
 async def test_an_image_is_had_as_the_client_sent_it() -> None:
     world = World()
     wire = b'{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw0KGgo="}}]}'
-    await kept(world, [wire])
+    await store_artifact(world, [wire])
     assert client(world).get("/accordion/artifacts/art_0123456789ab", headers=JSON).json()["originals"] == [
         json.loads(wire)
     ]
@@ -138,7 +138,7 @@ async def test_an_image_is_had_as_the_client_sent_it() -> None:
 
 async def test_what_tools_read_is_never_taken_for_a_page() -> None:
     world = World()
-    await kept(world, [b'{"role":"user","content":"<script>alert(1)</script>"}'])
+    await store_artifact(world, [b'{"role":"user","content":"<script>alert(1)</script>"}'])
     answer = client(world).get("/accordion/artifacts/art_0123456789ab", headers={"accept": "text/html"})
     assert answer.headers["content-type"].startswith("text/plain")
     assert answer.headers["x-content-type-options"] == "nosniff"
@@ -147,7 +147,7 @@ async def test_what_tools_read_is_never_taken_for_a_page() -> None:
 
 async def test_an_artifact_of_which_something_is_gone_is_not_there() -> None:
     world = World()
-    made = await kept(world, [b'{"role":"user","content":"a"}', b'{"role":"user","content":"b"}'], "range")
+    made = await store_artifact(world, [b'{"role":"user","content":"a"}', b'{"role":"user","content":"b"}'], "range")
     assert client(world).get(f"/accordion/artifacts/{made.id}").status_code == 200
     await world.store.delete([Key("", f"row/{made.keys[0].hex()}")])
     assert error(client(world).get(f"/accordion/artifacts/{made.id}"))[:2] == (404, "artifact_not_found")
@@ -155,7 +155,7 @@ async def test_an_artifact_of_which_something_is_gone_is_not_there() -> None:
 
 async def test_what_is_read_is_kept_for_longer() -> None:
     world = World()
-    made = await kept(world, [b'{"role":"user","content":"x"}'])
+    made = await store_artifact(world, [b'{"role":"user","content":"x"}'])
     http, space, retention = client(world), caller(world).tenant_key, world.builder.archive.retention
     world.clock.advance(retention / 2)
     assert http.get(f"/accordion/artifacts/{made.id}").status_code == 200
@@ -307,7 +307,7 @@ async def test_an_export_that_breaks_off_does_not_look_whole() -> None:
 async def test_an_erased_session_is_gone_and_others_stay() -> None:
     world = small()
     session, listed = await folded(world)
-    other = header(await world_asks(world, "Something else."), "x-accordion-session")
+    other = header(await send_question(world, "Something else."), "x-accordion-session")
     http = client(world)
     lines = map(json.loads, http.get(f"/accordion/sessions/{session}/export").text.splitlines())
     rows = [bytes.fromhex(line["key"]) for line in lines if line["type"] == "row"]
@@ -337,19 +337,19 @@ async def test_an_erased_session_is_gone_and_others_stay() -> None:
 @pytest.mark.parametrize("answers", [0, 1, 3])
 async def test_the_places_of_an_erased_session_are_gone_and_those_of_others_stay(answers: int) -> None:
     world = World()
-    other = header(await world_asks(world, "Something else."), "x-accordion-session")
+    other = header(await send_question(world, "Something else."), "x-accordion-session")
     texts = [("user", "assistant")[at % 2] + f" {at}" for at in range(2 * answers + 1)]
     for end in range(1, len(texts) + 1, 2):
         said = [{"role": text.split()[0], "content": text} for text in texts[:end]]
         asked, _ = await world.ask("/v1/chat/completions", {"model": "m", "messages": said})
     session = header(asked, "x-accordion-session")
     await world.outbox.flush()
-    assert [point.session for point in places(world)].count(session) == answers + 1
+    assert [point.session for point in load_nodes(world)].count(session) == answers + 1
     assert client(world).delete(f"/accordion/sessions/{session}").status_code == 200
-    assert [point.session for point in places(world)] == [other]
+    assert [point.session for point in load_nodes(world)] == [other]
 
 
-def places(world: World) -> list[PrefixNode]:
+def load_nodes(world: World) -> list[PrefixNode]:
     values = [held.value for key, held in world.store._values.items() if key.name.startswith("point/")]
     return [point for value in values if (point := decode(value)) is not None]
 
@@ -370,7 +370,7 @@ async def test_what_may_be_done_with_a_session_is_told_by_whichever_route() -> N
     assert answer.headers["allow"] == "DELETE, GET, HEAD"
 
 
-async def world_asks(world: World, text: str) -> Any:
+async def send_question(world: World, text: str) -> Any:
     return (await world.ask("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": text}]}))[0]
 
 
@@ -436,7 +436,7 @@ async def test_what_could_not_be_verified_is_told_by_the_status() -> None:
     async def erase(space: bytes, session: str | None = None) -> ErasureResult:
         return ErasureResult(3, 9, 0, False)
 
-    room.custody.erase = erase  # type: ignore[method-assign]
+    room.export_and_erasure.erase = erase  # type: ignore[method-assign]
     told = client(world, room).delete(f"/accordion/sessions/{session}")
     assert (told.status_code, told.json()["verified"]) == (409, False)
 

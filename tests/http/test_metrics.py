@@ -107,7 +107,7 @@ def test_no_tenant_is_named_in_the_metrics() -> None:
     assert b"tenant-of-somebody" not in metrics.render()[0]
 
 
-def folding(*folds: CompactionOutcome) -> dict[tuple[str, tuple[str, ...]], float]:
+def count_compactions(*folds: CompactionOutcome) -> dict[tuple[str, tuple[str, ...]], float]:
     metrics = Metrics()
     for each in folds:
         metrics.exchange("t", exchange(compaction=each), "")
@@ -116,7 +116,7 @@ def folding(*folds: CompactionOutcome) -> dict[tuple[str, tuple[str, ...]], floa
 
 def test_folds_are_counted_by_what_became_of_them() -> None:
     replayed = replace(FOLDED, state="replayed")
-    found = folding(FOLDED, replayed, replayed, replace(FOLDED, cause="overflow", kind="generation"))
+    found = count_compactions(FOLDED, replayed, replayed, replace(FOLDED, cause="overflow", kind="generation"))
     name = "accordion_compactions_total"
     assert found[name, ("automatic", "conversation", "folded", "m", "main", "openai")] == 1
     assert found[name, ("automatic", "conversation", "m", "main", "openai", "replayed")] == 2
@@ -125,14 +125,14 @@ def test_folds_are_counted_by_what_became_of_them() -> None:
 
 def test_what_folds_save_counts_at_every_request_and_what_a_summary_took_once() -> None:
     replayed = replace(FOLDED, state="replayed")
-    found = folding(FOLDED, replayed, replayed)
+    found = count_compactions(FOLDED, replayed, replayed)
     assert found["accordion_tokens_saved_total", ("m", "main", "openai")] == 1_800
     assert found["accordion_summary_tokens_total", ("input", "m", "main", "openai")] == 800
     assert found["accordion_summary_tokens_total", ("m", "main", "openai", "output")] == 120
 
 
 def test_what_is_only_observed_saves_nothing() -> None:
-    found = folding(CompactionOutcome("observed", kind="conversation", before=900, after=300))
+    found = count_compactions(CompactionOutcome("observed", kind="conversation", before=900, after=300))
     assert found["accordion_compactions_total", ("automatic", "conversation", "m", "main", "observed", "openai")] == 1
     assert found["accordion_tokens_saved_total", ("m", "main", "openai")] == 0
 
@@ -146,7 +146,7 @@ def test_failures_are_counted_by_kind_and_never_in_free_text(failure: FailureKin
 
 
 def test_a_fold_of_which_no_kind_is_known_is_counted_too() -> None:
-    found = folding(CompactionOutcome("failed", reason="an internal error"))
+    found = count_compactions(CompactionOutcome("failed", reason="an internal error"))
     assert found["accordion_compactions_total", ("automatic", "failed", "m", "main", "openai", "unknown")] == 1
 
 
@@ -168,14 +168,14 @@ def test_what_was_read_back_is_counted() -> None:
 
 def test_the_archive_is_seen_to_hold_and_to_lose() -> None:
     metrics = Metrics()
-    metrics.note_sweep(SweepResult(held=5_000, entries=2, size=700, tenants=3))
+    metrics.note_sweep(SweepResult(stored_bytes=5_000, entries=2, size=700, tenants=3))
     # One tenant alone says nothing of what all of them hold.
-    metrics.note_sweep(SweepResult(held=100, entries=1, size=50))
+    metrics.note_sweep(SweepResult(stored_bytes=100, entries=1, size=50))
     found = samples(metrics)
     assert found["accordion_archive_bytes", ()] == 5_000
     assert found["accordion_archive_evicted_total", ()] == 3
     assert found["accordion_archive_evicted_bytes_total", ()] == 750
-    metrics.note_sweep(SweepResult(held=0, entries=0, size=0))
+    metrics.note_sweep(SweepResult(stored_bytes=0, entries=0, size=0))
     assert samples(metrics)["accordion_archive_bytes", ()] == 0
 
 

@@ -240,7 +240,7 @@ async def test_what_came_while_the_store_was_away_is_put_together_when_it_is_bac
     store.away = False
     await chain.world.outbox.flush()
     await chain.turn()
-    chain.world.builder.response_links._held.clear()
+    chain.world.builder.response_links._links.clear()
     await chain.until_folded()
 
 
@@ -464,7 +464,7 @@ async def test_what_passes_unchanged_in_a_session_that_was_folded_is_recorded_by
     chain = Chain()
     await chain.until_folded()
     session = chain.world.seen.exchanges[-1].session
-    chain.world.builder.response_links._held.clear()
+    chain.world.builder.response_links._links.clear()
     for key in [key for key in chain.world.store._values if key.name.startswith("link/")]:
         await chain.world.store.delete([key])
     chain.world.archive.transcripts.begin_anew()
@@ -479,5 +479,5 @@ async def test_a_folded_chain_is_stored_where_nothing_is_read_back() -> None:
     await chain.until_folded()
     for _ in range(3):
         await chain.turn()
-        chain.world.builder.response_links._held.clear()
+        chain.world.builder.response_links._links.clear()
     assert chain.state in ("folded", "replayed")

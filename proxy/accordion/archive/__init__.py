@@ -1,1 +1,1 @@
-"""What left the window: kept whole, under ids that the list shows."""
+"""The archive of content that left the window: stored whole, under ids that the history shows."""

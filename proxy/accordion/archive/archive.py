@@ -42,7 +42,7 @@ _BATCH_ROWS, _BATCH_BYTES = 128, 2 * 2**20
 _MAX_RECORDS = 8
 """Records of an artifact that are tried, until one can be read."""
 _DAY, _SHARE = 86_400.0, 4
-_GENERATIONS = 64
+_MAX_GENERATIONS = 64
 _ROW = "row/"
 _MISSING_KEY = Key("", "nowhere")
 
@@ -51,7 +51,7 @@ class CompactionWrite(msgspec.Struct, frozen=True):
     """The compaction that rows and artifacts belong to.
 
     `base` is the id of the compaction that it continues, `at` the time of the request in seconds since the epoch,
-    `keys` the places where the compaction itself may be stored, with `size` bytes.
+    `keys` the keys under which the compaction itself may be stored, with `size` bytes.
     """
 
     id: str
@@ -65,9 +65,9 @@ class CompactionWrite(msgspec.Struct, frozen=True):
 class Archive:
     """Stores and loads the archived messages and artifacts of all tenants.
 
-    `retention` is in seconds. `wrote` is called with the name of a tenant (see `tenant_name`) and the bytes that were
-    written for it. `capacity` bounds the memory of past writes, in bytes. `minor` is the same store for writes of low
-    priority, which leave space for compactions while the store is away; by default the store itself.
+    `retention` is in seconds. `on_write` is called with the name of a tenant (see `tenant_name`) and the bytes that
+    were written for it. `capacity` bounds the memory of past writes, in bytes. `minor` is the same store for writes of
+    low priority, which leave space for compactions while the store is away; by default the store itself.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Archive:
         *,
         sealer: Sealer | None = None,
         clock: Clock | None = None,
-        wrote: Callable[[str, int], None] = lambda *_: None,
+        on_write: Callable[[str, int], None] = lambda *_: None,
         capacity: int = 8 * 2**20,
         minor: KeyValueStore | None = None,
     ) -> None:
@@ -88,12 +88,12 @@ class Archive:
         self.every = min(_DAY, retention / _SHARE)
         """Seconds after which values in use are written again, so that they expire later."""
         self._clock = clock
-        self._wrote = wrote
-        self._known = BoundedCache[str, float](capacity * 5 // 8, entry_size)
-        self._exact = BoundedCache[bytes, bytes](capacity // 4, entry_size)
+        self._on_write = on_write
+        self._row_writes = BoundedCache[str, float](capacity * 5 // 8, entry_size)
+        self._variants = BoundedCache[bytes, bytes](capacity // 4, entry_size)
         """By message key: the variant of the bytes that a compaction stored."""
-        self._holders = BoundedCache[str, float](capacity // 8, entry_size)
-        self._forgotten = 0
+        self._tenant_writes = BoundedCache[str, float](capacity // 8, entry_size)
+        self._forget_count = 0
 
     # -- writing ------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class Archive:
         row_puts = dict[bytes, Put]()
         for row in rows:
             row_puts[row.key] = self.sealed_put(tenant_key, row_key(row.key), pack(row.wire))
-            self._exact[row.key] = archive_entries.variant_key(row.wire)
+            self._variants[row.key] = archive_entries.variant_key(row.wire)
         record_puts = [
             self.sealed_put(tenant_key, key, value)
             for artifact in artifacts
@@ -141,7 +141,7 @@ class Archive:
         """Returns the writes that store one value of a session, sealed, and list it. `open_value` reads it."""
         put, now = self.sealed_put(tenant_key, key, value, ttl), self._now()
         entry = ArchiveEntry(
-            kind, key.path, session, now, now, 3 * OVERHEAD + len(put.value), place=(key.collection, key.name)
+            kind, key.path, session, now, now, 3 * OVERHEAD + len(put.value), value_key=(key.collection, key.name)
         )
         return [*self.entry_puts(tenant_key, entry, ttl=put.ttl), put]
 
@@ -155,7 +155,7 @@ class Archive:
         """Returns the writes that store an entry."""
         tenant = tenant_name(tenant_key)
         puts = archive_entries.put(tenant, entry, self.retention if ttl is None else ttl, contents)
-        since = self._holders.get(tenant)
+        since = self._tenant_writes.get(tenant)
         if since is None or self._now() - since >= self.every:
             puts.insert(0, Put(Key(HOLDERS, tenant), b"", self.retention + self.every))
         return puts
@@ -168,44 +168,44 @@ class Archive:
         """Writes puts and appends; `minor` is for those that can wait for the store, where there is little space."""
         store = self._minor if minor and self._minor is not None else self.store
         size = sum([len(write.value) for write in writes])
-        at_once = 0 < len(writes) <= _BATCH_ROWS and size <= _BATCH_BYTES
-        forgotten = self._forgotten
-        for batch in (writes,) if at_once else _batches(writes):
+        is_single_batch = 0 < len(writes) <= _BATCH_ROWS and size <= _BATCH_BYTES
+        forget_count = self._forget_count
+        for batch in (writes,) if is_single_batch else _batches(writes):
             await store.write(batch)
         # After an erasure, or when the store was emptied, these values may be gone again.
-        if forgotten == self._forgotten:
-            self._note(writes, size + OVERHEAD * len(writes))
+        if forget_count == self._forget_count:
+            self._remember_writes(writes, size + OVERHEAD * len(writes))
 
-    def _note(self, writes: Sequence[Put | Append], size: int) -> None:
+    def _remember_writes(self, writes: Sequence[Put | Append], size: int) -> None:
         """Remembers the values that the store has now."""
-        now, tenant, known = self._now(), "", self._known
+        now, tenant, row_writes = self._now(), "", self._row_writes
         for write in writes:
             key = write.key
             if not key.collection:
                 if key.name.startswith(_ROW):
-                    known[key.name] = now
+                    row_writes[key.name] = now
             elif key.collection == HOLDERS:
-                self._holders[key.name] = now
+                self._tenant_writes[key.name] = now
             elif key.collection.startswith("held/"):
                 tenant = key.collection.removeprefix("held/")
         if tenant:
-            self._wrote(tenant, size)
+            self._on_write(tenant, size)
 
     def has_row(self, key: Key) -> bool:
         """Whether this worker wrote the row of this key lately, so that it need not be written again."""
-        since = self._known.get(key.name)
+        since = self._row_writes.get(key.name)
         return since is not None and self._now() - since < self.every
 
     def has_variant(self, key: bytes, variant: bytes) -> bool:
         """Whether this worker wrote the row of a message lately, with exactly the bytes of this variant."""
-        return self._exact.get(key) == variant and self.has_row(row_key(key))
+        return self._variants.get(key) == variant and self.has_row(row_key(key))
 
     def forget(self) -> None:
         """Forgets all past writes, since something was erased."""
-        self._forgotten += 1
-        self._known.clear()
-        self._exact.clear()
-        self._holders.clear()
+        self._forget_count += 1
+        self._row_writes.clear()
+        self._variants.clear()
+        self._tenant_writes.clear()
 
     # -- in use -------------------------------------------------------------------
 
@@ -213,7 +213,7 @@ class Archive:
         """Marks a compaction and those that it continues as used now: their entries expire later. Raises
         StoreUnavailable."""
         tenant, now, writes = tenant_name(tenant_key), self._now(), list[Put]()
-        for _ in range(_GENERATIONS):
+        for _ in range(_MAX_GENERATIONS):
             if not compaction_id:
                 break
             listing = await archive_entries.find_compaction_entry(self.store, tenant, compaction_id)
@@ -281,11 +281,11 @@ class Archive:
         StoreUnavailable."""
         return await self._load_unpacked(tenant_key, {name: item_key(tenant_key, name) for name in names})
 
-    async def _load_unpacked(self, tenant_key: bytes, places: Mapping[T, Key]) -> dict[T, bytes]:
-        values = await self.store.get_many(list(places.values())) if places else []
+    async def _load_unpacked(self, tenant_key: bytes, keys_by_name: Mapping[T, Key]) -> dict[T, bytes]:
+        values = await self.store.get_many(list(keys_by_name.values())) if keys_by_name else []
         unpacked = (
-            (name, unpack(self.open_value(tenant_key, place, value)))
-            for (name, place), value in zip(places.items(), values, strict=True)
+            (name, unpack(self.open_value(tenant_key, key, value)))
+            for (name, key), value in zip(keys_by_name.items(), values, strict=True)
         )
         return {name: wire for name, wire in unpacked if wire is not None}
 

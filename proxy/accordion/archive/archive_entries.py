@@ -18,7 +18,7 @@ from accordion.archive.artifacts import Artifact, tenant_name
 from accordion.model.ports import Key, KeyValueStore, Put
 
 __all__ = [
-    "BEHIND",
+    "AFTER_PROVIDER_HISTORY",
     "HELD",
     "HOLDERS",
     "ArchiveEntry",
@@ -34,7 +34,7 @@ __all__ = [
 T = TypeVar("T")
 
 Kind = Literal["fold", "read", "transcript", "overlay", "summary", "item", "link"]
-"""A compaction with what it took out; an artifact that a person read; the transcript of a session; an insertion (of a
+"""A compaction with its removed content; an artifact that a person read; the transcript of a session; an insertion (a
 tool round or an excerpt); a prepared summary; an item of a response that the client only names; a response that the
 client continues by its id."""
 
@@ -53,7 +53,7 @@ _PAGE = 256
 class TenantTotals(msgspec.Struct, frozen=True, array_like=True):
     """The bytes of a tenant at its last sweep, and the time of that."""
 
-    held: int = 0
+    stored_bytes: int = 0
     at: float = 0.0
 
 
@@ -61,8 +61,8 @@ class ArchiveEntry(msgspec.Struct, frozen=True, array_like=True):
     """One entry.
 
     `size` is in bytes, without the values that were stored before as far as its writer knew; times are in seconds since
-    the epoch. `base` is the id of the compaction that it continues, which is in use as long as this one. `place` is the
-    key of the only value of an entry without contents.
+    the epoch. `base` is the id of the compaction that it continues, which is in use as long as this one. `value_key` is
+    the key of the only value of an entry without contents.
     """
 
     kind: Kind
@@ -72,7 +72,7 @@ class ArchiveEntry(msgspec.Struct, frozen=True, array_like=True):
     used: float
     size: int
     base: str = ""
-    place: tuple[str, str] | None = None
+    value_key: tuple[str, str] | None = None
 
     @property
     def name(self) -> str:
@@ -92,16 +92,16 @@ class EntryContents(msgspec.Struct, frozen=True, array_like=True):
     keys: list[tuple[str, str, int]] = []
 
 
-BEHIND = -1
-"""In place of an index: behind the messages that the provider keeps."""
+AFTER_PROVIDER_HISTORY = -1
+"""In place of an index: after the messages that the provider keeps."""
 
 
 class TranscriptEntry(msgspec.Struct, frozen=True, array_like=True):
     """One entry of a transcript's log: from the message `start` on, the session's list is that of `keys`.
 
-    Where `start` is BEHIND, they follow a response that the provider keeps. `place` is the chain key at the end of the
-    request, `after` the one that `keys` follow (empty: not known, or at the beginning). `at` is when its exchange
-    ended, in seconds since the epoch.
+    If `start` is AFTER_PROVIDER_HISTORY, they follow a response that the provider keeps. `end` is the chain key at the
+    end of the request, `after` the one that `keys` follow (empty: not known, or at the beginning). `at` is when its
+    exchange ended, in seconds since the epoch.
 
     `sizes` are those of the rows, 0 where another entry counts them. `head` names the record of the system prompt and
     the tools, `lead` the rows of list entries that belong to the system prompt; both only where they have changed.
@@ -121,7 +121,7 @@ class TranscriptEntry(msgspec.Struct, frozen=True, array_like=True):
     head_size: int = 0
     lead: list[bytes] = []
     lead_sizes: list[int] = []
-    place: bytes = b""
+    end: bytes = b""
     after: bytes = b""
     variants: bytes = b""
     lead_variants: bytes = b""
@@ -167,7 +167,7 @@ def is_exact(row: bytes) -> bool:
 
 _ENCODER = msgspec.msgpack.Encoder()
 _ENTRY, _CONTENTS = msgspec.msgpack.Decoder(ArchiveEntry), msgspec.msgpack.Decoder(EntryContents)
-_RECORDED, _SUMS = msgspec.msgpack.Decoder(TranscriptEntry), msgspec.msgpack.Decoder(TenantTotals)
+_TRANSCRIPT, _SUMS = msgspec.msgpack.Decoder(TranscriptEntry), msgspec.msgpack.Decoder(TenantTotals)
 encode = _ENCODER.encode
 
 
@@ -178,7 +178,7 @@ def decode_sums(value: bytes | None) -> TenantTotals:
 
 def decode_transcript(log: Iterable[tuple[int, bytes]]) -> list[TranscriptEntry]:
     """Decodes the entries of a transcript's log in order, without those that cannot be read."""
-    return [entry for _, value in log if (entry := _decode(_RECORDED, value)) is not None]
+    return [entry for _, value in log if (entry := _decode(_TRANSCRIPT, value)) is not None]
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
@@ -263,25 +263,25 @@ async def entries(store: KeyValueStore, tenant: str, session: str | None = None)
     Raises StoreUnavailable.
     """
     collection, after = entries_collection(tenant), ""
-    within = prefix(session) if session is not None else ""
-    while page := await store.scan(collection, prefix=within, after=after, limit=_PAGE):
+    name_prefix = prefix(session) if session is not None else ""
+    while page := await store.scan(collection, prefix=name_prefix, after=after, limit=_PAGE):
         after = page[-1][0]
         readable = [entry for _, value in page if (entry := decode_entry(value)) is not None]
         yield [entry for entry in readable if session is None or entry.session == session]
 
 
-async def contents(store: KeyValueStore, tenant: str, listed: Sequence[ArchiveEntry]) -> list[EntryContents]:
+async def contents(store: KeyValueStore, tenant: str, tenant_entries: Sequence[ArchiveEntry]) -> list[EntryContents]:
     """Reads the contents of entries, in their order; those that are gone are empty. Raises StoreUnavailable."""
-    with_record = [entry for entry in listed if entry.kind in ("fold", "read")]
+    with_record = [entry for entry in tenant_entries if entry.kind in ("fold", "read")]
     values = await store.get_many([contents_key(tenant, entry.id) for entry in with_record]) if with_record else []
     records = {entry.name: decode_contents(value) for entry, value in zip(with_record, values, strict=True)}
     results = []
-    for entry in listed:
+    for entry in tenant_entries:
         if entry.kind == "transcript":
             log = decode_transcript(await store.read(transcript_key(tenant, entry.session)))
             results.append(contents_of_log(tenant, entry.session, log))
-        elif entry.place is not None:
-            results.append(EntryContents(entry.session, keys=[(*entry.place, entry.size)]))
+        elif entry.value_key is not None:
+            results.append(EntryContents(entry.session, keys=[(*entry.value_key, entry.size)]))
         else:
             results.append(records.get(entry.name) or EntryContents(entry.session))
     return results

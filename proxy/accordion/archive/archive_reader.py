@@ -23,7 +23,7 @@ from accordion.archive.transcripts import TranscriptStore
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Clock, Tasks
 
-AT_ONCE: Final = 8_000_000
+MAX_CHARACTERS: Final = 8_000_000
 """Characters of a text that are returned at once; `offset` reads the rest."""
 _MAX_INLINE: Final = 200_000
 """Bytes that are read without a thread."""
@@ -56,19 +56,19 @@ class ArtifactPage(msgspec.Struct, frozen=True):
 
 
 class ArchiveReader:
-    """Reads artifacts for people. `transcripts` and `custody` (export and erasure) are offered beside it."""
+    """Reads artifacts for people. Also has the `transcripts`, and `export_and_erasure`."""
 
     def __init__(
         self,
         archive: Archive,
         transcripts: TranscriptStore,
-        custody: ExportAndErasure,
+        export_and_erasure: ExportAndErasure,
         dialects: Mapping[str, MessageParser],
         tasks: Tasks,
         clock: Clock,
     ) -> None:
         self.transcripts = transcripts
-        self.custody = custody
+        self.export_and_erasure = export_and_erasure
         self._archive = archive
         self._dialects = dialects
         self._tasks = tasks
@@ -95,7 +95,7 @@ class ArchiveReader:
     async def list_artifacts(self, tenant_key: bytes, session: str, after: str = "", limit: int = 100) -> ArtifactPage:
         """Returns a page of a session's artifacts in the order of its conversation, each once, behind a cursor.
 
-        The cursor holds the position of the last one, so a page does not depend on what was added or erased meanwhile.
+        The cursor holds the position of the last one, so a page does not depend on artifacts added or erased meanwhile.
         Raises ValueError for an `after` that is no cursor, and StoreUnavailable.
 
         The store lists by id, so every page reads the whole list; a session has some thousands of records at most.
@@ -122,8 +122,8 @@ class ArchiveReader:
         while page := await self._archive.list_artifacts(tenant_key, session, after=after, limit=_PAGE):
             after = page[-1]
             for each in page:
-                known = artifacts.get(each.id)
-                artifacts[each.id] = each if known is None else min(known, each, key=_artifact_position)
+                listed = artifacts.get(each.id)
+                artifacts[each.id] = each if listed is None else min(listed, each, key=_artifact_position)
         return sorted(artifacts.values(), key=_artifact_position)
 
     async def _part(self, artifact: Artifact, rows: Mapping[bytes, bytes], request: ReadRequest) -> ArtifactPart | None:
@@ -139,8 +139,8 @@ class ArchiveReader:
         if loaded is None:
             return None
         text, path = resolve_path(loaded, request.path)
-        part = read(text, replace(request, path=path), AT_ONCE)
-        wires = tuple(rows[key] for key in artifact.keys if key in rows) if loaded.more else ()
+        part = read(text, replace(request, path=path), MAX_CHARACTERS)
+        wires = tuple(rows[key] for key in artifact.keys if key in rows) if loaded.has_more else ()
         return ArtifactPart(artifact, loaded.what, part, loaded.input, (), wires)
 
 
@@ -153,7 +153,7 @@ def _artifact_position(artifact: Artifact) -> Position:
 
 
 def _cursor(artifact: Artifact) -> str:
-    """Returns the cursor of the page behind this artifact. Earlier releases wrote `id/scope`."""
+    """Returns the cursor of the page after this artifact. Earlier releases wrote `id/scope`."""
     return ".".join(map(str, _artifact_position(artifact)))
 
 
@@ -162,9 +162,9 @@ def _parse_cursor(cursor: str, artifacts: Sequence[Artifact]) -> Position:
     if "/" in cursor:
         name, _, scope = cursor.partition("/")
         bytes.fromhex(scope)
-        known = next((each for each in artifacts if each.id == name), None)
-        if known is None:
+        listed = next((each for each in artifacts if each.id == name), None)
+        if listed is None:
             raise ValueError("the artifact that this page ended with is no longer there")
-        return _artifact_position(known)
+        return _artifact_position(listed)
     first, last, part, slice_, name = cursor.split(".")
     return int(first), int(last), int(part), int(slice_), name

@@ -19,7 +19,7 @@ from accordion.model.ports import Key
 from accordion.protocols.zstd import ZstdError, decompress, make_compressor
 
 _VERSION = b"\x01"
-_MOST = 256 * 2**20
+_MAX_BYTES = 256 * 2**20
 _LEVEL = 1
 """The level of zstd: the rows of a transcript take 2 % more than at level 3, and a fifth less time."""
 
@@ -103,7 +103,7 @@ def unpack(value: bytes | None) -> bytes | None:
     if value is None or value[:1] != _VERSION:
         return None
     try:
-        return decompress(value[1:], limit=_MOST)
+        return decompress(value[1:], limit=_MAX_BYTES)
     except ZstdError:
         return None
 
@@ -171,11 +171,11 @@ def artifact_text(artifact: Artifact, messages: Sequence[Message]) -> str:
 
 def _slice_text(artifact: Artifact, text: str) -> str:
     """Returns a slice of a text, under a line with its number; slices are cut at line ends near equal lengths."""
-    number, of = artifact.slice, artifact.slices
-    ends = [len(text) * at // of for at in range(of + 1)]
-    for at in range(1, of):
+    number, count = artifact.slice, artifact.slices
+    ends = [len(text) * at // count for at in range(count + 1)]
+    for at in range(1, count):
         ends[at] = text.rfind("\n", ends[at - 1], ends[at]) + 1 or ends[at]
-    label = f"(slice {number} of {of} of messages {artifact.first} to {artifact.last})"
+    label = f"(slice {number} of {count} of messages {artifact.first} to {artifact.last})"
     return f"{label}\n{text[ends[number - 1] : ends[number]]}"
 
 

@@ -18,20 +18,21 @@ def find_difference(old: str, new: str) -> tuple[str, str]:
 
     Where too much differs, it has only the lines that one side has and the other has not, in their order.
     """
-    before, after = old.split("\n"), new.split("\n")
-    head = count_common_prefix(before, after)
-    tail = count_common_prefix(before[head:][::-1], after[head:][::-1])
-    if head == len(before) == len(after):
+    old_lines, new_lines = old.split("\n"), new.split("\n")
+    head = count_common_prefix(old_lines, new_lines)
+    tail = count_common_prefix(old_lines[head:][::-1], new_lines[head:][::-1])
+    if head == len(old_lines) == len(new_lines):
         return "", "they are the same"
     # Some equal lines stay, as context around the others.
     start, stop = max(0, head - _AROUND), max(0, tail - _AROUND)
-    one, other = before[start : len(before) - stop], after[start : len(after) - stop]
+    one, other = old_lines[start : len(old_lines) - stop], new_lines[start : len(new_lines) - stop]
     if max(len(one), len(other)) - 2 * _AROUND > LINES_MOST:
         lines, note = list(_unordered_diff(one, other)), ", too many to tell where: lines that only one side has"
     else:
         lines, note = list(_unified_diff(one, other, start)), ""
-    less, more = (sum(line.startswith(sign) for line in lines) for sign in "-+")
-    return "\n".join(lines), f"{less:,} line{'' if less == 1 else 's'} less, {more:,} more{note}"
+    removed_count, added_count = (sum(line.startswith(sign) for line in lines) for sign in "-+")
+    size = f"{removed_count:,} line{'' if removed_count == 1 else 's'} less, {added_count:,} more{note}"
+    return "\n".join(lines), size
 
 
 def count_common_prefix(one: Sequence[object], other: Sequence[object]) -> int:

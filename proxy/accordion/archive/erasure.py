@@ -22,9 +22,9 @@ from accordion.archive.transcript_log import Transcript, load_transcript
 from accordion.model.conversation import Message
 from accordion.model.ports import Append, Key, Put, Tasks
 
-Described = Callable[[Kind, Key, bytes], object | None]
+DescribeFunction = Callable[[Kind, Key, bytes], object | None]
 """Converts a stored value of a kind to JSON-like values; None where it cannot be read."""
-Read = Callable[[str, bytes], Callable[[bytes], Message]]
+MakeParserFunction = Callable[[str, bytes], Callable[[bytes], Message]]
 """Returns a parser of messages' JSON for a protocol's name and a tenant's key."""
 
 _PAGE = 64
@@ -56,15 +56,15 @@ class ExportAndErasure:
         self,
         archive: Archive,
         tasks: Tasks,
-        described: Described,
-        read: Read,
+        describe: DescribeFunction,
+        make_parser: MakeParserFunction,
         erasures: ErasureNotices,
         drop_erased: Callable[[], Awaitable[Sequence[Put | Append]]],
     ) -> None:
         self._archive = archive
         self._tasks = tasks
-        self._described = described
-        self._reader = read
+        self._describe = describe
+        self._make_parser = make_parser
         self.erasures = erasures
         self._drop_erased = drop_erased
 
@@ -84,8 +84,8 @@ class ExportAndErasure:
         client sent them), each once for a session. The last line counts them. Raises StoreUnavailable.
         """
         counts: Counter[str] = Counter()
-        async for name, found in self._iterate_sessions(tenant_name(tenant_key), session):
-            async for record in self._export_session(tenant_key, name, found):
+        async for name, entries in self._iterate_sessions(tenant_name(tenant_key), session):
+            async for record in self._export_session(tenant_key, name, entries):
                 counts[str(record["type"])] += 1
                 yield _json_line({**record, "session": name})
         yield _json_line({"type": "end", "counts": dict(sorted(counts.items()))})
@@ -94,23 +94,23 @@ class ExportAndErasure:
         self, tenant: str, session: str | None
     ) -> AsyncIterator[tuple[str, list[ArchiveEntry]]]:
         """Yields sessions with all their entries."""
-        name, held = session, list[ArchiveEntry]()
+        name, entries = session, list[ArchiveEntry]()
         async for page in archive_entries.entries(self._archive.store, tenant, session):
             for entry in page:
-                if entry.session != name and held and name is not None:
-                    yield name, held
-                    held = []
+                if entry.session != name and entries and name is not None:
+                    yield name, entries
+                    entries = []
                 name = entry.session
-                held.append(entry)
+                entries.append(entry)
         if name is not None:
-            yield name, held
+            yield name, entries
 
     async def _export_session(
-        self, tenant_key: bytes, session: str, found: Sequence[ArchiveEntry]
+        self, tenant_key: bytes, session: str, entries: Sequence[ArchiveEntry]
     ) -> AsyncIterator[dict[str, Any]]:
         tenant, rows = tenant_name(tenant_key), dict[bytes, None]()
-        for at in range(0, len(found), _PAGE):
-            page = found[at : at + _PAGE]
+        for at in range(0, len(entries), _PAGE):
+            page = entries[at : at + _PAGE]
             for entry, contents in zip(
                 page, await archive_entries.contents(self._archive.store, tenant, page), strict=True
             ):
@@ -132,32 +132,32 @@ class ExportAndErasure:
     async def _export_values(
         self, tenant_key: bytes, entry: ArchiveEntry, contents: EntryContents
     ) -> AsyncIterator[dict[str, Any]]:
-        archive, seen = self._archive, set[str]()
+        archive, exported = self._archive, set[str]()
         if entry.kind == "transcript":
-            if (said := await load_transcript(archive, tenant_key, entry.session)) is not None:
-                yield _transcript_record(said)
+            if (transcript := await load_transcript(archive, tenant_key, entry.session)) is not None:
+                yield _transcript_record(transcript)
             return
         keys = [Key(collection, name) for collection, name, _ in contents.keys]
         for key, value in zip(keys, await archive.store.get_many(keys) if keys else [], strict=True):
-            opened = archive.open_value(tenant_key, key, value)
-            told = self._described(entry.kind, key, opened) if opened is not None else None
+            plain = archive.open_value(tenant_key, key, value)
+            content = self._describe(entry.kind, key, plain) if plain is not None else None
             # A compaction is stored under two keys for some minutes.
-            if told is not None and (line := msgspec.json.encode(told).decode()) not in seen:
-                seen.add(line)
-                yield {"type": entry.kind, "at": entry.at, "used": entry.used, entry.kind: told}
+            if content is not None and (line := msgspec.json.encode(content).decode()) not in exported:
+                exported.add(line)
+                yield {"type": entry.kind, "at": entry.at, "used": entry.used, entry.kind: content}
 
     async def _export_artifact(self, tenant_key: bytes, artifact: Artifact) -> dict[str, Any]:
         rows = await self._archive.load_rows(tenant_key, artifact.keys)
         text = await self._tasks.offload(self._artifact_text, tenant_key, artifact, rows)
-        told = msgspec.to_builtins(artifact)
-        told |= {"keys": [key.hex() for key in artifact.keys], "scope": artifact.scope.hex()}
-        return {"type": "artifact", "artifact": told, "text": text}
+        fields = msgspec.to_builtins(artifact)
+        fields |= {"keys": [key.hex() for key in artifact.keys], "scope": artifact.scope.hex()}
+        return {"type": "artifact", "artifact": fields, "text": text}
 
     def _artifact_text(self, tenant_key: bytes, artifact: Artifact, rows: Mapping[bytes, bytes]) -> str | None:
         if any(key not in rows for key in artifact.keys):
             return None
-        read = self._reader(artifact.dialect, tenant_key)
-        return artifact_text(artifact, [read(rows[key]) for key in artifact.keys])
+        parse = self._make_parser(artifact.dialect, tenant_key)
+        return artifact_text(artifact, [parse(rows[key]) for key in artifact.keys])
 
     # -- erasure ------------------------------------------------------------------
 
@@ -166,64 +166,70 @@ class ExportAndErasure:
 
         Raises StoreUnavailable; then a part is removed, and the call can be repeated.
         """
-        shared, found, removed = 0, 1, 1
+        shared, entry_count, value_count = 0, 1, 1
         # The notice before the removal keeps pending writes of other workers from restoring the values. The notice
         # after it clears values that a worker read again in between.
         await self.erasures.note(tenant_key, session)
-        waited = await self._drop_erased()
-        entries, values = sum(write.key.collection.startswith(HELD) for write in waited), len(waited)
+        pending = await self._drop_erased()
+        entries, values = sum(write.key.collection.startswith(HELD) for write in pending), len(pending)
         for _ in range(_TRIES):
-            found, removed, stays = await (
+            entry_count, value_count, shared_count = await (
                 self._erase_tenant(tenant_key) if session is None else self._erase_session(tenant_key, session)
             )
-            entries, values, shared = entries + found, values + removed, max(shared, stays)
-            if not found and not removed:
+            entries, values, shared = entries + entry_count, values + value_count, max(shared, shared_count)
+            if not entry_count and not value_count:
                 break
         await self.erasures.note(tenant_key, session, over=True)
-        return ErasureResult(entries, values, shared, not found and not removed)
+        return ErasureResult(entries, values, shared, not entry_count and not value_count)
 
     async def _erase_tenant(self, tenant_key: bytes) -> tuple[int, int, int]:
         store, tenant = self._archive.store, tenant_name(tenant_key)
-        found = removed = 0
+        entry_count = value_count = 0
         async for session, entries in self._iterate_sessions(tenant, None):
             for at in range(0, len(entries), _PAGE):
                 page = entries[at : at + _PAGE]
-                named = await self._tasks.offload(SharedValues, await archive_entries.contents(store, tenant, page))
-                keys = await self._tasks.offload(named.keys, tenant)
-                removed += await delete(store, [*keys, *_entry_keys(tenant, page)])
-            removed += await self._erase_unlisted(tenant_key, session)
-            found += len(entries)
+                page_values = await self._tasks.offload(
+                    SharedValues, await archive_entries.contents(store, tenant, page)
+                )
+                keys = await self._tasks.offload(page_values.keys, tenant)
+                value_count += await delete(store, [*keys, *_entry_keys(tenant, page)])
+            value_count += await self._erase_unlisted(tenant_key, session)
+            entry_count += len(entries)
         await store.delete([Key(HOLDERS, tenant), archive_entries.sums_key(tenant)])
-        return found, removed, 0
+        return entry_count, value_count, 0
 
     async def _erase_session(self, tenant_key: bytes, session: str) -> tuple[int, int, int]:
         store, tenant = self._archive.store, tenant_name(tenant_key)
-        mine: list[ArchiveEntry] = []
+        session_entries: list[ArchiveEntry] = []
         async for page in archive_entries.entries(store, tenant, session):
-            mine += page
-        named = SharedValues()
-        for at in range(0, len(mine), _PAGE):
-            for each in await archive_entries.contents(store, tenant, mine[at : at + _PAGE]):
-                await self._tasks.offload(named.add, each)
-        whole = len(named)
-        if whole:
+            session_entries += page
+        session_values = SharedValues()
+        for at in range(0, len(session_entries), _PAGE):
+            for each in await archive_entries.contents(store, tenant, session_entries[at : at + _PAGE]):
+                await self._tasks.offload(session_values.add, each)
+        value_count = len(session_values)
+        if value_count:
             async for page in archive_entries.entries(store, tenant):
                 others = [entry for entry in page if entry.session != session]
                 for at in range(0, len(others), _PAGE):
-                    found = await archive_entries.contents(store, tenant, others[at : at + _PAGE])
-                    await self._tasks.offload(named.exclude_all, found)
-        shared = whole - len(named)
-        removed = await delete(store, await self._tasks.offload(named.keys, tenant))
-        removed += await self._erase_unlisted(tenant_key, session) + await delete(store, _entry_keys(tenant, mine))
-        return len(mine), removed, shared
+                    other_contents = await archive_entries.contents(store, tenant, others[at : at + _PAGE])
+                    await self._tasks.offload(session_values.exclude_all, other_contents)
+        shared = value_count - len(session_values)
+        removed_count = await delete(store, await self._tasks.offload(session_values.keys, tenant))
+        removed_count += await self._erase_unlisted(tenant_key, session) + await delete(
+            store, _entry_keys(tenant, session_entries)
+        )
+        return len(session_entries), removed_count, shared
 
     async def _erase_unlisted(self, tenant_key: bytes, session: str) -> int:
         """Removes the artifacts in the session's own list that no entry lists."""
         count, store = 0, self._archive.store
-        while found := await store.scan(session_collection(tenant_key, session), limit=_PAGE):
-            names = [Key(session_collection(tenant_key, session), name) for name, _ in found]
-            known = await self._archive.list_artifacts(tenant_key, session, limit=_PAGE)
-            count += await delete(store, {*names, *(key for each in known for key in record_keys(tenant_key, each))})
+        while page := await store.scan(session_collection(tenant_key, session), limit=_PAGE):
+            names = [Key(session_collection(tenant_key, session), name) for name, _ in page]
+            artifacts = await self._archive.list_artifacts(tenant_key, session, limit=_PAGE)
+            count += await delete(
+                store, {*names, *(key for each in artifacts for key in record_keys(tenant_key, each))}
+            )
         return count
 
 

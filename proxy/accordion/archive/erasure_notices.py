@@ -1,8 +1,8 @@
 """Notifies all workers of erasures: of values in their memory, and of writes that wait on other machines.
 
 Theory of operation: each erasure has a notice in the store, without any content of a conversation. A second key changes
-with every notice, so that a check for new notices costs one read. `poll` checks every `LOOK` seconds and calls the
-listeners. `find_erased` checks pending writes against the notices before they are stored.
+with every notice, so that a check for new notices costs one read. `poll` checks every `CHECK_INTERVAL` seconds and
+calls the listeners. `find_erased` checks pending writes against the notices before they are stored.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from accordion.model.ports import Append, Clock, ErasedWrites, Key, KeyValueStor
 Listener = Callable[[str, str | None], None]
 """Called with a tenant (see `tenant_name`) and the erased session; None: all of the tenant's sessions."""
 
-LOOK = 1.0
+CHECK_INTERVAL = 1.0
 """Seconds between two checks for erasures of other workers."""
-_HEARD = LOOK + 0.5
+_DELIVERY_SECONDS = CHECK_INTERVAL + 0.5
 """Seconds after which other workers have checked, and have finished the writes of that moment."""
 _LONGEST = 86_400.0
 """Seconds that no response lasts."""
-_NOTES, _LAST = "erased", Key("", "erased/last")
+_NOTICES, _LAST = "erased", Key("", "erased/last")
 _PAGE = 1_000
 
 
@@ -69,11 +69,11 @@ class ErasureNotices:
         self._listeners: list[Listener] = []
         self._listeners_to_others: list[Listener] = []
         self._last: bytes | None = None
-        self._began = clock.now()
-        self._seen: dict[str, bytes] = {}
-        self._told: dict[tuple[str, str | None], float] = {}
+        self._started_at = clock.now()
+        self._received: dict[str, bytes] = {}
+        self._erased_at: dict[tuple[str, str | None], float] = {}
         """By erasure, the monotonic time: requests that began before it may use erased values."""
-        self._under_way: set[tuple[str, str | None]] = set()
+        self._unfinished: set[tuple[str, str | None]] = set()
         """Erasures whose end was not announced yet."""
 
     def listen(self, listener: Listener) -> None:
@@ -89,13 +89,13 @@ class ErasureNotices:
 
         `over`: the values are removed, and requests that begin from now on are stored.
         """
-        note = ErasureNotice(tenant_name(tenant_key), session, self._clock.now(), over)
-        value = _ENCODER.encode(note)
+        notice = ErasureNotice(tenant_name(tenant_key), session, self._clock.now(), over)
+        value = _ENCODER.encode(notice)
         digest = hashlib.sha256(value).digest()
-        for key, written in ((Key(_NOTES, _name(note)), value), (_LAST, digest)):
-            await self._store.write([Put(key, written, self._retention, for_erasing=True)])
-        self._seen = {**self._seen, _name(note): value}
-        self._notify(note)
+        for key, content in ((Key(_NOTICES, _name(notice)), value), (_LAST, digest)):
+            await self._store.write([Put(key, content, self._retention, for_erasing=True)])
+        self._received = {**self._received, _name(notice): value}
+        self._notify(notice)
 
     @property
     def is_only_user(self) -> bool:
@@ -109,7 +109,7 @@ class ErasureNotices:
         """
         await self.note(tenant_key, session)
         if self._wait is not None:
-            await self._wait(_HEARD)
+            await self._wait(_DELIVERY_SECONDS)
 
     def was_erased_since(self, tenant_key: bytes, session: str, began: float) -> bool:
         """Whether the session, or all of its tenant's, was erased after `began`, as far as this worker knows.
@@ -117,13 +117,13 @@ class ErasureNotices:
         `began` is in seconds, by the monotonic clock. If so, nothing of a request that began then may be stored any
         more. Quick: it is called at each response.
         """
-        if not self._told:
+        if not self._erased_at:
             return False
         tenant = tenant_name(tenant_key)
-        return any(self._told.get((tenant, name), began) > began for name in (session, None))
+        return any(self._erased_at.get((tenant, name), began) > began for name in (session, None))
 
     async def poll(self) -> None:
-        """Receives the erasures of other workers. To be called every `LOOK` seconds; never fails.
+        """Receives the erasures of other workers. To be called every `CHECK_INTERVAL` seconds; never fails.
 
         Notices from before this worker began are skipped: its memory never had the values that they erased.
         """
@@ -132,15 +132,15 @@ class ErasureNotices:
             if last == self._last:
                 return
             while True:
-                known, seen = self._seen, await self._notes()
-                if self._seen is known:  # Else a notice was published here meanwhile.
+                previous, received = self._received, await self._load_notices()
+                if self._received is previous:  # Else a notice was published here meanwhile.
                     break
-            first, self._last, self._seen = self._last is None, last, seen
-            for note in _read(value for name, value in seen.items() if known.get(name) != value):
-                if not first or note.at > self._began:
-                    self._notify(note, self._seconds_since(note))
+            is_first, self._last, self._received = self._last is None, last, received
+            for notice in _decode_notices(value for name, value in received.items() if previous.get(name) != value):
+                if not is_first or notice.at > self._started_at:
+                    self._notify(notice, self._seconds_since(notice))
                     for listener in self._listeners_to_others:
-                        listener(note.tenant, note.session)
+                        listener(notice.tenant, notice.session)
 
     async def remove_if_erased(
         self, tenant_key: bytes, session: str, began: float, writes: Sequence[Put | Append]
@@ -164,86 +164,86 @@ class ErasureNotices:
 
     async def find_erased(self, writes: Sequence[Put | Append]) -> ErasedWrites:
         """See ErasureLog. Values that other pending writes or stored entries need are left out."""
-        notes = _read((await self._notes()).values())
-        if not notes:
+        notices = _decode_notices((await self._load_notices()).values())
+        if not notices:
             return ErasedWrites()
         values = {write.key: write.value for write in writes if isinstance(write, Put)}
         logs = dict[Key, list[Append]]()
         for write in writes:
             if isinstance(write, Append):
                 logs.setdefault(write.key, []).append(write)
-        gone: dict[str, SharedValues] = {}
-        stays = list[tuple[str, archive_entries.EntryContents]]()
+        erased_values: dict[str, SharedValues] = {}
+        other_contents = list[tuple[str, archive_entries.EntryContents]]()
         keys, appends = set[Key](), set[Append]()
         for key, value in values.items():
             tenant, entry = key.collection.removeprefix("held/"), archive_entries.decode_entry(value)
             if entry is None or key.collection != archive_entries.entries_collection(tenant):
                 continue
-            place, is_gone = (
+            contents_key, is_erased = (
                 archive_entries.contents_key(tenant, entry.id),
-                _covers(notes, tenant, entry.session, entry.at),
+                _covers(notices, tenant, entry.session, entry.at),
             )
-            keys.update([key, place] if is_gone else [])
-            named = [(_contents_of_entry(entry, values.get(place)), is_gone)]
+            keys.update([key, contents_key] if is_erased else [])
+            all_contents = [(_contents_of_entry(entry, values.get(contents_key)), is_erased)]
             # A continued session has one entry, and one log for the messages before and after the erasure.
             for append in logs.get(archive_entries.transcript_key(tenant, entry.session), ()):
-                said = archive_entries.decode_transcript([(0, append.value)])
-                is_gone = _covers(notes, tenant, entry.session, said[0].at if said else 0.0)
-                appends.update([append] if is_gone else [])
-                named.append((archive_entries.contents_of_log(tenant, entry.session, said), is_gone))
-            for contents, is_gone in named:
-                if is_gone:
-                    gone.setdefault(tenant, SharedValues()).add(contents)
+                log_entries = archive_entries.decode_transcript([(0, append.value)])
+                is_erased = _covers(notices, tenant, entry.session, log_entries[0].at if log_entries else 0.0)
+                appends.update([append] if is_erased else [])
+                all_contents.append((archive_entries.contents_of_log(tenant, entry.session, log_entries), is_erased))
+            for contents, is_erased in all_contents:
+                if is_erased:
+                    erased_values.setdefault(tenant, SharedValues()).add(contents)
                 else:
-                    stays.append((tenant, contents))
-        renewed = set[Key]()
-        for tenant, each in gone.items():
-            each.exclude_all(contents for other, contents in stays if other == tenant)
+                    other_contents.append((tenant, contents))
+        needed_keys = set[Key]()
+        for tenant, each in erased_values.items():
+            each.exclude_all(contents for other, contents in other_contents if other == tenant)
             # Entries that were stored since may need the same values, whose rows may be among the writes.
             async for page in archive_entries.entries(self._store, tenant):
-                newer = [entry for entry in page if not _covers(notes, tenant, entry.session, entry.at)]
+                newer = [entry for entry in page if not _covers(notices, tenant, entry.session, entry.at)]
                 each.exclude_all(await archive_entries.contents(self._store, tenant, newer))
-                renewed.update(key for entry in newer for key in archive_entries.keys_of(tenant, entry))
+                needed_keys.update(key for entry in newer for key in archive_entries.keys_of(tenant, entry))
             keys.update(each.keys(tenant))
-        return ErasedWrites(frozenset(keys), frozenset(appends), frozenset(keys - renewed))
+        return ErasedWrites(frozenset(keys), frozenset(appends), frozenset(keys - needed_keys))
 
-    async def _notes(self) -> dict[str, bytes]:
-        found, after = dict[str, bytes](), ""
-        while page := await self._store.scan(_NOTES, after=after, limit=_PAGE):
-            found.update(page)
+    async def _load_notices(self) -> dict[str, bytes]:
+        notices, after = dict[str, bytes](), ""
+        while page := await self._store.scan(_NOTICES, after=after, limit=_PAGE):
+            notices.update(page)
             after = page[-1][0]
             if len(page) < _PAGE:
                 break
-        return found
+        return notices
 
-    def _seconds_since(self, note: ErasureNotice) -> float:
+    def _seconds_since(self, notice: ErasureNotice) -> float:
         """Returns how many seconds ago the last request may have begun that another worker's erasure affects.
 
         Without an earlier notice it is 0: any request that began before this worker received the erasure may continue
         from erased values. If the worker received the first notice in time, the final notice affects only requests that
         began before it, so that requests after the erasure's answer are stored. As machines' clocks may differ, it is 0
-        to `LOOK` seconds.
+        to `CHECK_INTERVAL` seconds.
         """
-        in_time = note.over and (note.tenant, note.session) in self._under_way
-        return min(LOOK, max(0.0, self._clock.now() - note.at)) if in_time else 0.0
+        in_time = notice.over and (notice.tenant, notice.session) in self._unfinished
+        return min(CHECK_INTERVAL, max(0.0, self._clock.now() - notice.at)) if in_time else 0.0
 
-    def _notify(self, note: ErasureNotice, ago: float = 0.0) -> None:
-        now, name = self._clock.monotonic(), (note.tenant, note.session)
-        self._told[name] = max(now - ago, self._told.pop(name, now - ago))
-        (self._under_way.discard if note.over else self._under_way.add)(name)
-        while now - self._told[oldest := next(iter(self._told))] > _LONGEST:
-            del self._told[oldest]
-            self._under_way.discard(oldest)
+    def _notify(self, notice: ErasureNotice, seconds_ago: float = 0.0) -> None:
+        now, name = self._clock.monotonic(), (notice.tenant, notice.session)
+        self._erased_at[name] = max(now - seconds_ago, self._erased_at.pop(name, now - seconds_ago))
+        (self._unfinished.discard if notice.over else self._unfinished.add)(name)
+        while now - self._erased_at[oldest := next(iter(self._erased_at))] > _LONGEST:
+            del self._erased_at[oldest]
+            self._unfinished.discard(oldest)
         for listener in self._listeners:
-            listener(note.tenant, note.session)
+            listener(notice.tenant, notice.session)
 
 
-def _name(note: ErasureNotice) -> str:
-    return f"{note.tenant}/{archive_entries.prefix(note.session) if note.session is not None else ''}"
+def _name(notice: ErasureNotice) -> str:
+    return f"{notice.tenant}/{archive_entries.prefix(notice.session) if notice.session is not None else ''}"
 
 
-def _covers(notes: Iterable[ErasureNotice], tenant: str, session: str, at: float) -> bool:
-    return any(note.tenant == tenant and note.session in (None, session) and at <= note.at for note in notes)
+def _covers(notices: Iterable[ErasureNotice], tenant: str, session: str, at: float) -> bool:
+    return any(notice.tenant == tenant and notice.session in (None, session) and at <= notice.at for notice in notices)
 
 
 def _contents_of_entry(entry: archive_entries.ArchiveEntry, value: bytes | None) -> archive_entries.EntryContents:
@@ -251,13 +251,13 @@ def _contents_of_entry(entry: archive_entries.ArchiveEntry, value: bytes | None)
 
     `value` is the record of its contents, if any.
     """
-    keys = [(*entry.place, entry.size)] if entry.place is not None else []
+    keys = [(*entry.value_key, entry.size)] if entry.value_key is not None else []
     return archive_entries.decode_contents(value) or archive_entries.EntryContents(entry.session, keys=keys)
 
 
-def _read(values: Iterable[bytes]) -> list[ErasureNotice]:
-    notes = []
+def _decode_notices(values: Iterable[bytes]) -> list[ErasureNotice]:
+    notices = []
     for value in values:
         with suppress(msgspec.MsgspecError):
-            notes.append(_DECODER.decode(value))
-    return notes
+            notices.append(_DECODER.decode(value))
+    return notices

@@ -46,9 +46,9 @@ class LoadedArtifact(msgspec.Struct, frozen=True):
     what: str
     text: str
     input: str = ""
-    mute: bool = False
+    has_no_text: bool = False
     """Whether it has no text, such as an image."""
-    more: bool = False
+    has_more: bool = False
     """Whether it has content that its text lacks: media, or reasoning that only the provider can read."""
 
 
@@ -60,28 +60,28 @@ def load_artifact(
     Of a result, the row of the call may be missing: the record has the call's name and arguments.
     """
     dialect = dialects.get(artifact.dialect)
-    needed = artifact.keys[-1:] if artifact.kind == "result" else artifact.keys
-    if dialect is None or not needed or any(key not in rows for key in needed):
+    required = artifact.keys[-1:] if artifact.kind == "result" else artifact.keys
+    if dialect is None or not required or any(key not in rows for key in required):
         return None
     try:
-        said = [(key, dialect.read_message(rows[key])) for key in artifact.keys if key in rows]
+        parsed = [(key, dialect.read_message(rows[key])) for key in artifact.keys if key in rows]
     except ValueError:
         return None
-    messages = [Message(key, each.role, each.parts, rows[key]) for key, each in said]
-    return replace(_build_artifact(artifact, messages), more=_has_more(artifact, messages))
+    messages = [Message(key, each.role, each.parts, rows[key]) for key, each in parsed]
+    return replace(_build_artifact(artifact, messages), has_more=_has_more(artifact, messages))
 
 
 def find_calls(
     artifact: Artifact, rows: Mapping[bytes, bytes], dialects: Mapping[str, MessageParser]
 ) -> list[tuple[bytes, int, ToolCall]]:
     """Returns the calls whose results the artifact has, each with its message's key and part index."""
-    wanted = artifact.call_id if artifact.kind == "result" else ""
+    call_id = artifact.call_id if artifact.kind == "result" else ""
     return [
         (key, number, part)
         for key in artifact.keys
         if key in rows
         for number, part in enumerate(dialects[artifact.dialect].read_message(rows[key]).parts)
-        if isinstance(part, ToolCall) and wanted in ("", part.call_id)
+        if isinstance(part, ToolCall) and call_id in ("", part.call_id)
     ]
 
 
@@ -107,7 +107,7 @@ def _build_artifact(artifact: Artifact, messages: Sequence[Message]) -> LoadedAr
     text = artifact_text(artifact, messages)
     if isinstance(part, Media | Opaque):
         kind = part.kind if isinstance(part, Media) else "part"
-        return LoadedArtifact(artifact, f"{kind} of a message", f"one {kind} {text}", mute=True)
+        return LoadedArtifact(artifact, f"{kind} of a message", f"one {kind} {text}", has_no_text=True)
     return LoadedArtifact(artifact, f"part of a message by {messages[-1].role}", text)
 
 
@@ -125,9 +125,9 @@ def _is_not_text(part: Part) -> bool:
     return isinstance(part, Media | Opaque) or (isinstance(part, Reasoning) and part.sealed > 0)
 
 
-def resolve_path(held: LoadedArtifact, path: str) -> tuple[str, str]:
+def resolve_path(loaded: LoadedArtifact, path: str) -> tuple[str, str]:
     """Returns the text that a path refers to, the output or the arguments, and the path within it."""
     if path.startswith(INPUT):
         rest = path.removeprefix(INPUT)
-        return held.input, "$" + rest if rest else ""
-    return held.text, path
+        return loaded.input, "$" + rest if rest else ""
+    return loaded.text, path

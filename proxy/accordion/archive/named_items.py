@@ -28,7 +28,7 @@ _OVERHEAD = 300
 Name = tuple[bytes, str]
 """A tenant's key and a session."""
 
-Reads = Callable[[str, bytes], Callable[[bytes], Message]]
+MakeParserFunction = Callable[[str, bytes], Callable[[bytes], Message]]
 """Returns a parser of one list entry for a protocol's name and a tenant's key. Raises ValueError."""
 
 
@@ -39,16 +39,18 @@ class NamedItems:
     of resolved references are cached.
     """
 
-    def __init__(self, archive: Archive, tasks: Tasks, erasures: ErasureNotices, reads: Reads, capacity: int) -> None:
+    def __init__(
+        self, archive: Archive, tasks: Tasks, erasures: ErasureNotices, make_parser: MakeParserFunction, capacity: int
+    ) -> None:
         self._archive = archive
         self._tasks = tasks
         self._erasures = erasures
-        self._reads = reads
+        self._make_parser = make_parser
         self._capacity = capacity
         self._size = 0
         self.waiting: OrderedDict[Name, dict[str, bytes]] = OrderedDict()
         """By session, the items that it may reference, by their ids."""
-        self._known = BoundedCache[bytes, Message](capacity)
+        self._resolved = BoundedCache[bytes, Message](capacity)
         erasures.listen(lambda *_: self._forget())
 
     def remember_items(
@@ -67,13 +69,13 @@ class NamedItems:
         name = tenant_key, session
         if not (items or name in self.waiting) or conversation.previous is not None:
             return
-        names = _names_items(conversation.messages)
-        if names is False:
+        references = _references_items(conversation.messages)
+        if references is False:
             self._drop(name)
             return
-        self._take(name, items)
-        if names:
-            self._tasks.spawn(self._keep(name, began), "store referenced items")
+        self._add_items(name, items)
+        if references:
+            self._tasks.spawn(self._store_items(name, began), "store referenced items")
 
     async def resolve_names(
         self, conversation: Conversation, tenant_key: bytes, session: str
@@ -82,30 +84,32 @@ class NamedItems:
 
         References that were not recorded are left out; also those in the store while it is unavailable.
         """
-        named = [message for message in conversation.messages if is_known_to_provider_only(message)]
-        made = {message.key: known for message in named if (known := self._known.get(message.key)) is not None}
-        wanted = {name: each.key for each in named if each.key not in made and (name := item_name(each.wire))}
-        if not wanted:
-            return made
-        found = dict(self.waiting.get((tenant_key, session), {}))
+        references = [message for message in conversation.messages if is_known_to_provider_only(message)]
+        resolved = {each.key: message for each in references if (message := self._resolved.get(each.key)) is not None}
+        keys_by_name = {
+            name: each.key for each in references if each.key not in resolved and (name := item_name(each.wire))
+        }
+        if not keys_by_name:
+            return resolved
+        wires = dict(self.waiting.get((tenant_key, session), {}))
         with suppress(StoreUnavailable):
-            found |= await self._archive.load_items(tenant_key, [name for name in wanted if name not in found])
-        read = self._reads(conversation.dialect, tenant_key)
-        for name in wanted.keys() & found.keys():
+            wires |= await self._archive.load_items(tenant_key, [name for name in keys_by_name if name not in wires])
+        parse = self._make_parser(conversation.dialect, tenant_key)
+        for name in keys_by_name.keys() & wires.keys():
             with suppress(ValueError):
-                made[wanted[name]] = heard = read(found[name])
-                self._known.put(wanted[name], heard, _OVERHEAD + 2 * len(heard.wire))
-        return made
+                resolved[keys_by_name[name]] = message = parse(wires[name])
+                self._resolved.put(keys_by_name[name], message, _OVERHEAD + 2 * len(message.wire))
+        return resolved
 
-    async def _keep(self, name: Name, began: float) -> None:
+    async def _store_items(self, name: Name, began: float) -> None:
         tenant_key, session = name
-        held = dict(self.waiting.get(name, {}))
-        if not held or self._erasures.was_erased_since(tenant_key, session, began):
+        items = dict(self.waiting.get(name, {}))
+        if not items or self._erasures.was_erased_since(tenant_key, session, began):
             return
         pack = make_packer()
         puts = [
             put
-            for item, wire in held.items()
+            for item, wire in items.items()
             for put in self._archive.single_value_puts(
                 tenant_key, session, "item", item_key(tenant_key, item), pack(wire)
             )
@@ -113,26 +117,26 @@ class NamedItems:
         # Where the store is unavailable, the next response tries again.
         with suppress(StoreUnavailable):
             await self._archive.keep(puts)
-            for item in held:
-                self._release(name, item)
+            for item in items:
+                self._remove_item(name, item)
 
-    def _take(self, name: Name, items: Sequence[tuple[str, bytes]]) -> None:
+    def _add_items(self, name: Name, items: Sequence[tuple[str, bytes]]) -> None:
         for item, wire in items:
-            self._release(name, item)
+            self._remove_item(name, item)
             self.waiting.setdefault(name, {})[item] = wire
             self._size += _OVERHEAD + len(wire)
         if name in self.waiting:
             self.waiting.move_to_end(name)
         while self._size > self._capacity:
-            longest = next(iter(self.waiting))
-            self._release(longest, next(iter(self.waiting[longest])))
+            oldest = next(iter(self.waiting))
+            self._remove_item(oldest, next(iter(self.waiting[oldest])))
 
-    def _release(self, name: Name, item: str) -> None:
-        held = self.waiting.get(name)
-        if held is None or (wire := held.pop(item, None)) is None:
+    def _remove_item(self, name: Name, item: str) -> None:
+        items = self.waiting.get(name)
+        if items is None or (wire := items.pop(item, None)) is None:
             return
         self._size -= _OVERHEAD + len(wire)
-        if not held:
+        if not items:
             del self.waiting[name]
 
     def _drop(self, name: Name) -> None:
@@ -142,14 +146,14 @@ class NamedItems:
     def _forget(self) -> None:
         """Removes everything from memory after an erasure, as any of it may be erased."""
         self.waiting.clear()
-        self._known.clear()
+        self._resolved.clear()
         self._size = 0
 
 
-def _names_items(messages: Sequence[Message]) -> bool | None:
+def _references_items(messages: Sequence[Message]) -> bool | None:
     """Whether a client references the assistant's messages instead of sending them.
 
-    The newest such message decides; None where there is none yet.
+    The newest such message decides; None if there is none yet.
     """
     for message in reversed(messages):
         if message.role == "assistant" and any(type(part) is Text for part in message.parts):

@@ -45,42 +45,42 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,80}")
 E = TypeVar("E", bound=Expression)
 
 
-def walk(document: Any, path: str, most: int) -> PathSelection:
+def walk(document: Any, path: str, limit: int) -> PathSelection:
     """See `paths.select`."""
-    meter = _WalkBudget(_BUDGET)
-    query = _compile(path.strip(), meter)
+    budget = _WalkBudget(_BUDGET)
+    query = _compile(path.strip(), budget)
     node = _MeteredNode(value=document, location=(), parent=None, root=document)
-    node.meter = meter
+    node.budget = budget
     nodes: Any = [node]
     for segment in query.segments:
         nodes = segment.resolve(nodes)
-    found: list[tuple[str, Any]] = []
+    values: list[tuple[str, Any]] = []
     try:
-        meter.spend(1 + _value_width(document))
+        budget.spend(1 + _value_width(document))
         for each in nodes:
-            if len(found) == most:
-                return PathSelection(tuple(found), False)
-            found.append((_value_path(each.location), each.value))
+            if len(values) == limit:
+                return PathSelection(tuple(values), False)
+            values.append((_value_path(each.location), each.value))
     except _BudgetExceeded:
-        return PathSelection(tuple(found), False)
+        return PathSelection(tuple(values), False)
     except (JSONPathError, RecursionError) as error:
         raise InvalidPath(_describe_error(error)) from error
-    return PathSelection(tuple(found), True)
+    return PathSelection(tuple(values), True)
 
 
-def _compile(path: str, meter: _WalkBudget) -> JSONPathQuery:
+def _compile(path: str, budget: _WalkBudget) -> JSONPathQuery:
     if not path or len(path) > PATH_MOST:
         raise InvalidPath(f"a path has 1 to {PATH_MOST} characters")
     try:
-        query = _parse(path, meter)
+        query = _parse(path, budget)
     except JSONPathError as error:
-        spelled = _normalize(path)
-        if spelled == path:
+        normalized = _normalize(path)
+        if normalized == path:
             raise InvalidPath(_describe_error(error)) from error
         try:
-            query = _parse(spelled, meter)
-        except JSONPathError as again:
-            raise InvalidPath(_describe_error(again)) from again
+            query = _parse(normalized, budget)
+        except JSONPathError as second_error:
+            raise InvalidPath(_describe_error(second_error)) from second_error
     if len(query.segments) > _SEGMENTS or sum(len(each.selectors) for each in query.segments) > _SELECTORS:
         raise InvalidPath(f"a path has at most {_SEGMENTS} segments")
     if sum(isinstance(each, JSONPathRecursiveDescentSegment) for each in query.segments) > _DESCENTS:
@@ -89,14 +89,14 @@ def _compile(path: str, meter: _WalkBudget) -> JSONPathQuery:
         for selector in segment.selectors:
             if isinstance(selector, FilterSelector):
                 selector.expression = _MeteredFilter(
-                    _bound_filter(selector.expression, meter), meter, 2 + len(path) // 4
+                    _bound_filter(selector.expression, budget), budget, 2 + len(path) // 4
                 )
     return query
 
 
-def _parse(path: str, meter: _WalkBudget) -> JSONPathQuery:
+def _parse(path: str, budget: _WalkBudget) -> JSONPathQuery:
     try:
-        return _PathEnvironment(meter).compile(path)
+        return _PathEnvironment(budget).compile(path)
     except (RecursionError, ValueError, ArithmeticError, LookupError) as error:
         raise JSONPathError("it cannot be read") from error
 
@@ -133,27 +133,27 @@ class _BudgetExceeded(Exception):
 class _WalkBudget:
     """The remaining budget of one path."""
 
-    __slots__ = ("left",)
+    __slots__ = ("remaining",)
 
-    def __init__(self, left: int) -> None:
-        self.left = left
+    def __init__(self, remaining: int) -> None:
+        self.remaining = remaining
 
     def spend(self, units: int) -> None:
-        self.left -= units
-        if self.left < 0:
+        self.remaining -= units
+        if self.remaining < 0:
             raise _BudgetExceeded
 
 
 class _MeteredNode(JSONPathNode):
     """A node that charges the budget for its children, and for the width of each."""
 
-    __slots__ = ("meter",)
-    meter: _WalkBudget
+    __slots__ = ("budget",)
+    budget: _WalkBudget
 
     def new_child(self, value: object, key: int | str, parent: JSONPathNode | None) -> JSONPathNode:
-        self.meter.spend(1 + _value_width(value))
+        self.budget.spend(1 + _value_width(value))
         child = _MeteredNode(value=value, location=(*self.location, key), parent=parent, root=self.root)
-        child.meter = self.meter
+        child.budget = self.budget
         return child
 
 
@@ -164,23 +164,23 @@ def _value_width(value: object) -> int:
 class _PathEnvironment(JSONPathEnvironment):
     """The standard's functions for one path; those with patterns use RE2."""
 
-    def __init__(self, meter: _WalkBudget) -> None:
-        self._meter = meter
+    def __init__(self, budget: _WalkBudget) -> None:
+        self._budget = budget
         super().__init__()
 
     def setup_function_extensions(self) -> None:
         super().setup_function_extensions()
-        self.function_extensions["match"] = _LinearMatch(self._meter, whole=True)
-        self.function_extensions["search"] = _LinearMatch(self._meter, whole=False)
+        self.function_extensions["match"] = _LinearMatch(self._budget, is_full_match=True)
+        self.function_extensions["search"] = _LinearMatch(self._budget, is_full_match=False)
 
 
 class _LinearMatch(FilterFunction):
     """The functions `match` and `search` in linear time."""
 
-    def __init__(self, meter: _WalkBudget, *, whole: bool) -> None:
-        self._meter = meter
-        self._whole = whole
-        self._known: tuple[str, CompiledPattern | None] = ("", None)
+    def __init__(self, budget: _WalkBudget, *, is_full_match: bool) -> None:
+        self._budget = budget
+        self._is_full_match = is_full_match
+        self._compiled: tuple[str, CompiledPattern | None] = ("", None)
 
     @property
     def arg_types(self) -> list[ExpressionType]:
@@ -193,55 +193,55 @@ class _LinearMatch(FilterFunction):
     def __call__(self, text: object, pattern: object) -> bool:
         if not isinstance(text, str) or not isinstance(pattern, str) or len(pattern) > _PATTERN_MOST:
             return False
-        if self._known[0] != pattern or self._known[1] is None:
-            self._meter.spend(_COMPILING)
+        if self._compiled[0] != pattern or self._compiled[1] is None:
+            self._budget.spend(_COMPILING)
             try:
-                self._known = (pattern, compile_pattern(pattern))
+                self._compiled = (pattern, compile_pattern(pattern))
             except InvalidPattern as error:
                 raise JSONPathError(str(error)) from error
-        known = self._known[1]
-        if known is None:
+        compiled = self._compiled[1]
+        if compiled is None:
             return False
-        self._meter.spend(2 + len(text) * known.programsize // 200)
+        self._budget.spend(2 + len(text) * compiled.programsize // 200)
         data = text.encode("utf-8", "replace")
-        return (known.fullmatch(data) if self._whole else known.search(data)) is not None
+        return (compiled.fullmatch(data) if self._is_full_match else compiled.search(data)) is not None
 
 
 class _MeteredFilter(FilterExpression):
     """A filter that charges the budget for each value that it examines."""
 
-    __slots__ = ("_meter", "_price")
+    __slots__ = ("_budget", "_cost")
 
-    def __init__(self, expression: FilterExpression, meter: _WalkBudget, price: int) -> None:
+    def __init__(self, expression: FilterExpression, budget: _WalkBudget, cost: int) -> None:
         super().__init__(expression.token, expression.expression)
-        self._meter = meter
-        self._price = price
+        self._budget = budget
+        self._cost = cost
 
     def evaluate(self, context: FilterContext) -> bool:
-        self._meter.spend(self._price)
+        self._budget.spend(self._cost)
         return super().evaluate(context)
 
 
-def _bound_filter(expression: E, meter: _WalkBudget) -> E:
+def _bound_filter(expression: E, budget: _WalkBudget) -> E:
     """Limits a filter's expression to comparisons of single values. Raises InvalidPath where it has other queries."""
     if isinstance(expression, FilterQuery):
         if not expression.query.singular_query():
             raise InvalidPath("a filter looks at single values only, such as @.name or @[0].id")
     elif isinstance(expression, ComparisonExpression):
         for side in (expression.left, expression.right):
-            _bound_filter(side, meter)
-        expression.left = _MeteredOperand(expression.left, meter)
-        expression.right = _MeteredOperand(expression.right, meter)
+            _bound_filter(side, budget)
+        expression.left = _MeteredOperand(expression.left, budget)
+        expression.right = _MeteredOperand(expression.right, budget)
     elif isinstance(expression, LogicalExpression):
-        _bound_filter(expression.left, meter)
-        _bound_filter(expression.right, meter)
+        _bound_filter(expression.left, budget)
+        _bound_filter(expression.right, budget)
     elif isinstance(expression, PrefixExpression):
-        _bound_filter(expression.right, meter)
+        _bound_filter(expression.right, budget)
     elif isinstance(expression, FilterExpression):
-        _bound_filter(expression.expression, meter)
+        _bound_filter(expression.expression, budget)
     elif isinstance(expression, FunctionExtension):
         for argument in expression.args:
-            _bound_filter(argument, meter)
+            _bound_filter(argument, budget)
     return expression
 
 
@@ -263,12 +263,12 @@ class _MeteredOperand(Expression):
     Lists and objects are not compared, since long documents that are nearly equal take long to compare.
     """
 
-    __slots__ = ("_inner", "_meter")
+    __slots__ = ("_budget", "_inner")
 
-    def __init__(self, inner: Expression, meter: _WalkBudget) -> None:
+    def __init__(self, inner: Expression, budget: _WalkBudget) -> None:
         super().__init__(inner.token)
         self._inner = inner
-        self._meter = meter
+        self._budget = budget
 
     def evaluate(self, context: FilterContext) -> object:
         value = self._inner.evaluate(context)
@@ -277,5 +277,5 @@ class _MeteredOperand(Expression):
                 return value
             value = value[0].value
         if isinstance(value, str):
-            self._meter.spend(len(value) // 1_000)
+            self._budget.spend(len(value) // 1_000)
         return _UniqueOperand() if isinstance(value, list | dict) else value

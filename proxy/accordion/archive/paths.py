@@ -21,12 +21,12 @@ class PathSelection(msgspec.Struct, frozen=True):
     complete: bool
 
 
-def select(document: Any, path: str, most: int) -> PathSelection:
-    """Returns at most `most` values at a path, whose `$` may be left out. Raises InvalidPath.
+def select(document: Any, path: str, limit: int) -> PathSelection:
+    """Returns at most `limit` values at a path, whose `$` may be left out. Raises InvalidPath.
 
     Slow for large documents; run it in a thread.
     """
     # The library takes some hundredths of a second to import, so it is imported at its first use.
     from accordion.archive.path_walk import walk  # noqa: PLC0415
 
-    return walk(document, path, most)
+    return walk(document, path, limit)

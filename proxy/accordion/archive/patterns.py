@@ -12,7 +12,7 @@ import re2
 PATTERN_MOST: Final = 500
 """Characters of a pattern."""
 _MEMORY: Final = 512 * 1024
-_WORK: Final = 300_000_000
+_MAX_WORK: Final = 300_000_000
 """The product of a pattern's size and a text's bytes is bounded: about half a second at the worst."""
 
 
@@ -70,12 +70,12 @@ def find_lines(text: str, pattern: CompiledPattern, offset: int = 0) -> Iterator
         line += 1
         if not at:
             return
-    counted = at
+    counted_to = at
     while at <= len(data) and (match := pattern.search(data, at)) is not None:
         start, end = match.span()
-        line += data.count(b"\n", counted, start)
+        line += data.count(b"\n", counted_to, start)
         first, stop = data.rfind(b"\n", 0, start) + 1, data.find(b"\n", start)
-        counted, stop = start, stop if stop >= 0 else len(data)
+        counted_to, stop = start, stop if stop >= 0 else len(data)
         column = partial(_count_characters, data, first)
         yield LineMatch(line, column(start), column(end))
         at = stop + 1
@@ -88,14 +88,14 @@ def find_spans(text: str, pattern: CompiledPattern, offset: int = 0) -> Iterator
     """
     data = text.encode("utf-8", "replace")
     _check_cost(pattern, data)
-    remaining = max(20, _WORK // 4 // max(1, len(data)))
+    remaining = max(20, _MAX_WORK // 4 // max(1, len(data)))
     at = len(text[:offset].encode("utf-8", "replace"))
-    known, counted = offset, at
+    characters, counted_to = offset, at
     while remaining and at <= len(data) and (match := pattern.search(data, at)) is not None:
         start, end = match.span()
-        known += _count_characters(data, counted, start)
-        counted = start
-        yield known, known + _count_characters(data, start, end)
+        characters += _count_characters(data, counted_to, start)
+        counted_to = start
+        yield characters, characters + _count_characters(data, start, end)
         at = max(end, start + 1)
         while data[at : at + 1] and data[at] & 0xC0 == 0x80:
             # Behind an empty match: skip to the next whole character.
@@ -108,7 +108,7 @@ def _count_characters(data: bytes, first: int, last: int) -> int:
 
 
 def _check_cost(pattern: CompiledPattern, data: bytes) -> None:
-    if pattern.programsize * len(data) > _WORK:
+    if pattern.programsize * len(data) > _MAX_WORK:
         raise InvalidPattern(
             "it would take too long on so long a text; use a simpler one (fewer or smaller repetitions)"
         )

@@ -24,9 +24,9 @@ _LONGEST: Final = 4_000
 """Characters of a line; where one is longer, the text is counted in characters."""
 _AROUND: Final = 2
 """Lines before and behind a matching line."""
-_SHOWN: Final = 400
+_MAX_LINE_SHOWN: Final = 400
 """Characters of a line beside a match."""
-_COUNTED: Final = 10_000
+_MAX_COUNTED: Final = 10_000
 _SPECIAL: Final = frozenset("\\.^$*+?{}[]|()")
 
 T = TypeVar("T")
@@ -66,15 +66,15 @@ def read(text: str, request: ReadRequest, most: int, other: str | None = None) -
     """
     notes = []
     if request.path:
-        text, about = select_text(text, request.path)
-        notes.append(about)
+        text, note = select_text(text, request.path)
+        notes.append(note)
     if other is not None:
         if request.path:
             other, _ = select_text(other, request.path)
         if len(text) + len(other) > COMPARED_MOST:
             raise UnanswerableRequest("They are too large to be compared.")
-        text, about = find_difference(other, text)
-        notes.append(f"compared with {request.other}: {about}")
+        text, note = find_difference(other, text)
+        notes.append(f"compared with {request.other}: {note}")
         if not text:
             return TextPart("", "; ".join(notes))
     if request.pattern:
@@ -117,25 +117,25 @@ def read_matches(text: str, pattern: str, offset: int, limit: int, most: int) ->
     if len(text) > SEARCHED_MOST:
         raise UnanswerableRequest("It is too large to be searched; read it by offset.")
     lines = text.split("\n")
-    wide = has_long_lines(lines)
-    total, noun = (len(text), "characters") if wide else (len(lines), "lines")
+    has_wide_lines = has_long_lines(lines)
+    total, noun = (len(text), "characters") if has_wide_lines else (len(lines), "lines")
     first = _resolve_offset(offset, total, noun)
-    if wide:
-        spotted, way = _search(pattern, partial(find_spans, text, offset=first))
-        shown, body = _character_context(text, spotted[: limit or None], most)
-        number, following = len(spotted), spotted[shown][0] + 1 if shown < len(spotted) else 0
+    if has_wide_lines:
+        spans, note = _search(pattern, partial(find_spans, text, offset=first))
+        shown, body = _character_context(text, spans[: limit or None], most)
+        number, next_offset = len(spans), spans[shown][0] + 1 if shown < len(spans) else 0
     else:
-        hit, way = _search(pattern, partial(find_lines, text, offset=first))
-        shown, body = _context(lines, hit[: limit or None], most)
-        number, following = len(hit), hit[shown].line + 1 if shown < len(hit) else 0
-    counted = f"{number:,} or more" if number == _COUNTED else f"{number:,}"
-    if wide:
-        counted += f" match{'' if number == 1 else 'es'} in {total:,} characters"
+        matches, note = _search(pattern, partial(find_lines, text, offset=first))
+        shown, body = _context(lines, matches[: limit or None], most)
+        number, next_offset = len(matches), matches[shown].line + 1 if shown < len(matches) else 0
+    count_text = f"{number:,} or more" if number == _MAX_COUNTED else f"{number:,}"
+    if has_wide_lines:
+        count_text += f" match{'' if number == 1 else 'es'} in {total:,} characters"
     else:
-        counted += f" matching line{'' if number == 1 else 's'} of {total:,}"
-    behind = f" from {noun[:-1]} {first + 1:,} on" if first else ""
-    more = f"; the first {shown:,} of them" if following else ""
-    return TextPart(body, f"{counted}{behind} for {_describe_pattern(pattern)}{way}{more}", following)
+        count_text += f" matching line{'' if number == 1 else 's'} of {total:,}"
+    start_text = f" from {noun[:-1]} {first + 1:,} on" if first else ""
+    limit_text = f"; the first {shown:,} of them" if next_offset else ""
+    return TextPart(body, f"{count_text}{start_text} for {_describe_pattern(pattern)}{note}{limit_text}", next_offset)
 
 
 def has_long_lines(lines: Sequence[str]) -> bool:
@@ -163,7 +163,7 @@ def _search(pattern: str, find: Callable[[Any], Iterator[T]]) -> tuple[list[T], 
     """Returns the matches of a pattern by the first interpretation with any, and a note on that interpretation."""
     try:
         for note, compiled in _interpretations(pattern):
-            matches = list(islice(find(compiled), _COUNTED))
+            matches = list(islice(find(compiled), _MAX_COUNTED))
             if matches:
                 return matches, note
     except InvalidPattern as error:
@@ -186,50 +186,53 @@ def _interpretations(pattern: str) -> Iterator[tuple[str, Any]]:
     yield " (in any case of letters)", compile_pattern(pattern, any_case=True)
 
 
-def _context(lines: Sequence[str], found: Sequence[LineMatch], most: int) -> tuple[int, str]:
+def _context(lines: Sequence[str], matches: Sequence[LineMatch], most: int) -> tuple[int, str]:
     """Renders as many matches as fit, at least one, with the lines around them."""
     rows: dict[int, str] = {}
     available, shown = most, 0
-    for hit in found:
-        near = range(max(0, hit.line - _AROUND), min(len(lines), hit.line + _AROUND + 1))
-        new = {n: f"{n + 1}-{lines[n][:_SHOWN]}" for n in near if n not in rows}
-        new[hit.line] = f"{hit.line + 1}:{_window(lines[hit.line], hit)}"
-        available -= sum(len(row) + 1 for row in new.values()) + 3
+    for match in matches:
+        nearby = range(max(0, match.line - _AROUND), min(len(lines), match.line + _AROUND + 1))
+        new_rows = {n: f"{n + 1}-{lines[n][:_MAX_LINE_SHOWN]}" for n in nearby if n not in rows}
+        new_rows[match.line] = f"{match.line + 1}:{_window(lines[match.line], match)}"
+        available -= sum(len(row) + 1 for row in new_rows.values()) + 3
         if available < 0 and shown:
             break
-        rows.update(new)
+        rows.update(new_rows)
         shown += 1
-    out: list[str] = []
+    rendered: list[str] = []
     last = -1
     for number in sorted(rows):
-        if out and number > last + 1:
-            out.append("--")
-        out.append(rows[number])
+        if rendered and number > last + 1:
+            rendered.append("--")
+        rendered.append(rows[number])
         last = number
-    return shown, "\n".join(out)[:most]
+    return shown, "\n".join(rendered)[:most]
 
 
-def _window(line: str, hit: LineMatch) -> str:
+def _window(line: str, match: LineMatch) -> str:
     """Returns a line; of a long one the characters around the match."""
-    if len(line) <= _SHOWN:
+    if len(line) <= _MAX_LINE_SHOWN:
         return line
-    first = max(0, min(hit.start - _SHOWN // 4, len(line) - _SHOWN))
-    last = min(len(line), first + _SHOWN)
+    first = max(0, min(match.start - _MAX_LINE_SHOWN // 4, len(line) - _MAX_LINE_SHOWN))
+    last = min(len(line), first + _MAX_LINE_SHOWN)
     return ("…" if first else "") + line[first:last] + ("…" if last < len(line) else "")
 
 
-def _character_context(text: str, found: Sequence[tuple[int, int]], most: int) -> tuple[int, str]:
+def _character_context(text: str, spans: Sequence[tuple[int, int]], most: int) -> tuple[int, str]:
     """Renders as many matches as fit, at least one, each with the characters around it."""
-    out: list[str] = []
+    rows: list[str] = []
     available = most
-    for start, end in found:
-        first, last = max(0, start - _SHOWN // 4), min(len(text), min(end, start + _SHOWN) + _SHOWN // 2)
+    for start, end in spans:
+        first, last = (
+            max(0, start - _MAX_LINE_SHOWN // 4),
+            min(len(text), min(end, start + _MAX_LINE_SHOWN) + _MAX_LINE_SHOWN // 2),
+        )
         row = f"{start + 1}: …{text[first:last]}…"
         available -= len(row) + 1
-        if available < 0 and out:
+        if available < 0 and rows:
             break
-        out.append(row)
-    return len(out), "\n".join(out)[:most]
+        rows.append(row)
+    return len(rows), "\n".join(rows)[:most]
 
 
 def _describe_pattern(pattern: str) -> str:

@@ -108,14 +108,14 @@ class ArtifactRecaller:
         turn = client.messages[turn_range.start : turn_range.stop]
         entry = self._indexes.get(history.compaction.id)
         if entry is None:
-            # Indexing reads much anyway, in a thread, so the view is read in the same go.
+            # Indexing runs in a thread, since it reads much. So the view is built here too.
             self._view(history, client, turn_range)
             entry = self._build_index(tenant_key, history, client, history.compaction)
         index, omitted_rules = entry
         candidates = islice(dict.fromkeys(self._find_names(turn)), _MAX_TURN_NAMES)
         names = list(islice(filter(None, map(NameLookup(index, client.messages), candidates)), _MAX_FOUND_NAMES))
         rules = omitted_rules.relevant_to(turn, sources)
-        # Most turns name nothing archived; only for the others all that is in view is searched.
+        # Most turns name nothing archived. Only for the others, all texts in view are searched.
         if not names and not rules:
             return None
         view = self._view(history, client, turn_range)
@@ -134,10 +134,10 @@ class ArtifactRecaller:
             if not quotes:
                 return None
             text = "\n\n".join([OPENING, *(quote.text for quote in quotes)])
-            used = count(text)
-            if used <= tokens:
+            token_count = count(text)
+            if token_count <= tokens:
                 return _build_excerpt(quotes, count)
-            characters = min(characters, len(text)) * tokens / used * 0.95
+            characters = min(characters, len(text)) * tokens / token_count * 0.95
         return _build_excerpt(rule_quotes, count)
 
     def _build_index(
@@ -145,7 +145,7 @@ class ArtifactRecaller:
     ) -> tuple[RecallIndex, OmittedRules]:
         index = build_index(tenant_key, history, client.messages)
         rules = self._rules(client.messages, compaction.covered)
-        omitted_rules = find_omitted_rules(rules, history.conversation.messages, index.places)
+        omitted_rules = find_omitted_rules(rules, history.conversation.messages, index.passages_by_word)
         self._indexes.put(compaction.id, (index, omitted_rules), index.size + omitted_rules.size)
         return index, omitted_rules
 
@@ -184,12 +184,12 @@ class ArtifactRecaller:
         """Returns the view of the system prompt and the first `count` messages; extends the one of an earlier turn."""
         name = history.compaction.id if history.compaction is not None else ""
         messages, keys = history.conversation.messages[:count], history.conversation.chain[:count]
-        known = self._views.get(name)
-        view = known.extend(messages, keys) if known is not None and known.is_prefix_of(client, keys) else None
+        cached = self._views.get(name)
+        view = cached.extend(messages, keys) if cached is not None and cached.is_prefix_of(client, keys) else None
         if view is None:
-            # Most of it is there at the first time, which is in a thread.
+            # The first view has most of the texts. It is built in a thread.
             view = build_view(client, messages, keys)
-        if view is not known:
+        if view is not cached:
             self._views.put(name, view, view.size)
         return view
 
@@ -274,14 +274,14 @@ class QuoteChoice:
     def choose(self, characters: int, sources: int) -> list[Quote]:
         """Returns at most `sources` quotes of together about so many characters, the best first."""
         quotes: list[Quote] = []
-        remaining = list(self._names)
+        unquoted = list(self._names)
         for _ in range(_MAX_TRIED_PASSAGES):
-            if not remaining or len(quotes) >= sources:
+            if not unquoted or len(quotes) >= sources:
                 break
-            number = self._best_passage(remaining)
+            number = self._best_passage(unquoted)
             names = sorted((name for name in self._names if number in name.passages), key=lambda n: len(n.passages))
-            remaining = [name for name in remaining if number not in name.passages]
-            share = characters // min(sources - len(quotes), len(remaining) + 1)
+            unquoted = [name for name in unquoted if number not in name.passages]
+            share = characters // min(sources - len(quotes), len(unquoted) + 1)
             if share < _MIN_QUOTE:
                 break
             texts = tuple(name.text for name in names[:_MAX_QUOTED_NAMES])
@@ -315,22 +315,22 @@ class QuoteChoice:
         characters -= len(source) + _LABEL
         if argument_names:
             text, lines = quote_text(arguments, argument_names, characters)
-            source, known = f"Arguments of {source.removeprefix('Result of ')}", self._turn_texts
+            source, visible_texts = f"Arguments of {source.removeprefix('Result of ')}", self._turn_texts
         elif is_in_view:
             return None
         else:
             text, lines = quote_text(body or arguments, body_names, characters)
-            known = self._known_results
-        if not text or (lines and all(any(line.strip() in other for other in known) for line in lines)):
+            visible_texts = self._known_results
+        if not text or (lines and all(any(line.strip() in other for other in visible_texts) for line in lines)):
             return None
-        message = passage.place[0]
-        labelled = label_quote(source, message, passage.artifact, text, whole=passage.whole)
-        return Quote(labelled, message, passage.artifact, names)
+        message = passage.position[0]
+        labelled_quote = label_quote(source, message, passage.artifact, text, whole=passage.whole)
+        return Quote(labelled_quote, message, passage.artifact, names)
 
     def _describe_source(self, passage: Passage, call: Part | None) -> str:
         if isinstance(call, ToolCall):
             return f"{'Result of ' if passage.body else ''}{render_call(call.name, call.arguments)}"
-        message, part = passage.place
+        message, part = passage.position
         if isinstance(self._messages[message].parts[part], ToolResult):
             return "Result of a tool"
         return f"Said by the {self._messages[message].role}"
@@ -347,10 +347,10 @@ PartTexts = tuple[tuple[str, ...], tuple[str, ...]]
 
 _LETTERS: Final = f"[0-9A-Za-z_{LETTERS}]"
 """The characters of words, as `words_in` splits them."""
-_WITHIN_WORD = re.compile(_LETTERS + "{2}")
+_INSIDE_WORD = re.compile(_LETTERS + "{2}")
 """Two characters of one word."""
-_MAX_TRIED_PLACES: Final = 16
-"""Places that are tried one by one: to compile a pattern takes as long."""
+_MAX_TRIED_POSITIONS: Final = 16
+"""Occurrences that are checked one by one: to compile a pattern takes as long."""
 _WORD_BYTES: Final = 140
 """Bytes of a word in the view, beside a bit for each message."""
 
@@ -436,7 +436,7 @@ def _text_bytes(message: Message) -> int:
 
 
 def _set_bits(number: int) -> Iterator[int]:
-    """Yields the places of the bits that are set, the highest first."""
+    """Yields the indexes of the bits that are set, the highest first."""
     while number:
         at = number.bit_length() - 1
         yield at
@@ -459,10 +459,10 @@ def _is_in_texts(name: TurnName, entries: Sequence[PartTexts]) -> bool:
 def _has_word(word: str, text: str) -> bool:
     """Whether the text has this word as a whole word."""
     at = text.find(word)
-    for _ in range(_MAX_TRIED_PLACES):
+    for _ in range(_MAX_TRIED_POSITIONS):
         if at < 0:
             return False
-        if not (at and _WITHIN_WORD.match(text, at - 1)) and not _WITHIN_WORD.match(text, at + len(word) - 1):
+        if not (at and _INSIDE_WORD.match(text, at - 1)) and not _INSIDE_WORD.match(text, at + len(word) - 1):
             return True
         at = text.find(word, at + 1)
     return re.search(f"{word}(?!{_LETTERS})(?<!{_LETTERS}{word})", text) is not None
@@ -524,16 +524,16 @@ class OmittedRules(msgspec.Struct, frozen=True):
 
 
 def find_omitted_rules(
-    rules: Iterable[Rule], visible: Sequence[Message], places: Mapping[bytes, int | list[int]]
+    rules: Iterable[Rule], visible: Sequence[Message], passages_by_word: Mapping[bytes, int | list[int]]
 ) -> OmittedRules:
     """Returns the instructions that none of the visible messages states.
 
-    `places` has, for each word that left the window, the numbers of its passages.
+    `passages_by_word` has, for each word that left the window, the numbers of its passages.
     """
     texts = [readable_text(part) for message in visible for part in message.parts]
     missing = [rule for rule in rules if not any(rule.text in text for text in texts)]
     names = [
-        tuple(filter(None, (stems_of(name) for name in _NAME.findall(rule.text) if _is_rare(name, places))))
+        tuple(filter(None, (stems_of(name) for name in _NAME.findall(rule.text) if _is_rare(name, passages_by_word))))
         for rule in missing
     ]
     return OmittedRules(tuple(missing), tuple(stems_of(rule.text) for rule in missing), tuple(names))
@@ -551,10 +551,10 @@ def _quote_rules(rules: Sequence[Rule], index: RecallIndex, tokens: int, count: 
     return quotes
 
 
-def _is_rare(name: str, places: Mapping[bytes, int | list[int]]) -> bool:
+def _is_rare(name: str, passages_by_word: Mapping[bytes, int | list[int]]) -> bool:
     if len(name) < _MIN_NAME:
         return False
-    counts = (places.get(word.encode("utf-8", "replace"), 0) for word in {name, name.lower()})
+    counts = (passages_by_word.get(word.encode("utf-8", "replace"), 0) for word in {name, name.lower()})
     return sum(1 if isinstance(each, int) else len(each) for each in counts) <= _MAX_RARE
 
 

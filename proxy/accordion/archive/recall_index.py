@@ -35,7 +35,7 @@ _MAX_DEPTH: Final = 12
 _MAX_RANGE: Final = 200
 """Messages of an archived range; longer ones are not recognized."""
 _WORD_CHARACTERS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_"
-_SPACED: Final = bytes(c if c >= 128 or bytes((c,)) in _WORD_CHARACTERS else 32 for c in range(256))
+_SEPARATORS_AS_SPACES: Final = bytes(c if c >= 128 or bytes((c,)) in _WORD_CHARACTERS else 32 for c in range(256))
 _ESCAPED = re.compile(r'[":\\\x00-\x1f]')
 _LETTER = re.compile(r"[^\W\d_]")
 _STRINGS: Final = frozenset({str})
@@ -46,18 +46,18 @@ _WORD_BYTES, _POSTING_BYTES, _PASSAGE_BYTES = 190, 16, 250
 class Passage(msgspec.Struct, frozen=True):
     """A part that left the window: a tool result, a text, or a call whose result is in view or missing.
 
-    `body` is the position of the result or text, `call` that of the call; `both` is whether the call left too.
-    `artifact` holds the passage (empty where that is not known), and nothing else where `whole` is set.
+    `body` is the position of the result or text, `call` that of the call; `has_archived_call` says whether the call
+    left too. `artifact` holds the passage (empty where that is not known), and nothing else where `whole` is set.
     """
 
     body: PartPosition | None
     call: PartPosition | None
-    both: bool
+    has_archived_call: bool
     artifact: str
     whole: bool
 
     @property
-    def place(self) -> PartPosition:
+    def position(self) -> PartPosition:
         """Its position in the client's messages."""
         return self.body or self.call or (0, 0)
 
@@ -67,7 +67,7 @@ class Passage(msgspec.Struct, frozen=True):
 
     def call_text(self, messages: Sequence[Message]) -> str:
         """Returns the arguments of its call; empty where the call did not leave."""
-        call = self.call if self.both else None
+        call = self.call if self.has_archived_call else None
         return readable_text(messages[call[0]].parts[call[1]]) if call else ""
 
     def body_text(self, messages: Sequence[Message]) -> str:
@@ -76,7 +76,7 @@ class Passage(msgspec.Struct, frozen=True):
 
     def call_contains(self, text: str, messages: Sequence[Message], *, literal: bool) -> bool:
         """Whether the arguments hold a text; `literal` is whether JSON writes this text as it is (`is_literal`)."""
-        part = messages[self.call[0]].parts[self.call[1]] if self.call and self.both else None
+        part = messages[self.call[0]].parts[self.call[1]] if self.call and self.has_archived_call else None
         if not isinstance(part, ToolCall):
             return False
         raw = part.arguments
@@ -91,7 +91,7 @@ class RecallIndex(msgspec.Struct, frozen=True):
     """The passages that left, oldest first, and for each word the numbers of those that hold it; `size` is in bytes."""
 
     passages: tuple[Passage, ...]
-    places: dict[bytes, int | list[int]]
+    passages_by_word: dict[bytes, int | list[int]]
     size: int
 
     def artifact(self, message: int) -> str:
@@ -106,10 +106,10 @@ class RecallIndex(msgspec.Struct, frozen=True):
         lists: dict[bytes, Sequence[int]] = {}
         for word in _split(text):
             if 2 < len(word) <= _MAX_WORD:
-                places = self.places.get(word)
-                if places is None:
+                numbers_of_word = self.passages_by_word.get(word)
+                if numbers_of_word is None:
                     return (), ()
-                lists[word] = (places,) if isinstance(places, int) else places
+                lists[word] = (numbers_of_word,) if isinstance(numbers_of_word, int) else numbers_of_word
         numbers, *others = sorted(lists.values(), key=len)[:_MAX_NAME_WORDS] or [()]
         for each in others:
             # Both are sorted: a number of the other list is right before the place where it would be inserted again.
@@ -126,25 +126,25 @@ def is_literal(text: str) -> bool:
 
 
 def build_index(tenant_key: bytes, history: CompactedConversation, client: Sequence[Message]) -> RecallIndex:
-    """Returns the index of what the compaction in force took out of the client's messages."""
+    """Returns the index of the content that the compaction in force removed from the client's messages."""
     covered = client[: history.compaction.covered] if history.compaction is not None else ()
     passages = tuple(_passages(tenant_key, history, covered))
-    places: dict[bytes, int | list[int]] = {}
+    passages_by_word: dict[bytes, int | list[int]] = {}
     postings = 0
     for number, passage in enumerate(passages):
         call, body = passage.texts(covered)
         words = words_in(body) | words_in(call) if call else words_in(body)
         postings += len(words)
         for word in words:
-            known = places.get(word)
-            if known is None:
-                places[word] = number
-            elif isinstance(known, int):
-                places[word] = [known, number]
+            numbers_of_word = passages_by_word.get(word)
+            if numbers_of_word is None:
+                passages_by_word[word] = number
+            elif isinstance(numbers_of_word, int):
+                passages_by_word[word] = [numbers_of_word, number]
             else:
-                known.append(number)
-    size = 1_000 + _WORD_BYTES * len(places) + _POSTING_BYTES * postings + _PASSAGE_BYTES * len(passages)
-    return RecallIndex(passages, places, size)
+                numbers_of_word.append(number)
+    size = 1_000 + _WORD_BYTES * len(passages_by_word) + _POSTING_BYTES * postings + _PASSAGE_BYTES * len(passages)
+    return RecallIndex(passages, passages_by_word, size)
 
 
 # -- readable texts ----------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def words_in(text: str) -> set[bytes]:
 
 def _split(text: str) -> list[bytes]:
     data = text.encode() if text.isascii() else mask_symbols(text).encode("utf-8", "replace")
-    return data.translate(_SPACED).split()
+    return data.translate(_SEPARATORS_AS_SPACES).split()
 
 
 def readable_text(part: Part) -> str:
@@ -230,7 +230,7 @@ def _visible_parts(history: CompactedConversation, covered: Sequence[Message]) -
     """Returns the parts of the covered messages that the forwarded list has unchanged."""
     visible: set[PartPosition] = set()
     forwarded = history.conversation.messages
-    for at in range(_count_written(history)):
+    for at in range(_count_compacted(history)):
         origin, edited = history.origins[at], history.spans[at][2]
         if origin >= 0:
             parts = covered[origin].parts
@@ -240,7 +240,7 @@ def _visible_parts(history: CompactedConversation, covered: Sequence[Message]) -
     return visible
 
 
-def _count_written(history: CompactedConversation) -> int:
+def _count_compacted(history: CompactedConversation) -> int:
     """Returns how many messages of the forwarded list replace those that the compaction covers."""
     covered = history.compaction.covered if history.compaction is not None else 0
     return bisect_left(history.spans, covered, key=itemgetter(0))
@@ -252,16 +252,16 @@ class _ArtifactLookup:
     def __init__(self, tenant_key: bytes, history: CompactedConversation, covered: Sequence[Message]) -> None:
         self._tenant_key, self._covered = tenant_key, covered
         self._ids = frozenset(history.compaction.artifacts if history.compaction is not None else ())
-        runs = (
-            history.spans[at] for at in range(_count_written(history)) if history.origins[at] == WRITTEN_BY_COMPACTION
+        written_spans = (
+            history.spans[at] for at in range(_count_compacted(history)) if history.origins[at] == WRITTEN_BY_COMPACTION
         )
-        self._ranges = [each for first, last, _ in runs for each in self._find_ranges(first, last)]
+        self._ranges = [each for first, last, _ in written_spans for each in self._find_ranges(first, last)]
 
     def find(self, position: PartPosition) -> tuple[str, bool]:
         """Returns the artifact that holds a part, and whether it holds nothing else; ("", False) if there is none."""
-        own = artifact_id(self._tenant_key, self._covered[position[0]].key, position[1])
-        if own in self._ids:
-            return own, True
+        part_id = artifact_id(self._tenant_key, self._covered[position[0]].key, position[1])
+        if part_id in self._ids:
+            return part_id, True
         return next((name for first, last, name in self._ranges if first <= position[0] <= last), ""), False
 
     def _find_ranges(self, first: int, last: int) -> Iterator[ArchivedRange]:
@@ -310,10 +310,10 @@ class NameLookup:
     def __call__(self, text: str) -> TurnName | None:
         """Returns the name with its passages; None where no passage holds it, or too many do."""
         word = text.encode("utf-8", "replace")
-        places = self._index.places.get(word)
-        if places is not None:
+        numbers_of_word = self._index.passages_by_word.get(word)
+        if numbers_of_word is not None:
             # For a single word the index is complete.
-            numbers = (places,) if isinstance(places, int) else places
+            numbers = (numbers_of_word,) if isinstance(numbers_of_word, int) else numbers_of_word
             return TurnName(text, (word,), tuple(numbers), plain=True) if len(numbers) <= _MAX_PASSAGES else None
         words, candidates = self._index.find(text)
         if not candidates or len(candidates) > _MAX_CANDIDATES:

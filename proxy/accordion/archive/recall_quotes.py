@@ -24,7 +24,7 @@ _MAX_HITS: Final = 3
 """Lines with one name that are quoted of one text, the first ones."""
 _OMISSION: Final = 26
 """Characters of a note on lines left out, roughly."""
-_CUT: Final = 60
+_SHORTENING_NOTES: Final = 60
 """Characters of the notes on the parts of a line that are left out."""
 _MAX_ARGUMENTS: Final = 160
 
@@ -39,15 +39,15 @@ def quote_text(text: str, names: Sequence[str], characters: int) -> tuple[str, t
     if len(text) + 3 * len(lines) <= min(characters, _MAX_WHOLE):
         return _render_lines(lines, dict(enumerate(lines))), _lines_with_names(lines, names)
     max_line = max(_MAX_LINE, characters // 2) if len(lines) <= _FEW_LINES else _MAX_LINE
-    max_line = min(max_line, characters - _CUT)
-    if max_line < _CUT:
+    max_line = min(max_line, characters - _SHORTENING_NOTES)
+    if max_line < _SHORTENING_NOTES:
         return "", ()
     quoted: dict[int, str] = {}
     for numbers in _lines_around(lines, names) or [range(min(len(lines), 1 + _LINES_BEFORE + _LINES_AFTER))]:
         for at in numbers:
             if at in quoted:
                 continue
-            line = _cut(lines[at], names, max_line)
+            line = _shorten_line(lines[at], names, max_line)
             if len(line) + 3 > characters:
                 break
             quoted[at] = line
@@ -64,8 +64,8 @@ def render_call(tool: str, arguments: str) -> str:
 
 def label_quote(source: str, message: int, artifact: str, quote: str, *, whole: bool) -> str:
     """Writes a quote under its label: the source in words, the index of its message, the artifact that holds it."""
-    where = f", kept {'whole as' if whole else 'in'} {artifact}" if artifact else ""
-    return f"{source}, message {message}{where}:\n{quote}"
+    location = f", kept {'whole as' if whole else 'in'} {artifact}" if artifact else ""
+    return f"{source}, message {message}{location}:\n{quote}"
 
 
 def _lines_around(lines: Sequence[str], names: Sequence[str]) -> list[Sequence[int]]:
@@ -73,8 +73,8 @@ def _lines_around(lines: Sequence[str], names: Sequence[str]) -> list[Sequence[i
     numbers: dict[int, Sequence[int]] = {}
     for name in names:
         for at in [at for at, line in enumerate(lines) if name in line][:_MAX_HITS]:
-            behind = range(at + 1, min(len(lines), at + 1 + _LINES_AFTER))
-            numbers.setdefault(at, (at, *behind, *range(at - 1, max(-1, at - 1 - _LINES_BEFORE), -1)))
+            following = range(at + 1, min(len(lines), at + 1 + _LINES_AFTER))
+            numbers.setdefault(at, (at, *following, *range(at - 1, max(-1, at - 1 - _LINES_BEFORE), -1)))
     return list(numbers.values())
 
 
@@ -82,28 +82,28 @@ def _lines_with_names(lines: Iterable[str], names: Sequence[str]) -> tuple[str, 
     return tuple(line for line in lines if any(name in line for name in names))
 
 
-def _cut(line: str, names: Sequence[str], max_length: int) -> str:
+def _shorten_line(line: str, names: Sequence[str], max_length: int) -> str:
     """Returns a line; a long one is cut to the characters around the first name in it."""
     if len(line) <= max_length:
         return line
     at = next((at for name in names if (at := line.find(name)) >= 0), 0)
     start = max(0, min(at - max_length // 3, len(line) - max_length))
     end = start + max_length
-    before = f"[{start:,} characters left out] …" if start else ""
-    behind = f"… [{len(line) - end:,} characters left out]" if end < len(line) else ""
-    return f"{before}{line[start:end]}{behind}"
+    start_note = f"[{start:,} characters left out] …" if start else ""
+    end_note = f"… [{len(line) - end:,} characters left out]" if end < len(line) else ""
+    return f"{start_note}{line[start:end]}{end_note}"
 
 
 def _render_lines(lines: Sequence[str], quoted: dict[int, str]) -> str:
     rows: list[str] = []
-    before = -1
+    previous = -1
     for at in sorted(quoted):
-        if at > before + 1:
-            rows.append(_render_omission(at - before - 1))
+        if at > previous + 1:
+            rows.append(_render_omission(at - previous - 1))
         rows.append(f"> {quoted[at]}".rstrip())
-        before = at
-    if rows and before + 1 < len(lines):
-        rows.append(_render_omission(len(lines) - before - 1))
+        previous = at
+    if rows and previous + 1 < len(lines):
+        rows.append(_render_omission(len(lines) - previous - 1))
     return "\n".join(rows)
 
 

@@ -22,10 +22,10 @@ _MAX_JSON = 1_000_000
 def artifact_id(tenant_key: bytes, message_key: bytes, part: int | None) -> str:
     """Returns the id of a message, or of one part of it (by its index).
 
-    The same content of the same tenant has the same id; nobody without the tenant's key can tell what it stands for.
+    The same content of the same tenant has the same id. Without the tenant's key, an id reveals nothing.
     """
-    place = b"" if part is None else b"/%d" % part
-    return _id(b"artifact", tenant_key, (message_key + place,))
+    part_suffix = b"" if part is None else b"/%d" % part
+    return _id(b"artifact", tenant_key, (message_key + part_suffix,))
 
 
 def range_id(tenant_key: bytes, keys: Iterable[bytes]) -> str:

@@ -29,13 +29,13 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, Put, Tasks
 
 _OVERHEAD = 300
-_LONGEST = 4_096
+_MAX_RESPONSES = 4_096
 """The most responses of one history; more are no conversation."""
-_AT_ONCE = 32
+_MAX_PREVIOUS = 32
 """The number of earlier responses that a link names, so that they are read together."""
-_WHOLE = 65_536
+_MAX_RESENT = 65_536
 """The most bytes of a list that is remembered for a client that sends its history itself."""
-_BRIEFLY = 86_400.0
+_FIRST_LINK_SECONDS = 86_400.0
 """Seconds for which the first link is stored while the client has not continued from it."""
 _EARLY = 4
 """The number of later responses that each store the first link too: one alone may not find it."""
@@ -49,19 +49,19 @@ Name = tuple[bytes, str]
 class ResponseLink(msgspec.Struct, frozen=True, array_like=True):
     """A response and its request.
 
-    `given` are the entries of the request's own list, `said` the response's items that the client received, as JSON.
-    `before` are ids of the responses before it, the newest first, at least one; empty where the request had the whole
-    list.
+    `input_items` are the entries of the request's own list, `output_items` the response's items that the client
+    received, as JSON. `previous_ids` are ids of the responses before it, the newest first, at least one; empty where
+    the request had the whole list.
     """
 
-    given: tuple[bytes, ...]
-    said: tuple[bytes, ...]
-    before: tuple[str, ...] = ()
+    input_items: tuple[bytes, ...]
+    output_items: tuple[bytes, ...]
+    previous_ids: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
         """The bytes that the link takes in memory, roughly."""
-        return _OVERHEAD + sum(map(len, self.given)) + sum(map(len, self.said)) + 100 * len(self.before)
+        return _OVERHEAD + sum(map(len, self.input_items + self.output_items)) + 100 * len(self.previous_ids)
 
 
 _ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(ResponseLink)
@@ -76,12 +76,12 @@ class ResponseLinks:
     def __init__(self, archive: Archive, tasks: Tasks, erasures: ErasureNotices, capacity: int) -> None:
         self._archive = archive
         self._tasks = tasks
-        self._largest = capacity // 6
-        self._held = BoundedCache[Name, tuple[str, ResponseLink]](capacity)
+        self._max_link_size = capacity // 6
+        self._links = BoundedCache[Name, tuple[str, ResponseLink]](capacity)
         """Each link with its session, which is empty where the link was read from the store."""
         self._newest: OrderedDict[Name, str] = OrderedDict()
         """By tenant and session, the newest response to a client that sends its history itself."""
-        self._erased = 0
+        self._erasure_count = 0
         erasures.listen(self._forget)
 
     def add(
@@ -90,33 +90,33 @@ class ResponseLinks:
         session: str,
         conversation: Conversation,
         reply: str,
-        said: tuple[bytes, ...],
+        output_items: tuple[bytes, ...],
         *,
-        known: bool,
+        has_last_response: bool,
     ) -> ResponseLink | None:
         """Records a response that the provider stores under the id `reply`.
 
-        `conversation` is its request as the client sent it. `known` says that the request's list has this proxy's last
-        response in it, as with a client that sends its history itself. Returns the link that must be stored (see
-        `build_puts`), or None.
+        `conversation` is its request as the client sent it. `has_last_response` says that the request's list has this
+        proxy's last response in it, as with a client that sends its history itself. Returns the link that must be
+        stored (see `build_puts`), or None.
         """
         previous, entries = conversation.previous, (*conversation.lead, *conversation.messages)
         link = ResponseLink(
-            tuple([message.wire for message in entries]), said, (previous,) if previous is not None else ()
+            tuple([message.wire for message in entries]), output_items, (previous,) if previous is not None else ()
         )
-        resent = previous is None and known
-        if resent and (former := self._newest.pop((tenant_key, session), None)) is not None:
-            self._held.discard((tenant_key, former))
-        if link.size > self._largest:
+        is_resent = previous is None and has_last_response
+        if is_resent and (former := self._newest.pop((tenant_key, session), None)) is not None:
+            self._links.discard((tenant_key, former))
+        if link.size > self._max_link_size:
             return None
-        if resent and any(size > _WHOLE for size in accumulate(len(message.wire) for message in entries)):
+        if is_resent and any(size > _MAX_RESENT for size in accumulate(len(message.wire) for message in entries)):
             return None
         self._remember((tenant_key, reply), session, link)
-        if not resent:
+        if not is_resent:
             return link
         self._newest[tenant_key, session] = reply
         # A session whose link is no longer in memory has no use for its entry.
-        while len(self._newest) > len(self._held):
+        while len(self._newest) > len(self._links):
             self._newest.popitem(last=False)
         return None
 
@@ -125,18 +125,20 @@ class ResponseLinks:
 
         A link whose predecessor is not found is stored all the same: another worker may be about to store that one.
         """
-        if not link.before:
-            return await self._write_links(tenant_key, session, {reply: link}, _BRIEFLY)
-        links, former = {reply: link}, link.before[0]
-        before = await self._find(tenant_key, former) if former != reply else None
-        if before is not None:
-            links[reply] = link = structs.replace(link, before=(former, *before.before)[:_AT_ONCE])
+        if not link.previous_ids:
+            return await self._write_links(tenant_key, session, {reply: link}, _FIRST_LINK_SECONDS)
+        links, previous_id = {reply: link}, link.previous_ids[0]
+        previous_link = await self._find(tenant_key, previous_id) if previous_id != reply else None
+        if previous_link is not None:
+            links[reply] = link = structs.replace(
+                link, previous_ids=(previous_id, *previous_link.previous_ids)[:_MAX_PREVIOUS]
+            )
             self._remember((tenant_key, reply), session, link)
-        first = link.before[-1]
-        if len(link.before) <= _EARLY and first != reply:
-            beginning = before if first == former else await self._find(tenant_key, first)
-            if beginning is not None and not beginning.before:
-                links[first] = beginning
+        first_id = link.previous_ids[-1]
+        if len(link.previous_ids) <= _EARLY and first_id != reply:
+            first_link = previous_link if first_id == previous_id else await self._find(tenant_key, first_id)
+            if first_link is not None and not first_link.previous_ids:
+                links[first_id] = first_link
         return await self._write_links(tenant_key, session, links, None)
 
     @property
@@ -149,53 +151,55 @@ class ResponseLinks:
 
         Returns None where a part was not recorded. Raises StoreUnavailable.
         """
-        links, read = list[ResponseLink](), dict[str, ResponseLink]()
+        links, links_from_store = list[ResponseLink](), dict[str, ResponseLink]()
         names: Sequence[str] = (reply,)
-        while names and len(links) < _LONGEST:
-            link = self._from_memory((tenant_key, names[0])) or read.get(names[0])
+        while names and len(links) < _MAX_RESPONSES:
+            link = self._from_memory((tenant_key, names[0])) or links_from_store.get(names[0])
             if link is None:
-                read |= await self._read(tenant_key, names)
-                if (link := read.get(names[0])) is None:
+                links_from_store |= await self._read_links(tenant_key, names)
+                if (link := links_from_store.get(names[0])) is None:
                     return None
-            if names[0] in link.before:
+            if names[0] in link.previous_ids:
                 # A provider that gives all its responses the same id has no history that could be distinguished.
                 return None
             links.append(link)
-            names = link.before
-        return None if names else [entry for link in reversed(links) for entry in (*link.given, *link.said)]
+            names = link.previous_ids
+        if names:
+            return None
+        return [entry for link in reversed(links) for entry in (*link.input_items, *link.output_items)]
 
     # -- reading ------------------------------------------------------------------
 
     def _from_memory(self, name: Name) -> ResponseLink | None:
-        held = self._held.get(name)
-        return held[1] if held is not None else None
+        entry = self._links.get(name)
+        return entry[1] if entry is not None else None
 
     async def _find(self, tenant_key: bytes, reply: str) -> ResponseLink | None:
         """Returns one link; None where it was not recorded, or the store is unavailable."""
         if (link := self._from_memory((tenant_key, reply))) is not None:
             return link
         with suppress(StoreUnavailable):
-            return (await self._read(tenant_key, (reply,))).get(reply)
+            return (await self._read_links(tenant_key, (reply,))).get(reply)
         return None
 
-    async def _read(self, tenant_key: bytes, names: Sequence[str]) -> dict[str, ResponseLink]:
+    async def _read_links(self, tenant_key: bytes, names: Sequence[str]) -> dict[str, ResponseLink]:
         """Reads links from the store."""
-        keys, erased = [link_key(tenant_key, name) for name in names], self._erased
-        found = dict[str, ResponseLink]()
+        keys, erasure_count = [link_key(tenant_key, name) for name in names], self._erasure_count
+        links = dict[str, ResponseLink]()
         for name, key, value in zip(names, keys, await self._archive.store.get_many(keys), strict=True):
             if (link := decode(unpack(self._archive.open_value(tenant_key, key, value)))) is not None:
-                found[name] = link
-                if self._erased == erased:  # Else the link may have been erased meanwhile.
+                links[name] = link
+                if self._erasure_count == erasure_count:  # Else the link may have been erased meanwhile.
                     self._remember((tenant_key, name), "", link)
-        return found
+        return links
 
     # -- writing ------------------------------------------------------------------
 
     async def _write_links(
         self, tenant_key: bytes, session: str, links: dict[str, ResponseLink], ttl: float | None
     ) -> list[Put]:
-        small = sum(link.size for link in links.values()) <= _PACK_AT_ONCE
-        packed = _pack_links(links.values()) if small else await self._tasks.offload(_pack_links, links.values())
+        is_small = sum(link.size for link in links.values()) <= _PACK_AT_ONCE
+        packed = _pack_links(links.values()) if is_small else await self._tasks.offload(_pack_links, links.values())
         return [
             put
             for name, value in zip(links, packed, strict=True)
@@ -205,14 +209,14 @@ class ResponseLinks:
         ]
 
     def _remember(self, name: Name, session: str, link: ResponseLink) -> None:
-        self._held.put(name, (session, link), link.size)
+        self._links.put(name, (session, link), link.size)
 
     def _forget(self, tenant: str, session: str | None) -> None:
         """Removes erased links from memory (see ErasureNotices)."""
-        self._erased += 1
-        for name, (held, _) in self._held.items():
-            if tenant_name(name[0]) == tenant and (session is None or held in ("", session)):
-                self._held.discard(name)
+        self._erasure_count += 1
+        for name, (link_session, _) in self._links.items():
+            if tenant_name(name[0]) == tenant and (session is None or link_session in ("", session)):
+                self._links.discard(name)
 
 
 def link_key(tenant_key: bytes, reply: str) -> Key:

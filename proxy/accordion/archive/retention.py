@@ -24,26 +24,26 @@ EVERY = 1_200.0
 """Seconds between two sweeps of all tenants."""
 
 _LEASE = 900.0
-_HELD = b"held:"
+_SUM_PREFIX = b"held:"
 """Prefix of the last sweep's sum in the store, for workers that start between two sweeps."""
-_LOW = 0.9
+_TARGET_SHARE = 0.9
 """The share of the limit down to which a sweep removes, so that not every write starts another."""
 _KEYS = 100_000
 """The number of values after which a batch of removed entries ends."""
 _PAGE = 16
-_DELETED = 200
+_DELETE_BATCH = 200
 _TENANTS = 10_000
 
 
 class SweepResult(msgspec.Struct, frozen=True):
     """The result of a sweep.
 
-    `held` are the bytes that all examined tenants have, at most: bytes that several workers wrote count for each of
-    them. `entries` and `size` are the number and the bytes of removed entries. `tenants` is 0 for the sweep of one
-    tenant.
+    `stored_bytes` are the bytes that all examined tenants have, at most: bytes that several workers wrote count for
+    each of them. `entries` and `size` are the number and the bytes of removed entries. `tenants` is 0 for the sweep of
+    one tenant.
     """
 
-    held: int
+    stored_bytes: int
     entries: int
     size: int
     tenants: int = 0
@@ -63,196 +63,201 @@ class Retention:
         *,
         max_bytes: int = 2 * 2**30,
         retention: float = 30 * 86_400.0,
-        told: Callable[[SweepResult], None] = lambda _: None,
+        on_sweep: Callable[[SweepResult], None] = lambda _: None,
     ) -> None:
         self._store = store
         self._tasks = tasks
         self._clock = clock
         self._max = max_bytes
         self._retention = retention
-        self._told = told
+        self._on_sweep = on_sweep
         self._sums: dict[str, int] = {}
-        self._busy: set[str] = set()
+        self._sweeping: set[str] = set()
         self._total: int | None = None
         """Bytes of all tenants: of the last sweep, plus the writes here since. None before the first."""
 
     def note_write(self, tenant: str, size: int) -> None:
         """Counts a write for a tenant. Starts the tenant's sweep where the write may exceed the limit."""
-        known = self._sums.get(tenant)
-        self._sums[tenant] = (known or 0) + size
+        known_size = self._sums.get(tenant)
+        self._sums[tenant] = (known_size or 0) + size
         if self._total is not None:
             self._report(self._total + size)
         if len(self._sums) > _TENANTS:
             self._sums.pop(next(iter(self._sums)))
-        if (known is None or known + size > self._max) and tenant not in self._busy:
-            self._busy.add(tenant)
-            self._tasks.spawn(self._on_bound_reached(tenant, learn=known is None), "bound the archive of a tenant")
+        if (known_size is None or known_size + size > self._max) and tenant not in self._sweeping:
+            self._sweeping.add(tenant)
+            self._tasks.spawn(
+                self._on_bound_reached(tenant, is_size_unknown=known_size is None), "bound the archive of a tenant"
+            )
 
     async def run_round(self) -> SweepResult | None:
         """Sweeps all tenants. To be called about every `EVERY` seconds, and at the start.
 
         Returns None where another worker does so or did recently, or the store is unavailable.
         """
-        held = entries = size = tenants = 0
+        stored_bytes = entries = size = tenants = 0
         with suppress(StoreUnavailable):
-            async with self._store.lock(Key("", "bounds"), lease=_LEASE) as mine:
-                mark = Key("", "bounds/round")
-                if not mine:
+            async with self._store.lock(Key("", "bounds"), lease=_LEASE) as is_acquired:
+                round_key = Key("", "bounds/round")
+                if not is_acquired:
                     return None
-                if (before := await self._store.get(mark)) is not None:
-                    if before.startswith(_HELD):
-                        self._report(int(before.removeprefix(_HELD)))
+                if (last_round := await self._store.get(round_key)) is not None:
+                    if last_round.startswith(_SUM_PREFIX):
+                        self._report(int(last_round.removeprefix(_SUM_PREFIX)))
                     return None
-                await self._store.put(mark, b"1", ttl=EVERY * _LOW)
+                await self._store.put(round_key, b"1", ttl=EVERY * _TARGET_SHARE)
                 after = ""
                 while page := await self._store.scan(HOLDERS, after=after, limit=256):
                     after = page[-1][0]
                     for tenant, _ in page:
-                        swept = await self.sweep(tenant)
-                        held, entries, size = held + swept.held, entries + swept.entries, size + swept.size
+                        result = await self.sweep(tenant)
+                        stored_bytes += result.stored_bytes
+                        entries, size = entries + result.entries, size + result.size
                         tenants += 1
-                await self._store.put(mark, _HELD + str(held).encode(), ttl=EVERY * _LOW)
-            self._total = held
-            swept = SweepResult(held, entries, size, tenants)
-            self._told(swept)
-            return swept
+                await self._store.put(round_key, _SUM_PREFIX + str(stored_bytes).encode(), ttl=EVERY * _TARGET_SHARE)
+            self._total = stored_bytes
+            result = SweepResult(stored_bytes, entries, size, tenants)
+            self._on_sweep(result)
+            return result
         return None
 
     def _report(self, total: int) -> None:
         """Reports the bytes of all tenants, as far as they are known without a sweep."""
         self._total = total
-        self._told(SweepResult(total, 0, 0, tenants=1))
+        self._on_sweep(SweepResult(total, 0, 0, tenants=1))
 
-    async def _on_bound_reached(self, tenant: str, *, learn: bool) -> None:
+    async def _on_bound_reached(self, tenant: str, *, is_size_unknown: bool) -> None:
         try:
             with suppress(StoreUnavailable):
-                if learn:
+                if is_size_unknown:
                     sums = archive_entries.decode_sums(await self._store.get(archive_entries.sums_key(tenant)))
-                    self._sums[tenant] = self._sums.get(tenant, 0) + sums.held
+                    self._sums[tenant] = self._sums.get(tenant, 0) + sums.stored_bytes
                 if self._sums.get(tenant, 0) <= self._max:
                     return
-                async with self._store.lock(Key("", f"bounds/{tenant}"), lease=_LEASE) as mine:
-                    if mine:
-                        swept = await self.sweep(tenant)
-                        if swept.entries:
-                            self._told(swept)
+                async with self._store.lock(Key("", f"bounds/{tenant}"), lease=_LEASE) as is_acquired:
+                    if is_acquired:
+                        result = await self.sweep(tenant)
+                        if result.entries:
+                            self._on_sweep(result)
                             if self._total is not None:
-                                self._report(max(0, self._total - swept.size))
+                                self._report(max(0, self._total - result.size))
                     else:
                         self._sums.pop(tenant, None)
         finally:
-            self._busy.discard(tenant)
+            self._sweeping.discard(tenant)
 
     # -- one tenant ---------------------------------------------------------------
 
     async def sweep(self, tenant: str) -> SweepResult:
         """Removes a tenant's entries that are too old or exceed the limit. Raises StoreUnavailable."""
-        found: list[ArchiveEntry] = []
+        remaining: list[ArchiveEntry] = []
         async for page in archive_entries.entries(self._store, tenant):
-            found += page
-        found = sort_by_use(found)
-        total, removed, freed = sum(entry.size for entry in found), 0, 0
-        low = int(_LOW * self._max) if total > self._max else total
-        while gone := self._choose_oldest(found, total, low):
-            gone, named = await self._take_batch(tenant, gone)
-            found = found[len(gone) :]
-            stays = await self._remove(tenant, gone, named, found)
-            size = sum(entry.size for entry in gone) - stays
-            total, removed, freed = total - size, removed + len(gone), freed + size
+            remaining += page
+        remaining = sort_by_use(remaining)
+        total, removed_count, freed = sum(entry.size for entry in remaining), 0, 0
+        target = int(_TARGET_SHARE * self._max) if total > self._max else total
+        while oldest := self._choose_oldest(remaining, total, target):
+            oldest, values = await self._load_batch(tenant, oldest)
+            remaining = remaining[len(oldest) :]
+            shared_bytes = await self._remove(tenant, oldest, values, remaining)
+            size = sum(entry.size for entry in oldest) - shared_bytes
+            total, removed_count, freed = total - size, removed_count + len(oldest), freed + size
         self._sums[tenant] = total
-        if found:
+        if remaining:
             sums = archive_entries.encode(TenantTotals(total, self._clock.now()))
             await self._store.put(archive_entries.sums_key(tenant), sums, ttl=self._retention)
         else:
             await self._store.delete([archive_entries.sums_key(tenant), Key(HOLDERS, tenant)])
-        return SweepResult(total, removed, freed)
+        return SweepResult(total, removed_count, freed)
 
-    def _choose_oldest(self, found: Sequence[ArchiveEntry], total: int, low: int) -> list[ArchiveEntry]:
-        """Returns the oldest entries, whose removal leaves at most `low` bytes.
+    def _choose_oldest(self, entries: Sequence[ArchiveEntry], total: int, target: int) -> list[ArchiveEntry]:
+        """Returns the oldest entries, whose removal leaves at most `target` bytes.
 
         The newest entry always stays, as it is in use right now.
         """
-        oldest, gone = self._clock.now() - self._retention, list[ArchiveEntry]()
-        for entry in found:
-            if not (entry.used < oldest or (total > low and len(gone) < len(found) - 1)):
+        expiry, chosen = self._clock.now() - self._retention, list[ArchiveEntry]()
+        for entry in entries:
+            if not (entry.used < expiry or (total > target and len(chosen) < len(entries) - 1)):
                 break
-            gone.append(entry)
+            chosen.append(entry)
             total -= entry.size
-        return gone
+        return chosen
 
-    async def _take_batch(self, tenant: str, gone: Sequence[ArchiveEntry]) -> tuple[list[ArchiveEntry], SharedValues]:
-        """Returns as many of the entries as are removed in one batch, with their values."""
-        taken, named = list[ArchiveEntry](), SharedValues()
-        for at in range(0, len(gone), _PAGE):
-            page = gone[at : at + _PAGE]
-            taken += page
+    async def _load_batch(
+        self, tenant: str, entries: Sequence[ArchiveEntry]
+    ) -> tuple[list[ArchiveEntry], SharedValues]:
+        """Returns the entries that are removed in one batch, with their values."""
+        batch, values = list[ArchiveEntry](), SharedValues()
+        for at in range(0, len(entries), _PAGE):
+            page = entries[at : at + _PAGE]
+            batch += page
             for each in await archive_entries.contents(self._store, tenant, page):
-                await self._tasks.offload(named.add, each)
-            if len(named) > _KEYS:
+                await self._tasks.offload(values.add, each)
+            if len(values) > _KEYS:
                 break
-        return taken, named
+        return batch, values
 
     async def _remove(
-        self, tenant: str, gone: Sequence[ArchiveEntry], named: SharedValues, rest: Sequence[ArchiveEntry]
+        self, tenant: str, entries: Sequence[ArchiveEntry], values: SharedValues, rest: Sequence[ArchiveEntry]
     ) -> int:
         """Deletes entries, with the values that no other entry needs.
 
         Returns the bytes that stay because other entries need them.
         """
-        more: dict[str, int] = {}
+        sizes_by_name: dict[str, int] = {}
         # The newest first: shared values count towards the first entry found, and that one stays longest.
         for at in range(len(rest), 0, -_PAGE):
             page = rest[max(0, at - _PAGE) : at]
-            read = await archive_entries.contents(self._store, tenant, page)
-            kept = await self._tasks.offload(named.exclude_all, read)
-            more.update((entry.name, size) for entry, size in zip(page, kept, strict=True) if size)
-        await self._count_shared(tenant, more)
+            contents = await archive_entries.contents(self._store, tenant, page)
+            shared_sizes = await self._tasks.offload(values.exclude_all, contents)
+            sizes_by_name.update((entry.name, size) for entry, size in zip(page, shared_sizes, strict=True) if size)
+        await self._count_shared(tenant, sizes_by_name)
         collection = archive_entries.entries_collection(tenant)
-        await delete(self._store, await self._tasks.offload(named.keys, tenant))
-        await delete(self._store, [archive_entries.contents_key(tenant, each.id) for each in gone])
-        await delete(self._store, [Key(collection, each.name) for each in gone])
-        return sum(more.values())
+        await delete(self._store, await self._tasks.offload(values.keys, tenant))
+        await delete(self._store, [archive_entries.contents_key(tenant, each.id) for each in entries])
+        await delete(self._store, [Key(collection, each.name) for each in entries])
+        return sum(sizes_by_name.values())
 
-    async def _count_shared(self, tenant: str, more: dict[str, int]) -> None:
+    async def _count_shared(self, tenant: str, sizes_by_name: dict[str, int]) -> None:
         """Adds the bytes of shared values to the entries that stay."""
         collection = archive_entries.entries_collection(tenant)
-        places = [Key(collection, name) for name in more]
-        values = await self._store.get_many(places) if places else []
+        keys = [Key(collection, name) for name in sizes_by_name]
+        values = await self._store.get_many(keys) if keys else []
         puts = []
-        for place, value in zip(places, values, strict=True):
+        for key, value in zip(keys, values, strict=True):
             entry = archive_entries.decode_entry(value)
             if entry is not None:
-                left = max(1.0, entry.used + self._retention - self._clock.now())
-                grown = structs.replace(entry, size=entry.size + more[place.name])
-                puts.append(Put(place, archive_entries.encode(grown), left))
+                seconds_left = max(1.0, entry.used + self._retention - self._clock.now())
+                updated = structs.replace(entry, size=entry.size + sizes_by_name[key.name])
+                puts.append(Put(key, archive_entries.encode(updated), seconds_left))
         await self._store.write(puts)
 
 
-def sort_by_use(found: Iterable[ArchiveEntry]) -> list[ArchiveEntry]:
+def sort_by_use(entries: Iterable[ArchiveEntry]) -> list[ArchiveEntry]:
     """Sorts entries by their last use, the oldest first.
 
     The use of a session counts for all its entries, and the use of a compaction for the compactions that it is based
     on, of whatever session.
     """
-    known = list(found)
+    entry_list = list(entries)
     sessions: dict[str, float] = {}
-    for entry in known:
+    for entry in entry_list:
         sessions[entry.session] = max(entry.used, sessions.get(entry.session, 0.0))
-    folds = {entry.id: entry for entry in known if entry.kind == "fold"}
-    last = {name: sessions[entry.session] for name, entry in folds.items()}
-    for name in sorted(last, key=lambda each: -last[each]):
-        used, base = last[name], folds[name].base
-        while base in last and last[base] < used:
-            last[base] = used
-            base = folds[base].base
-    ages = [last[each.id] if each.kind == "fold" else sessions[each.session] for each in known]
-    aged = [structs.replace(entry, used=used) for entry, used in zip(known, ages, strict=True)]
-    return sorted(aged, key=lambda entry: (entry.used, entry.at, entry.name))
+    compactions = {entry.id: entry for entry in entry_list if entry.kind == "fold"}
+    last_use_by_id = {name: sessions[entry.session] for name, entry in compactions.items()}
+    for name in sorted(last_use_by_id, key=lambda each: -last_use_by_id[each]):
+        used, base = last_use_by_id[name], compactions[name].base
+        while base in last_use_by_id and last_use_by_id[base] < used:
+            last_use_by_id[base] = used
+            base = compactions[base].base
+    last_uses = [last_use_by_id[each.id] if each.kind == "fold" else sessions[each.session] for each in entry_list]
+    dated_entries = [structs.replace(entry, used=used) for entry, used in zip(entry_list, last_uses, strict=True)]
+    return sorted(dated_entries, key=lambda entry: (entry.used, entry.at, entry.name))
 
 
 async def delete(store: KeyValueStore, keys: Iterable[Key]) -> int:
     """Deletes keys in small batches; returns how many had a value. Raises StoreUnavailable."""
-    listed, count = list(keys), 0
-    for at in range(0, len(listed), _DELETED):
-        count += await store.delete(listed[at : at + _DELETED])
+    all_keys, count = list(keys), 0
+    for at in range(0, len(all_keys), _DELETE_BATCH):
+        count += await store.delete(all_keys[at : at + _DELETE_BATCH])
     return count

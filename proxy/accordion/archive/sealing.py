@@ -30,11 +30,11 @@ class PlainSealer:
     def __init__(self) -> None:
         self._has_warned = False
 
-    def seal(self, space: bytes, name: str, value: bytes) -> bytes:
+    def seal(self, tenant_key: bytes, name: str, value: bytes) -> bytes:
         """See the port."""
         return escape(value)
 
-    def open(self, space: bytes, name: str, value: bytes) -> bytes | None:
+    def open(self, tenant_key: bytes, name: str, value: bytes) -> bytes | None:
         """See the port."""
         if value[:1] != SEALED:
             return unescape(value)

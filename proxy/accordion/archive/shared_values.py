@@ -42,10 +42,10 @@ class SharedValues:
             if (collection, name) in keys:
                 size += keys.pop((collection, name))
         # Records of artifacts are never shared between sessions.
-        mine = self._artifacts.get(contents.session, {})
+        session_artifacts = self._artifacts.get(contents.session, {})
         for scope, ids in contents.artifacts:
-            if scope in mine:
-                mine[scope].difference_update(ids)
+            if scope in session_artifacts:
+                session_artifacts[scope].difference_update(ids)
         return size
 
     def exclude_all(self, contents: Iterable[EntryContents]) -> list[int]:
@@ -55,7 +55,7 @@ class SharedValues:
     def keys(self, tenant: str) -> list[Key]:
         """Returns the keys of all values."""
         keys = [row_key(row) for row in self._rows]
-        keys += [Key(*place) for place in self._keys]
+        keys += [Key(*key) for key in self._keys]
         for session, scopes in self._artifacts.items():
             for scope, ids in scopes.items():
                 for each in ids:

@@ -22,16 +22,16 @@ def select_text(text: str, path: str) -> tuple[str, str]:
     A string is returned as it is, any other value as indented JSON, several values one a line with their paths. Raises
     InvalidPath.
     """
-    found = select(parse_document(text), path, _VALUES)
-    values, complete = found.values, found.complete
+    selection = select(parse_document(text), path, _VALUES)
+    values, complete = selection.values, selection.complete
     if not values:
         shape = outline(text)
         raise InvalidPath(f"Nothing stands at {path[:200]}." + (f" {shape}" if shape else ""))
     if len(values) == 1 and complete:
-        place, value = values[0]
-        return render_value(value), f"the value at {place}"
+        value_path, value = values[0]
+        return render_value(value), f"the value at {value_path}"
     more = "" if complete else " or more"
-    return "\n".join(f"{place}: {_compact(value)}" for place, value in values), (
+    return "\n".join(f"{value_path}: {_compact(value)}" for value_path, value in values), (
         f"{len(values):,}{more} values at {path[:200]}"
     )
 
@@ -41,10 +41,10 @@ def value_at(text: str, path: str) -> str:
 
     A string is returned as it is, any other value as JSON on one line, several values as a list. Raises InvalidPath.
     """
-    found = select(parse_document(text), path, _VALUES)
-    if not found.values or not found.complete:
-        raise InvalidPath("nothing stands there" if not found.values else "too much stands there")
-    values = [value for _, value in found.values]
+    selection = select(parse_document(text), path, _VALUES)
+    if not selection.values or not selection.complete:
+        raise InvalidPath("nothing stands there" if not selection.values else "too much stands there")
+    values = [value for _, value in selection.values]
     value = values[0] if len(values) == 1 else values
     return value if isinstance(value, str) else _compact(value)
 
@@ -75,19 +75,19 @@ def render_value(value: Any) -> str:
 
 def outline(text: str) -> str:
     """Describes a text's structure in one or two lines: the fields of JSON, else characters and lines."""
-    told = describe(text)
-    if not told:
+    description = describe(text)
+    if not description:
         return f"It has {describe_size(text)}."
     value = msgspec.json.decode(text)
     inner: Any = value
-    where = "It"
+    subject = "It"
     if isinstance(value, list):
-        inner, where = value[0] if value else None, "Its first entry"
+        inner, subject = value[0] if value else None, "Its first entry"
     if isinstance(inner, dict) and inner:
         kinds = ", ".join(f"{key[:60]} ({_kind(entry)})" for key, entry in islice(inner.items(), _KEYS))
         more = ", …" if len(inner) > _KEYS else ""
-        told += f" {where} has {kinds}{more}."
-    return told
+        description += f" {subject} has {kinds}{more}."
+    return description
 
 
 def _compact(value: Any) -> str:

@@ -35,17 +35,17 @@ SHARE: Final = 0.3
 """The share of the window above which an artifact is not returned whole."""
 ARGUMENT_MOST: Final = 1_000_000
 """The most characters of an artifact that is inserted into another tool's arguments."""
-_LEAST: Final = 200
+_MIN_TOKENS: Final = 200
 """The fewest tokens with which an answer is useful."""
 _HEAD: Final = 120
 """Tokens reserved for an answer's first line."""
 _SAFETY: Final = 0.9
 _DOUBT: Final = 3
 """A part of a text may have this many times the text's average tokens per character."""
-_QUICK: Final = 200_000
+_MAX_INLINE: Final = 200_000
 """The most characters that are processed without a thread."""
-_LOOKS: Final = 32
-_BEGINNING: Final = 1_500
+_MAX_RECORDS: Final = 32
+_MAX_BEGINNING: Final = 1_500
 
 
 class SharedAccess(Protocol):
@@ -65,7 +65,7 @@ class ReadContext(StructWithHiddenFields, frozen=True):
     """The reader's permissions and limits.
 
     `allowed` are the ids that the tenant of `tenant_key` may read in any case; `others` decides about all other ids,
-    None allows none of them. `room` is the number of tokens available, `window` that of the model's window (0:
+    None allows none of them. `available_tokens` are left in the window, `window` is the model's window in tokens (0:
     unknown). `count` counts the tokens of a text. Of several records with the same content, that of `session` is
     preferred.
     """
@@ -74,7 +74,7 @@ class ReadContext(StructWithHiddenFields, frozen=True):
 
     tenant_key: bytes
     allowed: frozenset[str]
-    room: int
+    available_tokens: int
     count: Callable[[str], int]
     window: int = 0
     session: str = ""
@@ -93,21 +93,21 @@ class ArtifactTool:
         self._dialects = dialects
         self._tasks = tasks
 
-    async def answer_calls(self, reading: ReadContext, calls: Sequence[ArtifactToolCall]) -> list[ArtifactToolResult]:
+    async def answer_calls(self, context: ReadContext, calls: Sequence[ArtifactToolCall]) -> list[ArtifactToolResult]:
         """Answers each call, in their order. The calls share the available tokens equally."""
-        return [await self._answer(reading, call, reading.room // len(calls)) for call in calls]
+        return [await self._answer(context, call, context.available_tokens // len(calls)) for call in calls]
 
-    async def load_texts(self, reading: ReadContext, wanted: Sequence[ArtifactPlaceholder]) -> list[str | None]:
+    async def load_texts(self, context: ReadContext, placeholders: Sequence[ArtifactPlaceholder]) -> list[str | None]:
         """Returns the texts of the artifacts that other tools' arguments name.
 
         A text is None where it is not available, not allowed or too long.
         """
-        return [await self._load_text(reading, each) for each in wanted]
+        return [await self._load_text(context, each) for each in placeholders]
 
-    async def _answer(self, reading: ReadContext, call: ArtifactToolCall, room: int) -> ArtifactToolResult:
+    async def _answer(self, context: ReadContext, call: ArtifactToolCall, max_tokens: int) -> ArtifactToolResult:
         try:
             return ArtifactToolResult(
-                call.call_id, _encodable(await self._read_part(reading, parse_arguments(call.arguments), room))
+                call.call_id, _encodable(await self._read_part(context, parse_arguments(call.arguments), max_tokens))
             )
         except _CallRefused as refusal:
             return ArtifactToolResult(call.call_id, _encodable(str(refusal)), error=True)
@@ -117,28 +117,30 @@ class ArtifactTool:
             _log.exception("an artifact could not be read")
             return ArtifactToolResult(call.call_id, "It could not be read. Go on without it.", error=True)
 
-    async def _read_part(self, reading: ReadContext, wish: ReadRequest, room: int) -> str:
-        if not wish.id:
+    async def _read_part(self, context: ReadContext, request: ReadRequest, max_tokens: int) -> str:
+        if not request.id:
             raise _CallRefused(
                 'No artifact was named: `id` must be one that the conversation shows, "art_" and 12 digits.'
             )
-        held = await self._load_artifact(reading, wish.id)
-        if held.mute:
+        loaded = await self._load_artifact(context, request.id)
+        if loaded.has_no_text:
             raise _CallRefused(
-                f"[{wish.id}: archived {held.what}] It holds {held.text}, which cannot be shown as text."
+                f"[{request.id}: archived {loaded.what}] It holds {loaded.text}, which cannot be shown as text."
             )
-        other = await self._load_artifact(reading, wish.other) if wish.other else None
-        quick = len(held.text) <= _QUICK and not (wish.path or wish.pattern or other)
-        if quick and not _may_not_fit(held, min(len(held.text), 4 * TOKENS_MOST), room):
-            return _render_answer(held, wish, other, reading, room)
-        return await self._tasks.offload(_render_answer, held, wish, other, reading, room)
+        other = await self._load_artifact(context, request.other) if request.other else None
+        is_small = len(loaded.text) <= _MAX_INLINE and not (request.path or request.pattern or other)
+        if is_small and not _may_not_fit(loaded, min(len(loaded.text), 4 * TOKENS_MOST), max_tokens):
+            return _render_answer(loaded, request, other, context, max_tokens)
+        return await self._tasks.offload(_render_answer, loaded, request, other, context, max_tokens)
 
-    async def _load_text(self, reading: ReadContext, wanted: ArtifactPlaceholder) -> str | None:
+    async def _load_text(self, context: ReadContext, placeholder: ArtifactPlaceholder) -> str | None:
         try:
-            held = await self._load_artifact(reading, find_artifact_id(wanted.artifact))
-            if held.mute:
+            loaded = await self._load_artifact(context, find_artifact_id(placeholder.artifact))
+            if loaded.has_no_text:
                 return None
-            text = await self._tasks.offload(_select_path, held, wanted.path) if wanted.path else held.text
+            text = (
+                await self._tasks.offload(_select_path, loaded, placeholder.path) if placeholder.path else loaded.text
+            )
             return _encodable(text) if len(text) <= ARGUMENT_MOST else None
         except (_CallRefused, InvalidPath):
             return None
@@ -148,23 +150,25 @@ class ArtifactTool:
 
     # -- loading ------------------------------------------------------------------
 
-    async def _load_artifact(self, reading: ReadContext, name: str) -> LoadedArtifact:
+    async def _load_artifact(self, context: ReadContext, name: str) -> LoadedArtifact:
         """Loads an artifact that the reader may read. Raises _CallRefused."""
-        others = None if name in reading.allowed else reading.others
-        if name not in reading.allowed and (others is None or not others.contains_id(name)):
+        others = None if name in context.allowed else context.others
+        if name not in context.allowed and (others is None or not others.contains_id(name)):
             raise _unknown_artifact(name)
         try:
-            found = await self._archive.load_records(reading.tenant_key, name, limit=_LOOKS)
-            found.sort(key=lambda each: each.session != reading.session)
-            for artifact in found:
-                rows = await self._archive.load_rows(reading.tenant_key, artifact.keys)
-                small = sum(map(len, rows.values())) <= _QUICK
-                read_from = artifact, rows, self._dialects, others is not None
-                held, calls = (
-                    _load_from_rows(*read_from) if small else await self._tasks.offload(_load_from_rows, *read_from)
+            records = await self._archive.load_records(context.tenant_key, name, limit=_MAX_RECORDS)
+            records.sort(key=lambda each: each.session != context.session)
+            for artifact in records:
+                rows = await self._archive.load_rows(context.tenant_key, artifact.keys)
+                is_small = sum(map(len, rows.values())) <= _MAX_INLINE
+                load_arguments = artifact, rows, self._dialects, others is not None
+                loaded, calls = (
+                    _load_from_rows(*load_arguments)
+                    if is_small
+                    else await self._tasks.offload(_load_from_rows, *load_arguments)
                 )
-                if held is not None and (others is None or await others.can_read(artifact, calls)):
-                    return held
+                if loaded is not None and (others is None or await others.can_read(artifact, calls)):
+                    return loaded
             await self._archive.check()
         except StoreUnavailable as error:
             raise _CallRefused(
@@ -176,14 +180,14 @@ class ArtifactTool:
 
 
 def _load_from_rows(
-    artifact: Artifact, rows: Mapping[bytes, bytes], dialects: Mapping[str, MessageParser], shared: bool
+    artifact: Artifact, rows: Mapping[bytes, bytes], dialects: Mapping[str, MessageParser], is_shared: bool
 ) -> tuple[LoadedArtifact | None, list[tuple[bytes, int, ToolCall]]]:
     """Loads an artifact from its rows.
 
-    Where it belongs to another agent (`shared`), its calls are returned too: they decide whether the reader may see it.
+    If it belongs to another agent (`is_shared`), its calls are returned too: they decide whether the reader may see it.
     """
-    held = load_artifact(artifact, rows, dialects)
-    return held, find_calls(artifact, rows, dialects) if shared and held is not None else []
+    loaded = load_artifact(artifact, rows, dialects)
+    return loaded, find_calls(artifact, rows, dialects) if is_shared and loaded is not None else []
 
 
 def _unknown_artifact(name: str) -> _CallRefused:
@@ -197,55 +201,58 @@ def _unknown_artifact(name: str) -> _CallRefused:
 
 
 def _render_answer(
-    held: LoadedArtifact, wish: ReadRequest, other: LoadedArtifact | None, reading: ReadContext, room: int
+    loaded: LoadedArtifact, request: ReadRequest, other: LoadedArtifact | None, context: ReadContext, max_tokens: int
 ) -> str:
-    """Returns the answer: a line that describes it, and the requested part, within `room` tokens."""
-    head = f"{wish.id}: archived {held.what}"
-    tokens = _max_answer_tokens(reading, room)
-    most = int(tokens / _tokens_per_character(held.artifact) * _SAFETY)
-    if not (wish.offset or wish.limit or wish.pattern or wish.path or other) and _is_oversized(held, reading):
-        return _describe_structure(held, head, min(most, _BEGINNING))
-    text, path = resolve_path(held, wish.path)
-    wish = replace(wish, path=path)
+    """Returns the answer: a line that describes it, and the requested part, within `available_tokens` tokens."""
+    head = f"{request.id}: archived {loaded.what}"
+    tokens = _max_answer_tokens(context, max_tokens)
+    most = int(tokens / _tokens_per_character(loaded.artifact) * _SAFETY)
+    if not (request.offset or request.limit or request.pattern or request.path or other) and _is_oversized(
+        loaded, context
+    ):
+        return _describe_structure(loaded, head, min(most, _MAX_BEGINNING))
+    text, path = resolve_path(loaded, request.path)
+    request = replace(request, path=path)
     while True:
-        part = read(text, wish, most, other.text if other is not None else None)
+        part = read(text, request, most, other.text if other is not None else None)
         more = f" For more: the same with offset={part.next}." if part.next else ""
         answer = f"[{head}; {part.shown}.{more}]\n{part.text}"
-        if not _may_not_fit(held, len(answer), room) or most < _LEAST:
+        if not _may_not_fit(loaded, len(answer), max_tokens) or most < _MIN_TOKENS:
             return answer
-        counted = reading.count(answer)
-        if counted <= room:
+        token_count = context.count(answer)
+        if token_count <= max_tokens:
             return answer
-        most = int(most * min(0.9, 0.9 * room / counted))
+        most = int(most * min(0.9, 0.9 * max_tokens / token_count))
 
 
-def _describe_structure(held: LoadedArtifact, head: str, most: int) -> str:
+def _describe_structure(loaded: LoadedArtifact, head: str, most: int) -> str:
     """Describes an artifact that is too large to return whole, with its beginning."""
-    part = read_page(held.text, 0, 0, most)
-    found = "".join(f"\n- {finding}" for finding in held.artifact.findings)
+    part = read_page(loaded.text, 0, 0, most)
+    findings = "".join(f"\n- {finding}" for finding in loaded.artifact.findings)
     return (
-        f"[{head}; about {held.artifact.tokens:,} tokens, too much to be handed over whole; {part.shown} below.]\n"
-        f"{outline(held.text)} Read it in parts: by `pattern`, by `path` where it is JSON, or by `offset` and `limit`."
-        + (f"\nFound in it earlier:{found}" if found else "")
+        f"[{head}; about {loaded.artifact.tokens:,} tokens, too much to be handed over whole; {part.shown} below.]\n"
+        f"{outline(loaded.text)} "
+        "Read it in parts: by `pattern`, by `path` where it is JSON, or by `offset` and `limit`."
+        + (f"\nFound in it earlier:{findings}" if findings else "")
         + f"\n\n{part.text}"
     )
 
 
-def _select_path(held: LoadedArtifact, path: str) -> str:
-    text, path = resolve_path(held, path)
+def _select_path(loaded: LoadedArtifact, path: str) -> str:
+    text, path = resolve_path(loaded, path)
     return value_at(text, path) if path else text
 
 
-def _max_answer_tokens(reading: ReadContext, room: int) -> int:
+def _max_answer_tokens(context: ReadContext, max_tokens: int) -> int:
     """Returns the most tokens of an answer.
 
     It is half of the available tokens at most, so that the agent can continue. Raises _CallRefused where too few
     remain.
     """
-    most = min(TOKENS_MOST, room // 2)
-    if reading.window:
-        most = min(most, int(SHARE * reading.window))
-    if most < _LEAST:
+    most = min(TOKENS_MOST, max_tokens // 2)
+    if context.window:
+        most = min(most, int(SHARE * context.window))
+    if most < _MIN_TOKENS:
         raise _CallRefused(
             "There is no room left in the window to read it. Finish with what is there, or ask for it later."
         )
@@ -254,17 +261,17 @@ def _max_answer_tokens(reading: ReadContext, room: int) -> int:
 
 def _tokens_per_character(artifact: Artifact) -> float:
     """Returns the artifact's tokens per character, between 0.2 and 1."""
-    known = artifact.tokens / artifact.characters if artifact.characters and artifact.tokens else 0.3
-    return min(1.0, max(0.2, known))
+    ratio = artifact.tokens / artifact.characters if artifact.characters and artifact.tokens else 0.3
+    return min(1.0, max(0.2, ratio))
 
 
-def _is_oversized(held: LoadedArtifact, reading: ReadContext) -> bool:
-    return 0 < SHARE * reading.window < held.artifact.tokens
+def _is_oversized(loaded: LoadedArtifact, context: ReadContext) -> bool:
+    return 0 < SHARE * context.window < loaded.artifact.tokens
 
 
-def _may_not_fit(held: LoadedArtifact, characters: int, room: int) -> bool:
-    """Whether an answer may exceed `room` tokens. Only then are its tokens counted, which is slow."""
-    return _DOUBT * _tokens_per_character(held.artifact) * characters > room
+def _may_not_fit(loaded: LoadedArtifact, characters: int, max_tokens: int) -> bool:
+    """Whether an answer may exceed `max_tokens` tokens. Only then are its tokens counted, which is slow."""
+    return _DOUBT * _tokens_per_character(loaded.artifact) * characters > max_tokens
 
 
 def _encodable(text: str) -> str:

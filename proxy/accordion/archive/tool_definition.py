@@ -23,7 +23,7 @@ _DESCRIPTION: Final = (
     '{"$artifact": "art_…", "path": "…"} (path optional) in place of a string is filled in for you, so that you need '
     "not quote."
 )
-_INSTEAD: Final = f" It is meant wherever `{NAME}` is named together with such an id."
+_OTHER_NAME_NOTE: Final = f" It is meant wherever `{NAME}` is named together with such an id."
 _SCHEMA: Final = {
     "type": "object",
     "properties": {
@@ -40,11 +40,11 @@ _SCHEMA: Final = {
 _OFFER: Final = ToolDefinition(NAME, _DESCRIPTION, msgspec.json.encode(_SCHEMA))
 _ID = re.compile(r"art_[0-9a-f]{12}(?![0-9a-f])", re.IGNORECASE)
 _NUMBER = re.compile(r"\s*(-?\d{1,12})(?:\.0*)?\s*(?:lines?)?\s*\Z", re.IGNORECASE)
-_MOST: Final = 1_000_000
-_NOTHING: Final = ("null", "none", "undefined")
-_LONGEST: Final = 20_000
+_MAX_NUMBER: Final = 1_000_000
+_NULL_TEXTS: Final = ("null", "none", "undefined")
+_MAX_ARGUMENTS: Final = 20_000
 """The most characters of arguments that are parsed."""
-_SAME: Final = {
+_ALIASES: Final = {
     "id": ("id", "artifact_id", "artifact", "$artifact", "ref", "reference"),
     "offset": ("offset", "start", "start_line", "line"),
     "limit": ("limit", "max_lines", "lines", "count"),
@@ -55,15 +55,15 @@ _SAME: Final = {
 """The names that models use for the arguments."""
 
 
-def define_tool(taken: Collection[str]) -> ToolDefinition:
-    """Returns the tool under a name that is not in `taken`. The same names give the same definition."""
-    if NAME not in taken:
+def define_tool(used_names: Collection[str]) -> ToolDefinition:
+    """Returns the tool under a name that is not in `used_names`. The same names give the same definition."""
+    if NAME not in used_names:
         return _OFFER
     name, number = OTHER_NAME, 1
-    while name in taken:
+    while name in used_names:
         number += 1
         name = f"{OTHER_NAME}_{number}"
-    return ToolDefinition(name, _DESCRIPTION + _INSTEAD, _OFFER.schema)
+    return ToolDefinition(name, _DESCRIPTION + _OTHER_NAME_NOTE, _OFFER.schema)
 
 
 def parse_arguments(arguments: str) -> ReadRequest:
@@ -72,17 +72,17 @@ def parse_arguments(arguments: str) -> ReadRequest:
     Never raises: numbers may be strings, an id may be within a sentence, fields may be null, unknown or missing, and
     the arguments may not be JSON.
     """
-    given = _fields(arguments)
-    ids = [find_artifact_id(_text(given, "id")), find_artifact_id(_text(given, "diff_with"))]
+    fields = _fields(arguments)
+    ids = [find_artifact_id(_text(fields, "id")), find_artifact_id(_text(fields, "diff_with"))]
     if not ids[0]:
         # The id has an unknown field name, or the arguments are not JSON.
-        ids[0] = next((found for found in find_artifact_ids(arguments) if found != ids[1]), "")
+        ids[0] = next((artifact_id for artifact_id in find_artifact_ids(arguments) if artifact_id != ids[1]), "")
     return ReadRequest(
         ids[0],
-        max(-_MOST * 1_000, min(_MOST * 1_000, _number(given, "offset"))),
-        max(0, min(_MOST, _number(given, "limit"))),
-        _text(given, "pattern"),
-        _text(given, "path").strip(),
+        max(-_MAX_NUMBER * 1_000, min(_MAX_NUMBER * 1_000, _number(fields, "offset"))),
+        max(0, min(_MAX_NUMBER, _number(fields, "limit"))),
+        _text(fields, "pattern"),
+        _text(fields, "path").strip(),
         ids[1],
     )
 
@@ -94,13 +94,13 @@ def find_artifact_id(text: str) -> str:
 
 def find_artifact_ids(text: str) -> list[str]:
     """Returns the artifact ids in a text, in order and in lower case."""
-    return [found.lower() for found in _ID.findall(text[:_LONGEST])]
+    return [artifact_id.lower() for artifact_id in _ID.findall(text[:_MAX_ARGUMENTS])]
 
 
 def _fields(arguments: str) -> dict[str, Any]:
     value: Any = None
     try:
-        value = msgspec.json.decode(arguments[:_LONGEST])
+        value = msgspec.json.decode(arguments[:_MAX_ARGUMENTS])
         if isinstance(value, str):
             # Encoded twice, or an id alone.
             value = msgspec.json.decode(value) if value.lstrip()[:1] == "{" else {"id": value}
@@ -109,11 +109,11 @@ def _fields(arguments: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _text(given: dict[str, Any], name: str) -> str:
-    for each in _SAME[name]:
-        value = given.get(each)
+def _text(fields: dict[str, Any], name: str) -> str:
+    for each in _ALIASES[name]:
+        value = fields.get(each)
         if isinstance(value, str) and value.strip():
-            return "" if name != "pattern" and value.strip().lower() in _NOTHING else value
+            return "" if name != "pattern" and value.strip().lower() in _NULL_TEXTS else value
         if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
             return value[0]
         if isinstance(value, dict) and isinstance(value.get("$artifact"), str):
@@ -121,15 +121,15 @@ def _text(given: dict[str, Any], name: str) -> str:
     return ""
 
 
-def _number(given: dict[str, Any], name: str) -> int:
-    for each in _SAME[name]:
-        value = given.get(each)
+def _number(fields: dict[str, Any], name: str) -> int:
+    for each in _ALIASES[name]:
+        value = fields.get(each)
         if isinstance(value, bool) or value is None:
             continue
         if isinstance(value, int):
             return value
-        if isinstance(value, float) and abs(value) < _MOST * 1_000:
+        if isinstance(value, float) and abs(value) < _MAX_NUMBER * 1_000:
             return int(value)
-        if isinstance(value, str) and (found := _NUMBER.match(value.replace(",", ""))):
-            return int(found[1])
+        if isinstance(value, str) and (match := _NUMBER.match(value.replace(",", ""))):
+            return int(match[1])
     return 0

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from accordion.archive import archive_entries
 from accordion.archive.archive import Archive
-from accordion.archive.archive_entries import BEHIND, TranscriptEntry
+from accordion.archive.archive_entries import AFTER_PROVIDER_HISTORY, TranscriptEntry
 from accordion.archive.artifacts import tenant_name, unpack
 
 HEAD = ("system", "instructions", "tools", "functions", "response_format", "text", "output_config", "output_format")
@@ -113,80 +113,80 @@ class _LogReplay:
         self._at = 0.0
         self._lists: dict[bytes, _PendingList] = {}
         """Lists by the chain key of a request's end. Earlier lists stay, as a client may continue from them."""
-        self._early: dict[bytes, list[TranscriptEntry]] = {}
+        self._early_entries: dict[bytes, list[TranscriptEntry]] = {}
         """Entries that arrived before their predecessor, by the predecessor's chain key."""
-        self._behind: dict[bytes, TranscriptEntry] = {}
+        self._provider_entries: dict[bytes, TranscriptEntry] = {}
         """Entries after responses that the provider stores, by chain key: a repeated one counts once."""
 
-    def take(self, each: TranscriptEntry) -> None:
+    def add(self, entry: TranscriptEntry) -> None:
         """Adds the next entry."""
-        if each.start == BEHIND:
-            self._behind.setdefault(each.place, each)
-        elif each.after and each.after not in self._lists and each.start > len(self._last.keys):
-            self._early.setdefault(each.after, []).append(each)
+        if entry.start == AFTER_PROVIDER_HISTORY:
+            self._provider_entries.setdefault(entry.end, entry)
+        elif entry.after and entry.after not in self._lists and entry.start > len(self._last.keys):
+            self._early_entries.setdefault(entry.after, []).append(entry)
         else:
-            self._apply(each)
-            for early in self._early.pop(each.place, ()):
-                self.take(early)
+            self._apply(entry)
+            for early in self._early_entries.pop(entry.end, ()):
+                self.add(early)
 
-    def _apply(self, each: TranscriptEntry) -> None:
-        held, start = self._lists.get(each.after, self._last) if each.after else self._last, each.start
-        there = held.keys[start:]
+    def _apply(self, entry: TranscriptEntry) -> None:
+        target, start = self._lists.get(entry.after, self._last) if entry.after else self._last, entry.start
+        present = target.keys[start:]
         # An entry that repeats the beginning of the present messages removes nothing.
-        if there[: len(each.keys)] != each.keys:
-            if each.keys[: len(there)] != there:
-                held = _PendingList(held.keys[:start], held.rows[:start])
-            held.keys[start:] = each.keys
-            del held.rows[start + len(each.keys) :]
-            held.end, self._at = each.place, each.at
+        if present[: len(entry.keys)] != entry.keys:
+            if entry.keys[: len(present)] != present:
+                target = _PendingList(target.keys[:start], target.rows[:start])
+            target.keys[start:] = entry.keys
+            del target.rows[start + len(entry.keys) :]
+            target.end, self._at = entry.end, entry.at
         # The entry's rows are newer, so they expire later.
-        held.rows[start : start + len(each.keys)] = each.rows
-        self._last = self._lists[each.place] = held
+        target.rows[start : start + len(entry.keys)] = entry.rows
+        self._last = self._lists[entry.end] = target
 
     def messages(self) -> tuple[list[bytes], list[bytes]]:
         """Returns the keys of all messages in order, and those of their rows; to be called last."""
-        # The predecessor of such an entry is lost. The entry must not replace messages of a newer list.
-        for each in [each for those in self._early.values() for each in those]:
-            if each.start >= len(self._last.keys) or each.at >= self._at:
-                self._apply(each)
-        found, rows, waiting = list(self._last.keys), list(self._last.rows), dict(self._behind)
-        following: dict[bytes, list[TranscriptEntry]] = {}
-        for each in waiting.values():
-            following.setdefault(each.after, []).append(each)
-        direct = following.pop(self._last.end, []) if self._last.end else []
+        # The predecessors of these entries are lost. They must not replace messages of a newer list.
+        for entry in [entry for entries in self._early_entries.values() for entry in entries]:
+            if entry.start >= len(self._last.keys) or entry.at >= self._at:
+                self._apply(entry)
+        keys, rows, unplaced = list(self._last.keys), list(self._last.rows), dict(self._provider_entries)
+        followers: dict[bytes, list[TranscriptEntry]] = {}
+        for entry in unplaced.values():
+            followers.setdefault(entry.after, []).append(entry)
+        direct = followers.pop(self._last.end, []) if self._last.end else []
         # Entries without a known predecessor belong at the end, unless a newer list has their messages.
-        first = [each for after, those in following.items() if after not in waiting for each in those]
-        first = [each for each in first if each.at >= self._at]
-        first.sort(key=lambda each: each.at)
+        first = [entry for after, entries in followers.items() if after not in unplaced for entry in entries]
+        first = [entry for entry in first if entry.at >= self._at]
+        first.sort(key=lambda entry: entry.at)
         stack = [*reversed(first), *reversed(direct)]
         while stack:
-            each = stack.pop()
-            if waiting.pop(each.place, None) is not None:
-                found += each.keys
-                rows += each.rows
-                stack += reversed(following.get(each.place, ()))
-        return found, rows
+            entry = stack.pop()
+            if unplaced.pop(entry.end, None) is not None:
+                keys += entry.keys
+                rows += entry.rows
+                stack += reversed(followers.get(entry.end, ()))
+        return keys, rows
 
 
 def replay_log(log: Iterable[TranscriptEntry]) -> LogState:
     """Returns the state after all entries of a log."""
-    state, laid = LogState(), _LogReplay()
-    for each in log:
-        laid.take(each)
-        whole = each.start == 0
+    state, replay = LogState(), _LogReplay()
+    for entry in log:
+        replay.add(entry)
+        is_whole_list = entry.start == 0
         state = LogState(
-            each.dialect,
-            each.model,
+            entry.dialect,
+            entry.model,
             (),
-            tuple(each.lead) if each.head else state.lead,
-            each.head or state.head,
-            each.at if whole else state.since or each.at,
-            0 if whole else state.entries + 1,
-            each.size if whole else state.size + each.size,
+            tuple(entry.lead) if entry.head else state.lead,
+            entry.head or state.head,
+            entry.at if is_whole_list else state.since or entry.at,
+            0 if is_whole_list else state.entries + 1,
+            entry.size if is_whole_list else state.size + entry.size,
             (),
-            tuple(each.lead_rows) if each.head else state.lead_rows,
+            tuple(entry.lead_rows) if entry.head else state.lead_rows,
         )
-    keys, rows = laid.messages()
+    keys, rows = replay.messages()
     return replace(state, keys=tuple(keys), rows=tuple(rows))
 
 
@@ -198,8 +198,12 @@ async def load_transcript(archive: Archive, tenant_key: bytes, session: str) -> 
     if not log:
         return None
     state = replay_log(log)
-    place = archive_entries.head_key(state.head)
-    head = unpack(archive.open_value(tenant_key, place, await archive.store.get(place))) if state.head else None
+    head_record_key = archive_entries.head_key(state.head)
+    head = (
+        unpack(archive.open_value(tenant_key, head_record_key, await archive.store.get(head_record_key)))
+        if state.head
+        else None
+    )
     rows = (*state.lead_rows, *state.rows)
     return Transcript(state.dialect, state.model, state.lead, state.keys, decode_head(head), rows)
 
@@ -225,14 +229,14 @@ def system_json(transcript: Transcript) -> bytes:
 def build_body(transcript: Transcript, wires: Sequence[bytes | None]) -> OriginalHistory:
     """Builds a request's body from the stored entries of the list."""
     listing = _LISTING.get(transcript.dialect, _MESSAGES).encode()
-    there = [wire for wire in wires if wire is not None]
+    present = [wire for wire in wires if wire is not None]
     if not all(map(archive_entries.is_exact, transcript.rows)):
-        there = _with_unique_ids(there)
+        present = _with_unique_ids(present)
     fields = [b'"model":%s' % msgspec.json.encode(transcript.model)]
     fields += [b'"%s":%s' % (name.encode(), value) for name, value in transcript.fields.items()]
-    fields.append(b'"%s":[%s]' % (listing, b",".join(there)))
+    fields.append(b'"%s":[%s]' % (listing, b",".join(present)))
     first = sum(wire is not None for wire in wires[: len(transcript.lead)])
-    return OriginalHistory(transcript.dialect, b"{%s}" % b",".join(fields), len(wires) - len(there), first)
+    return OriginalHistory(transcript.dialect, b"{%s}" % b",".join(fields), len(wires) - len(present), first)
 
 
 def _with_unique_ids(wires: Sequence[bytes]) -> list[bytes]:
@@ -241,14 +245,14 @@ def _with_unique_ids(wires: Sequence[bytes]) -> list[bytes]:
     Earlier transcripts have one row for messages with the same content, with the id of one of them. A provider refuses
     a request with a repeated id, and accepts one without ids (Responses).
     """
-    seen, out = set[bytes](), list[bytes]()
+    ids, unique = set[bytes](), list[bytes]()
     for wire in wires:
         fields = decode_head(wire) if b'"id"' in wire and wire.startswith(b"{") else {}
-        name = fields.get("id", b"")
-        if name and name in seen and "role" in fields:
+        item_id = fields.get("id", b"")
+        if item_id and item_id in ids and "role" in fields:
             del fields["id"]
-            out.append(msgspec.json.encode({key: msgspec.Raw(value) for key, value in fields.items()}))
+            unique.append(msgspec.json.encode({key: msgspec.Raw(value) for key, value in fields.items()}))
         else:
-            out.append(wire)
-        seen.add(name)
-    return out
+            unique.append(wire)
+        ids.add(item_id)
+    return unique

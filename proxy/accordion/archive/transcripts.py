@@ -1,4 +1,4 @@
-"""Transcripts: what the client sent in a session, message by message, byte for byte.
+"""Transcripts: the messages that the client sent in a session, byte for byte.
 
 Theory of operation. The transcript of a session is a log (`transcript_log`) of lists of message keys; the messages
 themselves are rows of the archive, which forked sessions and compactions share. A request holds the whole conversation
@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from accordion.archive import archive_entries
 from accordion.archive.archive import Archive
-from accordion.archive.archive_entries import BEHIND, OVERHEAD, ArchiveEntry, TranscriptEntry
+from accordion.archive.archive_entries import AFTER_PROVIDER_HISTORY, OVERHEAD, ArchiveEntry, TranscriptEntry
 from accordion.archive.artifacts import make_packer, row_key, tenant_name
 from accordion.archive.differences import count_common_prefix
 from accordion.archive.transcript_log import (
@@ -46,12 +46,12 @@ SessionKey = tuple[bytes, str]
 """A tenant's key and a session."""
 
 _MAX_WAITING = 64 * 2**20
-"""Bytes of requests that wait: some seventy of 100,000 tokens. A client that sends its whole list sends again, with the
-next request, what was dropped. One that sends only what is new has small requests."""
+"""Bytes of requests that wait: some seventy of 100,000 tokens. A client that sends its whole list sends the dropped
+messages again with its next request. A client that sends only new messages has small requests."""
 _MAX_BATCH = 32
 """Requests that are written at once."""
 _GATHER_SECONDS = 0.5
-"""New requests wait for others so long: a transaction costs several times what a message in it does."""
+"""Seconds that new requests wait for others: a transaction costs several times as much as a message in it."""
 _RETRY_SECONDS = 1.0
 _URGENT_SHARE = 3
 """Once a third of the space is used there may soon be none, so requests wait no longer."""
@@ -90,14 +90,14 @@ class TranscriptStore:
         self._progress = ProgressTable(sessions)
         self._waiting = WaitingRequests(capacity)
         self._urgent_size = capacity // _URGENT_SHARE
-        self._gathering = self._flushing = False
+        self._is_gathering = self._is_flushing = False
 
     # -- recording ----------------------------------------------------------------
 
     def record(
         self, tenant_key: bytes, session: str, conversation: Conversation, *, folded: bool, after: bytes = b""
     ) -> None:
-        """Records a request of a session, as the client sent it. Fast: a background task writes what is new.
+        """Records a request of a session, as the client sent it. Fast: a background task writes the new messages.
 
         `folded` is whether a compaction is in force for it, `after` the chain key of the part that the provider keeps,
         where that is known.
@@ -108,7 +108,7 @@ class TranscriptStore:
         self._waiting.add(
             RecordedRequest(tenant_key, session, conversation, self._clock.now(), after, estimate_size(conversation))
         )
-        if not (self._gathering or self._flushing):
+        if not (self._is_gathering or self._is_flushing):
             self._schedule_flush(_GATHER_SECONDS)
         elif size_before < self._urgent_size <= self._waiting.size:
             self._tasks.spawn(self._flush_once(), "record the transcript")
@@ -118,22 +118,22 @@ class TranscriptStore:
         tenant_key: bytes,
         session: str,
         conversation: Conversation,
-        beside: Sequence[Put],
+        extra_puts: Sequence[Put],
         *,
         folded: bool,
         after: bytes = b"",
     ) -> None:
-        """Records a request that its client will not send again: writes it now, in one batch with the puts `beside`.
+        """Records a request that its client will not send again: writes it now, in one batch with `extra_puts`.
 
         Where the session is erased meanwhile, none of it is written. Raises StoreUnavailable; then the request must be
         recorded again.
         """
         if not self._is_new(tenant_key, session, conversation, folded=folded):
-            await self._archive.write(beside)
+            await self._archive.write(extra_puts)
             return
         request = RecordedRequest(tenant_key, session, conversation, self._clock.now(), after)
         with self._progress.writing() as write:
-            await self._write([request], write, beside)
+            await self._write([request], write, extra_puts)
 
     async def flush(self) -> None:
         """Writes the requests that wait. Raises StoreUnavailable; then they wait on."""
@@ -175,7 +175,7 @@ class TranscriptStore:
         return progress.last != conversation.chain[-1] or progress.head != _head_key(progress, conversation)
 
     def _schedule_flush(self, seconds: float) -> None:
-        self._gathering = True
+        self._is_gathering = True
         self._tasks.spawn(self._flush_later(seconds), "record the transcript")
 
     async def _flush_later(self, seconds: float) -> None:
@@ -183,45 +183,47 @@ class TranscriptStore:
             if self._wait is not None:
                 await self._wait(seconds)
         finally:
-            self._gathering = False
+            self._is_gathering = False
         await self._flush_once()
 
     async def _flush_once(self) -> None:
         """Flushes unless another task does; schedules another try where the store is away."""
-        if self._flushing:
+        if self._is_flushing:
             return
-        self._flushing = True
+        self._is_flushing = True
         try:
             await self.flush()
         except StoreUnavailable:
-            if self._wait is not None and not self._gathering:
+            if self._wait is not None and not self._is_gathering:
                 self._schedule_flush(_RETRY_SECONDS)
         finally:
-            self._flushing = False
+            self._is_flushing = False
 
-    async def _write(self, batch: Sequence[RecordedRequest], write: PendingWrite, beside: Sequence[Put] = ()) -> None:
-        reached: dict[SessionKey, RecordedProgress] = {}
-        plans = [plan for request in batch if (plan := await self._plan(request, reached, write)) is not None]
+    async def _write(
+        self, batch: Sequence[RecordedRequest], write: PendingWrite, extra_puts: Sequence[Put] = ()
+    ) -> None:
+        new_progress: dict[SessionKey, RecordedProgress] = {}
+        plans = [plan for request in batch if (plan := await self._plan(request, new_progress, write)) is not None]
         while batch := [each for each in batch if not write.is_erased(each.session_key)]:
             plans = [plan for plan in plans if not write.is_erased(plan.request.session_key)]
             is_small = sum(plan.bulk for plan in plans) <= _MAX_INLINE_PACK
             writes, sizes = self._pack_plans(plans) if is_small else await self._tasks.offload(self._pack_plans, plans)
             if not any(write.is_erased(each.session_key) for each in batch):
-                if plans or beside:
-                    await self._archive.write([*writes, *beside], minor=not beside)
-                reached.update((key, replace(reached[key], size=size)) for key, size in sizes.items())
+                if plans or extra_puts:
+                    await self._archive.write([*writes, *extra_puts], minor=not extra_puts)
+                new_progress.update((key, replace(new_progress[key], size=size)) for key, size in sizes.items())
                 break
-        for key, progress in reached.items():
+        for key, progress in new_progress.items():
             self._progress.note(key, progress, write)
 
     async def _plan(
-        self, request: RecordedRequest, reached: dict[SessionKey, RecordedProgress], write: PendingWrite
+        self, request: RecordedRequest, new_progress: dict[SessionKey, RecordedProgress], write: PendingWrite
     ) -> WritePlan | None:
-        """Plans the writes for a request and notes the new progress in `reached`; returns None if nothing is new."""
+        """Plans the writes for a request and adds to `new_progress`; returns None if nothing is new."""
         key = request.session_key
-        progress = reached.get(key) or self._progress.get(key)
+        progress = new_progress.get(key) or self._progress.get(key)
         conversation, chain, now = request.conversation, request.conversation.chain, self._clock.now()
-        # Where the provider keeps what came before, a request holds only what is new.
+        # If the provider keeps the earlier messages, a request has only the new ones.
         is_appended = conversation.previous is not None
         if progress is not None and not self._is_stale(progress, now) and _continues(progress, conversation):
             start = progress.count
@@ -246,10 +248,10 @@ class TranscriptStore:
         head = current_head if is_rewrite or progress.head != current_head else b""
         since, entries = (now, 0) if start == 0 else (progress.since, progress.entries + 1)
         count = start + len(messages)
-        reached[key] = RecordedProgress(count, chain[-1], current_head, since, entries, progress.size)
+        new_progress[key] = RecordedProgress(count, chain[-1], current_head, since, entries, progress.size)
         if not messages and not head:
             return None
-        first = BEHIND if is_appended else start
+        first = AFTER_PROVIDER_HISTORY if is_appended else start
         lead = conversation.lead if head else ()
         return WritePlan(request, first, messages, lead, head, is_rewrite, progress.size)
 
@@ -278,7 +280,7 @@ class TranscriptStore:
         for plan in plans:
             request, conversation = plan.request, plan.request.conversation
             key = request.session_key
-            before = conversation.chain[plan.start - 1] if plan.start > 0 else b""
+            previous_key = conversation.chain[plan.start - 1] if plan.start > 0 else b""
             entry = TranscriptEntry(
                 plan.start,
                 [message.key for message in plan.messages],
@@ -291,7 +293,7 @@ class TranscriptStore:
                 [message.key for message in plan.lead],
                 [pack.add_message(plan, message) for message in plan.lead],
                 conversation.chain[-1],
-                request.after if plan.start == BEHIND else before,
+                request.after if plan.start == AFTER_PROVIDER_HISTORY else previous_key,
                 pack.variants(plan.messages),
                 pack.variants(plan.lead),
             )
@@ -412,8 +414,8 @@ class WaitingRequests:
     def add(self, request: RecordedRequest) -> None:
         """Adds a request, and drops the oldest ones where there is no space."""
         key = request.session_key
-        before = self._requests.get(self._newest.get(key, 0))
-        if before is not None and _is_prefix_of(before.conversation, request.conversation):
+        previous = self._requests.get(self._newest.get(key, 0))
+        if previous is not None and _is_prefix_of(previous.conversation, request.conversation):
             self._remove(self._newest[key])
         self._count += 1
         self._requests[self._count], self._newest[key] = request, self._count
@@ -427,8 +429,8 @@ class WaitingRequests:
 
     def put_back(self, requests: Sequence[RecordedRequest]) -> None:
         """Adds requests again, in front of all others."""
-        later = self.take(len(self))
-        for request in (*requests, *later):
+        others = self.take(len(self))
+        for request in (*requests, *others):
             self.add(request)
 
     def drop(self, is_erased: Callable[[SessionKey], bool]) -> None:
@@ -469,7 +471,7 @@ def _is_prefix_of(one: Conversation, other: Conversation) -> bool:
 class WritePlan(msgspec.Struct, frozen=True):
     """The messages of a request that are to be written, from its message `start` on (see TranscriptEntry).
 
-    A rewrite has all rows, also those that are known to be stored. `size` is what the transcript counts before.
+    A rewrite has all rows, also those that are known to be stored. `size` is that of the transcript before.
     """
 
     request: RecordedRequest
@@ -501,12 +503,12 @@ class PackedRows:
         return b"".join([self._variant(message) for message in messages])
 
     def _variant(self, message: Message) -> bytes:
-        exact = message.key, archive_entries.variant_key(message.wire)
-        variant = self._variants.get(exact)
+        name = message.key, archive_entries.variant_key(message.wire)
+        variant = self._variants.get(name)
         if variant is None:
-            # Decided once: the archive may forget meanwhile.
-            is_shared = self._archive.has_variant(*exact)
-            variant = self._variants[exact] = archive_entries.SHARED if is_shared else exact[1]
+            # Decided once, since the archive may forget its writes meanwhile.
+            is_shared = self._archive.has_variant(*name)
+            variant = self._variants[name] = archive_entries.SHARED if is_shared else name[1]
         return variant
 
     def add_message(self, plan: WritePlan, message: Message) -> int:
@@ -532,7 +534,7 @@ class PackedRows:
 
 
 class RecordedProgress(msgspec.Struct, frozen=True):
-    """How far a session is recorded: `count` messages, of which the last has the chain key `last`.
+    """The recorded part of a session: `count` messages, of which the last has the chain key `last`.
 
     `head` is the key of the system prompt and tools. `since` is when the whole list was last written, in seconds since
     the epoch, `entries` the number of log entries since, `size` the bytes that the transcript counts.

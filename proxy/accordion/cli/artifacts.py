@@ -277,7 +277,7 @@ def _table(artifacts: Iterable[Artifact]) -> Table:
 async def _all_artifacts(store: TenantStore, session: str) -> list[Artifact]:
     """Lists the artifacts of a session, or of all: the session with the oldest artifact first, each in order."""
     tenant_key, archive, pages = store.caller.tenant_key, store.archive, list[tuple[Artifact, ...]]()
-    for name in [session] if session else await archive.custody.list_sessions(tenant_key):
+    for name in [session] if session else await archive.export_and_erasure.list_sessions(tenant_key):
         page = await archive.list_artifacts(tenant_key, name, limit=_ALL)
         if page.artifacts:
             pages.append(page.artifacts)
@@ -297,7 +297,7 @@ async def _export(store: TenantStore, session: str | None) -> int:
         or await store.queries.find_session(caller.tenant, session)
     ):
         return _report_missing(store, session)
-    async for line in archive.custody.export(caller.tenant_key, session):
+    async for line in archive.export_and_erasure.export(caller.tenant_key, session):
         sys.stdout.write(line.decode())
     return 0
 
@@ -307,7 +307,9 @@ async def _erase(store: TenantStore, memories: MemoryStore, session: str | None,
     subject = f"session {session}" if session is not None else "all sessions and all memories"
     if not confirm(f"Erase {subject} of tenant {caller.tenant!r}? This cannot be undone."):
         return 1
-    sessions, erased = await erase_archive(store.queries, store.archive.custody, store.overrides, caller, session)
+    sessions, erased = await erase_archive(
+        store.queries, store.archive.export_and_erasure, store.overrides, caller, session
+    )
     if session is not None and erased.verified and not (sessions or erased.entries or erased.values):
         return _report_missing(store, session)
     repeat_note = "" if erased.verified else "; new data was written in the meantime, run the command again"

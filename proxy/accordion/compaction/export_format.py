@@ -38,8 +38,8 @@ def describe_value(kind: Kind, key: Key, value: bytes) -> object | None:
 
 
 def _describe_link(link: response_links.ResponseLink) -> dict[str, Any]:
-    given, said = ([_decode_json(wire) for wire in wires] for wires in (link.given, link.said))
-    return {"previous": link.before[0] if link.before else None, "given": given, "said": said}
+    given, said = ([_decode_json(wire) for wire in wires] for wires in (link.input_items, link.output_items))
+    return {"previous": link.previous_ids[0] if link.previous_ids else None, "given": given, "said": said}
 
 
 def _describe_compaction(compaction: Compaction) -> dict[str, Any]:

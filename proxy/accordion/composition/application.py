@@ -24,7 +24,7 @@ from accordion.accounting.learned_sync import LearnedSync
 from accordion.accounting.ledger import Ledger, session_of_record
 from accordion.accounting.token_meter import TokenMeter
 from accordion.archive.artifacts import tenant_name
-from accordion.archive.erasure_notices import LOOK
+from accordion.archive.erasure_notices import CHECK_INTERVAL
 from accordion.archive.retention import EVERY as ARCHIVE_ROUNDS
 from accordion.composition.archive_builder import ArchiveServices
 from accordion.composition.cache_shares import divide_cache
@@ -331,7 +331,7 @@ class Application:
             self._store_identity.recall(*await self.spooled.spool.recall(self._store_identity.secret))
         await self._store_identity.poll()
         await self._learned_sync.poll()
-        self.tasks.repeat(self.poll, LOOK, "follow the store")
+        self.tasks.repeat(self.poll, CHECK_INTERVAL, "follow the store")
         self.tasks.repeat(self._archive.bounds.run_round, ARCHIVE_ROUNDS, "bound the archive")
         self.tasks.repeat(self._session_size_limit.run_round, SESSION_ROUNDS, "bound the sessions")
         self.tasks.spawn(self.memory_builder.warm(), "open the memories")

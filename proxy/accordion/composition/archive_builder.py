@@ -34,14 +34,14 @@ class ArchiveServices:
         self.retention = config.retention_days * 86_400
         self.sealer = open_sealer(config.key.reveal(), is_persistent=settings.store.url.reveal() != "memory://")
         self.bounds = Retention(
-            store, tasks, clock, max_bytes=config.max_bytes, retention=self.retention, told=on_sweep
+            store, tasks, clock, max_bytes=config.max_bytes, retention=self.retention, on_sweep=on_sweep
         )
         self.archive = Archive(
             spooled,
             self.retention,
             sealer=self.sealer,
             clock=clock,
-            wrote=self.bounds.note_write,
+            on_write=self.bounds.note_write,
             capacity=divide_cache(settings.limits.cache_bytes).written,
             minor=spooled.with_half_capacity(),
         )

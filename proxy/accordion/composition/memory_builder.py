@@ -202,7 +202,9 @@ class MemoryBuilder:
             MemoryWriter(memories, clock),
             search,
             MemoryReader(memories, clock),
-            ConversationCompactor(memories, conversations, tasks, clock, self._archive_reader.custody.erasures),
+            ConversationCompactor(
+                memories, conversations, tasks, clock, self._archive_reader.export_and_erasure.erasures
+            ),
             Consolidator(memories, clock, count),
             DraftWriter(memories, count, tasks),
             SessionMemories(memories, conversations, search, tasks, clock),

@@ -131,7 +131,7 @@ class ArchiveApi:
         return await self._stream_export(self._caller(request), None)
 
     async def _stream_export(self, caller: Caller, session: str | None) -> Response:
-        lines = aiter(self._archive.custody.export(caller.tenant_key, session))
+        lines = aiter(self._archive.export_and_erasure.export(caller.tenant_key, session))
         # A store that is away raises here, before the response begins.
         first = await anext(lines)
         return StreamingResponse(
@@ -151,7 +151,7 @@ class ArchiveApi:
 
     async def _erase_and_report(self, caller: Caller, session: str | None) -> Response:
         """Erases a session, or all of a tenant, and returns the counts. Concurrent writes may survive."""
-        count, erased = await erase(self._queries(), self._archive.custody, self._overrides, caller, session)
+        count, erased = await erase(self._queries(), self._archive.export_and_erasure, self._overrides, caller, session)
         result: dict[str, Any] = {} if session is None else {"session": session}
         result |= {"sessions": count, **asdict(erased)}
         if session is None:

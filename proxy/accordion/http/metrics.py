@@ -194,7 +194,7 @@ class Metrics:
         """Counts the result of a retention sweep, of all tenants or of one."""
         # A sweep of an empty archive visits no tenant, and its size of 0 counts.
         if swept.tenants or not swept.entries:
-            self._archive_size.set(swept.held)
+            self._archive_size.set(swept.stored_bytes)
         self._evicted.inc(swept.entries)
         self._evicted_bytes.inc(swept.size)
 

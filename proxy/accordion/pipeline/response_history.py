@@ -136,7 +136,7 @@ class ResponseHistory(msgspec.Struct, frozen=True):
             client_conversation,
             observed_response.response_id,
             observed_response.output,
-            known=not _is_sent_once(request),
+            has_last_response=not _is_sent_once(request),
         )
 
     async def _write(self, request: PreparedRequest, puts: list[Put]) -> None:
