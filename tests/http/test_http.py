@@ -23,7 +23,7 @@ async def no_socket(*_: object) -> FakeReply:
     raise AssertionError("this is for a WebSocket")
 
 
-def face(world: World) -> ProxyApp:
+def build_app(world: World) -> ProxyApp:
     return ProxyApp(
         lambda: world.forward,
         lambda: world.upgrade,
@@ -33,7 +33,7 @@ def face(world: World) -> ProxyApp:
     )
 
 
-async def whole() -> Message:
+async def receive_body() -> Message:
     return {"type": "http.request", "body": BODY, "more_body": False}
 
 
@@ -61,7 +61,7 @@ async def test_a_head_that_cannot_be_sent_lets_go_of_the_providers_reply(failure
 
     # A server that stops cancels what it no longer waits for; it need not hear of that again.
     with pytest.raises(type(failure)) if isinstance(failure, RuntimeError) else nullcontext():
-        await face(world)(scope(), whole, gone)
+        await build_app(world)(scope(), receive_body, gone)
     assert reply.closed
     assert [(seen.status, seen.error) for seen in world.seen.exchanges] == [(200, "client_disconnected")]
 
@@ -74,7 +74,7 @@ async def test_an_answer_is_sent_as_it_comes_and_ended() -> None:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    await face(world)(scope(), whole, send)
+    await build_app(world)(scope(), receive_body, send)
     assert [message["type"] for message in sent] == ["http.response.start", *["http.response.body"] * 3]
     assert [(message["body"], message.get("more_body", False)) for message in sent[1:]] == [
         (b"{", True),
@@ -91,7 +91,7 @@ async def test_an_answer_of_known_length_ends_with_its_last_piece() -> None:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    await face(world)(scope(), whole, send)
+    await build_app(world)(scope(), receive_body, send)
     assert [(message["body"], message["more_body"]) for message in sent[1:]] == [(b"{", True), (b"}", False)]
     assert [(seen.status, seen.error) for seen in world.seen.exchanges] == [(200, "")]
 
@@ -104,7 +104,7 @@ async def test_an_answer_of_known_length_without_a_body_is_ended_too() -> None:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    await face(world)(scope(), whole, send)
+    await build_app(world)(scope(), receive_body, send)
     assert [(message["body"], message.get("more_body", False)) for message in sent[1:]] == [(b"", False)]
 
 
@@ -127,7 +127,7 @@ async def test_a_server_that_stops_ends_a_stream_with_an_error_event() -> None:
         if sent[-1]:
             begun.set()
 
-    serving = asyncio.create_task(face(world)(scope(), whole, send))
+    serving = asyncio.create_task(build_app(world)(scope(), receive_body, send))
     await begun.wait()
     serving.cancel("the server's own words")
     await serving
@@ -149,7 +149,7 @@ async def test_a_server_that_stops_before_the_provider_answered_says_so() -> Non
     async def send(message: Message) -> None:
         sent.append(message)
 
-    serving = asyncio.create_task(face(world)(scope(), whole, send))
+    serving = asyncio.create_task(build_app(world)(scope(), receive_body, send))
     await asked.wait()
     serving.cancel()
     await serving

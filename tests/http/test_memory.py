@@ -30,13 +30,13 @@ LINES = {"content-type": "application/x-ndjson"}
 
 
 class Api:
-    """A client of a house's API, of one tenant."""
+    """A client of an application's API, of one tenant."""
 
-    def __init__(self, house: Application, key: str = "") -> None:
+    def __init__(self, application: Application, key: str = "") -> None:
         headers = {"x-accordion-key": key} if key else {}
-        self.house = house
+        self.application = application
         self.http = httpx.AsyncClient(
-            transport=httpx.ASGITransport(app=house.app()), base_url="http://127.0.0.1:8787", headers=headers
+            transport=httpx.ASGITransport(app=application.app()), base_url="http://127.0.0.1:8787", headers=headers
         )
 
     async def post(self, name: str, **arguments: Any) -> httpx.Response:
@@ -64,23 +64,23 @@ def problem(reply: httpx.Response) -> tuple[int, str, str | None]:
 
 
 @asynccontextmanager
-async def house(folder: Path, config: str = "archive: {record: all}\n") -> AsyncIterator[Application]:
+async def start_application(folder: Path, config: str = "archive: {record: all}\n") -> AsyncIterator[Application]:
     async with workers(folder, config) as (made,):
         yield made
 
 
 @asynccontextmanager
 async def api(folder: Path, config: str = "archive: {record: all}\n") -> AsyncIterator[Api]:
-    async with house(folder, config) as made:
+    async with start_application(folder, config) as made:
         yield Api(made)
 
 
-async def session(house: Application, key: str = "", body: bytes = said(3)) -> str:
+async def session(application: Application, key: str = "", body: bytes = said(3)) -> str:
     """A recorded conversation, by default of 7 messages."""
-    http = Api(house, key)
+    http = Api(application, key)
     while True:
         # What a slow store did not take is recorded with the next request.
-        name = (await ask(house, body, key))["x-accordion-session"]
+        name = (await ask(application, body, key))["x-accordion-session"]
         await asyncio.sleep(0.3)
         if (await http.post("search", conversation_id=name)).status_code == 200:
             return name
@@ -89,7 +89,7 @@ async def session(house: Application, key: str = "", body: bytes = said(3)) -> s
 async def test_every_answer_is_as_the_document_says(tmp_path: Path):
     async with api(tmp_path) as http:
         document = (await http.http.get("/accordion/memory/openapi.json")).json()
-        talk = await session(http.house)
+        talk = await session(http.application)
 
         async def checked(name: str, **arguments: Any) -> dict[str, Any]:
             operation = document["paths"][f"/accordion/memory/{name}"]["post"]
@@ -161,7 +161,7 @@ async def test_bad_input_is_answered_with_what_is_wrong_and_nothing_is_written(
 @pytest.mark.parametrize(("first", "last"), [(5, 2), (0, 7), (-1, 3)])
 async def test_a_range_that_is_none_is_refused(tmp_path: Path, first: int, last: int):
     async with api(tmp_path) as http:
-        talk = await session(http.house)
+        talk = await session(http.application)
         given = {"conversation_id": talk, "start_index": first, "end_index": last}
         status, code, _ = await http.refused("compact_conversation", **given)
         assert (status, code) in {(400, "invalid_range"), (400, "invalid_arguments")}
@@ -216,8 +216,8 @@ async def test_a_client_that_leaves_in_the_middle_of_a_body_is_no_error(
     }  # fmt: skip
     async with api(tmp_path) as http:
         if path.endswith("pins"):
-            scope["path"] = f"/accordion/sessions/{await session(http.house)}/pins"
-        await http.house.app()(scope, receive, send)
+            scope["path"] = f"/accordion/sessions/{await session(http.application)}/pins"
+        await http.application.app()(scope, receive, send)
     assert pieces == []
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
@@ -241,7 +241,7 @@ async def test_a_page_of_another_site_is_not_answered(tmp_path: Path):
 
 
 async def test_what_another_tenant_has_is_answered_as_what_is_not_there(tmp_path: Path):
-    async with house(tmp_path, "archive: {record: all}\n" + KEYS) as made:
+    async with start_application(tmp_path, "archive: {record: all}\n" + KEYS) as made:
         one, two = Api(made, "key-one"), Api(made, "key-two")
         assert problem(await Api(made).post("list"))[0] == 401
         talk = await session(made, "key-one")
@@ -268,7 +268,7 @@ async def test_what_another_tenant_has_is_answered_as_what_is_not_there(tmp_path
 
 
 async def test_a_tenants_memories_are_given_out_erased_with_proof_and_taken_in_by_another(tmp_path: Path):
-    async with house(tmp_path, "archive: {record: all}\n" + KEYS) as made:
+    async with start_application(tmp_path, "archive: {record: all}\n" + KEYS) as made:
         one, two = Api(made, "key-one"), Api(made, "key-two")
         talk = await session(made, "key-one")
         for note in notes(3):
@@ -446,7 +446,7 @@ async def test_a_saved_session_is_listed_and_found_by_what_it_was_for(tmp_path: 
 
 async def test_messages_that_were_compacted_are_given_with_the_memory(tmp_path: Path):
     async with api(tmp_path) as http:
-        talk = await session(http.house)
+        talk = await session(http.application)
         made = await http.told("compact_conversation", conversation_id=talk, start_index=0, end_index=6)
         read = await http.told("read", ids=[made["memories_created"][0]["id"]], originals=True)
         (memory,) = read["memories"]

@@ -21,7 +21,7 @@ CALLER = Caller("one", SPACE, has_proxy_key=True, credential="")
 MANY = 250
 
 
-def exported() -> list[bytes]:
+def build_export() -> list[bytes]:
     """Relations first, as no export has them."""
     memories = [finish_memory(Memory(f"mem-{at}", "fact", f"Gate {at} is green."), now=1.0) for at in range(MANY)]
     entities = [Entity(f"gate {at}", "place") for at in range(MANY)]
@@ -46,14 +46,14 @@ class Watched(FakeMemories):
         return await super().write(space, change)
 
 
-async def taken(memories: FakeMemories) -> ImportMemoriesResponse:
+async def import_export(memories: FakeMemories) -> ImportMemoriesResponse:
     rooms: Any = SimpleNamespace(clock=FakeClock(), memories=memories)
-    return await import_memories(rooms, CALLER, exported())
+    return await import_memories(rooms, CALLER, build_export())
 
 
 async def test_no_part_is_larger_than_a_hundred():
     memories = Watched()
-    told = await taken(memories)
+    told = await import_export(memories)
     assert (told.memories, told.entities, told.relations, told.markers) == (MANY, MANY, MANY - 1, MANY)
     assert max(memories.sizes) == 100
     assert sum(memories.sizes) == 4 * MANY - 1
@@ -66,14 +66,14 @@ async def test_wherever_it_is_cut_short_nothing_lacks_what_it_rests_on_and_the_s
     memories = Watched(parts)
     if parts < 12:
         with pytest.raises(StoreUnavailable):
-            await taken(memories)
+            await import_export(memories)
     kept = memories.of(SPACE)
     names = {entity.name for entity in kept.entities.values()}
     assert all({each.start, each.end} <= names and each.memory in kept.memories for each in kept.relations)
     assert not kept.markers or len(kept.relations) == MANY - 1
     before = len(kept.memories)
     memories.away_at = -1
-    again = await taken(memories)
+    again = await import_export(memories)
     assert (again.memories, again.kept) == (MANY - before, before)
     assert [len(each) for each in (kept.memories, kept.entities, kept.relations, kept.markers)] == [
         MANY, MANY, MANY - 1, MANY,
@@ -82,9 +82,9 @@ async def test_wherever_it_is_cut_short_nothing_lacks_what_it_rests_on_and_the_s
 
 async def test_what_is_there_already_is_not_written_again():
     memories = Watched()
-    await taken(memories)
+    await import_export(memories)
     memories.sizes.clear()
-    again = await taken(memories)
+    again = await import_export(memories)
     assert (again.memories, again.kept, again.markers) == (0, MANY, 0)
     assert sum(memories.sizes) == 2 * MANY - 1
 
@@ -102,7 +102,7 @@ async def test_what_somebody_writes_meanwhile_stays_as_it_is():
             return await super().write(space, change)
 
     memories = Raced()
-    told = await taken(memories)
+    told = await import_export(memories)
     assert (told.memories, told.kept, told.markers) == (MANY - 1, 1, MANY - 1)
     assert memories.of(SPACE).memories["mem-7"].content == "Mine."
     assert memories.of(SPACE).markers["compacted/9/s-1"] == b"mine"

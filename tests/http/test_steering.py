@@ -23,7 +23,7 @@ from tests.talks import FOLDS_AT, Talk, call_id, record, reported, small
 from tests.world import World, header
 
 
-async def begun(world: World, turns: int = 1) -> tuple[Talk, str]:
+async def start_talk(world: World, turns: int = 1) -> tuple[Talk, str]:
     """A conversation of so many turns, and where the API has its session."""
     talk = Talk(world)
     out = await talk.until(turns)
@@ -72,7 +72,7 @@ async def test_header_session_metrics_and_span_tell_the_same_figures() -> None:
 
 async def test_a_session_shows_its_limits_with_their_targets() -> None:
     world = small()
-    _, path = await begun(world)
+    _, path = await start_talk(world)
     assert client(world).get(path).json()["limits"] == {
         "window": 4_000,
         "conversation_trigger": 2_000,
@@ -88,7 +88,7 @@ async def test_a_session_shows_its_limits_with_their_targets() -> None:
 
 async def test_a_fold_that_is_asked_for_is_made_at_the_next_request_once() -> None:
     world = small()
-    talk, path = await begun(world, 4)
+    talk, path = await start_talk(world, 4)
     http = client(world)
     answer = http.post(f"{path}/compact")
     assert answer.status_code == 202
@@ -105,7 +105,7 @@ async def test_a_fold_that_is_asked_for_is_made_at_the_next_request_once() -> No
 
 async def test_a_fold_that_is_asked_for_does_not_touch_other_sessions() -> None:
     world = small()
-    _, path = await begun(world, 3)
+    _, path = await start_talk(world, 3)
     client(world).post(f"{path}/compact")
     other = Talk(world)
     assert record(await other.turn(3, x_accordion_session="another-label")) == {}
@@ -115,7 +115,7 @@ async def test_a_fold_that_is_asked_for_does_not_touch_other_sessions() -> None:
 async def test_where_nothing_is_folded_the_answer_says_so(mode: str, words: str) -> None:
     world = small(config=f"compaction: {{mode: {mode}}}")
     world.observe = replace(world.observe, mode=lambda model: mode)
-    talk, path = await begun(world, 2)
+    talk, path = await start_talk(world, 2)
     answer = client(world).post(f"{path}/compact")
     assert (answer.status_code, answer.json()["mode"]) == (202, mode)
     assert words in answer.json()["message"]
@@ -128,7 +128,7 @@ async def test_where_nothing_is_folded_the_answer_says_so(mode: str, words: str)
 
 async def test_pins_are_set_shown_and_taken_back() -> None:
     world = small()
-    _, path = await begun(world)
+    _, path = await start_talk(world)
     http = client(world)
     assert http.get(f"{path}/pins").json()["call_ids"] == []
     answer = http.put(f"{path}/pins", json={"call_ids": ["call_2", "call_1", "call_2"]})
@@ -143,7 +143,7 @@ async def test_pins_are_set_shown_and_taken_back() -> None:
 
 async def test_a_pin_by_the_api_survives_every_fold_verbatim_with_its_call() -> None:
     world = small()
-    talk, path = await begun(world, 3)
+    talk, path = await start_talk(world, 3)
     client(world).put(f"{path}/pins", json={"call_ids": [call_id(1)]})
     made = []
     for number in range(4, 15):
@@ -172,7 +172,7 @@ async def test_a_pin_by_the_api_survives_every_fold_verbatim_with_its_call() -> 
 )
 async def test_bad_pins_are_refused_with_what_is_wrong_and_change_nothing(body: bytes, param: str, words: str) -> None:
     world = small()
-    _, path = await begun(world)
+    _, path = await start_talk(world)
     http = client(world)
     http.put(f"{path}/pins", json={"call_ids": ["call_1"]})
     answer = http.put(f"{path}/pins", content=body)
@@ -184,7 +184,7 @@ async def test_bad_pins_are_refused_with_what_is_wrong_and_change_nothing(body: 
 
 async def test_a_body_that_is_far_too_large_is_not_taken_in() -> None:
     world = small()
-    _, path = await begun(world)
+    _, path = await start_talk(world)
     answer = client(world).put(f"{path}/pins", content=b" " * 300_000)
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
 
@@ -220,7 +220,7 @@ async def test_another_tenants_session_is_not_found(method: str, end: str) -> No
 
 async def test_an_id_that_only_begins_a_row_of_a_session_is_not_found() -> None:
     world = small()
-    await begun(world)
+    await start_talk(world)
     await world.outbox.flush()
     (row,) = [name for name, _ in await world.store.scan("sessions/default")]
     kept = await world.store.get(Key("sessions/default", row)) or b""
@@ -232,7 +232,7 @@ async def test_an_id_that_only_begins_a_row_of_a_session_is_not_found() -> None:
 async def test_a_store_that_is_away_is_said_in_our_error_shape(method: str, end: str) -> None:
     store = FickleStore()
     world = small(store=store)
-    _, path = await begun(world)
+    _, path = await start_talk(world)
     await world.outbox.flush()
     store.away = True
     answer: Any = client(world).request(method, path + end, json={"call_ids": ["call_1"]})
@@ -243,7 +243,7 @@ async def test_a_store_that_is_away_is_said_in_our_error_shape(method: str, end:
 
 async def test_only_the_right_methods_are_answered() -> None:
     world = small()
-    _, path = await begun(world)
+    _, path = await start_talk(world)
     http: TestClient = client(world)
     for method, end, allowed in (("GET", "/compact", {"POST"}), ("POST", "/pins", {"GET", "HEAD", "PUT", "DELETE"})):
         answer = http.request(method, path + end)

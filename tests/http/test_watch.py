@@ -35,7 +35,7 @@ async def serve(client: Client, watches: DisconnectWatches) -> tuple[bool, objec
     try:
         await asyncio.Event().wait()
     except asyncio.CancelledError as reason:
-        return watch.gone, reason.args
+        return watch.is_disconnected, reason.args
     finally:
         watch.stop()
     raise AssertionError
@@ -66,7 +66,7 @@ async def test_nobody_looks_after_a_request_that_is_over_nor_holds_anything_of_i
     watch.stop()
     watch.stop()
     watch.start()
-    assert not watches._waiting
+    assert not watches._scheduled
     serving = asyncio.create_task(serve(long, watches))
     await long.looked.wait()
     assert not brief.looked.is_set()

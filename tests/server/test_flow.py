@@ -44,7 +44,7 @@ class Server:
 
 
 @asynccontextmanager
-async def asked(
+async def open_request(
     *lines: bytes, body: bytes = b"x" * SENT
 ) -> AsyncIterator[tuple[Server, socket.socket, ClientConnection]]:
     """A request that is not read to its end, its client, and its connection."""
@@ -79,7 +79,7 @@ IN_CHUNKS = b"%x\r\n%b\r\n" % (SENT, b"x" * SENT)
 @pytest.mark.parametrize("line", [LONGER, WHOLE])
 def test_a_reset_is_noticed(line: bytes) -> None:
     async def play() -> None:
-        async with asked(line) as (server, client, _):
+        async with open_request(line) as (server, client, _):
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER)
             client.close()
             await asyncio.wait_for(server.lost, 30)
@@ -89,7 +89,7 @@ def test_a_reset_is_noticed(line: bytes) -> None:
 
 def test_an_end_in_the_middle_of_a_body_is_noticed() -> None:
     async def play() -> None:
-        async with asked(LONGER) as (server, client, _):
+        async with open_request(LONGER) as (server, client, _):
             client.close()
             await asyncio.wait_for(server.lost, 30)
 
@@ -100,7 +100,7 @@ def test_an_end_in_the_middle_of_a_body_is_noticed() -> None:
 def test_a_client_that_has_said_all_is_there_until_that_was_read(line: bytes) -> None:
     async def play() -> None:
         body = IN_CHUNKS + b"0\r\n\r\n" if line is CHUNKED else b"x" * SENT
-        async with asked(line, body=body) as (server, client, _):
+        async with open_request(line, body=body) as (server, client, _):
             client.shutdown(socket.SHUT_WR)
             await asyncio.sleep(1.2)
             assert not server.lost.done()
@@ -114,7 +114,7 @@ def test_a_client_that_has_said_all_is_there_until_that_was_read(line: bytes) ->
 
 def test_a_client_that_is_there_is_waited_for() -> None:
     async def play() -> None:
-        async with asked(LONGER) as (server, _, connection):
+        async with open_request(LONGER) as (server, _, connection):
             await asyncio.sleep(1.2)
             assert not server.lost.done()
             assert not connection.transport.is_closing()

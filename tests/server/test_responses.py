@@ -48,13 +48,13 @@ class Wire:
         self.reading = True
 
 
-def corked(wire: Wire) -> CorkedTransport:
+def cork(wire: Wire) -> CorkedTransport:
     return CorkedTransport(cast(asyncio.Transport, wire), asyncio.get_running_loop())
 
 
 async def test_head_and_first_piece_go_out_together() -> None:
     wire = Wire()
-    transport = corked(wire)
+    transport = cork(wire)
     transport.hold(HEAD)
     transport.write(b"ok")
     await asyncio.sleep(0)
@@ -63,7 +63,7 @@ async def test_head_and_first_piece_go_out_together() -> None:
 
 async def test_a_head_without_a_body_yet_goes_out_at_the_next_turn_of_the_loop() -> None:
     wire = Wire()
-    transport = corked(wire)
+    transport = cork(wire)
     transport.hold(HEAD)
     await asyncio.sleep(0)
     assert wire.writes == [HEAD]
@@ -73,7 +73,7 @@ async def test_a_head_without_a_body_yet_goes_out_at_the_next_turn_of_the_loop()
 
 async def test_later_pieces_are_written_at_once() -> None:
     wire = Wire()
-    transport = corked(wire)
+    transport = cork(wire)
     transport.hold(HEAD)
     for data in (b"o", b"k", b"!"):
         transport.write(data)
@@ -82,7 +82,7 @@ async def test_later_pieces_are_written_at_once() -> None:
 
 async def test_closing_writes_the_head_first() -> None:
     wire = Wire()
-    transport = corked(wire)
+    transport = cork(wire)
     transport.hold(HEAD)
     transport.close()
     await asyncio.sleep(0)
@@ -93,7 +93,7 @@ async def test_closing_writes_the_head_first() -> None:
 
 async def test_nothing_is_written_once_the_client_has_gone() -> None:
     wire = Wire()
-    transport = corked(wire)
+    transport = cork(wire)
     transport.hold(HEAD)
     wire.closing = True
     await asyncio.sleep(0)
@@ -102,7 +102,7 @@ async def test_nothing_is_written_once_the_client_has_gone() -> None:
 
 async def test_another_protocol_gets_the_bare_transport_with_nothing_held_back() -> None:
     wire = Wire()
-    transport = corked(wire)
+    transport = cork(wire)
     transport.hold(HEAD)
     assert transport.inner_transport() is cast(asyncio.Transport, wire)
     assert wire.writes == [HEAD]
@@ -110,7 +110,7 @@ async def test_another_protocol_gets_the_bare_transport_with_nothing_held_back()
 
 async def test_all_else_is_the_transports_own() -> None:
     wire = Wire()
-    transport = corked(wire)
+    transport = cork(wire)
     assert transport.get_extra_info("peername") == "the peername"
     transport.pause_reading()
     assert not wire.reading
@@ -122,7 +122,7 @@ async def test_all_else_is_the_transports_own() -> None:
 def test_whatever_is_written_arrives_whole_and_in_order(script: list[bytes | None]) -> None:
     async def play() -> list[bytes]:
         wire = Wire()
-        transport = corked(wire)
+        transport = cork(wire)
         for step in script:
             if step is None:
                 await asyncio.sleep(0)
@@ -150,7 +150,7 @@ def cycle_of(
     keep: bool = True,
     default: Headers = (),
 ) -> RequestResponseCycle:
-    transport = cast(asyncio.Transport, wire) if kind is RequestResponseCycle else corked(wire)
+    transport = cast(asyncio.Transport, wire) if kind is RequestResponseCycle else cork(wire)
     return kind(
         scope=cast(Any, {"method": method, "http_version": version}),
         transport=transport,
@@ -166,7 +166,7 @@ def cycle_of(
     )
 
 
-async def told(kind: type[RequestResponseCycle], messages: Sequence[dict[str, Any]], **given: Any) -> Told:
+async def run_cycle(kind: type[RequestResponseCycle], messages: Sequence[dict[str, Any]], **given: Any) -> Told:
     wire, over = Wire(), list[None]()
     cycle = cycle_of(kind, wire, lambda: over.append(None), **given)
     taken = 0
@@ -222,7 +222,7 @@ def test_an_answer_is_written_as_uvicorn_writes_it(
 ) -> None:
     async def both() -> list[Told]:
         kinds = (RequestResponseCycle, ResponseCycle)
-        return [await told(kind, messages, method=method, keep=keep, default=default) for kind in kinds]
+        return [await run_cycle(kind, messages, method=method, keep=keep, default=default) for kind in kinds]
 
     theirs, ours = asyncio.run(both())
     assert ours == theirs
@@ -239,13 +239,13 @@ def test_an_answer_is_written_as_uvicorn_writes_it(
 )
 async def test_to_http_1_0_too_where_a_body_is_bounded(method: str, status: int, headers: Headers, body: bytes) -> None:
     messages = [start(status, *headers), piece(body)]
-    ours = await told(ResponseCycle, messages, method=method, version="1.0", keep=False)
-    assert ours == await told(RequestResponseCycle, messages, method=method, version="1.0", keep=False)
+    ours = await run_cycle(ResponseCycle, messages, method=method, version="1.0", keep=False)
+    assert ours == await run_cycle(RequestResponseCycle, messages, method=method, version="1.0", keep=False)
 
 
 async def test_to_http_1_0_a_body_without_a_length_goes_as_it_is_until_the_connection_is_closed() -> None:
     messages = [start(200, (b"a", b"b")), piece(b"one", more=True), piece(b"", more=True), piece(b"two"), piece(b"x")]
-    taken, written, closed, over, times = await told(ResponseCycle, messages, version="1.0", keep=False)
+    taken, written, closed, over, times = await run_cycle(ResponseCycle, messages, version="1.0", keep=False)
     assert written == b"HTTP/1.1 200 OK\r\na: b\r\nconnection: close\r\n\r\nonetwo"
     assert (taken, closed, over, times) == (4, True, True, 1)
 

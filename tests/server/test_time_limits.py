@@ -58,7 +58,7 @@ class Server:
         await send({"type": "http.response.body"})
 
 
-def connected(server: Server, patience: ClientTimeouts = PATIENCE) -> tuple[ClientConnection, Wire]:
+def connect(server: Server, patience: ClientTimeouts = PATIENCE) -> tuple[ClientConnection, Wire]:
     config = Config(cast(Any, server), timeout_keep_alive=cast(int, KEEPALIVE), lifespan="off")
     config.load()
     connection, wire = (
@@ -69,9 +69,9 @@ def connected(server: Server, patience: ClientTimeouts = PATIENCE) -> tuple[Clie
     return connection, wire
 
 
-async def used(server: Server) -> tuple[ClientConnection, Wire]:
+async def serve_one_request(server: Server) -> tuple[ClientConnection, Wire]:
     """A connection on which a request was answered."""
-    connection, wire = connected(server)
+    connection, wire = connect(server)
     server.answering.set()
     connection.data_received(REQUEST)
     await wire.answered.wait()
@@ -80,14 +80,14 @@ async def used(server: Server) -> tuple[ClientConnection, Wire]:
 
 
 async def test_one_on_which_nothing_comes_after_an_answer_is_closed() -> None:
-    _, wire = await used(Server())
+    _, wire = await serve_one_request(Server())
     await wire.closed.wait()
 
 
 @pytest.mark.parametrize("in_line", [False, True], ids=["behind another", "in line with another"])
 async def test_one_on_which_an_answer_takes_its_time_is_not(in_line: bool) -> None:
     server = Server()
-    connection, wire = connected(server) if in_line else await used(server)
+    connection, wire = connect(server) if in_line else await serve_one_request(server)
     connection.data_received(REQUEST * (2 if in_line else 1))
     await asyncio.sleep(3 * KEEPALIVE)
     assert not wire.closed.is_set()
@@ -97,7 +97,7 @@ async def test_one_on_which_an_answer_takes_its_time_is_not(in_line: bool) -> No
 
 
 async def test_one_that_is_lost_leaves_no_timer_behind() -> None:
-    connection, _ = await used(Server())
+    connection, _ = await serve_one_request(Server())
     assert connection._idle._timer is not None
     connection.connection_lost(None)
     assert connection._idle._timer is None
@@ -118,13 +118,13 @@ class Reader(Server):
 
 
 async def test_a_connection_on_which_nothing_ever_comes_is_closed_without_a_word() -> None:
-    _, wire = connected(Server(), PATIENCE._replace(silent=0.02))
+    _, wire = connect(Server(), PATIENCE._replace(silent=0.02))
     await wire.closed.wait()
     assert wire.written == b""
 
 
 async def test_a_head_that_never_ends_is_answered_with_408_however_it_trickles() -> None:
-    connection, wire = connected(Server(), PATIENCE._replace(head=0.05))
+    connection, wire = connect(Server(), PATIENCE._replace(head=0.05))
     connection.data_received(HEAD[:40])
     while not wire.closed.is_set():
         connection.data_received(b"x")
@@ -136,7 +136,7 @@ async def test_a_head_that_never_ends_is_answered_with_408_however_it_trickles()
 
 @pytest.mark.parametrize("trickle", [b"", b"x"], ids=["none", "a byte at a time"])
 async def test_a_body_that_does_not_go_on_is_answered_with_408(trickle: bytes) -> None:
-    connection, wire = connected(Reader(), PATIENCE._replace(body=0.05))
+    connection, wire = connect(Reader(), PATIENCE._replace(body=0.05))
     connection.data_received(HEAD + b"x" * 50_000)
     while not wire.closed.is_set():
         if trickle:
@@ -146,7 +146,7 @@ async def test_a_body_that_does_not_go_on_is_answered_with_408(trickle: bytes) -
 
 
 async def test_a_slow_body_that_goes_on_is_waited_for() -> None:
-    connection, wire = connected(Reader(), PATIENCE._replace(body=0.2))
+    connection, wire = connect(Reader(), PATIENCE._replace(body=0.2))
     connection.data_received(HEAD)
     for _ in range(20):
         await asyncio.sleep(0.05)
@@ -157,7 +157,7 @@ async def test_a_slow_body_that_goes_on_is_waited_for() -> None:
 
 async def test_a_body_that_the_application_does_not_take_has_its_time() -> None:
     """Then it is the provider that makes its client wait."""
-    connection, wire = connected(Server(), PATIENCE._replace(body=0.02))
+    connection, wire = connect(Server(), PATIENCE._replace(body=0.02))
     connection.data_received(HEAD + b"x" * 70_000)
     assert connection.flow.read_paused
     await asyncio.sleep(0.1)
@@ -165,7 +165,7 @@ async def test_a_body_that_the_application_does_not_take_has_its_time() -> None:
 
 
 async def test_a_time_limit_ends_with_what_it_was_for() -> None:
-    connection, wire = connected(Server(), PATIENCE._replace(head=0.05, body=0.05))
+    connection, wire = connect(Server(), PATIENCE._replace(head=0.05, body=0.05))
     connection.data_received(REQUEST[:10])
     connection.data_received(REQUEST[10:])
     await asyncio.sleep(0.2)
@@ -174,7 +174,7 @@ async def test_a_time_limit_ends_with_what_it_was_for() -> None:
 
 async def test_the_next_head_on_a_connection_has_its_time_too() -> None:
     server = Server()
-    connection, wire = connected(server, PATIENCE._replace(head=0.02))
+    connection, wire = connect(server, PATIENCE._replace(head=0.02))
     connection.timeout_keep_alive = 60
     server.answering.set()
     connection.data_received(REQUEST)
@@ -187,7 +187,7 @@ async def test_the_next_head_on_a_connection_has_its_time_too() -> None:
 async def test_one_that_is_over_is_freed_without_the_garbage_collector() -> None:
     gc.disable()
     try:
-        connection, wire = await used(Server())
+        connection, wire = await serve_one_request(Server())
         connection.connection_lost(None)
         freed = weakref.ref(connection)
         del connection

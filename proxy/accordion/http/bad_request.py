@@ -38,7 +38,7 @@ def check_host(target: bytes, headers: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 def describe_parse_error(error: Exception, data: bytes) -> str:
-    """Says what is wrong with `data`, from the parser's error. Never quotes its content."""
+    """Describes the fault in `data` by the parser's error. Never quotes its content."""
     if data.startswith(_TLS):
         return "the client speaks TLS, and this port does not. Use http:// in place of https:// in the base URL"
     if isinstance(error, HttpParserInvalidURLError):
@@ -57,13 +57,13 @@ def malformed_request(reason: str) -> BadRequest:
 
 def error_response(error: RequestError, head: bytes) -> Outbound:
     """Returns the error response; `head` is the part of the request head that was read, as one byte string."""
-    anthropic = b" /v1/messages" in head or b"anthropic-version:" in head.lower()
-    protocol = AnthropicMessages() if anthropic else OpenAIChat()
+    is_anthropic = b" /v1/messages" in head or b"anthropic-version:" in head.lower()
+    protocol = AnthropicMessages() if is_anthropic else OpenAIChat()
     return protocol.error_response(error, new_id())
 
 
-def response_bytes(out: Outbound) -> bytes:
+def response_bytes(outbound: Outbound) -> bytes:
     """Encodes a response to write on a connection without a request; the connection closes after it."""
-    lines = [b"%b: %b" % header for header in (*out.headers, (b"connection", b"close"))]
-    first = f"HTTP/1.1 {out.status} {HTTPStatus(out.status).phrase}\r\n".encode()
-    return b"".join([first, b"\r\n".join(lines), b"\r\n\r\n", cast(bytes, out.body)])
+    lines = [b"%b: %b" % header for header in (*outbound.headers, (b"connection", b"close"))]
+    status_line = f"HTTP/1.1 {outbound.status} {HTTPStatus(outbound.status).phrase}\r\n".encode()
+    return b"".join([status_line, b"\r\n".join(lines), b"\r\n\r\n", cast(bytes, outbound.body)])

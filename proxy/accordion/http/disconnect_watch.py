@@ -16,31 +16,31 @@ class DisconnectWatches:
     """The watches that have not begun yet, oldest first, on one timer: nearly all requests end before it fires."""
 
     def __init__(self) -> None:
-        self._waiting: dict[DisconnectWatch, float] = {}
+        self._scheduled: dict[DisconnectWatch, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, watch: DisconnectWatch) -> None:
         """Schedules the begin of a watch."""
-        self._waiting[watch] = due = asyncio.get_running_loop().time() + _DELAY
+        self._scheduled[watch] = start_time = asyncio.get_running_loop().time() + _DELAY
         if self._timer is None:
-            self._set(due)
+            self._set_timer(start_time)
 
     def drop(self, watch: DisconnectWatch) -> None:
         """Removes a watch that need not begin."""
-        self._waiting.pop(watch, None)
+        self._scheduled.pop(watch, None)
 
-    def _set(self, due: float) -> None:
-        self._timer = asyncio.get_running_loop().call_at(due, self._begin, due)
+    def _set_timer(self, start_time: float) -> None:
+        self._timer = asyncio.get_running_loop().call_at(start_time, self._start_due, start_time)
 
-    def _begin(self, now: float) -> None:
+    def _start_due(self, now: float) -> None:
         # A timer may fire slightly early because the loop rounds. Set again to the same time, it would fire at once,
         # again and again.
         now, self._timer = max(now, asyncio.get_running_loop().time()), None
-        for watch, due in list(self._waiting.items()):
-            if due > now:
-                self._set(due)
+        for watch, start_time in list(self._scheduled.items()):
+            if start_time > now:
+                self._set_timer(start_time)
                 return
-            del self._waiting[watch]
+            del self._scheduled[watch]
             watch.begin()
 
 
@@ -50,48 +50,56 @@ class DisconnectWatch:
     It begins only after `_DELAY` seconds: a task for every request would cost too much.
     """
 
-    __slots__ = ("_looking", "_lost", "_over", "_receive", "_serving", "_watches", "gone")
+    __slots__ = (
+        "_disconnect_future",
+        "_is_stopped",
+        "_receive",
+        "_request_task",
+        "_watch_task",
+        "_watches",
+        "is_disconnected",
+    )
 
     def __init__(self, receive: Receive, watches: DisconnectWatches) -> None:
-        self.gone = False
+        self.is_disconnected = False
         self._receive = receive
         self._watches = watches
-        self._serving = asyncio.current_task()
-        self._looking: asyncio.Task[None] | None = None
-        self._lost: asyncio.Future[None] | None = None
-        self._over = False
+        self._request_task = asyncio.current_task()
+        self._watch_task: asyncio.Task[None] | None = None
+        self._disconnect_future: asyncio.Future[None] | None = None
+        self._is_stopped = False
 
-    def watch_future(self, lost: asyncio.Future[None] | None) -> None:
-        """Begins at once, on the future `lost`, which is done once the client has left.
+    def watch_future(self, future: asyncio.Future[None] | None) -> None:
+        """Begins at once, on a future that is done once the client has left.
 
         While a body is streamed, `receive` belongs to its reader and cannot be used here.
         """
-        self._lost = lost
-        if lost is not None:
-            lost.add_done_callback(self._on_disconnect)
+        self._disconnect_future = future
+        if future is not None:
+            future.add_done_callback(self._on_disconnect)
 
     def start(self) -> None:
         """Schedules the watch; the whole body has been received."""
-        if not self._over:
+        if not self._is_stopped:
             self._watches.add(self)
 
     def begin(self) -> None:
         """Waits for the disconnect message from now on."""
-        self._looking = asyncio.get_running_loop().create_task(self._wait_for_disconnect())
+        self._watch_task = asyncio.get_running_loop().create_task(self._wait_for_disconnect())
 
     def stop(self) -> None:
         """Ends the watch: the request is over."""
-        if self._over:
+        if self._is_stopped:
             return
-        self._over = True
+        self._is_stopped = True
         self._watches.drop(self)
-        if self._lost is not None:
-            self._lost.remove_done_callback(self._on_disconnect)
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._disconnect_future is not None:
+            self._disconnect_future.remove_done_callback(self._on_disconnect)
+        if self._watch_task is not None:
+            self._watch_task.cancel()
         # The watching task refers to an error, the error to a frame, and the frame to this watch. Breaking the cycle
         # frees all of it at once; the garbage collector seldom runs.
-        self._looking = self._serving = None
+        self._watch_task = self._request_task = None
 
     async def _wait_for_disconnect(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -99,6 +107,6 @@ class DisconnectWatch:
         self._on_disconnect()
 
     def _on_disconnect(self, _: object = None) -> None:
-        if not self.gone and self._serving is not None:
-            self._serving.cancel(CLIENT_DISCONNECTED)
-        self.gone = True
+        if not self.is_disconnected and self._request_task is not None:
+            self._request_task.cancel(CLIENT_DISCONNECTED)
+        self.is_disconnected = True

@@ -67,12 +67,12 @@ class CompactionLogger:
             self._history[session] = history
             self._drop_oldest(self._history, session)
         fixed = usage.preamble + usage.tools + usage.reserved_output
-        often = (history or 0).bit_count() >= OFTEN
-        if not often and 4 * fixed < usage.window:
+        is_frequent = (history or 0).bit_count() >= OFTEN
+        if not is_frequent and 4 * fixed < usage.window:
             return
         agent = exchange.agent
         limits = self._limits(exchange.model, agent is not None and agent.delegated, usage.window)
-        if limits is None or not (problem := _find_problem(exchange, fixed, limits, often)):
+        if limits is None or not (problem := _find_problem(exchange, fixed, limits, is_frequent)):
             return
         if self._is_first(session, "small"):
             fields = {"request_id": exchange.request_id}
@@ -106,10 +106,10 @@ def _write_line(exchange: Exchange, outcome: CompactionOutcome, verb: str) -> No
 def _describe_figures(outcome: CompactionOutcome) -> str:
     """Returns the tokens before and after, and the cause."""
     level = _LEVELS.get(outcome.kind, outcome.kind)
-    why = _CAUSES.get(outcome.cause, f"over the {level} trigger of {outcome.trigger:,}")
+    cause = _CAUSES.get(outcome.cause, f"over the {level} trigger of {outcome.trigger:,}")
     if outcome.cause in _CAUSES or not outcome.trigger:
-        why = f"{_CAUSES.get(outcome.cause, 'the trigger is 0')}, {level} level"
-    return f"{outcome.before:,} to {outcome.after:,} tokens, {why}"
+        cause = f"{_CAUSES.get(outcome.cause, 'the trigger is 0')}, {level} level"
+    return f"{outcome.before:,} to {outcome.after:,} tokens, {cause}"
 
 
 def _describe_summary(outcome: CompactionOutcome) -> list[str]:
@@ -121,13 +121,13 @@ def _describe_summary(outcome: CompactionOutcome) -> list[str]:
         tokens_in, tokens_out = outcome.input - outcome.failed_input, outcome.output - outcome.failed_output
         parts.append(f"summary by {outcome.writer} ({tokens_in:,} tokens in, {tokens_out:,} out)")
     if outcome.failed_answers:
-        failed = outcome.failed_input + outcome.failed_output
-        times = "1 answer" if outcome.failed_answers == 1 else f"{outcome.failed_answers} answers"
-        parts.append(f"{times} of the model failed before ({failed:,} tokens)")
+        failed_tokens = outcome.failed_input + outcome.failed_output
+        answers = "1 answer" if outcome.failed_answers == 1 else f"{outcome.failed_answers} answers"
+        parts.append(f"{answers} of the model failed before ({failed_tokens:,} tokens)")
     return parts
 
 
-def _find_problem(exchange: Exchange, fixed: int, limits: TokenLimits, often: bool) -> str:
+def _find_problem(exchange: Exchange, fixed: int, limits: TokenLimits, is_frequent: bool) -> str:
     """Returns the reason why compaction helps a session little; empty if it helps."""
     usage = exchange.utilization
     parts = "system prompt, tools and the room for the answer" if usage.reserved_output else "system prompt and tools"
@@ -137,7 +137,7 @@ def _find_problem(exchange: Exchange, fixed: int, limits: TokenLimits, often: bo
         trigger, level = limits.generation, "generation"
     if fixed >= trigger > 0 and level not in limits.never:
         return f"cannot be helped by compaction: {share}, over the {_LEVELS[level]} trigger of {trigger:,}"
-    if often:
+    if is_frequent:
         remaining = max(0, limits.conversation - fixed)
         return (
             f"was compacted {OFTEN} times in its last {REQUESTS} requests: {share}, which leaves {remaining:,} for "

@@ -58,16 +58,16 @@ class McpApp:
             self._spawn(self._run(self._manager), "serve MCP")
         return await asyncio.shield(self._manager)
 
-    async def _run(self, started: asyncio.Future[StreamableHTTPSessionManager]) -> None:
+    async def _run(self, manager_future: asyncio.Future[StreamableHTTPSessionManager]) -> None:
         try:
             manager = await asyncio.to_thread(self._create)
         except Exception as error:
             # The waiting requests get the error; the next request tries again.
             self._manager = None
-            started.set_exception(MissingExtra("MCP", "mcp") if isinstance(error, ImportError) else error)
+            manager_future.set_exception(MissingExtra("MCP", "mcp") if isinstance(error, ImportError) else error)
             return
         async with manager.run():
-            started.set_result(manager)
+            manager_future.set_result(manager)
             await asyncio.Event().wait()
 
     def _create(self) -> StreamableHTTPSessionManager:

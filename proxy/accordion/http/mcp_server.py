@@ -77,13 +77,13 @@ def _tool(operation: MemoryOperation) -> types.Tool:
     )
 
 
-def _success(answer: Any) -> types.CallToolResult:
+def _success(response: Any) -> types.CallToolResult:
     """Returns the answer as JSON text for the model and as structured content. An artifact's text is not encoded."""
-    encoded = msgspec.json.encode(answer)
+    encoded = msgspec.json.encode(response)
     text = encoded.decode()
-    if isinstance(answer, ReadArtifactResponse):
-        more = f"; more with offset {answer.next}" if answer.next is not None else ""
-        text = f"[{answer.id}: {answer.what}; {answer.shown}{more}]\n{answer.text}"
+    if isinstance(response, ReadArtifactResponse):
+        more = f"; more with offset {response.next}" if response.next is not None else ""
+        text = f"[{response.id}: {response.what}; {response.shown}{more}]\n{response.text}"
     return types.CallToolResult(
         content=[types.TextContent(type="text", text=text)], structured_content=msgspec.json.decode(encoded)
     )

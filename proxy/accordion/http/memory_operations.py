@@ -59,24 +59,26 @@ class MemoryOperation(StructWithHiddenFields, frozen=True):
 _TYPES = {"type": get_args(FactType), "type_filter": get_args(MemoryType)}
 
 
-def _convert_arguments(kind: type[Any], arguments: object) -> Any:
+def _convert_arguments(request_type: type[Any], arguments: object) -> Any:
     try:
-        return msgspec.convert(arguments, kind)
+        return msgspec.convert(arguments, request_type)
     except msgspec.ValidationError as error:
-        reason, _, place = str(error).partition(" - at `$")
-        field_name = place.strip("`.").split("[")[0].split(".")[0]
+        reason, _, json_path = str(error).partition(" - at `$")
+        field_name = json_path.strip("`.").split("[")[0].split(".")[0]
         missing = reason.partition("field `")[2].partition("`")[0]
-        location = f" (at `{place.strip('`.')}`)" if place.strip("`.") else ""
+        location = f" (at `{json_path.strip('`.')}`)" if json_path.strip("`.") else ""
         types = f" The types are: {', '.join(_TYPES[field_name])}." if field_name in _TYPES else ""
         raise BadRequest(
-            f"{reason}{location}.{types} The arguments are: {', '.join(_field_names(kind))}.",
+            f"{reason}{location}.{types} The arguments are: {', '.join(_field_names(request_type))}.",
             code="invalid_arguments",
             param=field_name or missing or None,
         ) from error
 
 
-def _field_names(kind: type[Any]) -> list[str]:
-    return [each.name if not each.required else f"{each.name} (required)" for each in msgspec.structs.fields(kind)]
+def _field_names(request_type: type[Any]) -> list[str]:
+    return [
+        each.name if not each.required else f"{each.name} (required)" for each in msgspec.structs.fields(request_type)
+    ]
 
 
 def input_schema(operation: MemoryOperation) -> Json:

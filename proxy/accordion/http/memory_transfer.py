@@ -56,17 +56,17 @@ async def import_memories(services: MemoryServices, caller: Caller, lines: Itera
     relations = [each for each in records if isinstance(each, Relation)]
     markers = list({each[0]: each for each in records if isinstance(each, tuple)}.values())
     store, tenant_key = services.memories, caller.tenant_key
-    written = [await _write_memories(store, tenant_key, batch) for batch in _batches(memories)]
+    written_counts = [await _write_memories(store, tenant_key, batch) for batch in _batches(memories)]
     new_entities = [len(await store.write(tenant_key, MemoryChange(entities=batch))) for batch in _batches(entities)]
     for batch in _batches(relations):
         await store.write(tenant_key, MemoryChange(relations=batch))
     written_markers = [await _write_markers(store, tenant_key, batch) for batch in _batches(markers)]
     return ImportMemoriesResponse(
-        memories=sum(written),
+        memories=sum(written_counts),
         entities=sum(new_entities),
         relations=len(relations),
         markers=sum(written_markers),
-        kept=len(memories) - sum(written),
+        kept=len(memories) - sum(written_counts),
     )
 
 

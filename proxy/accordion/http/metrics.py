@@ -33,7 +33,7 @@ _KINDS = ("input", "output", "cached", "cache_write", "reasoning")
 
 
 @dataclass(frozen=True, slots=True)
-class _ModelMeters:
+class _ModelMetrics:
     """The metrics of one model and kind of agent: requests by status class, tokens in the order of `_KINDS`."""
 
     labels: tuple[str, str, str]
@@ -41,7 +41,7 @@ class _ModelMeters:
     tokens: tuple[Counter, ...]
     utilization: Histogram
     duration: Histogram
-    first: Histogram
+    first_byte: Histogram
     saved: Counter
     hidden: Counter
     compactions: dict[tuple[str, str, str], Counter] = field(default_factory=dict)
@@ -52,7 +52,7 @@ class Metrics:
     """The metrics of this process; an exchange observer."""
 
     def __init__(self) -> None:
-        self._multiple = "PROMETHEUS_MULTIPROC_DIR" in os.environ
+        self._is_multiprocess = "PROMETHEUS_MULTIPROC_DIR" in os.environ
         registry = CollectorRegistry()
         self._registry = registry
         model = ("upstream", "model", "agent")
@@ -125,8 +125,10 @@ class Metrics:
         self._hidden = Counter(
             "accordion_hidden_results", "Results that were not shown, as another delegation's", model, registry=registry
         )
-        edges = Counter("accordion_delegations", "Delegations that were found", ("evidence",), registry=registry)
-        self._edges = {evidence: edges.labels(evidence) for evidence in get_args(Evidence) if evidence != "none"}
+        delegations = Counter("accordion_delegations", "Delegations that were found", ("evidence",), registry=registry)
+        self._delegations = {
+            evidence: delegations.labels(evidence) for evidence in get_args(Evidence) if evidence != "none"
+        }
         self._create_archive_metrics()
         self._store = Gauge(
             "accordion_store_available",
@@ -140,7 +142,7 @@ class Metrics:
         self._dropped = Counter(
             "accordion_store_writes_dropped", "Writes given up while the store was away", registry=registry
         )
-        self._by_model: dict[tuple[str, str, str], _ModelMeters] = {}
+        self._by_model: dict[tuple[str, str, str], _ModelMetrics] = {}
         self._models: set[tuple[str, str]] = set()
         self._store.set(1)
 
@@ -148,41 +150,41 @@ class Metrics:
         """Counts a finished exchange."""
         agent = exchange.agent
         delegated = agent is not None and agent.delegated
-        meters = self._meters(exchange.upstream, exchange.model, "delegated" if delegated else "main")
+        model_metrics = self._metrics_of(exchange.upstream, exchange.model, "delegated" if delegated else "main")
         status = exchange.status // 100
-        counter = meters.requests.get(status)
+        counter = model_metrics.requests.get(status)
         if counter is None:
-            counter = meters.requests[status] = self._requests.labels(*meters.labels, f"{status}xx")
+            counter = model_metrics.requests[status] = self._requests.labels(*model_metrics.labels, f"{status}xx")
         counter.inc()
         if exchange.error:
             self._errors.labels(exchange.upstream, exchange.error).inc()
         if exchange.utilization.window:
-            meters.utilization.observe(exchange.utilization.ratio)
-        meters.duration.observe(exchange.duration)
+            model_metrics.utilization.observe(exchange.utilization.ratio)
+        model_metrics.duration.observe(exchange.duration)
         if exchange.first_byte:
-            meters.first.observe(exchange.first_byte)
+            model_metrics.first_byte.observe(exchange.first_byte)
         usage = exchange.usage
         if usage is not None:
             counts = (usage.input, usage.output, usage.cached, usage.cache_write, usage.reasoning)
             for kind, tokens in enumerate(counts):
                 if tokens:
-                    meters.tokens[kind].inc(tokens)
+                    model_metrics.tokens[kind].inc(tokens)
         if agent is not None and agent.hidden:
-            meters.hidden.inc(agent.hidden)
+            model_metrics.hidden.inc(agent.hidden)
         if exchange.folding:
-            self._compaction_seconds.labels(*meters.labels).observe(exchange.folding)
+            self._compaction_seconds.labels(*model_metrics.labels).observe(exchange.folding)
         if exchange.compaction is not None:
-            self._count_compaction(meters, exchange, exchange.compaction)
+            self._count_compaction(model_metrics, exchange, exchange.compaction)
         if exchange.unfolded is not None:
-            self._unfold_calls.labels(*meters.labels).inc(exchange.unfolded.calls)
-            self._unfold_rounds.labels(*meters.labels).inc(exchange.unfolded.rounds)
+            self._unfold_calls.labels(*model_metrics.labels).inc(exchange.unfolded.calls)
+            self._unfold_rounds.labels(*model_metrics.labels).inc(exchange.unfolded.rounds)
         if exchange.recalled is not None:
-            self._recalls.labels(*meters.labels).inc()
-            self._recall_tokens.labels(*meters.labels).inc(exchange.recalled.tokens)
+            self._recalls.labels(*model_metrics.labels).inc()
+            self._recall_tokens.labels(*model_metrics.labels).inc(exchange.recalled.tokens)
 
     def count_delegation(self, evidence: Evidence) -> None:
         """Counts a new delegation, by its evidence."""
-        if (counter := self._edges.get(evidence)) is not None:
+        if (counter := self._delegations.get(evidence)) is not None:
             counter.inc()
 
     def count_memory_writer(self, model: str, input_tokens: int, output_tokens: int) -> None:
@@ -190,13 +192,13 @@ class Metrics:
         for direction, tokens in (("input", input_tokens), ("output", output_tokens)):
             self._memories.labels(model, direction).inc(tokens)
 
-    def note_sweep(self, swept: SweepResult) -> None:
+    def note_sweep(self, result: SweepResult) -> None:
         """Counts the result of a retention sweep, of all tenants or of one."""
         # A sweep of an empty archive visits no tenant, and its size of 0 counts.
-        if swept.tenants or not swept.entries:
-            self._archive_size.set(swept.stored_bytes)
-        self._evicted.inc(swept.entries)
-        self._evicted_bytes.inc(swept.size)
+        if result.tenants or not result.entries:
+            self._archive_size.set(result.stored_bytes)
+        self._evicted.inc(result.entries)
+        self._evicted_bytes.inc(result.size)
 
     def note_store(self, available: bool) -> None:
         """Sets whether the store is available."""
@@ -211,7 +213,7 @@ class Metrics:
     def render(self) -> tuple[bytes, str]:
         """Returns the exposition of all workers together, and its content type."""
         registry = self._registry
-        if self._multiple:
+        if self._is_multiprocess:
             registry = CollectorRegistry()
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]  # the library has no hints here
         return generate_latest(registry), CONTENT_TYPE_LATEST
@@ -230,41 +232,41 @@ class Metrics:
         )
         self._evicted_bytes = Counter("accordion_archive_evicted_bytes", "How many bytes those held", registry=registry)
 
-    def _count_compaction(self, meters: _ModelMeters, exchange: Exchange, outcome: CompactionOutcome) -> None:
+    def _count_compaction(self, model_metrics: _ModelMetrics, exchange: Exchange, outcome: CompactionOutcome) -> None:
         name = (outcome.kind or "unknown", outcome.state, outcome.cause)
-        counter = meters.compactions.get(name)
+        counter = model_metrics.compactions.get(name)
         if counter is None:
-            counter = meters.compactions[name] = self._compactions.labels(*meters.labels, *name)
+            counter = model_metrics.compactions[name] = self._compactions.labels(*model_metrics.labels, *name)
         counter.inc()
         totals = totals_of_exchange(exchange)
         if totals.saved > 0:
-            meters.saved.inc(totals.saved)
+            model_metrics.saved.inc(totals.saved)
         for direction, tokens in (("input", totals.summary_input), ("output", totals.summary_output)):
             if tokens > 0:
-                self._summaries.labels(*meters.labels, direction).inc(tokens)
+                self._summaries.labels(*model_metrics.labels, direction).inc(tokens)
         if outcome.state == "failed":
-            self._failures.labels(*meters.labels, outcome.failure or "other").inc()
+            self._failures.labels(*model_metrics.labels, outcome.failure or "other").inc()
 
-    def _meters(self, upstream: str, model: str, agent: str) -> _ModelMeters:
+    def _metrics_of(self, upstream: str, model: str, agent: str) -> _ModelMetrics:
         """Returns a model's metrics, which are cached because prometheus-client's `labels` is slow."""
         labels = (upstream, model, agent)
-        meters = self._by_model.get(labels)
-        if meters is None:
+        model_metrics = self._by_model.get(labels)
+        if model_metrics is None:
             if (upstream, model) not in self._models:
                 if len(self._models) >= _MAX_MODELS or len(model) > _MAX_NAME:
                     labels = (upstream, _OTHER, agent)
                 else:
                     self._models.add((upstream, model))
-            meters = self._by_model.get(labels)
-        if meters is None:
-            meters = self._by_model[labels] = _ModelMeters(
+            model_metrics = self._by_model.get(labels)
+        if model_metrics is None:
+            model_metrics = self._by_model[labels] = _ModelMetrics(
                 labels=labels,
                 requests={},
                 tokens=tuple(self._tokens.labels(*labels, kind) for kind in _KINDS),
                 utilization=self._utilization.labels(*labels),
                 duration=self._duration.labels(*labels),
-                first=self._first.labels(*labels),
+                first_byte=self._first.labels(*labels),
                 saved=self._saved.labels(*labels),
                 hidden=self._hidden.labels(*labels),
             )
-        return meters
+        return model_metrics

@@ -20,37 +20,37 @@ _REFUSALS = (401, 403, 429)
 _REPLACED = (b"content-length", b"content-encoding", b"content-type", b"etag")
 
 
-async def add_configured(out: Outbound, names: tuple[str, ...], *, anthropic: bool) -> Outbound:
+async def add_configured(outbound: Outbound, names: tuple[str, ...], *, anthropic: bool) -> Outbound:
     """Adds the configured models before the provider's list, or returns them alone if the provider gives no list.
 
     A refusal by the provider is passed on. The shape is the client's: OpenAI's list object or Anthropic's page.
     """
-    if out.status in _REFUSALS and not isinstance(out.body, bytes):
-        return out
-    provider_list = await _read_list(out)
+    if outbound.status in _REFUSALS and not isinstance(outbound.body, bytes):
+        return outbound
+    provider_list = await _read_list(outbound)
     page = provider_list if provider_list is not None else {"data": []}
-    own = [_anthropic_model(name) if anthropic else _openai_model(name) for name in names]
-    page["data"] = [*own, *(entry for entry in page["data"] if entry.get("id") not in names)]
+    configured = [_anthropic_model(name) if anthropic else _openai_model(name) for name in names]
+    page["data"] = [*configured, *(entry for entry in page["data"] if entry.get("id") not in names)]
     if anthropic:
         page.setdefault("has_more", False)
         page["first_id"] = names[0]
         page.setdefault("last_id", page["data"][-1]["id"])
     else:
         page.setdefault("object", "list")
-    return _json_outbound(page, out.headers if provider_list is not None else ())
+    return _json_outbound(page, outbound.headers if provider_list is not None else ())
 
 
-async def rename_to_configured(out: Outbound, name: str, *, anthropic: bool) -> Outbound:
+async def rename_to_configured(outbound: Outbound, name: str, *, anthropic: bool) -> Outbound:
     """Returns the provider's description of a model under its configured name.
 
     Makes one if the provider gives none, or gives it in another protocol's shape.
     """
-    if out.status in _REFUSALS and not isinstance(out.body, bytes):
-        return out
-    description, own = await _read_object(out), _anthropic_model(name) if anthropic else _openai_model(name)
+    if outbound.status in _REFUSALS and not isinstance(outbound.body, bytes):
+        return outbound
+    description, configured = await _read_object(outbound), _anthropic_model(name) if anthropic else _openai_model(name)
     if description is None or description.get("type" if anthropic else "object") != "model":
-        return _json_outbound(own, ())
-    return _json_outbound({**description, "id": name}, out.headers)
+        return _json_outbound(configured, ())
+    return _json_outbound({**description, "id": name}, outbound.headers)
 
 
 def _json_outbound(page: dict[str, Any], headers: Headers) -> Outbound:
@@ -61,26 +61,26 @@ def _json_outbound(page: dict[str, Any], headers: Headers) -> Outbound:
     )
 
 
-async def _read_list(out: Outbound) -> dict[str, Any] | None:
-    page = await _read_object(out)
+async def _read_list(outbound: Outbound) -> dict[str, Any] | None:
+    page = await _read_object(outbound)
     data = page.get("data") if page is not None else None
     return page if isinstance(data, list) and all(isinstance(entry, dict) for entry in data) else None
 
 
-async def _read_object(out: Outbound) -> dict[str, Any] | None:
+async def _read_object(outbound: Outbound) -> dict[str, Any] | None:
     """Reads the JSON object of the provider's response; None if there is none."""
-    decoder, pieces, size = Decoder(content_type_and_encoding(out.headers)[1], _MAX_LIST), [], 0
-    if isinstance(out.body, bytes):
+    decoder, pieces, size = Decoder(content_type_and_encoding(outbound.headers)[1], _MAX_LIST), [], 0
+    if isinstance(outbound.body, bytes):
         return None
     try:
-        async with aclosing(out.body) as body:
+        async with aclosing(outbound.body) as body:
             async for piece in body:
                 pieces.append(decoder.feed(piece))
                 size += len(pieces[-1])
                 if size > _MAX_LIST:
                     return None
         # Also an error is read to its end, so that the ledger has it and its connection can be reused.
-        page = msgspec.json.decode(b"".join(pieces)) if out.status == 200 else None
+        page = msgspec.json.decode(b"".join(pieces)) if outbound.status == 200 else None
     except (AccordionError, msgspec.MsgspecError, UnicodeError):
         return None
     return page if isinstance(page, dict) else None

@@ -64,9 +64,9 @@ class ProxyApp:
         """Serves one connection's request (ASGI 3)."""
         kind = scope["type"]
         try:
-            if kind == "http" and _below_v1(scope):
+            if kind == "http" and _is_below_v1(scope):
                 await self._serve(scope, receive, send)
-            elif kind == "websocket" and _below_v1(scope):
+            elif kind == "websocket" and _is_below_v1(scope):
                 await self._sockets.serve(self._upgrade(), _inbound(scope, b"", self._new_id()), scope, receive, send)
             else:
                 await self._api(scope, receive, send)
@@ -112,7 +112,7 @@ class ProxyApp:
 
     async def _await_response(self, pipeline: RequestPipeline, inbound: Inbound, watch: DisconnectWatch) -> Outbound:
         try:
-            out = await pipeline(inbound)
+            outbound = await pipeline(inbound)
             if (
                 (models := pipeline.receiver.router.models)
                 and _is_model_request(inbound)
@@ -121,48 +121,48 @@ class ProxyApp:
                 anthropic, name = is_anthropic(inbound.path, inbound.fields), model_in_target(inbound)
                 if name is None:
                     names = tuple(name for name in models if "*" not in name)
-                    out = await add_configured(out, names, anthropic=anthropic) if names else out
+                    outbound = await add_configured(outbound, names, anthropic=anthropic) if names else outbound
                 elif name in models:
-                    out = await rename_to_configured(out, name, anthropic=anthropic)
+                    outbound = await rename_to_configured(outbound, name, anthropic=anthropic)
         except asyncio.CancelledError:
-            if watch.gone:
+            if watch.is_disconnected:
                 raise
             return pipeline.refuse(inbound, ShuttingDown())
-        return out
+        return outbound
 
 
-async def _send_response(out: Outbound, send: Send, ending: Callable[[], object] = lambda: None) -> None:
-    """Sends a response, and calls `ending` just before the last piece.
+async def _send_response(outbound: Outbound, send: Send, on_end: Callable[[], object] = lambda: None) -> None:
+    """Sends a response, and calls `on_end` just before the last piece.
 
     Returns without the final message if the body broke off, so that the server closes the connection.
     """
-    start = {"type": "http.response.start", "status": out.status, "headers": out.headers}
-    if isinstance(out.body, bytes):
+    start = {"type": "http.response.start", "status": outbound.status, "headers": outbound.headers}
+    if isinstance(outbound.body, bytes):
         await send(start)
-        await send({"type": "http.response.body", "body": out.body})
+        await send({"type": "http.response.body", "body": outbound.body})
         return
-    remaining, more = content_length(out.headers), True
+    remaining, has_more = content_length(outbound.headers), True
     try:
         await send(start)
-        async for piece in out.body:
+        async for piece in outbound.body:
             remaining -= len(piece)
             if remaining == 0:
-                more = False
-                ending()
-            await send({"type": "http.response.body", "body": piece, "more_body": more})
+                has_more = False
+                on_end()
+            await send({"type": "http.response.body", "body": piece, "more_body": has_more})
     except AccordionError:
         return
     finally:
-        await out.body.aclose()
-    if more:
+        await outbound.body.aclose()
+    if has_more:
         await send({"type": "http.response.body", "body": b""})
 
 
-def respond_with(out: Outbound) -> ASGIApp:
-    """Returns an ASGI application that answers every request with `out`."""
+def respond_with(outbound: Outbound) -> ASGIApp:
+    """Returns an ASGI application that answers every request with `outbound`."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await _send_response(out, send)
+        await _send_response(outbound, send)
 
     return app
 
@@ -269,7 +269,7 @@ def _path(scope: Scope) -> str:
     return raw.decode("latin-1")
 
 
-def _below_v1(scope: Scope) -> bool:
+def _is_below_v1(scope: Scope) -> bool:
     path: str = scope["path"]
     return path.startswith("/v1/") or path == "/v1"
 

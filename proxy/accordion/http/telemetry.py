@@ -52,7 +52,7 @@ class SpanExporter:
 
     async def close(self, *, within: float = 3.0) -> None:
         """Sends the spans that the exporter has buffered. Takes at most `within` seconds: the collector may be down."""
-        ended, loop = asyncio.Event(), asyncio.get_running_loop()
+        done, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def end() -> None:
             with suppress(Exception):
@@ -60,13 +60,13 @@ class SpanExporter:
                 self._provider.shutdown()  # type: ignore[attr-defined]
             # The loop may be closed by then.
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(ended.set)
+                loop.call_soon_threadsafe(done.set)
 
         # Not one of the loop's own threads: the process waits for those at its end.
         Thread(target=end, name="last spans", daemon=True).start()
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
-                await ended.wait()
+                await done.wait()
 
 
 def _attributes(operation: str, exchange: Exchange) -> Mapping[str, Attribute]:
@@ -94,11 +94,11 @@ def _attributes(operation: str, exchange: Exchange) -> Mapping[str, Attribute]:
         attributes |= _agent_attributes(exchange.agent)
     if window.unfolded:
         attributes["accordion.unfolded"] = window.unfolded
-    if (reads := exchange.unfolded) is not None:
+    if (tool_loop := exchange.unfolded) is not None:
         attributes |= {
-            "accordion.unfold.calls": reads.calls,
-            "accordion.unfold.rounds": reads.rounds,
-            "accordion.unfold.input": reads.input,
+            "accordion.unfold.calls": tool_loop.calls,
+            "accordion.unfold.rounds": tool_loop.rounds,
+            "accordion.unfold.input": tool_loop.input,
         }
     return attributes
 

@@ -50,22 +50,22 @@ class WebSocketRelay:
         await receive()  # websocket.connect
         # Receives at once, because the client may leave before the provider has answered.
         first_message = asyncio.ensure_future(receive())
-        answer: UpstreamSocket | Outbound | None = None
+        response: UpstreamSocket | Outbound | None = None
         try:
-            answer = await _run_unless_disconnected(
+            response = await _run_unless_disconnected(
                 self._connect(upgrade, inbound, scope.get("subprotocols", ())), first_message
             )
-            if isinstance(answer, Outbound):
-                await _refuse(answer, send)
-            elif answer is not None and not _is_disconnect(first_message):
-                head = {"subprotocol": answer.subprotocol, "headers": list(answer.headers)}
+            if isinstance(response, Outbound):
+                await _refuse(response, send)
+            elif response is not None and not _is_disconnect(first_message):
+                head = {"subprotocol": response.subprotocol, "headers": list(response.headers)}
                 await send({"type": "websocket.accept", **head})
-                await self._relay(answer, first_message, receive, send)
+                await self._relay(response, first_message, receive, send)
         finally:
             first_message.cancel()
-            if isinstance(answer, UpstreamSocket):
-                # However it ends, the provider's side must not stay open; closing what is closed does nothing.
-                await answer.close(1001)
+            if isinstance(response, UpstreamSocket):
+                # The provider's side must not stay open in any case. Closing a closed socket does nothing.
+                await response.close(1001)
 
     async def _connect(
         self, upgrade: UpgradePipeline, inbound: Inbound, subprotocols: Sequence[str]
@@ -73,14 +73,14 @@ class WebSocketRelay:
         """Returns the provider's open socket, or its refusal with the whole body."""
 
         async def connect(request: UpstreamRequest) -> UpstreamSocket | Outbound:
-            answer = await self._open(request, subprotocols)
-            if isinstance(answer, UpstreamSocket):
-                return answer
+            response = await self._open(request, subprotocols)
+            if isinstance(response, UpstreamSocket):
+                return response
             try:
-                body = b"".join([piece async for piece in answer.chunks()])
+                body = b"".join([piece async for piece in response.chunks()])
             finally:
-                await answer.close()
-            return Outbound(answer.status, answer.headers, body)
+                await response.close()
+            return Outbound(response.status, response.headers, body)
 
         return await upgrade(inbound, connect)
 
@@ -143,8 +143,8 @@ def _is_disconnect(first_message: asyncio.Future[Message]) -> bool:
     return first_message.done() and first_message.result()["type"] == "websocket.disconnect"
 
 
-async def _refuse(answer: Outbound, send: Send) -> None:
+async def _refuse(response: Outbound, send: Send) -> None:
     """Refuses an upgrade with a plain HTTP response (ASGI's `websocket.http.response` extension)."""
-    await send({"type": "websocket.http.response.start", "status": answer.status, "headers": list(answer.headers)})
-    body = answer.body if isinstance(answer.body, bytes) else b""
+    await send({"type": "websocket.http.response.start", "status": response.status, "headers": list(response.headers)})
+    body = response.body if isinstance(response.body, bytes) else b""
     await send({"type": "websocket.http.response.body", "body": body})
