@@ -1,11 +1,10 @@
 import asyncio
 import json
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from accordion.accounting.ledger import sessions_collection
 from accordion.http.json_views import exchange_json, utilization_json

@@ -1,10 +1,10 @@
 """What the API shows of folds, and what may be asked of a session by it."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -45,7 +45,7 @@ async def test_header_session_metrics_and_span_tell_the_same_figures() -> None:
     (listed,) = http.get("/accordion/sessions").json()["sessions"]
     shown = http.get(f"/accordion/sessions/{listed['id']}").json()
     records = [each["compaction"] for each in shown["exchanges"]]
-    assert records == [{"reason": "", **each} if each else None for each in said]
+    assert records == [{"reason": "", "failure": "", **each} if each else None for each in said]
     totals = shown["totals"]
     assert totals == listed["totals"]
     assert (totals["compactions"], totals["saved"]) == (1, 3 * made["saved"])
