@@ -667,7 +667,7 @@ def server_config(
         port=address[1],
         workers=workers,
         loop="uvloop",
-        http=partial(ClientConnection, patience=timeouts),  # type: ignore[arg-type]  # it is only called
+        http=partial(ClientConnection, timeouts=timeouts),  # type: ignore[arg-type]  # it is only called
         ws="websockets-sansio",
         ws_max_size=max_message,
         ws_ping_interval=None,
