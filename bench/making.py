@@ -19,7 +19,6 @@ from accordion.compaction.assembly import CompactionAssembler, FinishedCompactio
 from accordion.compaction.planner import Planner
 from accordion.compaction.record_format import encode
 from accordion.compaction.request import CompactionRequest, CompactionResult
-from accordion.compaction.strategies import build_strategy
 from accordion.config import Settings
 from accordion.model import conversation as core
 from accordion.model.http import Inbound
@@ -135,7 +134,7 @@ class Maker:
         steps, weights = Steps(before=case.utilization.tokens), MessageTokenCache(TokenMeter(self.counter))
         archive, extractor = Archive(InMemoryStore(), sealer=AesSealer([bytes(32)])), ExtractiveWriter()
         author = SummaryAuthor(None, extractor, LoopTasks(), load_prompts())
-        pipeline = [build_strategy(name, options) for name, options in Settings().compaction.pipeline_of("")]
+        pipeline = [entry.build() for entry in Settings().compaction.pipeline_of("")]
         planner = Planner(pipeline)
         craft = _Craft(planner, planner, archive, weights, WrittenMessageReader(), make_digest=make_digest)
         craft.steps = steps

@@ -35,7 +35,8 @@ def keys_of(kind: Any) -> set[str]:
     Below `pipeline` are all strategies, and their options.
     """
     if kind is PipelineEntry:
-        return set(STRATEGIES) | {f"{name}.{key}" for name, kind in STRATEGIES.items() for key in keys_of(kind)}
+        options = {name: keys_of(each.options_type) for name, each in STRATEGIES.items()}
+        return set(STRATEGIES) | {f"{name}.{key}" for name, keys in options.items() for key in keys}
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         found = set()
         for field in msgspec.structs.fields(kind):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import pytest
 
 from accordion.compaction.request import CompactionResult
-from accordion.compaction.strategies import DEFAULT_STRATEGIES, build_strategy
+from accordion.compaction.strategies import DEFAULT_STRATEGIES, Strategy, build_strategy
 from accordion.model.conversation import Conversation
 from accordion.model.errors import StoreUnavailable, SummaryFailed
 from accordion.model.ports import Key
@@ -73,17 +72,13 @@ class FailingOnce(InMemoryStore):
             yield held
 
 
-@dataclass
-class Failing:
-    """A strategy that raises at one call, counted over the whole replay."""
+class Failing(Strategy):
+    """A strategy that raises at one call, counted over the whole replay; else it does as another one does."""
 
-    inner: Any
-    at: int = 0
-    calls: list[int] = field(default_factory=lambda: [0])
-
-    @property
-    def name(self) -> str:
-        return str(self.inner.name)
+    def __init__(self, inner: Strategy, at: int = 0) -> None:
+        self.inner, self.at, self.calls = inner, at, [0]
+        for trait in ("name", "handles_delegations", "is_restorable", "summary_model"):
+            setattr(self, trait, getattr(inner, trait))
 
     def propose(self, view: Any) -> Sequence[Any]:
         self.calls[0] += 1

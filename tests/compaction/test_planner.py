@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from accordion.compaction.plan_state import PlanState
 from accordion.compaction.planner import Planner
 from accordion.compaction.rules import filter_steps
 from accordion.compaction.strategies import DEFAULT_STRATEGIES, STRATEGIES, build_strategy
-from accordion.compaction.strategies.base import CompactionStrategy, DeferredReplace, StrategyView
+from accordion.compaction.strategies.base import DeferredReplace, ProposedStep, Strategy, StrategyView
 from accordion.compaction.view import build_view
 from accordion.model.compaction import CompactedConversation, without_compaction
 from accordion.model.conversation import Message, Reasoning, Text, ToolCall, ToolResult
@@ -39,14 +38,15 @@ from tests.compaction.viewing import (
 from tests.histories import DIALECTS, DialectName, History, histories
 
 
-@dataclass
-class Given:
+class Given(Strategy):
     """A strategy that proposes what it was given."""
 
-    steps: Sequence[PlanStep | DeferredReplace]
-    name: str = "given"
+    summary_model = ""
 
-    def propose(self, view: StrategyView) -> Sequence[PlanStep | DeferredReplace]:
+    def __init__(self, steps: Sequence[ProposedStep], name: str = "given") -> None:
+        self.steps, self.name = steps, name
+
+    def propose(self, view: StrategyView) -> Sequence[ProposedStep]:
         return self.steps
 
 
@@ -151,7 +151,7 @@ def test_strategies_run_in_order_each_on_what_the_one_before_left() -> None:
     seen: list[StrategyView] = []
 
     class Looks(Given):
-        def propose(self, view: StrategyView) -> Sequence[PlanStep | DeferredReplace]:
+        def propose(self, view: StrategyView) -> Sequence[ProposedStep]:
             seen.append(view)
             return super().propose(view)
 
@@ -172,7 +172,7 @@ def test_the_pipeline_stops_where_the_target_is_met() -> None:
 
 def test_a_strategy_that_fails_is_left_out_and_the_others_go_on() -> None:
     class Fails(Given):
-        def propose(self, view: StrategyView) -> Sequence[PlanStep | DeferredReplace]:
+        def propose(self, view: StrategyView) -> Sequence[ProposedStep]:
             raise RuntimeError("broken")
 
     plan = Planner([Fails((), "fails"), Given((Replace(2, 0, "x", 1),), "works")]).plan(
@@ -397,7 +397,7 @@ def test_pinned_results_are_not_even_sliced() -> None:
 EVERYTHING = st.lists(st.sampled_from(sorted(STRATEGIES)), max_size=6)
 
 
-def _strategies(names: list[str]) -> list[CompactionStrategy]:
+def _strategies(names: list[str]) -> list[Strategy]:
     tight: dict[str, dict[str, Any]] = {
         "keep_last_n_turns": {"n": 1},
         "keep_last_n_messages": {"n": 2},

@@ -30,7 +30,7 @@ def test_a_models_own_mode_and_pipeline_go_before_those_of_all():
         "compaction: {mode: observe, pipeline: [superseded],"
         " models: {a: {mode: off}, b: {pipeline: [stale_reasoning]}}}"
     ).compaction
-    names = {model: [name for name, _ in compaction.pipeline_of(model)] for model in ("a", "b", "c")}
+    names = {model: [entry.name for entry in compaction.pipeline_of(model)] for model in ("a", "b", "c")}
     assert names == {"a": ["superseded"], "b": ["stale_reasoning"], "c": ["superseded"]}
     assert [compaction.mode_of(model) for model in ("a", "b", "c")] == ["off", "observe", "observe"]
 
@@ -41,7 +41,7 @@ def test_sub_agents_may_have_a_mode_and_a_pipeline_of_their_own():
         "a: {mode: off, delegated: {mode: auto, pipeline: [images]}}, b: {pipeline: [stale_reasoning]}}}"
     ).compaction
     of = {
-        (model, delegated): [name for name, _ in compaction.pipeline_of(model, delegated=delegated)]
+        (model, delegated): [entry.name for entry in compaction.pipeline_of(model, delegated=delegated)]
         for model in "abc"
         for delegated in (False, True)
     }
@@ -57,21 +57,23 @@ def test_sub_agents_may_have_a_mode_and_a_pipeline_of_their_own():
 
 def test_a_strategy_may_stand_by_its_name_or_with_options():
     text = "compaction: {pipeline: [fixed_limits, {fixed_limits: {messages: '9'}}, {fixed_limits: {}}]}"
-    kind = STRATEGIES["fixed_limits"]
+    kind = STRATEGIES["fixed_limits"].options_type
     pipeline = read(text).compaction.pipeline_of("any")
-    assert pipeline == tuple(("fixed_limits", options) for options in (kind(), kind(messages=9), kind()))
+    assert {entry.name for entry in pipeline} == {"fixed_limits"}
+    assert [entry.options for entry in pipeline] == [kind(), kind(messages=9), kind()]
 
 
 @pytest.mark.parametrize("name", list(STRATEGIES))
 def test_every_strategy_can_be_named(name):
-    assert read(f"compaction: {{pipeline: [{name}]}}").compaction.pipeline_of("any") == ((name, STRATEGIES[name]()),)
+    (entry,) = read(f"compaction: {{pipeline: [{name}]}}").compaction.pipeline_of("any")
+    assert (entry.strategy_type, entry.options) == (STRATEGIES[name], STRATEGIES[name].options_type())
 
 
 @pytest.mark.parametrize("word", ["reference", "drop", "[{tool_name} {call_id}]", "string:capwords"])
 def test_a_replacement_may_be_a_word_a_template_or_a_function(word):
     text = f"compaction: {{pipeline: [{{compact_tool_results: {{replacement: '{word}'}}}}]}}"
-    ((_, options),) = read(text).compaction.pipeline_of("any")
-    assert options == STRATEGIES["compact_tool_results"](replacement=word)
+    (entry,) = read(text).compaction.pipeline_of("any")
+    assert entry.options == STRATEGIES["compact_tool_results"].options_type(replacement=word)
 
 
 @pytest.mark.parametrize(

@@ -296,7 +296,7 @@ _WRITERS = {
 def _format_compaction(settings: Settings, model: str, *, delegated: bool = False) -> str:
     """Formats the mode and the strategies for a model's requests, or for its sub-agents' requests."""
     mode = settings.compaction.mode_of(model, delegated=delegated)
-    strategies = ", ".join(name for name, _ in settings.compaction.pipeline_of(model, delegated=delegated))
+    strategies = ", ".join(entry.name for entry in settings.compaction.pipeline_of(model, delegated=delegated))
     return _MODES[mode] + (strategies if mode != "off" else "")
 
 

@@ -24,8 +24,7 @@ from accordion.compaction.record_format import compaction_keys, memory_size, rac
 from accordion.compaction.removal import ContentOrigin, RemovalBuilder, RemovedContent
 from accordion.compaction.reporting import utilization_for_report
 from accordion.compaction.request import CompactionRequest
-from accordion.compaction.strategies.base import DigestFunction, StrategyView, no_digest
-from accordion.compaction.strategies.compact_tool_results import CompactToolResultsOptions
+from accordion.compaction.strategies.base import HANDOFF_TOOLS, DigestFunction, StrategyView, no_digest
 from accordion.compaction.view import build_view_for_request
 from accordion.model.boundaries import find_skipped_messages
 from accordion.model.compaction import CompactedConversation, Compaction, scope_prefix
@@ -35,9 +34,6 @@ from accordion.model.ports import Put
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.summaries.author import Summary, SummaryTask
 from accordion.summaries.extractive import SourceMessage
-
-HANDOFFS = CompactToolResultsOptions().skip
-"""Tools whose results only report a hand-off to another agent."""
 
 
 class PlannedCompaction(msgspec.Struct, frozen=True):
@@ -77,7 +73,7 @@ class CompactionAssembler:
         pinned_tools: frozenset[str] = frozenset(),
         make_digest: DigestFunction = no_digest,
         count_instruction_tokens: Callable[[Message], int] = lambda _message: 0,
-        skipped_tools: Sequence[str] = HANDOFFS,
+        skipped_tools: Sequence[str] = HANDOFF_TOOLS,
     ) -> None:
         self._planner = planner
         self._planner_without_summary = planner_without_summary

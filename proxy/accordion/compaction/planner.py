@@ -17,11 +17,8 @@ from msgspec.structs import replace
 from accordion.compaction import last_resort
 from accordion.compaction.plan_state import PlanState
 from accordion.compaction.rules import filter_steps
-from accordion.compaction.strategies.base import CompactionStrategy, DeferredReplace, StrategyView, estimate_tokens
-from accordion.compaction.strategies.body import BodyOptions, BodySizeLimit
-from accordion.compaction.strategies.compact_tool_results import CompactToolResults
-from accordion.compaction.strategies.delegated_digests import DelegatedDigests
-from accordion.compaction.strategies.images import ImageCountLimit, ImagesOptions
+from accordion.compaction.strategies import select_for_other_limits, select_for_tokens
+from accordion.compaction.strategies.base import DeferredReplace, Strategy, StrategyView, estimate_tokens
 from accordion.model.conversation import Reasoning
 from accordion.model.plan import Drop, Plan, PlanKind, PlanStep, Proposal, Replace, Summarize
 
@@ -41,28 +38,22 @@ class Planner:
     The strategies for the byte and image limits always run; `pipeline` may contain them to set their options.
     """
 
-    def __init__(self, pipeline: Sequence[CompactionStrategy]) -> None:
-        self._token_strategies = tuple(
-            each for each in pipeline if not isinstance(each, ImageCountLimit | BodySizeLimit)
-        )
-        other_budgets = {each.name: each for each in pipeline if isinstance(each, ImageCountLimit | BodySizeLimit)}
-        self._other_budget_strategies: tuple[CompactionStrategy, ...] = (
-            other_budgets.get(ImageCountLimit.name) or ImageCountLimit(ImagesOptions()),
-            other_budgets.get(BodySizeLimit.name) or BodySizeLimit(BodyOptions()),
-        )
+    def __init__(self, pipeline: Sequence[Strategy]) -> None:
+        self._token_strategies = select_for_tokens(pipeline)
+        self._other_budget_strategies = select_for_other_limits(pipeline)
 
     def plan(self, view: StrategyView, *, must_succeed: bool) -> Plan:
         """Plans the steps that bring the history down to the view's target. No proposals if there is nothing to do.
 
         `must_succeed`: the request must come under the view's limit; as the last resort protected parts are sliced.
         """
-        if view.delegations_by_call and not any(isinstance(each, DelegatedDigests) for each in self._token_strategies):
-            # Without that strategy, results of sub-agents are results like any other.
+        if view.delegations_by_call and not any(each.handles_delegations for each in self._token_strategies):
+            # Without such a strategy, results of sub-agents are results like any other.
             view = replace(view, delegations_by_call={})
         run = _run_pipeline(_PlanRun(view), self._token_strategies)
-        if run.has_summary and any(map(_is_restorable, self._token_strategies)):
+        if run.has_summary and any(each.is_restorable for each in self._token_strategies):
             # The summary now covers most of the archived results, so the remaining ones had better stay whole.
-            other_strategies = [each for each in self._token_strategies if not _is_restorable(each)]
+            other_strategies = [each for each in self._token_strategies if not each.is_restorable]
             run_with_results = _run_pipeline(_PlanRun(view), other_strategies)
             if run_with_results.state.tokens <= max(view.target, run.state.tokens):
                 run = run_with_results
@@ -114,7 +105,7 @@ class Planner:
         return run
 
 
-def _run_pipeline(run: _PlanRun, pipeline: Iterable[CompactionStrategy]) -> _PlanRun:
+def _run_pipeline(run: _PlanRun, pipeline: Iterable[Strategy]) -> _PlanRun:
     """Runs the strategies until the target is met."""
     target = run.state.initial_view.target
     for strategy in pipeline:
@@ -129,14 +120,7 @@ def _gain_share(plan: Plan) -> float:
     return 1 - plan.after / max(1, plan.view.tokens)
 
 
-def _is_restorable(strategy: CompactionStrategy) -> bool:
-    """Whether a strategy only archives results, which a summary may make unnecessary."""
-    return isinstance(strategy, DelegatedDigests) or (
-        isinstance(strategy, CompactToolResults) and strategy.leaves_reference
-    )
-
-
-def _propose_safely(strategy: CompactionStrategy, view: StrategyView) -> _Steps:
+def _propose_safely(strategy: Strategy, view: StrategyView) -> _Steps:
     """Returns a strategy's steps; none if it fails, so that the others go on."""
     try:
         return tuple(strategy.propose(view))

@@ -17,7 +17,7 @@ from accordion.archive.recall import ArtifactRecaller, Rule
 from accordion.archive.response_links import ResponseLinks
 from accordion.archive.tool_calls import ArtifactTool
 from accordion.archive.tool_definition import define_tool
-from accordion.compaction.assembly import HANDOFFS, CompactionAssembler
+from accordion.compaction.assembly import CompactionAssembler
 from accordion.compaction.background import BackgroundSummaries, PreparationLimits, create_summary_cache
 from accordion.compaction.compactor import Compactor, CompactorServices, RetryLimit
 from accordion.compaction.export_format import describe_value
@@ -27,9 +27,8 @@ from accordion.compaction.rendering import RequestRenderer
 from accordion.compaction.renewal import RetentionRenewal
 from accordion.compaction.repository import CompactionRepository
 from accordion.compaction.session_overrides import SessionOverrideStore
-from accordion.compaction.strategies import CompactionStrategy, build_strategy
-from accordion.compaction.strategies.compact_tool_results import CompactToolResults
-from accordion.compaction.strategies.summarize import SummarizeHistory
+from accordion.compaction.strategies import Strategy, select_without_summary
+from accordion.compaction.strategies.base import HANDOFF_TOOLS
 from accordion.compaction.summary_writers import WriterHistory
 from accordion.composition.archive_builder import ArchiveServices
 from accordion.composition.cache_shares import divide_cache
@@ -178,9 +177,8 @@ class CompactionBuilder:
         services = {"": self._services(summarizer(default), default)}
         compactors: dict[tuple[str, bool], Compactor] = {}
         for model, delegated in product(("", *settings.compaction.models), (False, True)):
-            entries = settings.compaction.pipeline_of(model, delegated=delegated)
-            pipeline = [build_strategy(name, options) for name, options in entries]
-            writer = next((each.model for each in pipeline if isinstance(each, SummarizeHistory)), "")
+            pipeline = [entry.build() for entry in settings.compaction.pipeline_of(model, delegated=delegated)]
+            writer = settings.compaction.writer_of(model, delegated=delegated)
             if writer not in services:
                 services[writer] = self._services(summarizer(writer), writer)
             share = self._retry_limit_capacity // (2 + 2 * len(settings.compaction.models))
@@ -252,16 +250,13 @@ class CompactionBuilder:
     def _compactor(
         self,
         settings: Settings,
-        pipeline: list[CompactionStrategy],
+        pipeline: list[Strategy],
         services: CompactorServices,
         recent_failures: RetryLimit,
     ) -> Compactor:
-        plain = [strategy for strategy in pipeline if strategy.name != SummarizeHistory.name]
-        if all(strategy.name != "fixed_limits" for strategy in plain):
-            plain.append(build_strategy("fixed_limits"))
         assembler = CompactionAssembler(
             Planner(pipeline),
-            Planner(plain),
+            Planner(select_without_summary(pipeline)),
             self._archive,
             self._message_tokens,
             self._reader,
@@ -269,7 +264,7 @@ class CompactionBuilder:
             make_digest=make_digest,
             count_instruction_tokens=self._extractor.count_instruction_tokens,
             skipped_tools=next(
-                (each.skipped_tools for each in pipeline if isinstance(each, CompactToolResults)), HANDOFFS
+                (each.skipped_tools for each in pipeline if each.skipped_tools is not None), HANDOFF_TOOLS
             ),
         )
         services = replace(services, recent_failures=recent_failures)

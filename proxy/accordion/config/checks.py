@@ -5,7 +5,6 @@ from __future__ import annotations
 import os.path
 from collections.abc import Iterator
 
-from accordion.compaction.strategies.compact_tool_results import REFERENCE, CompactToolResultsOptions
 from accordion.config.extras import missing_extras
 from accordion.config.litellm_file import ignored_keys
 from accordion.config.pipelines import PipelineEntry
@@ -53,19 +52,10 @@ def find_hints(settings: Settings) -> tuple[str, ...]:
         if not own:
             hints.append(f"{path}: {message}")
     for path, strategy in _list_strategies(settings):
-        if _digest_is_lost(strategy.options):
-            hints.append(f"{path}.digest_characters: has an effect only with `replacement: {REFERENCE}`")
+        hints += [f"{child_path(path, key)}: {text}" for key, text in strategy.options.find_useless_options()]
     for warnings in (ignored_keys, unlikely_base_urls, unknown_windows, unknown_names, unusable_store_path):
         hints += warnings(settings)
     return tuple(hints)
-
-
-def _digest_is_lost(options: object) -> bool:
-    return (
-        isinstance(options, CompactToolResultsOptions)
-        and options.replacement != REFERENCE
-        and options.digest_characters != CompactToolResultsOptions().digest_characters
-    )
 
 
 def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -222,7 +212,7 @@ def _named_writers(settings: Settings) -> Iterator[tuple[str, str]]:
     if settings.memory.model:
         yield "$.memory.writer", settings.memory.model
     for path, strategy in _list_strategies(settings):
-        if model := getattr(strategy.options, "model", None):
+        if model := strategy.build().summary_model:
             yield f"{path}.model", model
 
 

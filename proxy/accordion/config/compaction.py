@@ -8,7 +8,6 @@ from typing import Annotated, Literal, cast
 import msgspec
 
 from accordion.compaction.request import RequestBudgets
-from accordion.compaction.strategies.summarize import SummarizeOptions
 from accordion.config.base import ConfigSection, Name
 from accordion.config.pipelines import DEFAULT_PIPELINE, PipelineEntry
 from accordion.config.value_types import CompactionMode, Size
@@ -49,17 +48,16 @@ class CompactionConfig(ConfigSection, frozen=True):
         modes = (section.mode for section in self._sections(model, delegated=delegated) if section.mode is not None)
         return cast(ModeName, str(next(modes, self.mode)))
 
-    def pipeline_of(self, model: str, *, delegated: bool = False) -> tuple[tuple[str, object], ...]:
-        """Returns a model's strategies in order: names, and options of the types in compaction/strategies."""
+    def pipeline_of(self, model: str, *, delegated: bool = False) -> tuple[PipelineEntry, ...]:
+        """Returns a model's strategies in order."""
         sections = self._sections(model, delegated=delegated)
         pipelines = (section.pipeline for section in sections if section.pipeline is not None)
-        return tuple((strategy.name, strategy.options) for strategy in next(pipelines, self.pipeline))
+        return next(pipelines, self.pipeline)
 
     def writer_of(self, model: str, *, delegated: bool = False) -> str:
         """Returns the model that the pipeline sets for summaries; empty if the `summaries` section decides."""
-        pipeline = self.pipeline_of(model, delegated=delegated)
-        options = (options for _, options in pipeline if isinstance(options, SummarizeOptions))
-        return next((each.model or "" for each in options), "")
+        models = (entry.build().summary_model for entry in self.pipeline_of(model, delegated=delegated))
+        return next((each for each in models if each is not None), "")
 
     def _sections(self, model: str, *, delegated: bool) -> Iterator[AgentCompaction]:
         """Yields the sections that may override the general one, the most specific first, as with thresholds."""

@@ -8,20 +8,31 @@ from dataclasses import dataclass
 from typing import Any
 
 from accordion.compaction.strategies import DEFAULT_STRATEGIES, STRATEGIES, default_options
+from accordion.compaction.strategies.base import Strategy, StrategyOptions
 from accordion.config.convert import convert
+from accordion.config.strategy_packages import describe_origin, find_strategy_type, list_strategy_names
 from accordion.config.yaml_text import child_path
 from accordion.model.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineEntry:
-    """One entry of a pipeline: a name in `STRATEGIES`, and options of the type registered there."""
+    """One entry of a pipeline: a strategy, and options of its `options_type`."""
 
-    name: str
-    options: object
+    strategy_type: type[Strategy]
+    options: StrategyOptions
+
+    @property
+    def name(self) -> str:
+        """The strategy's name."""
+        return self.strategy_type.name
+
+    def build(self) -> Strategy:
+        """Builds the strategy with its options."""
+        return self.strategy_type(self.options)
 
 
-DEFAULT_PIPELINE = tuple(PipelineEntry(name, default_options(name)) for name in DEFAULT_STRATEGIES)
+DEFAULT_PIPELINE = tuple(PipelineEntry(STRATEGIES[name], default_options(name)) for name in DEFAULT_STRATEGIES)
 
 
 def read_pipelines(tree: dict[str, Any]) -> None:
@@ -66,29 +77,49 @@ def _strategy(entry: object, path: str) -> PipelineEntry:
         at = child_path(path, name)
     else:
         raise ConfigError("expected the name of a strategy, or a name with a mapping of options", path=path)
-    if name not in STRATEGIES:
-        meant = difflib.get_close_matches(name, STRATEGIES, n=1)
-        rest = f"did you mean `{meant[0]}`?" if meant else f"the strategies are {', '.join(STRATEGIES)}"
-        raise ConfigError(f"unknown strategy; {rest}", path=at)
+    strategy_type = _find_strategy(name, at)
     if not isinstance(options, dict):
         raise ConfigError("expected a mapping of options", path=at)
-    return PipelineEntry(name, _options(options, name, child_path(path, name)))
-
-
-def _options(options: dict[str, Any], name: str, path: str) -> object:
     try:
-        return convert(options, STRATEGIES[name], path)
+        built = PipelineEntry(strategy_type, _options(options, strategy_type.options_type, child_path(path, name)))
+        built.build()
+        list(built.options.find_useless_options())
+    except ConfigError as error:
+        message = error.message.removeprefix(f"{error.path}: ")
+        raise ConfigError(message + describe_origin(name), path=error.path) from error
+    except Exception as error:
+        message = f"the strategy cannot be built: {type(error).__name__}: {error}{describe_origin(name)}"
+        raise ConfigError(message, path=at) from error
+    return built
+
+
+def _find_strategy(name: str, path: str) -> type[Strategy]:
+    try:
+        strategy_type = find_strategy_type(name)
+    except ValueError as error:
+        raise ConfigError(str(error), path=path) from error
+    if strategy_type is None:
+        names = list_strategy_names()
+        meant = difflib.get_close_matches(name, names, n=1)
+        rest = f"did you mean `{meant[0]}`?" if meant else f"the strategies are {', '.join(names)}"
+        raise ConfigError(f"unknown strategy; {rest}", path=path)
+    return strategy_type
+
+
+def _options(options: dict[str, Any], kind: type[StrategyOptions], path: str) -> StrategyOptions:
+    try:
+        return convert(options, kind, path)
     except ConfigError as error:
         # An error of the options as a whole belongs to one key if that key alone causes it too.
         for key, value in options.items() if error.path == path else ():
-            if (alone := _problem({key: value}, name, path)) is not None and alone.message == error.message:
+            if (alone := _problem({key: value}, kind, path)) is not None and alone.message == error.message:
                 raise ConfigError(error.message.removeprefix(f"{path}: "), path=child_path(path, key)) from None
         raise
 
 
-def _problem(options: dict[str, Any], name: str, path: str) -> ConfigError | None:
+def _problem(options: dict[str, Any], kind: type[StrategyOptions], path: str) -> ConfigError | None:
     try:
-        convert(options, STRATEGIES[name], path)
+        convert(options, kind, path)
     except ConfigError as error:
         return error
     return None

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from accordion.archive.archive import Archive, CompactionWrite
 from accordion.archive.artifacts import ArchivedMessage, Artifact, result_text
 from accordion.archive.references import artifact_id, describe, describe_size, shorten_arguments
-from accordion.compaction.assembly import HANDOFFS
+from accordion.compaction.strategies.base import HANDOFF_TOOLS
 from accordion.delegation.branch_access import BranchAccess, BranchViewer
 from accordion.delegation.call_owners import CallInHistory
 from accordion.delegation.tree import tenant_id
@@ -83,7 +83,7 @@ class SharedArtifacts:
     branch_access: BranchAccess
     tasks: Tasks
     clock: Clock
-    skipped_tools: Sequence[str] = HANDOFFS
+    skipped_tools: Sequence[str] = HANDOFF_TOOLS
     capacity: int = 8 * 2**20
     _stored_results: BoundedCache[tuple[bytes, int, str], bool] = field(init=False)
     _readable_ids: BoundedCache[tuple[str, str, bytes], tuple[bool, float]] = field(init=False)

@@ -143,7 +143,7 @@ def test_a_template_is_filled_in() -> None:
 )
 def test_a_wrong_template_is_refused_with_its_key(template: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=r"template is wrong.* - at `\$\.replacement`"):
-        msgspec.convert({"replacement": template}, STRATEGIES["compact_tool_results"])
+        msgspec.convert({"replacement": template}, STRATEGIES["compact_tool_results"].options_type)
 
 
 # -- functions -------------------------------------------------------------------------
@@ -164,7 +164,7 @@ def test_a_function_that_gives_no_text_leaves_results_as_they_are() -> None:
 @pytest.mark.parametrize("name", [f"{HERE}:missing", "no_such_module:f", f"{HERE}:NO_FUNCTION"])
 def test_a_function_that_cannot_be_had_is_refused(name: str) -> None:
     with pytest.raises(msgspec.ValidationError, match=r"- at `\$\.replacement`"):
-        msgspec.convert({"replacement": name}, STRATEGIES["compact_tool_results"])
+        msgspec.convert({"replacement": name}, STRATEGIES["compact_tool_results"].options_type)
 
 
 # -- dropping ---------------------------------------------------------------------------

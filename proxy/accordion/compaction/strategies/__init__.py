@@ -1,46 +1,43 @@
-"""The registry of compaction strategies: one line and one file each, in order of loss.
+"""The registry of Accordion's own strategies: one line and one file each, in order of loss.
 
-The settings' pipeline decides which of them run, and in which order.
+The settings' pipeline decides which strategies run, and in which order. Those of other packages are found in
+config/strategy_packages.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from accordion.compaction.strategies.base import CompactionStrategy
-from accordion.compaction.strategies.body import BodyOptions, BodySizeLimit
-from accordion.compaction.strategies.compact_tool_results import (
-    REFERENCE,
+from accordion.compaction.strategies.base import Strategy, StrategyOptions
+from accordion.compaction.strategies.body import BodySizeLimit
+from accordion.compaction.strategies.compact_tool_results import REFERENCE, CompactToolResults
+from accordion.compaction.strategies.delegated_digests import DelegatedDigests
+from accordion.compaction.strategies.fixed_limits import FixedLimits
+from accordion.compaction.strategies.images import ImageCountLimit
+from accordion.compaction.strategies.keep_last_n_messages import KeepLastNMessages
+from accordion.compaction.strategies.keep_last_n_turns import KeepLastNTurns
+from accordion.compaction.strategies.stale_reasoning import StaleReasoning
+from accordion.compaction.strategies.summarize import SummarizeHistory
+from accordion.compaction.strategies.superseded import SupersededResults
+
+_STRATEGIES: tuple[type[Strategy], ...] = (
+    StaleReasoning,
+    SupersededResults,
     CompactToolResults,
-    CompactToolResultsOptions,
-)
-from accordion.compaction.strategies.delegated_digests import DelegatedDigests, DelegatedDigestsOptions
-from accordion.compaction.strategies.fixed_limits import FixedLimits, FixedLimitsOptions
-from accordion.compaction.strategies.images import ImageCountLimit, ImagesOptions
-from accordion.compaction.strategies.keep_last_n_messages import KeepLastNMessages, KeepLastNMessagesOptions
-from accordion.compaction.strategies.keep_last_n_turns import KeepLastNTurns, KeepLastNTurnsOptions
-from accordion.compaction.strategies.stale_reasoning import StaleReasoning, StaleReasoningOptions
-from accordion.compaction.strategies.summarize import SummarizeHistory, SummarizeOptions
-from accordion.compaction.strategies.superseded import SupersededOptions, SupersededResults
-
-_STRATEGY_CLASSES: tuple[tuple[type[msgspec.Struct], Callable[[Any], CompactionStrategy], str], ...] = (
-    (StaleReasoningOptions, StaleReasoning, StaleReasoning.name),
-    (SupersededOptions, SupersededResults, SupersededResults.name),
-    (CompactToolResultsOptions, CompactToolResults, CompactToolResults.name),
-    (DelegatedDigestsOptions, DelegatedDigests, DelegatedDigests.name),
-    (SummarizeOptions, SummarizeHistory, SummarizeHistory.name),
-    (KeepLastNTurnsOptions, KeepLastNTurns, KeepLastNTurns.name),
-    (KeepLastNMessagesOptions, KeepLastNMessages, KeepLastNMessages.name),
-    (FixedLimitsOptions, FixedLimits, FixedLimits.name),
-    (ImagesOptions, ImageCountLimit, ImageCountLimit.name),
-    (BodyOptions, BodySizeLimit, BodySizeLimit.name),
+    DelegatedDigests,
+    SummarizeHistory,
+    KeepLastNTurns,
+    KeepLastNMessages,
+    FixedLimits,
+    ImageCountLimit,
+    BodySizeLimit,
 )
 
-STRATEGIES: Mapping[str, type[msgspec.Struct]] = {name: options for options, _, name in _STRATEGY_CLASSES}
-"""The options type of each strategy, by name."""
+STRATEGIES: Mapping[str, type[Strategy]] = {each.name: each for each in _STRATEGIES}
+"""Accordion's own strategies by name."""
 
 DEFAULT_STRATEGIES = (
     "stale_reasoning", "superseded", "compact_tool_results", "delegated_digests", "summarize", "fixed_limits",
@@ -49,24 +46,55 @@ DEFAULT_STRATEGIES = (
 
 _DEFAULT_OPTIONS: Mapping[str, Mapping[str, Any]] = {CompactToolResults.name: {"replacement": REFERENCE}}
 
-_STRATEGY_BY_NAME = {name: strategy for _, strategy, name in _STRATEGY_CLASSES}
+_ALWAYS_APPLIED = (ImageCountLimit.name, BodySizeLimit.name)
+"""The strategies for the provider's other limits. A pipeline may contain them to set their options."""
 
 
-def default_options(name: str) -> msgspec.Struct:
+def default_options(name: str) -> StrategyOptions:
     """Returns the options of a strategy in the default pipeline."""
-    return msgspec.convert(_DEFAULT_OPTIONS.get(name, {}), STRATEGIES[name])
+    return msgspec.convert(_DEFAULT_OPTIONS.get(name, {}), STRATEGIES[name].options_type)
 
 
-def build_strategy(name: str, options: object = None) -> CompactionStrategy:
-    """Builds the strategy of this name. `options`: its options or a mapping of them; the default ones if None.
+def build_strategy(name: str, options: object = None) -> Strategy:
+    """Builds Accordion's strategy of this name. `options`: its options or a mapping of them; the default ones if None.
 
     Raises ValueError for an unknown name or wrong options.
     """
     if name not in STRATEGIES:
         raise ValueError(f"there is no strategy {name!r}; there are {', '.join(STRATEGIES)}")
-    return _STRATEGY_BY_NAME[name](
-        default_options(name) if options is None else msgspec.convert(options, STRATEGIES[name])
-    )
+    strategy = STRATEGIES[name]
+    return strategy(default_options(name) if options is None else msgspec.convert(options, strategy.options_type))
 
 
-__all__ = ["DEFAULT_STRATEGIES", "STRATEGIES", "CompactionStrategy", "build_strategy", "default_options"]
+def select_for_tokens(pipeline: Iterable[Strategy]) -> tuple[Strategy, ...]:
+    """Returns the strategies of a pipeline that serve the token limit."""
+    return tuple(each for each in pipeline if each.budget == "tokens")
+
+
+def select_for_other_limits(pipeline: Iterable[Strategy]) -> tuple[Strategy, ...]:
+    """Returns the strategies for the limits of images and bytes: Accordion's own, with the options that the pipeline
+    sets, behind those of other packages in the pipeline."""
+    configured = {each.name: each for each in pipeline if each.budget != "tokens"}
+    own = {name: configured.get(name) or build_strategy(name) for name in _ALWAYS_APPLIED}
+    return (*(each for name, each in configured.items() if name not in own), *own.values())
+
+
+def select_without_summary(pipeline: Sequence[Strategy]) -> tuple[Strategy, ...]:
+    """Returns the pipeline for a compaction that must succeed and cannot have a summary: Accordion's own strategies
+    that need none, and `fixed_limits` at least."""
+    own = [each for each in pipeline if type(each) in _STRATEGIES and each.summary_model is None]
+    if all(each.name != FixedLimits.name for each in own):
+        own.append(build_strategy(FixedLimits.name))
+    return tuple(own)
+
+
+__all__ = [
+    "DEFAULT_STRATEGIES",
+    "STRATEGIES",
+    "Strategy",
+    "build_strategy",
+    "default_options",
+    "select_for_other_limits",
+    "select_for_tokens",
+    "select_without_summary",
+]

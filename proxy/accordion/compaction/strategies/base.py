@@ -1,9 +1,14 @@
-"""The interface of strategies: the view that a strategy gets, the steps that it proposes, and shared helpers."""
+"""The interface of strategies: the view that a strategy gets, the steps that it proposes, and shared helpers.
+
+`Strategy` is the base class of Accordion's strategies and of those of other packages (docs/write-a-strategy.md). Its
+traits are all that the planner and its callers know of a strategy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar, Literal
 
 import msgspec
 
@@ -13,6 +18,13 @@ from accordion.model.conversation import Media, Message, Part, Text, ToolCall, T
 from accordion.model.delegation import DelegationNode
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.plan import PlanStep, View
+
+BUDGETS = ("tokens", "images", "bytes")
+Budget = Literal["tokens", "images", "bytes"]
+"""The limit that a strategy serves: of tokens, or the provider's limit of images or of the body's bytes."""
+
+HANDOFF_TOOLS = ("transfer_to_*",)
+"""Tools whose results only report a hand-off to another agent."""
 
 DigestFunction = Callable[[str, int], str]
 """Digests a text in at most so many characters; returns an empty text if there is nothing worth saying."""
@@ -34,6 +46,10 @@ def always_writable(_message: Message, _part: int) -> bool:
 
 class StrategyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Base class of strategies' options; an unknown key is an error."""
+
+    def find_useless_options(self) -> Iterator[tuple[str, str]]:
+        """Yields (key, sentence) for options that have no effect beside the others; the user is told of them."""
+        return iter(())
 
 
 class StrategyView(View, StructWithHiddenFields, frozen=True):
@@ -135,13 +151,43 @@ class DeferredReplace(msgspec.Struct, frozen=True):
     render_text: Callable[[], str]
 
 
-class CompactionStrategy(Protocol):
-    """One way to shorten a history. Pure: the same view gives the same steps."""
+ProposedStep = PlanStep | DeferredReplace
+"""What a strategy proposes."""
 
-    name: str
 
-    def propose(self, view: StrategyView) -> Sequence[PlanStep | DeferredReplace]:
-        """Proposes steps, those with the least loss first; the planner stops when the target is met."""
+class Strategy(ABC):
+    """One way to shorten a history. Pure: the same view gives the same steps.
+
+    A subclass has a name, the type of its options, the traits that differ from the defaults, and `propose`. It is built
+    with its options; a subclass without options needs no `__init__`.
+    """
+
+    name: ClassVar[str] = ""
+    """The name in `compaction.pipeline`, in the log and in the records of compactions."""
+    options_type: ClassVar[type[StrategyOptions]] = StrategyOptions
+
+    budget: ClassVar[Budget] = "tokens"
+    """A strategy for another budget than tokens runs after those for tokens, and if its limit is exceeded."""
+    handles_delegations: ClassVar[bool] = False
+    """Whether it replaces the results of sub-agents. If no strategy does, they count as results like any other."""
+    is_restorable: bool = False
+    """Whether it leaves a reference in place of everything that it removes, and removes nothing but tool results. A
+    plan whose summary covers most of these results is made once more without the strategy."""
+    summary_model: str | None = None
+    """The model that writes the texts of its `Summarize` steps without a note; empty: the settings for summaries
+    decide. None: it proposes no such steps."""
+    skipped_tools: Sequence[str] | None = None
+    """Tools (names, or patterns with *) whose results are no artifacts of their own; None: hand-offs only."""
+
+    def __init__(self, options: StrategyOptions) -> None:  # noqa: B027
+        """Builds the strategy with its options, which are of `options_type`."""
+
+    @abstractmethod
+    def propose(self, view: StrategyView) -> Iterable[ProposedStep]:
+        """Proposes steps, those with the least loss first; the planner stops when the target is met.
+
+        The planner leaves out steps that are not legal. A strategy that fails is left out of the plan.
+        """
 
 
 def estimate_tokens(text: str) -> int:

@@ -7,9 +7,13 @@ from typing import Annotated
 
 import msgspec
 
-from accordion.compaction.strategies.base import DeferredReplace, StrategyOptions, StrategyView
+from accordion.compaction.strategies.base import (
+    ProposedStep,
+    Strategy,
+    StrategyOptions,
+    StrategyView,
+)
 from accordion.compaction.strategies.media_references import list_replaceable_parts, part_bytes, replace_with_reference
-from accordion.model.plan import PlanStep
 
 
 class BodyOptions(StrategyOptions, frozen=True):
@@ -18,16 +22,18 @@ class BodyOptions(StrategyOptions, frozen=True):
     share: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.5
 
 
-class BodySizeLimit:
+class BodySizeLimit(Strategy):
     """Replaces media and results, the largest first; those of the newest message and of the task only as a last resort,
     pinned ones never."""
 
     name = "body"
+    options_type = BodyOptions
+    budget = "bytes"
 
     def __init__(self, options: BodyOptions) -> None:
         self._share = options.share
 
-    def propose(self, view: StrategyView) -> Sequence[PlanStep | DeferredReplace]:
+    def propose(self, view: StrategyView) -> Sequence[ProposedStep]:
         """Proposes a Replace for each part, none if the request is within the limit."""
         if not 0 < view.max_body_size < view.body_size:
             return ()

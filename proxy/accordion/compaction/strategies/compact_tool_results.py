@@ -18,7 +18,10 @@ import msgspec
 
 from accordion.archive.references import artifact_id, describe, describe_size, result_reference, shorten_arguments
 from accordion.compaction.strategies.base import (
+    HANDOFF_TOOLS,
     DeferredReplace,
+    ProposedStep,
+    Strategy,
     StrategyOptions,
     StrategyView,
     estimate_tokens,
@@ -62,7 +65,7 @@ class CompactToolResultsOptions(StrategyOptions, frozen=True):
     threshold: Annotated[int, msgspec.Meta(ge=0, le=100_000)] = 0
     replacement: Annotated[str, msgspec.Meta(min_length=1, max_length=4_000)] | None = None
     digest_characters: Annotated[int, msgspec.Meta(ge=0, le=4_000)] = 400
-    skip: tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=256)], ...] = ("transfer_to_*",)
+    skip: tuple[Annotated[str, msgspec.Meta(min_length=1, max_length=256)], ...] = HANDOFF_TOOLS
 
     def __post_init__(self) -> None:
         """Raises ValueError for an unknown placeholder and for a function that cannot be imported. The message names
@@ -73,23 +76,27 @@ class CompactToolResultsOptions(StrategyOptions, frozen=True):
             except ValueError as error:
                 raise ValueError(f"{error} - at `$.replacement`") from None
 
+    def find_useless_options(self) -> Iterator[tuple[str, str]]:
+        """Yields `digest_characters` if no reference is left that could have a digest."""
+        if self.replacement != REFERENCE and self.digest_characters != CompactToolResultsOptions().digest_characters:
+            yield "digest_characters", f"has an effect only with `replacement: {REFERENCE}`"
 
-class CompactToolResults:
+
+class CompactToolResults(Strategy):
     """Replaces or drops tool results, the oldest first."""
 
     name = "compact_tool_results"
+    options_type = CompactToolResultsOptions
 
     def __init__(self, options: CompactToolResultsOptions) -> None:
         self._options = options
         replacement = options.replacement or DROP
         self._drops_pairs = replacement == DROP
         self.skipped_tools = options.skip
-        """Tools whose results stay and make no artifacts."""
-        self.leaves_reference = replacement == REFERENCE
-        """Whether a reference replaces each result."""
+        self.is_restorable = replacement == REFERENCE
         self._write_replacement = None if replacement in (REFERENCE, DROP) else build_replacement_writer(replacement)
 
-    def propose(self, view: StrategyView) -> Sequence[PlanStep | DeferredReplace]:
+    def propose(self, view: StrategyView) -> Sequence[ProposedStep]:
         """Proposes a step for each result outside the newest batches."""
         if len(view.live_slots) <= self._options.threshold:
             return ()

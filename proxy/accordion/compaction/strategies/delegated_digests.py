@@ -10,12 +10,18 @@ from typing import Annotated
 import msgspec
 
 from accordion.archive.references import artifact_id, delegated_reference, describe_size, shorten_arguments
-from accordion.compaction.strategies.base import DeferredReplace, StrategyOptions, StrategyView, text_of
+from accordion.compaction.strategies.base import (
+    DeferredReplace,
+    ProposedStep,
+    Strategy,
+    StrategyOptions,
+    StrategyView,
+    text_of,
+)
 from accordion.compaction.strategies.tool_results import find_old_batches, is_earlier_replacement
 from accordion.model.boundaries import PartPosition
 from accordion.model.conversation import ToolCall, ToolResult
 from accordion.model.delegation import DelegationNode
-from accordion.model.plan import PlanStep
 from accordion.summaries.digest import digest_return
 
 _log = logging.getLogger("accordion")
@@ -33,7 +39,7 @@ class DelegatedDigestsOptions(StrategyOptions, frozen=True):
     digest_characters: Annotated[int, msgspec.Meta(ge=200, le=20_000)] = 1_600
 
 
-class DelegatedDigests:
+class DelegatedDigests(Strategy):
     """Replaces results of sub-agents whose conversations are known, the oldest first.
 
     The replacement names the agent and the artifact with the full text, and contains a digest with the findings. All
@@ -41,11 +47,14 @@ class DelegatedDigests:
     """
 
     name = "delegated_digests"
+    options_type = DelegatedDigestsOptions
+    handles_delegations = True
+    is_restorable = True
 
     def __init__(self, options: DelegatedDigestsOptions) -> None:
         self._options = options
 
-    def propose(self, view: StrategyView) -> Sequence[PlanStep | DeferredReplace]:
+    def propose(self, view: StrategyView) -> Sequence[ProposedStep]:
         """Proposes a step for each result that is larger than its replacement."""
         if not view.delegations_by_call:
             return ()

@@ -7,9 +7,14 @@ from typing import Annotated
 
 import msgspec
 
-from accordion.compaction.strategies.base import DeferredReplace, StrategyOptions, StrategyView, group_slice
+from accordion.compaction.strategies.base import (
+    ProposedStep,
+    Strategy,
+    StrategyOptions,
+    StrategyView,
+    group_slice,
+)
 from accordion.compaction.strategies.notes import replace_groups_before
-from accordion.model.plan import PlanStep
 
 
 class FixedLimitsOptions(StrategyOptions, frozen=True):
@@ -19,16 +24,17 @@ class FixedLimitsOptions(StrategyOptions, frozen=True):
     tokens: Annotated[int, msgspec.Meta(ge=1, le=10**9)] = 8_000
 
 
-class FixedLimits:
+class FixedLimits(Strategy):
     """Keeps groups from the newest to the first that does not fit. One note says how many messages were left out, and
     names their artifact. Calls and results stay together."""
 
     name = "fixed_limits"
+    options_type = FixedLimitsOptions
 
     def __init__(self, options: FixedLimitsOptions) -> None:
         self._messages, self._tokens = options.messages, options.tokens
 
-    def propose(self, view: StrategyView) -> Sequence[PlanStep | DeferredReplace]:
+    def propose(self, view: StrategyView) -> Sequence[ProposedStep]:
         """Proposes one step, or none if everything fits."""
         live = set(view.live_slots)
         messages, tokens = self._messages, self._tokens

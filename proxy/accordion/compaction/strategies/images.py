@@ -7,9 +7,14 @@ from typing import Annotated
 
 import msgspec
 
-from accordion.compaction.strategies.base import DeferredReplace, StrategyOptions, StrategyView, media_parts
+from accordion.compaction.strategies.base import (
+    ProposedStep,
+    Strategy,
+    StrategyOptions,
+    StrategyView,
+    media_parts,
+)
 from accordion.compaction.strategies.media_references import list_replaceable_parts, replace_with_reference
-from accordion.model.plan import PlanStep
 
 
 class ImagesOptions(StrategyOptions, frozen=True):
@@ -18,15 +23,17 @@ class ImagesOptions(StrategyOptions, frozen=True):
     share: Annotated[float, msgspec.Meta(gt=0.0, le=1.0)] = 0.5
 
 
-class ImageCountLimit:
+class ImageCountLimit(Strategy):
     """Replaces the oldest images first; the newest message's and the task's as a last resort, pinned ones never."""
 
     name = "images"
+    options_type = ImagesOptions
+    budget = "images"
 
     def __init__(self, options: ImagesOptions) -> None:
         self._share = options.share
 
-    def propose(self, view: StrategyView) -> Sequence[PlanStep | DeferredReplace]:
+    def propose(self, view: StrategyView) -> Sequence[ProposedStep]:
         """Proposes a Replace for each part, none if the request is within the limit."""
         if not 0 < view.max_images < view.images:
             return ()

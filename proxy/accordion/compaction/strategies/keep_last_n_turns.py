@@ -7,9 +7,13 @@ from typing import Annotated
 
 import msgspec
 
-from accordion.compaction.strategies.base import DeferredReplace, StrategyOptions, StrategyView
+from accordion.compaction.strategies.base import (
+    ProposedStep,
+    Strategy,
+    StrategyOptions,
+    StrategyView,
+)
 from accordion.compaction.strategies.notes import replace_groups_before
-from accordion.model.plan import PlanStep
 
 
 class KeepLastNTurnsOptions(StrategyOptions, frozen=True):
@@ -18,15 +22,16 @@ class KeepLastNTurnsOptions(StrategyOptions, frozen=True):
     n: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 10
 
 
-class KeepLastNTurns:
+class KeepLastNTurns(Strategy):
     """Replaces all messages before the last `n` turns by one note, except protected ones."""
 
     name = "keep_last_n_turns"
+    options_type = KeepLastNTurnsOptions
 
     def __init__(self, options: KeepLastNTurnsOptions) -> None:
         self._n = options.n
 
-    def propose(self, view: StrategyView) -> Sequence[PlanStep | DeferredReplace]:
+    def propose(self, view: StrategyView) -> Sequence[ProposedStep]:
         """Proposes one step, or none if there are no more than `n` turns."""
         starts = [index for index, slot in enumerate(view.slots) if not view.removed[index] and slot.has_user_text]
         return replace_groups_before(view, starts[-self._n]) if len(starts) > self._n else ()

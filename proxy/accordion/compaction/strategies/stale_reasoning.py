@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from accordion.compaction.strategies.base import DeferredReplace, StrategyOptions, StrategyView
+from accordion.compaction.strategies.base import (
+    ProposedStep,
+    Strategy,
+    StrategyView,
+)
 from accordion.model.boundaries import is_reasoning_only
 from accordion.model.conversation import Reasoning
-from accordion.model.plan import Drop, PlanStep
+from accordion.model.plan import Drop
 
 
-class StaleReasoningOptions(StrategyOptions, frozen=True):
-    """No options."""
-
-
-class StaleReasoning:
+class StaleReasoning(Strategy):
     """Drops reasoning before the open tool turn, the oldest first.
 
     A reasoning item of Responses is dropped only if the next item has no id: by the id the provider knows the reasoning
@@ -23,10 +23,7 @@ class StaleReasoning:
 
     name = "stale_reasoning"
 
-    def __init__(self, options: StaleReasoningOptions) -> None:
-        pass
-
-    def propose(self, view: StrategyView) -> Sequence[PlanStep | DeferredReplace]:
+    def propose(self, view: StrategyView) -> Sequence[ProposedStep]:
         """Proposes a Drop for each message with reasoning."""
         steps = []
         for index, slot in enumerate(view.slots[: view.open_turn]):

@@ -8,7 +8,12 @@ from typing import Annotated
 import msgspec
 
 from accordion.accounting.token_meter import MESSAGE
-from accordion.compaction.strategies.base import DeferredReplace, StrategyOptions, StrategyView
+from accordion.compaction.strategies.base import (
+    ProposedStep,
+    Strategy,
+    StrategyOptions,
+    StrategyView,
+)
 from accordion.model.plan import PlanStep, Summarize
 
 _MIN_BUDGET = 128
@@ -46,19 +51,20 @@ class SummarizeOptions(StrategyOptions, frozen=True):
     max_summary_tokens: Annotated[int, msgspec.Meta(ge=_MIN_BUDGET, le=10**7)] | None = None
 
 
-class SummarizeHistory:
+class SummarizeHistory(Strategy):
     """Summarizes the removable groups from the oldest up to the tail, an earlier summary included.
 
     Protected messages in between stay verbatim and are not summarized.
     """
 
     name = "summarize"
+    options_type = SummarizeOptions
 
     def __init__(self, options: SummarizeOptions) -> None:
-        self.model = options.model or ""
+        self.summary_model = options.model or ""
         self._options = options
 
-    def propose(self, view: StrategyView) -> Sequence[PlanStep | DeferredReplace]:
+    def propose(self, view: StrategyView) -> Sequence[ProposedStep]:
         """Proposes one step, or none if there is nothing new to summarize."""
         options, live = self._options, view.live_slots
         groups = view.removable_groups()

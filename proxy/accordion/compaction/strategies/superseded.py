@@ -8,14 +8,14 @@ import msgspec
 
 from accordion.archive.references import artifact_id, superseded_reference
 from accordion.compaction.strategies.base import (
-    DeferredReplace,
-    StrategyOptions,
+    ProposedStep,
+    Strategy,
     StrategyView,
     estimate_tokens,
     text_of,
 )
 from accordion.model.conversation import ToolCall, ToolResult
-from accordion.model.plan import PlanStep, Replace
+from accordion.model.plan import Replace
 
 _PATHS = ("file_path", "path", "filepath", "filename", "file", "absolute_path", "notebook_path", "target_file")
 _MIN_CHARACTERS = 200
@@ -24,11 +24,7 @@ _MIN_CHARACTERS = 200
 _PlacedResult = tuple[int, int, ToolCall, ToolResult]
 
 
-class SupersededOptions(StrategyOptions, frozen=True):
-    """No options."""
-
-
-class SupersededResults:
+class SupersededResults(Strategy):
     """Replaces the earlier result of a call made twice, and the content of a file that a later result contains.
 
     The replacement names the archived artifact and the call of the newer result.
@@ -36,10 +32,7 @@ class SupersededResults:
 
     name = "superseded"
 
-    def __init__(self, options: SupersededOptions) -> None:
-        pass
-
-    def propose(self, view: StrategyView) -> Sequence[PlanStep | DeferredReplace]:
+    def propose(self, view: StrategyView) -> Sequence[ProposedStep]:
         """Proposes a Replace for each earlier result that is larger than its replacement, the oldest first."""
         results = list(_list_results(view))
         later_calls = _find_repeats(results) | _find_supersets(results)
