@@ -59,7 +59,7 @@ SHIPPED_PLANNER = Planner([build_strategy(name) for name in DEFAULT_STRATEGIES])
 LONG = listed(
     says("opening"),  # 0
     *batch("a", "one " * 100),  # 1, 2
-    answers("done"),  # 3
+    answers("done " * 20),  # 3
     says("task"),  # 4
     *batch("b", "two " * 100),  # 5, 6
     *batch("c", "three " * 100),  # 7, 8

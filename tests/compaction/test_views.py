@@ -180,7 +180,7 @@ def test_it_is_free_where_the_request_has_more_bytes_or_images_than_the_provider
     view = viewed(two, budgets=budgets, size=5_000)
     assert free(two, budgets=budgets, size=5_000) == [1, 2, 3, 5, 6, 7, 8]
     sketch = PlanState(view)
-    assert [sketch.count_part_tokens(slot) for slot in range(4)] == [[0]] * 4
+    assert [sketch.count_part_tokens(slot) for slot in range(4)] == [(0,)] * 4
 
 
 def test_an_earlier_folds_block_is_free_where_the_kind_may_reach_it() -> None:

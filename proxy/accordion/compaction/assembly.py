@@ -24,6 +24,7 @@ from accordion.compaction.record_format import compaction_keys, memory_size, rac
 from accordion.compaction.removal import ContentOrigin, RemovalBuilder, RemovedContent
 from accordion.compaction.reporting import utilization_for_report
 from accordion.compaction.request import CompactionRequest
+from accordion.compaction.strategies import Strategy, select_without_summary
 from accordion.compaction.strategies.base import HANDOFF_TOOLS, DigestFunction, StrategyView, no_digest
 from accordion.compaction.view import build_view_for_request
 from accordion.model.boundaries import find_skipped_messages
@@ -33,7 +34,8 @@ from accordion.model.plan import Plan, PlanKind, View
 from accordion.model.ports import Put
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.summaries.author import Summary, SummaryTask
-from accordion.summaries.extractive import SourceMessage
+from accordion.summaries.digest import make_digest
+from accordion.summaries.extractive import ExtractiveWriter, SourceMessage
 
 
 class PlannedCompaction(msgspec.Struct, frozen=True):
@@ -214,6 +216,28 @@ class CompactionAssembler:
         return any(fnmatchcase(tool, pattern) for pattern in self._skipped_tools)
 
 
+def build_assembler(
+    pipeline: Sequence[Strategy],
+    archive: Archive,
+    message_tokens: MessageTokenCache,
+    message_reader: WrittenMessageReader,
+    extractor: ExtractiveWriter,
+    pinned_tools: frozenset[str] = frozenset(),
+) -> CompactionAssembler:
+    """Builds the assembler of a pipeline, with the extractive writer's digests and instructions."""
+    return CompactionAssembler(
+        Planner(pipeline),
+        Planner(select_without_summary(pipeline)),
+        archive,
+        message_tokens,
+        message_reader,
+        pinned_tools=pinned_tools,
+        make_digest=make_digest,
+        count_instruction_tokens=extractor.count_instruction_tokens,
+        skipped_tools=next((each.skipped_tools for each in pipeline if each.skipped_tools is not None), HANDOFF_TOOLS),
+    )
+
+
 def _with_provider_items(request: CompactionRequest, messages: Sequence[Message]) -> Sequence[Message]:
     """Returns the messages with items that the client only references replaced by their full content."""
     return (
@@ -240,9 +264,7 @@ def _build_compaction_write(request: CompactionRequest, compaction: Compaction) 
 
 def _exceeds_other_budgets(view: View) -> bool:
     """Whether a history has more bytes or images than the provider takes."""
-    return isinstance(view, StrategyView) and (
-        0 < view.max_images < view.images or 0 < view.max_body_size < view.body_size
-    )
+    return isinstance(view, StrategyView) and (view.is_exceeded("images") or view.is_exceeded("bytes"))
 
 
 def _count_scale(view: View) -> float:

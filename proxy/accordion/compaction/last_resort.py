@@ -13,7 +13,7 @@ from math import ceil
 from msgspec.structs import replace
 
 from accordion.accounting.token_meter import MESSAGE
-from accordion.archive.references import artifact_id, sliced_text
+from accordion.archive.references import sliced_text
 from accordion.compaction.strategies.base import StrategyView, estimate_tokens, media_parts, text_of
 from accordion.compaction.strategies.media_references import replace_with_reference
 from accordion.compaction.strategies.notes import replace_groups_before
@@ -85,7 +85,7 @@ def _slice_part(view: StrategyView, slot: int, part: int, tokens: int, excess_to
     if media_parts(content):
         step = replace_with_reference(view, slot, part)
         return step if step.tokens < tokens else None
-    text, artifact = text_of(content), artifact_id(view.tenant_key, message.key, part)
+    text, artifact = text_of(content), view.artifact_id_of(slot, part)
     frame_tokens = estimate_tokens(sliced_text("", "", artifact, len(text)))
     room = max(_MIN_TOKENS, tokens - excess_tokens) - frame_tokens
     characters = int(room * _SAFETY * len(text) / tokens)

@@ -32,7 +32,7 @@ class PlanState:
         self._slots = list(view.slots)
         self._whole, self._free = list(view.whole), list(view.free)
         self._removed, self._insertion_tokens = list(view.removed), list(view.insertion_tokens)
-        self._tokens: dict[int, list[int]] = {}
+        self._tokens: dict[int, tuple[int, ...]] = {}
         self._parts: dict[int, list[Part]] = {}
         """Parts changed since the last `current_view`, by slot."""
         self._bytes: dict[int, int] = {}
@@ -68,7 +68,7 @@ class PlanState:
         """Returns the origin of a slot's current message."""
         return self._slots[index].origin
 
-    def count_part_tokens(self, index: int) -> list[int]:
+    def count_part_tokens(self, index: int) -> tuple[int, ...]:
         """Returns the current tokens of each part. Their sum plus the overhead of a message is the slot's count."""
         if index not in self._tokens:
             insertion_tokens = self._insertion_tokens[index] if self._insertion_tokens else 0
@@ -112,7 +112,7 @@ class PlanState:
         parts = self._parts.setdefault(index, list(self._slots[index].message.parts))
         counts, old = self.count_part_tokens(index), parts[at]
         saved, parts[at] = counts[at] - tokens, new
-        counts[at] = tokens
+        self._tokens[index] = (*counts[:at], tokens, *counts[at + 1 :])
         slot = self._slots[index]
         self._slots[index] = _replace_message(slot, slot.message, slot.tokens - saved)
         self.tokens -= saved
@@ -166,15 +166,15 @@ class PlanState:
 
     # -- tokens of parts -----------------------------------------------------------
 
-    def _divide_tokens(self, slot: Slot, insertion_tokens: int) -> list[int]:
+    def _divide_tokens(self, slot: Slot, insertion_tokens: int) -> tuple[int, ...]:
         message = slot.message
         if not slot.tokens:
             # The provider ignores this message.
-            return [0] * len(message.parts)
+            return (0,) * len(message.parts)
         fixed = [self._count_media(message, at, media_parts(part)) for at, part in enumerate(message.parts)]
         lengths = [_token_weight(part) for part in message.parts]
         rest, total = max(0, slot.tokens - insertion_tokens - MESSAGE - sum(fixed)), sum(lengths) or 1
-        return [media + rest * length // total for media, length in zip(fixed, lengths, strict=True)]
+        return tuple([media + rest * length // total for media, length in zip(fixed, lengths, strict=True)])
 
     def _count_media(self, message: Message, at: int, media: tuple[Media, ...]) -> int:
         if not media:

@@ -2,9 +2,9 @@
 
 Theory of operation. `view.py` builds a `StrategyView`: the messages as slots, with which of them may be changed or
 removed. The planner asks the strategies in their order. Each sees the history as the ones before left it, and proposes
-steps (`Drop`, `Replace`, `Summarize`). `rules.py` filters out steps that are not legal, `PlanState` applies the others
-and counts them. The planner stops when the target is met. Nothing of the client's is changed: the plan is a list of
-steps, which `layout.py` and `apply.py` carry out.
+steps (`Drop`, `Replace`, `Summarize`). `proposals.py` filters out malformed steps and `rules.py` those that are not
+legal, `PlanState` applies the others and counts them. The planner stops when the target is met. Nothing of the client's
+is changed: the plan is a list of steps, which `layout.py` and `apply.py` carry out. A strategy that fails is left out.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from msgspec.structs import replace
 
 from accordion.compaction import last_resort
 from accordion.compaction.plan_state import PlanState
+from accordion.compaction.proposals import StrategyFailed, propose_steps, write_deferred_text
 from accordion.compaction.rules import filter_steps
 from accordion.compaction.strategies import select_for_other_limits, select_for_tokens
-from accordion.compaction.strategies.base import DeferredReplace, Strategy, StrategyView, estimate_tokens
+from accordion.compaction.strategies.base import DeferredReplace, Strategy, StrategyView
 from accordion.model.conversation import Reasoning
 from accordion.model.plan import Drop, Plan, PlanKind, PlanStep, Proposal, Replace, Summarize
 
@@ -33,7 +34,7 @@ _Steps = Sequence[PlanStep | DeferredReplace]
 
 
 class Planner:
-    """Plans compactions with the strategies of `pipeline`, in their order. Deterministic and stateless.
+    """Plans compactions with the strategies of `pipeline`, in their order. Deterministic; logs each failure once.
 
     The strategies for the byte and image limits always run; `pipeline` may contain them to set their options.
     """
@@ -41,6 +42,7 @@ class Planner:
     def __init__(self, pipeline: Sequence[Strategy]) -> None:
         self._token_strategies = select_for_tokens(pipeline)
         self._other_budget_strategies = select_for_other_limits(pipeline)
+        self._logged_failures: set[tuple[str, str]] = set()
 
     def plan(self, view: StrategyView, *, must_succeed: bool) -> Plan:
         """Plans the steps that bring the history down to the view's target. No proposals if there is nothing to do.
@@ -50,17 +52,16 @@ class Planner:
         if view.delegations_by_call and not any(each.handles_delegations for each in self._token_strategies):
             # Without such a strategy, results of sub-agents are results like any other.
             view = replace(view, delegations_by_call={})
-        run = _run_pipeline(_PlanRun(view), self._token_strategies)
-        if run.has_summary and any(each.is_restorable for each in self._token_strategies):
-            # The summary now covers most of the archived results, so the remaining ones had better stay whole.
-            other_strategies = [each for each in self._token_strategies if not each.is_restorable]
-            run_with_results = _run_pipeline(_PlanRun(view), other_strategies)
-            if run_with_results.state.tokens <= max(view.target, run.state.tokens):
-                run = run_with_results
-        self._apply_other_budgets(run)
-        if must_succeed and run.state.tokens > view.limit:
-            run = self._apply_last_resort(run)
-        return Plan(view, run.build_proposals())
+        pipeline, other_limits = self._token_strategies, self._other_budget_strategies
+        while True:
+            try:
+                return _plan(view, pipeline, other_limits, must_succeed=must_succeed)
+            except StrategyFailed as failure:
+                self._log_failure(failure)
+                pipeline, other_limits = (
+                    tuple(each for each in strategies if each.name != failure.strategy)
+                    for strategies in (pipeline, other_limits)
+                )
 
     def plan_first_fitting(
         self, build_view: Callable[[PlanKind], StrategyView], kinds: Sequence[PlanKind], *, must_succeed: bool
@@ -84,25 +85,27 @@ class Planner:
             return narrower, len(kinds)
         return widest, len(kinds)
 
-    def _apply_other_budgets(self, run: _PlanRun) -> None:
-        for strategy in self._other_budget_strategies:
-            run.apply_steps(strategy.name, _propose_safely(strategy, run.current_view()), last_resort=True)
+    def _log_failure(self, failure: StrategyFailed) -> None:
+        key = (failure.strategy, failure.reason)
+        if key not in self._logged_failures:
+            self._logged_failures.add(key)
+            _log.error("the strategy %s failed and is skipped: %s", *key)
 
-    def _apply_last_resort(self, run: _PlanRun) -> _PlanRun:
-        """Applies the last resort: removes the oldest groups; if that is not enough, replaces all removable messages,
-        this plan's summary included, by one note; if that is not enough either, slices the largest parts."""
-        limit = run.state.initial_view.limit
-        run.apply_steps(last_resort.NAME, tuple(last_resort.drop_oldest_groups(run.current_view())))
-        if run.state.tokens <= limit:
-            return run
-        run_with_note = _PlanRun(run.state.initial_view)
-        run_with_note.apply_steps(last_resort.NAME, tuple(last_resort.replace_with_note(run_with_note.current_view())))
-        self._apply_other_budgets(_run_pipeline(run_with_note, self._token_strategies))
-        if run_with_note.state.tokens <= limit:
-            return run_with_note
-        # The newest batch is sliced in both cases, and a summary is worth its few tokens.
-        run.apply_steps(last_resort.NAME, tuple(last_resort.slice_largest_parts(run.current_view())), last_resort=True)
-        return run
+
+def _plan(
+    view: StrategyView, pipeline: Sequence[Strategy], other_limits: Sequence[Strategy], *, must_succeed: bool
+) -> Plan:
+    """Makes a plan with these strategies. Raises StrategyFailed for the first one that fails."""
+    run = _run_pipeline(_PlanRun(view), pipeline)
+    if run.has_summary and any(each.is_restorable for each in pipeline):
+        # The summary now covers most of the archived results, so the remaining ones had better stay whole.
+        run_with_results = _run_pipeline(_PlanRun(view), [each for each in pipeline if not each.is_restorable])
+        if run_with_results.state.tokens <= max(view.target, run.state.tokens):
+            run = run_with_results
+    _apply_other_budgets(run, other_limits)
+    if must_succeed and run.state.tokens > view.limit:
+        run = _apply_last_resort(run, pipeline, other_limits)
+    return Plan(view, run.build_proposals())
 
 
 def _run_pipeline(run: _PlanRun, pipeline: Iterable[Strategy]) -> _PlanRun:
@@ -111,7 +114,30 @@ def _run_pipeline(run: _PlanRun, pipeline: Iterable[Strategy]) -> _PlanRun:
     for strategy in pipeline:
         if run.state.tokens <= target:
             break
-        run.apply_steps(strategy.name, _propose_safely(strategy, run.current_view()), target=target)
+        run.apply_steps(strategy.name, propose_steps(strategy, run.current_view()), target=target)
+    return run
+
+
+def _apply_other_budgets(run: _PlanRun, strategies: Iterable[Strategy]) -> None:
+    for strategy in strategies:
+        if (view := run.current_view()).is_exceeded(strategy.budget):
+            run.apply_steps(strategy.name, propose_steps(strategy, view), last_resort=True)
+
+
+def _apply_last_resort(run: _PlanRun, pipeline: Sequence[Strategy], other_limits: Sequence[Strategy]) -> _PlanRun:
+    """Applies the last resort: removes the oldest groups; if that is not enough, replaces all removable messages, this
+    plan's summary included, by one note; if that is not enough either, slices the largest parts."""
+    limit = run.state.initial_view.limit
+    run.apply_steps(last_resort.NAME, tuple(last_resort.drop_oldest_groups(run.current_view())))
+    if run.state.tokens <= limit:
+        return run
+    run_with_note = _PlanRun(run.state.initial_view)
+    run_with_note.apply_steps(last_resort.NAME, tuple(last_resort.replace_with_note(run_with_note.current_view())))
+    _apply_other_budgets(_run_pipeline(run_with_note, pipeline), other_limits)
+    if run_with_note.state.tokens <= limit:
+        return run_with_note
+    # The newest batch is sliced in both cases, and a summary is worth its few tokens.
+    run.apply_steps(last_resort.NAME, tuple(last_resort.slice_largest_parts(run.current_view())), last_resort=True)
     return run
 
 
@@ -120,22 +146,13 @@ def _gain_share(plan: Plan) -> float:
     return 1 - plan.after / max(1, plan.view.tokens)
 
 
-def _propose_safely(strategy: Strategy, view: StrategyView) -> _Steps:
-    """Returns a strategy's steps; none if it fails, so that the others go on."""
-    try:
-        return tuple(strategy.propose(view))
-    except Exception as error:
-        # The error's message may quote the conversation.
-        _log.error("the strategy %s failed and is skipped: %s", strategy.name, type(error).__name__)
-        return ()
-
-
 class _PlanRun:
     """One plan under construction."""
 
     def __init__(self, view: StrategyView) -> None:
         self.state = PlanState(view)
         self._is_thinking_bound = view.thinking == "bound"
+        self._has_unwritten_summary = False
         self._applied_steps: list[tuple[str, list[PlanStep | DeferredReplace], int, int]] = []
 
     def current_view(self) -> StrategyView:
@@ -150,6 +167,11 @@ class _PlanRun:
         for unit in filter_steps(self.current_view(), steps, last_resort=last_resort):
             if target >= 0 and self.state.tokens <= target:
                 break
+            if _is_unwritten_summary(unit[0]):
+                # One text is written for a plan.
+                if self._has_unwritten_summary:
+                    continue
+                self._has_unwritten_summary = True
             for step in unit:
                 self.state.apply(step)
             applied += unit
@@ -171,7 +193,7 @@ class _PlanRun:
         proposals: list[Proposal] = []
         before = self._applied_steps[0][2] if self._applied_steps else 0
         for name, steps, _, after in self._applied_steps:
-            if valid := tuple(self._write_text(step) for step in steps if self._is_still_valid(step, final)):
+            if valid := tuple(_write_text(name, step) for step in steps if self._is_still_valid(step, final)):
                 proposals.append(Proposal(name, valid, before, after))
                 before = after
         return _merge_proposals(proposals)
@@ -192,12 +214,6 @@ class _PlanRun:
         """Whether a block of text took the place of the client's message."""
         return self.state.origin_of(slot) != self.state.initial_view.slots[slot].origin
 
-    def _write_text(self, step: PlanStep | DeferredReplace) -> PlanStep:
-        if not isinstance(step, DeferredReplace):
-            return step
-        text = step.render_text()
-        return Replace(step.slot, step.part, text, estimate_tokens(text))
-
     def _drop_bound_thinking(self) -> list[PlanStep]:
         """Drops the thinking behind the first change: it is bound to its former prefix, and would be refused. A newly
         offered tool changes the prefix of all messages."""
@@ -210,6 +226,14 @@ class _PlanRun:
                 steps.append(Drop(index, reasoning))
                 self.state.apply(steps[-1])
         return steps
+
+
+def _write_text(strategy: str, step: PlanStep | DeferredReplace) -> PlanStep:
+    return write_deferred_text(strategy, step) if isinstance(step, DeferredReplace) else step
+
+
+def _is_unwritten_summary(step: PlanStep | DeferredReplace) -> bool:
+    return isinstance(step, Summarize) and not step.note
 
 
 def _merge_proposals(proposals: Iterable[Proposal]) -> tuple[Proposal, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
+from accordion.accounting.token_meter import MESSAGE
 from accordion.compaction.plan_state import REMOVED_PART
 from accordion.compaction.strategies.base import DeferredReplace, StrategyView
 from accordion.model.boundaries import has_item_reference, is_reasoning_only
@@ -24,7 +25,66 @@ Group = tuple[int, int]
 def filter_steps(
     view: StrategyView, steps: Sequence[PlanStep | DeferredReplace], *, last_resort: bool = False
 ) -> Iterator[Unit]:
-    """Yields the legal steps in order, in units that belong together. `last_resort`: reachable slots count as free."""
+    """Yields the legal steps in order, in units that belong together. `last_resort`: reachable slots count as free.
+
+    Of steps that contradict each other, the first one counts.
+    """
+    changes = _AcceptedChanges(view)
+    for unit in _list_legal_units(view, steps, last_resort):
+        if not any(map(changes.contradict, unit)):
+            for step in unit:
+                changes.add(step)
+            yield unit
+
+
+class _AcceptedChanges:
+    """The changes of the steps that were accepted so far. The view is that of before them."""
+
+    def __init__(self, view: StrategyView) -> None:
+        self._view = view
+        self._starts = [first for first, _ in view.groups]
+        self._replaced_slots: set[int] = set()
+        """Slots that a block of text replaces."""
+        self._dropped: dict[int, set[int]] = {}
+        """The dropped parts, by slot."""
+        self._changed_groups: set[int] = set()
+        """Groups with a drop of more than reasoning."""
+        self._groups_without_reasoning: set[int] = set()
+        """Groups with a drop of reasoning alone."""
+
+    def add(self, step: PlanStep | DeferredReplace) -> None:
+        """Adds an accepted step."""
+        if isinstance(step, Summarize):
+            self._replaced_slots.update(index for index in range(step.first, step.last + 1) if self._view.whole[index])
+        elif isinstance(step, Drop):
+            parts = step.parts or range(len(self._view.slots[step.slot].message.parts))
+            self._dropped.setdefault(step.slot, set()).update(parts)
+            is_reasoning = _drops_only_reasoning(self._view, step)
+            groups = self._groups_without_reasoning if is_reasoning else self._changed_groups
+            groups.add(self._group(step.slot))
+
+    def contradict(self, step: PlanStep | DeferredReplace) -> bool:
+        """Whether a step relies on something that has changed since the view was built."""
+        if isinstance(step, Summarize):
+            return not self._replaced_slots.isdisjoint(range(step.first, step.last + 1))
+        if step.slot in self._replaced_slots:
+            return True
+        dropped = self._dropped.get(step.slot, set())
+        if not isinstance(step, Drop):
+            return step.part in dropped
+        group = self._group(step.slot)
+        if _drops_only_reasoning(self._view, step):
+            return group in self._changed_groups or not dropped.isdisjoint(step.parts)
+        return group in self._changed_groups or group in self._groups_without_reasoning
+
+    def _group(self, slot: int) -> int:
+        return bisect_right(self._starts, slot) - 1
+
+
+def _list_legal_units(
+    view: StrategyView, steps: Sequence[PlanStep | DeferredReplace], last_resort: bool
+) -> Iterator[Unit]:
+    """Yields the units that are legal by themselves."""
     starts = [first for first, _ in view.groups]
     drops: dict[int, dict[int, set[int]]] = {}
     for step in steps:
@@ -66,9 +126,9 @@ def _is_replaceable(view: StrategyView, step: Replace | DeferredReplace, last_re
 
 
 def _snap_to_groups(view: StrategyView, step: Summarize) -> Summarize | None:
-    """Narrows a summary step to whole removable groups; None if it contains none."""
+    """Narrows a summary step to whole removable groups; None if it contains none, or would not be shorter."""
     within = [group for group in view.removable_groups() if step.first <= group[0] and group[1] <= step.last]
-    if not within or step.budget <= 0:
+    if not 0 < step.budget < sum(map(view.count_group_tokens, within)) - MESSAGE:
         return None
     return Summarize(within[0][0], within[-1][1], step.budget, step.note)
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import accumulate
+from types import MappingProxyType
 
 from accordion.accounting.token_meter import REPLY
 from accordion.compaction.plan_state import count_images
@@ -128,7 +129,7 @@ def build_view(
         open_turn=analysis.open_turn,
         opening_request=analysis.opening_request,
         thinking=thinking,
-        calls=analysis.calls,
+        calls=MappingProxyType(analysis.calls),
         open_calls=analysis.open_calls,
         tenant_key=tenant_key,
         make_digest=make_digest,
@@ -145,7 +146,7 @@ def build_view(
         else (),
         orphan_reasoning=orphan_reasoning,
         is_tool_new=is_tool_new,
-        delegations_by_call=delegations_by_call or {},
+        delegations_by_call=MappingProxyType(dict(delegations_by_call or {})),
     )
 
 

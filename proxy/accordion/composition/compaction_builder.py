@@ -17,18 +17,16 @@ from accordion.archive.recall import ArtifactRecaller, Rule
 from accordion.archive.response_links import ResponseLinks
 from accordion.archive.tool_calls import ArtifactTool
 from accordion.archive.tool_definition import define_tool
-from accordion.compaction.assembly import CompactionAssembler
+from accordion.compaction.assembly import build_assembler
 from accordion.compaction.background import BackgroundSummaries, PreparationLimits, create_summary_cache
 from accordion.compaction.compactor import Compactor, CompactorServices, RetryLimit
 from accordion.compaction.export_format import describe_value
-from accordion.compaction.planner import Planner
 from accordion.compaction.record_format import is_compaction_key
 from accordion.compaction.rendering import RequestRenderer
 from accordion.compaction.renewal import RetentionRenewal
 from accordion.compaction.repository import CompactionRepository
 from accordion.compaction.session_overrides import SessionOverrideStore
-from accordion.compaction.strategies import Strategy, select_without_summary
-from accordion.compaction.strategies.base import HANDOFF_TOOLS
+from accordion.compaction.strategies import Strategy
 from accordion.compaction.summary_writers import WriterHistory
 from accordion.composition.archive_builder import ArchiveServices
 from accordion.composition.cache_shares import divide_cache
@@ -51,7 +49,6 @@ from accordion.sessions.prefix_nodes import merge_values
 from accordion.sessions.sessions import Sessions
 from accordion.stores.spool import SpooledStore
 from accordion.summaries.author import SummaryAuthor
-from accordion.summaries.digest import make_digest
 from accordion.summaries.extractive import ExtractiveWriter, SourceMessage
 from accordion.summaries.fact_words import WordClassifier
 from accordion.summaries.prompts import load_prompts
@@ -254,18 +251,13 @@ class CompactionBuilder:
         services: CompactorServices,
         recent_failures: RetryLimit,
     ) -> Compactor:
-        assembler = CompactionAssembler(
-            Planner(pipeline),
-            Planner(select_without_summary(pipeline)),
+        assembler = build_assembler(
+            pipeline,
             self._archive,
             self._message_tokens,
             self._reader,
-            pinned_tools=frozenset(settings.compaction.pinned_tools),
-            make_digest=make_digest,
-            count_instruction_tokens=self._extractor.count_instruction_tokens,
-            skipped_tools=next(
-                (each.skipped_tools for each in pipeline if each.skipped_tools is not None), HANDOFF_TOOLS
-            ),
+            self._extractor,
+            frozenset(settings.compaction.pinned_tools),
         )
         services = replace(services, recent_failures=recent_failures)
         return Compactor(assembler, services, wait_seconds=settings.summaries.wait_seconds)

@@ -87,12 +87,13 @@ class View(msgspec.Struct, frozen=True):
 
 
 class Replace(msgspec.Struct, frozen=True):
-    """A step that replaces part `part` of slot `slot` by `text`, which has `tokens` tokens."""
+    """A step that replaces part `part` of slot `slot` by `text`, which has `tokens` tokens (-1: the planner estimates
+    them)."""
 
     slot: int
     part: int
     text: str
-    tokens: int
+    tokens: int = -1
 
 
 class Drop(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from typing import ClassVar, Literal
 
 import msgspec
 
+from accordion.archive.references import artifact_id
 from accordion.compaction.request import ThinkingMode
 from accordion.model.boundaries import PartPosition
 from accordion.model.conversation import Media, Message, Part, Text, ToolCall, ToolResult
@@ -105,6 +106,12 @@ class StrategyView(View, StructWithHiddenFields, frozen=True):
             if not self.removed[index] and slot.message.role not in ("system", "developer")
         ]
 
+    def is_exceeded(self, budget: Budget) -> bool:
+        """Whether the history is over the limit of images or bytes, or over the target of tokens."""
+        if budget == "images":
+            return 0 < self.max_images < self.images
+        return 0 < self.max_body_size < self.body_size if budget == "bytes" else self.tokens > self.target
+
     def removable_groups(self) -> list[tuple[int, int]]:
         """Returns the remaining groups that may be removed, in order."""
         return [group for group in self.groups if self.whole[group[0]] and not all(self.removed[group_slice(group)])]
@@ -133,6 +140,10 @@ class StrategyView(View, StructWithHiddenFields, frozen=True):
             is_pinned = content.call_id in self.pinned
             return message.role != "assistant" and not is_pinned and self.is_writable(message, part)
         return isinstance(content, Text | Media)
+
+    def artifact_id_of(self, slot: int, part: int) -> str:
+        """Returns the id under which the archive has a part after a step removes it; a replacement may name it."""
+        return artifact_id(self.tenant_key, self.slots[slot].message.key, part)
 
     def find_call(self, slot: int, part: int) -> ToolCall | None:
         """Returns the call that a result answers."""

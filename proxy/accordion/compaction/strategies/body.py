@@ -35,7 +35,7 @@ class BodySizeLimit(Strategy):
 
     def propose(self, view: StrategyView) -> Sequence[ProposedStep]:
         """Proposes a Replace for each part, none if the request is within the limit."""
-        if not 0 < view.max_body_size < view.body_size:
+        if not view.is_exceeded(self.budget):
             return ()
         sized = [
             (last_resort, -part_bytes(view, slot, part), slot, part)

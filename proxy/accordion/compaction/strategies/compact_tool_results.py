@@ -16,7 +16,7 @@ from typing import Annotated
 
 import msgspec
 
-from accordion.archive.references import artifact_id, describe, describe_size, result_reference, shorten_arguments
+from accordion.archive.references import describe, describe_size, result_reference, shorten_arguments
 from accordion.compaction.strategies.base import (
     HANDOFF_TOOLS,
     DeferredReplace,
@@ -120,7 +120,7 @@ class CompactToolResults(Strategy):
             return None
         if self._write_replacement is None:
             return self._defer_reference(view, (slot, part), result, call, tokens)
-        artifact = artifact_id(view.tenant_key, view.slots[slot].message.key, part)
+        artifact = view.artifact_id_of(slot, part)
         text = self._write_replacement(call.name, result.call_id, text_of(result), artifact)
         if text is None or estimate_tokens(text) >= tokens or is_earlier_replacement(view, slot, result, 2 * len(text)):
             return None
@@ -191,7 +191,7 @@ def _write_reference(
     digest = _make_digest(view, text, digest_size)
     media = sum(isinstance(part, Media) for part in result.parts)
     size = describe_size(text) + (f" and {media} media" if media else "")
-    artifact = artifact_id(view.tenant_key, view.slots[position[0]].message.key, position[1])
+    artifact = view.artifact_id_of(*position)
     return result_reference(call.name, call.arguments, artifact, size, digest or describe(text))
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from accordion.archive.references import artifact_id, delegated_reference, describe_size, shorten_arguments
+from accordion.archive.references import delegated_reference, describe_size, shorten_arguments
 from accordion.compaction.strategies.base import (
     DeferredReplace,
     ProposedStep,
@@ -95,7 +95,7 @@ def _write_reference(
         digest = digest_return(text, digest_size)[:digest_size]
     except Exception as error:
         _log.error("a tool result could not be digested: %s", type(error).__name__)
-    artifact = artifact_id(view.tenant_key, view.slots[position[0]].message.key, position[1])
+    artifact = view.artifact_id_of(*position)
     return delegated_reference(
         delegation.agent, delegation.session, call.name, call.arguments, artifact, describe_size(text), digest
     )

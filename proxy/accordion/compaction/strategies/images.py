@@ -35,7 +35,7 @@ class ImageCountLimit(Strategy):
 
     def propose(self, view: StrategyView) -> Sequence[ProposedStep]:
         """Proposes a Replace for each part, none if the request is within the limit."""
-        if not 0 < view.max_images < view.images:
+        if not view.is_exceeded(self.budget):
             return ()
         images, steps = view.images, []
         for last_resort, slot, part in list_replaceable_parts(view):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from accordion.archive.references import artifact_id, describe_size, media_reference, result_reference
+from accordion.archive.references import describe_size, media_reference, result_reference
 from accordion.compaction.strategies.base import StrategyView, estimate_tokens, media_parts, text_of
 from accordion.model.conversation import Media, ToolCall, ToolResult
 from accordion.model.plan import Replace
@@ -27,7 +27,7 @@ def list_replaceable_parts(view: StrategyView) -> Iterator[tuple[int, int, int]]
 def replace_with_reference(view: StrategyView, slot: int, part: int) -> Replace:
     """Replaces a medium or a result by a reference. A result with media keeps its text."""
     message = view.slots[slot].message
-    content, artifact = message.parts[part], artifact_id(view.tenant_key, message.key, part)
+    content, artifact = message.parts[part], view.artifact_id_of(slot, part)
     media = media_parts(content)
     if isinstance(content, ToolResult) and not media:
         call = view.find_call(slot, part) or ToolCall(content.call_id, "", "")

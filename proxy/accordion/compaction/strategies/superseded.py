@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from accordion.archive.references import artifact_id, superseded_reference
+from accordion.archive.references import superseded_reference
 from accordion.compaction.strategies.base import (
     ProposedStep,
     Strategy,
@@ -42,7 +42,7 @@ class SupersededResults(Strategy):
             later_call = later_calls.get((slot, part))
             if later_call is None or (slot, part) not in free:
                 continue
-            artifact = artifact_id(view.tenant_key, view.slots[slot].message.key, part)
+            artifact = view.artifact_id_of(slot, part)
             text = superseded_reference(call.name, call.arguments, artifact, later_call)
             if estimate_tokens(text) < view.count_part_tokens(slot)[part]:
                 steps.append(Replace(slot, part, text, estimate_tokens(text)))
