@@ -182,6 +182,8 @@ class ClientConnection(HttpToolsProtocol):
     flow: ClientFlow
     _idle: Deadline
     _lost: asyncio.Future[None]
+    _running: RequestResponseCycle | None = None
+    """The request that is answered now, while pipelined ones wait."""
     _head = 0
     """Bytes of an unfinished head, or of unfinished trailers."""
     _received = 0
@@ -213,6 +215,8 @@ class ClientConnection(HttpToolsProtocol):
         """Ends the timers, and notifies a request whose body is still being forwarded that the client has left.
 
         Overrides uvicorn's for a client that breaks off its upload: `receive` belongs to the reader of the body then.
+        And for a client that sent another request while it waited for a response: uvicorn notifies only the last one,
+        which has not begun, and the provider would go on with the first.
         """
         self._idle.close()
         self.flow.close()
@@ -221,6 +225,9 @@ class ClientConnection(HttpToolsProtocol):
         if exc is not None or (cycle is not None and cycle.more_body):
             self._notify_waiters()
         super().connection_lost(exc)
+        if self.pipeline and self._running is not None:
+            self._running.disconnected = True
+            self._running.message_event.set()
 
     def _check_client(self, reset: bool, unread: int) -> None:
         """Decides whether a client that ended its input has left; `unread` bytes of the input are buffered.
@@ -425,7 +432,10 @@ class ClientConnection(HttpToolsProtocol):
         check_host(self.url, self.headers)
         if self._ignores_upgrade():
             return
+        previous = self.cycle
         super().on_headers_complete()
+        if self.pipeline and len(self.pipeline) == 1:
+            self._running = previous
         self._head = 0
         # The parser appends trailers to this list, but trailers are not headers (RFC 9110 6.5.1).
         self.headers = self.headers.copy()
@@ -445,6 +455,7 @@ class ClientConnection(HttpToolsProtocol):
         part of every small request.
         """
         if self.pipeline or self.transport.is_closing():
+            self._running = self.pipeline[-1][0] if self.pipeline else None
             super().on_response_complete()
             return
         self.server_state.total_requests += 1
