@@ -99,7 +99,7 @@ async def captured(body: bytes, window: int) -> tuple[CompactionRequest, core.Co
     rooms, capture = OfflinePipeline(Settings(), window), Capture()
     try:
         inbound = Inbound("POST", PATHS[CHAT], "", ((b"content-type", b"application/json"),), body, "bench")
-        measured = await rooms.forward.read(inbound, rooms.caller)
+        measured = await rooms.forward.reader.read(inbound, rooms.caller)
         if isinstance(measured, PassthroughRequest):
             raise RuntimeError("the conversation was not read")
         step = replace(

@@ -95,8 +95,8 @@ class Rounds:
     async def stages(self, count: int) -> dict[str, float]:
         """Each stage for `count` requests of their own, in µs of the event loop's thread."""
         forward, inbounds = self._house.forward, self._inbounds(count)
-        receiver, measurer, reply = forward.receiver, forward.measurer, Ready(280)
-        visibility, sessions = forward.identifier.visibility, forward.identifier.sessions
+        receiver, measurer, reply = forward.reader.receiver, forward.reader.measurer, Ready(280)
+        visibility, sessions = forward.reader.identifier.visibility, forward.reader.identifier.sessions
         dialect, caller = receiver.protocols[PATH], forward.tenants.identify(inbounds[0].fields)
         bodies: list[bytes] = [inbound.body for inbound in inbounds]  # type: ignore[misc]  # they are whole
         took: dict[str, float] = {}
@@ -134,7 +134,7 @@ class Rounds:
             lambda at: measurer.compactions.find(dialect, caller.tenant_key, b"", talks[at], check_store=False),
         )
         inbounds = self._inbounds(count)
-        measured = await each("all of that, and decide", lambda at: forward.read(inbounds[at], caller))
+        measured = await each("all of that, and decide", lambda at: forward.reader.read(inbounds[at], caller))
         prepared = await each("fold (nothing to do)", lambda at: forward.prepare(measured[at]))
         await each("the request that leaves", lambda at: forward.sender.build_upstream_request(prepared[at]))
 

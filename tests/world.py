@@ -176,7 +176,7 @@ class World:
 
     def replace_composer(self, **changes: Any) -> None:
         """Builds the pipelines with changed fields of the composer that measures and compacts."""
-        composer = replace(self.forward.measurer.composer, **changes)
+        composer = replace(self.forward.reader.measurer.composer, **changes)
         self.replace_in("measurer", composer=composer)
         self.replace_in("compaction_step", composer=composer)
 
@@ -184,7 +184,7 @@ class World:
         """Reads, identifies and measures a request."""
         inbound = self.inbound(path, body, headers)
         caller = self.forward.tenants.identify(inbound.fields)
-        request = await self.forward.read(inbound, caller, self.clock.monotonic())
+        request = await self.forward.reader.read(inbound, caller, self.clock.monotonic())
         assert isinstance(request, MeasuredRequest)
         return request
 

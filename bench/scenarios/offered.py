@@ -81,7 +81,7 @@ async def _passed(
 ) -> tuple[bytes, ObservedResponse]:
     """What the client gets of the stream, and what was understood of it."""
     forward, course, seen = house.forward, ExchangeProgress(0.0), list[ObservedResponse]()
-    spoken = forward.receiver.protocols[PATHS[dialect]]
+    spoken = forward.reader.receiver.protocols[PATHS[dialect]]
     reply: Any = Stream(pieces)
     if offered:
         reply = await forward.tool_loop.run(reply, await _prepare(house, dialect), _nobody, course)
@@ -92,7 +92,7 @@ async def _passed(
 async def _prepare(house: Application, dialect: str) -> PreparedRequest:
     """A short request to which our tool was offered."""
     inbound = Inbound("POST", PATHS[dialect], "", stages.HEADERS, small_body(Texts(1), dialect), "r")
-    request = await house.forward.read(inbound, house.forward.tenants.identify(inbound.fields))
+    request = await house.forward.reader.read(inbound, house.forward.tenants.identify(inbound.fields))
     assert isinstance(request, MeasuredRequest)
     return structs.replace(await house.forward.prepare(request), tool_name="read_artifact")
 

@@ -57,7 +57,7 @@ async def test_a_worker_knows_whether_others_may_serve_the_same_conversations(
     settings = build(config.encode(), {}, {})
     house = Application(settings, {}, shared_slots() if settings.server.workers > 1 else None)
     try:
-        found = house.forward.identifier.sessions.worker_sync
+        found = house.forward.reader.identifier.sessions.worker_sync
         assert (found if found is None else type(found)) is others
     finally:
         await house.stop()

@@ -79,7 +79,7 @@ def memory_recall(house: Application) -> MemoryRecall | None:
 
 
 def divided(house: Application, project: str | None = None) -> Any:
-    return house.forward.measurer.memory_mentions.with_project(ClientMetadata(), project).scope
+    return house.forward.reader.measurer.memory_mentions.with_project(ClientMetadata(), project).scope
 
 
 async def test_explaining_and_replaying_open_no_memories(monkeypatch: pytest.MonkeyPatch) -> None:

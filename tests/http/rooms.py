@@ -45,7 +45,7 @@ def client(world: World, room: ArchiveReader | None = None, memories: FakeMemori
         lambda: world.observe,
         lambda: world.forward.tenants,
         Metrics(),
-        lambda error: world.forward.receiver.openai.render_error(error, "req-1"),
+        lambda error: world.forward.reader.receiver.openai.render_error(error, "req-1"),
         "1.2.3",
         world.builder.session_overrides,
         more.routes(),

@@ -276,7 +276,9 @@ async def test_without_what_was_read_back_the_last_report_says_nothing():
     await world.ask(CHAT, asked)
     gauge = await world.measure(CHAT, later(asked, CHAT))
     assert gauge.utilization.carried
-    without = (await world.forward.measurer.composer.compose(gauge, gauge.history, with_insertions=False)).utilization
+    without = (
+        await world.forward.reader.measurer.composer.compose(gauge, gauge.history, with_insertions=False)
+    ).utilization
     assert (without.carried, without.unfolded) == (False, 0)
     assert bare < without.tokens < bare + 50
 
@@ -318,7 +320,7 @@ async def test_a_weaver_that_fails_leaves_the_list_as_it_was(caplog: pytest.LogC
     asked = request(20)
     await world.ask(CHAT, asked)
     await world.add(CHAT, asked, read_back(CHAT, 300))
-    composer = world.forward.measurer.composer.insertion_composer
+    composer = world.forward.reader.measurer.composer.insertion_composer
     world.replace_composer(insertion_composer=replace(composer, tool_protocols={"chat": Failing()}))
     out, _ = await world.ask(CHAT, later(asked, CHAT))
     assert out.status == 200

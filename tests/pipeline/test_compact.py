@@ -330,7 +330,7 @@ async def test_what_is_sliced_again_is_still_named_by_an_id_that_leads_to_it() -
         found |= set(re.findall(r"art_[0-9a-f]{12}", json.dumps(sent(world))))
         messages += [{"role": "assistant", "content": f"a{at}"}, {"role": "user", "content": words(300, f"u{at}_")}]
     space = world.forward.tenants.identify({}).tenant_key
-    dialects = {each.name: each for each in world.forward.receiver.protocols.values()}
+    dialects = {each.name: each for each in world.forward.reader.receiver.protocols.values()}
     texts = {name: await world.builder.artifact_text(name, space, dialects) for name in found}
     assert len(texts) > 2
     assert None not in texts.values()

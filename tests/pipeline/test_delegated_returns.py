@@ -79,7 +79,7 @@ async def test_under_pressure_a_return_becomes_a_digest_that_names_the_agent_and
     assert (kept.session, kept.child, kept.tool) == (team.main, team.child, "Task")
     assert kept.id in sent
     assert team.child in kept.description
-    spoken = {each.name: each for each in team.forward.receiver.protocols.values()}
+    spoken = {each.name: each for each in team.forward.reader.receiver.protocols.values()}
     text = await team.builder.artifact_text(kept.id, team.space, spoken)
     assert text is not None
     assert text.endswith(REPORT)
@@ -133,7 +133,7 @@ async def test_the_main_agents_tokens_are_its_own(path: str):
         team.child: Totals(requests=1, input=50, output=5),
     }
     for session, totals in used.items():
-        known = team.forward.identifier.sessions.find_in_memory(session)
+        known = team.forward.reader.identifier.sessions.find_in_memory(session)
         assert known is not None
         assert (known.totals.requests, known.totals.input, known.totals.output) == (
             totals.requests,
@@ -154,7 +154,7 @@ async def test_the_tokens_of_agents_that_write_into_one_list_are_their_own():
     assert sorted(
         known.totals.requests
         for one in counts
-        if (known := team.forward.identifier.sessions.find_in_memory(one)) is not None
+        if (known := team.forward.reader.identifier.sessions.find_in_memory(one)) is not None
     ) == [1, 1, 2]
 
 

@@ -452,7 +452,7 @@ async def test_totals_of_several_workers_are_added_up() -> None:
     one = World()
     two = World(store=one.store)
     two.replace_in("ledger", worker="other")
-    two.forward.identifier.sessions.worker = "other"
+    two.forward.reader.identifier.sessions.worker = "other"
     for world in (one, two, one):
         world.upstream.answers = [chat_reply(prompt=10)]
         await world.ask(CHAT, HELLO)
@@ -466,7 +466,7 @@ async def test_totals_of_several_workers_are_added_up() -> None:
 async def test_the_last_exchanges_of_a_session_are_shown_of_all_workers_and_no_more_than_are_kept() -> None:
     one = World()
     two = World(store=one.store)
-    two.forward.identifier.sessions.worker = "other"
+    two.forward.reader.identifier.sessions.worker = "other"
     for number in range(EXCHANGES + 2):
         world = two if number == 1 else one
         world.clock.advance(number)
@@ -485,7 +485,7 @@ async def test_an_erased_exchange_does_not_come_back_with_one_that_was_under_way
     world.upstream.answers = [FakeReply(headers=SSE, pieces=(b"data: [DONE]\n\n",))]
     out = await world.forward(world.inbound(CHAT, {**HELLO, "model": "under way", "stream": True}))
     assert await world.observe.forget_sessions("default", session.id) == [session.id]
-    world.forward.identifier.sessions.forget("default", session.id)
+    world.forward.reader.identifier.sessions.forget("default", session.id)
     assert not isinstance(out.body, bytes)
     async for _ in out.body:
         pass
@@ -570,16 +570,16 @@ async def test_a_room_that_fails_does_not_fail_the_request(room: str, monkeypatc
         raise KeyError(room)
 
     forward, recorder = world.forward, world.forward.responder.recorder
-    tracker = forward.identifier.visibility.delegation_tracker
+    tracker = forward.reader.identifier.visibility.delegation_tracker
     where: Any = {
-        "read": (type(forward.receiver.request_reader), "read"),
+        "read": (type(forward.reader.receiver.request_reader), "read"),
         "resolve": (type(world.sessions), "resolve"),
-        "measure": (type(forward.measurer.composer.token_meter), "measure"),
+        "measure": (type(forward.reader.measurer.composer.token_meter), "measure"),
         "seat": (type(tracker), "find_position"),
         "place": (type(tracker), "attach_session"),
         "learn": (type(recorder.calibrator.calibrations), "learn"),
         "record": (type(recorder.ledger), "record"),
-        "tap": (type(forward.receiver.openai.observer(False)), "feed"),
+        "tap": (type(forward.reader.receiver.openai.observer(False)), "feed"),
     }[room]
     monkeypatch.setattr(*where, broken)
     answer = chat_reply(prompt=9)

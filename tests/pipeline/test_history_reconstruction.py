@@ -401,7 +401,7 @@ async def test_the_whole_history_is_sent_where_it_is_on_record_and_what_it_stand
     provider = Missing()
     provider.kept = chain.last
     chain.world.replace_in("sender", upstream=provider)
-    chain.world.forward.identifier.sessions.prefix_index.nodes.clear()
+    chain.world.forward.reader.identifier.sessions.prefix_index.nodes.clear()
     for key in [key for key in chain.world.store._values if key.name.startswith("point/")]:
         await chain.world.store.delete([key])
     result = {**RESULT, "call_id": "call_2"}

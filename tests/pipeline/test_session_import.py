@@ -302,7 +302,7 @@ async def test_words_that_went_unanswered_are_not_heard_twice(path: str):
 
 async def test_only_what_is_new_of_a_list_is_looked_through_for_a_session_memory():
     made = World(windows=FakeWindows(4_000))
-    mentions = made.forward.measurer.memory_mentions
+    mentions = made.forward.reader.measurer.memory_mentions
     await made.ask(CHAT, asking(CHAT, user("hello")))
     await made.ask(CHAT, asking(CHAT, user("hello"), said(CHAT, "hi"), user("go on")))
     assert [found for found, _ in mentions._mentions._entries.values()] == [False, False]

@@ -110,8 +110,8 @@ class Team(World):
 
     def id_of(self, listed: list[Json]) -> str:
         """The id of the result that stands last in a list."""
-        body, dialect = json.dumps({"model": "m", "messages": listed}), self.forward.receiver.protocols[self.path]
-        read = self.forward.receiver.request_reader.read(dialect, body.encode(), self.space)
+        receiver, body = self.forward.reader.receiver, json.dumps({"model": "m", "messages": listed})
+        read = receiver.request_reader.read(receiver.protocols[self.path], body.encode(), self.space)
         return artifact_id(self.space, read.messages[-1].key, 0)
 
     @property
@@ -135,7 +135,7 @@ async def test_a_result_that_is_hidden_is_kept_for_the_delegation_that_made_it(p
     await team.turn("a", [*listed, team.said("So."), user("and now a")])
     assert SECRET not in json.dumps(team.sent[-1])
     assert await team.kept(name) == [team.of_b]
-    spoken = {each.name: each for each in team.forward.receiver.protocols.values()}
+    spoken = {each.name: each for each in team.forward.reader.receiver.protocols.values()}
     text = await team.builder.artifact_text(name, team.space, spoken)
     assert text is not None
     assert text.endswith(SECRET)

@@ -197,3 +197,25 @@ async def test_uvicorn_leaves_a_refused_upload_unfinished() -> None:
     cycle.more_body, cycle.response_complete = True, True
     protocol.on_message_complete()
     assert cycle.more_body
+
+
+async def test_uvicorn_does_not_tell_a_running_request_that_its_pipelining_client_left() -> None:
+    disconnects: list[str] = []
+
+    async def app(scope: Any, receive: Any, _send: Any) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        disconnects.append(scope["path"])
+
+    config = uvicorn.Config(app, log_config=None, ws="none", lifespan="off")
+    config.load()
+    protocol = HttpToolsProtocol(config, ServerState(), {})
+    protocol.connection_made(Wire())
+    for path in (b"/first", b"/second"):
+        protocol.data_received(b"GET " + path + b" HTTP/1.1\r\nhost: h\r\n\r\n")
+    await asyncio.sleep(0.01)
+    protocol.connection_lost(None)
+    await asyncio.sleep(0.01)
+    assert disconnects == []
+    for task in protocol.tasks:
+        task.cancel()

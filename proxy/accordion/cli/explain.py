@@ -128,7 +128,7 @@ async def explain(inbound: Inbound, pipeline: OfflinePipeline, *, full: bool = F
     """
     body = inbound.body if isinstance(inbound.body, bytes) else b""
     caller, caller_report = _identify(inbound, pipeline)
-    request = await pipeline.forward.read(inbound, caller)
+    request = await pipeline.forward.reader.read(inbound, caller)
     if isinstance(request, PassthroughRequest):
         return _describe_unread(inbound, body, request, pipeline, caller_report, full=full)
     result = await pipeline.forward.prepare(request)
@@ -244,7 +244,7 @@ def _count_tokens(pipeline: OfflinePipeline, message: Message, conversation: Con
 def _describe_route(inbound: Inbound, route: Route, pipeline: OfflinePipeline) -> RouteReport:
     if route.family == "litellm":
         return RouteReport(route.name, route.family, f"{route.model}, translated by LiteLLM")
-    return RouteReport(route.name, route.family, pipeline.forward.receiver.router.url(route, inbound.target))
+    return RouteReport(route.name, route.family, pipeline.forward.reader.receiver.router.url(route, inbound.target))
 
 
 def _describe_changes(inbound: Inbound, request: SendableRequest, pipeline: OfflinePipeline) -> ChangeReport:
@@ -293,7 +293,7 @@ def _body_change(inbound: Inbound, request: SendableRequest, upstream_request: U
 
 
 def _why_unread(inbound: Inbound, body: bytes, request: PassthroughRequest, pipeline: OfflinePipeline) -> str:
-    receiver = pipeline.forward.receiver
+    receiver = pipeline.forward.reader.receiver
     if inbound.path not in receiver.protocols:
         return f"Accordion forwards {inbound.path} without parsing it"
     if b"content-encoding" in inbound.fields:

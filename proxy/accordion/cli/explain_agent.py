@@ -96,7 +96,7 @@ async def _stored_position(
     if pipeline.sessions is None or isinstance(request, PassthroughRequest):
         return position
     tenant = tenant_id(request.caller.tenant_key)
-    tree = pipeline.forward.identifier.visibility.delegation_tracker.delegation_tree
+    tree = pipeline.forward.reader.identifier.visibility.delegation_tracker.delegation_tree
     match = await pipeline.sessions.resolve(
         request.caller, metadata_with_scope(metadata, position), request.conversation, "explained"
     )

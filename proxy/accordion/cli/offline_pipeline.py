@@ -73,7 +73,7 @@ class OfflinePipeline:
     ) -> RequestPipeline:
         """Returns the application's pipeline, with the given window and the recorded agents."""
         forward = self._application.forward
-        measurer, identifier = forward.measurer, forward.identifier
+        measurer, identifier = forward.reader.measurer, forward.reader.identifier
         # No model writes summaries, and there are no memories to recall.
         sources = [source for source in forward.compaction_step.recall_sources if not isinstance(source, MemoryRecall)]
         step = replace(forward.compaction_step, summary_callers=lambda _request: None, recall_sources=sources)
@@ -86,13 +86,12 @@ class OfflinePipeline:
             measurer = replace(measurer, visibility=visibility)
             identifier = replace(identifier, visibility=visibility)
             step = replace(step, visibility=visibility)
-        reconstruction = replace(forward.history_reconstruction, identifier=identifier, measurer=measurer)
+        reader = replace(forward.reader, identifier=identifier, measurer=measurer)
         return replace(
             forward,
-            identifier=identifier,
-            measurer=measurer,
+            reader=reader,
             compaction_step=step,
-            history_reconstruction=reconstruction,
+            history_reconstruction=replace(forward.history_reconstruction, reader=reader),
         )
 
     def writer(self, model: str) -> str:
@@ -104,7 +103,7 @@ class OfflinePipeline:
 
         The decision of the result is `refuse` if the request cannot fit the window.
         """
-        request = await self.forward.read(inbound, caller)
+        request = await self.forward.reader.read(inbound, caller)
         return request if isinstance(request, PassthroughRequest) else await self.forward.prepare(request)
 
     async def artifacts(self, ids: Sequence[str], caller: Caller) -> list[Artifact]:
@@ -124,7 +123,7 @@ class OfflinePipeline:
     @property
     def token_meter(self) -> TokenMeter:
         """The counter of tokens."""
-        return self.forward.measurer.composer.token_meter
+        return self.forward.reader.measurer.composer.token_meter
 
     @property
     def caller(self) -> Caller:

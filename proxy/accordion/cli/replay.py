@@ -62,7 +62,7 @@ async def replay(
     caller, previous, previous_tokens, turn = pipeline.caller, None, 0, 0
     for number, request in enumerate(requests(transcript, model), 1):
         inbound = Inbound("POST", PATH, "", HEADERS, request.body, f"replay-{number}")
-        received = await pipeline.forward.read(inbound, caller)
+        received = await pipeline.forward.reader.read(inbound, caller)
         measured = None if isinstance(received, PassthroughRequest) else received
         conversation = measured.conversation if measured else None
         starts_turn = conversation is not None and conversation.starts_turn

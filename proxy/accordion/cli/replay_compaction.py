@@ -151,7 +151,7 @@ async def replay_with_compaction(
     headers = (*HEADERS, (b"x-accordion-session", _label(recorded)))
     for number, request in enumerate(requests(recorded.transcript, model), 1):
         inbound = Inbound("POST", PATH, "", headers, request.body, f"replay-{number}")
-        measured = await pipeline.forward.read(inbound, pipeline.caller)
+        measured = await pipeline.forward.reader.read(inbound, pipeline.caller)
         turn += (isinstance(measured, MeasuredRequest) and measured.conversation.starts_turn) or not turn
         if isinstance(measured, PassthroughRequest):
             previous_body, previous_conversation = None, None
@@ -196,7 +196,7 @@ async def _original_size(
     pipeline: OfflinePipeline, request: MeasuredRequest, previous: Conversation | None, messages: int
 ) -> RequestSize:
     """Returns the size of the whole list without any compaction."""
-    composer = pipeline.forward.measurer.composer
+    composer = pipeline.forward.reader.measurer.composer
     composed = await composer.compose(request, without_compaction(request.conversation))
     repeated_share = unchanged_share(pipeline.token_meter, composed, previous)
     return RequestSize(composed.utilization, messages, round(repeated_share * composed.utilization.tokens))

@@ -16,6 +16,7 @@ from accordion.pipeline.forward import RequestPipeline
 from accordion.pipeline.history_reconstruction import HistoryReconstruction
 from accordion.pipeline.identify import Identifier
 from accordion.pipeline.measure import Measurer
+from accordion.pipeline.read import RequestReader
 from accordion.pipeline.receive import Receiver
 from accordion.pipeline.record import ExchangeRecorder
 from accordion.pipeline.respond import Responder
@@ -52,13 +53,12 @@ def build_pipelines(
     sessions = identifier.sessions
     recorder = ExchangeRecorder(ledger, clock, tasks, erasures, sessions, calibrator, response_history, features)
     responder = Responder(recorder, response_history, clock, receiver.protocol_for, lambda: sessions.store.is_available)
-    history_reconstruction = HistoryReconstruction(response_links, receiver, identifier, measurer)
+    reader = RequestReader(receiver, identifier, measurer)
+    history_reconstruction = HistoryReconstruction(response_links, reader)
     pipeline = RequestPipeline(
         clock=clock,
         tenants=tenants,
-        receiver=receiver,
-        identifier=identifier,
-        measurer=measurer,
+        reader=reader,
         history_reconstruction=history_reconstruction,
         compaction_step=compaction_step,
         sender=sender,

@@ -76,14 +76,14 @@ class ProxyApp:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         pipeline = self._pipeline()
-        body = _RequestBody(scope["headers"], receive, pipeline.receiver.max_body)
+        body = _RequestBody(scope["headers"], receive, pipeline.reader.receiver.max_body)
         content: bytes | AsyncIterator[bytes]
         start = b""
         try:
             body.check_length()
-            if body.is_small or pipeline.receiver.needs_body(scope["method"], _path(scope), body.content_type):
+            if body.is_small or pipeline.reader.receiver.needs_body(scope["method"], _path(scope), body.content_type):
                 content = await body.read()
-            elif scope["method"] == "POST" and pipeline.receiver.router.models:
+            elif scope["method"] == "POST" and pipeline.reader.receiver.router.models:
                 # The first bytes may name a model that is routed to another provider.
                 start, content = await body.open()
             else:
@@ -114,7 +114,7 @@ class ProxyApp:
         try:
             outbound = await pipeline(inbound)
             if (
-                (models := pipeline.receiver.router.models)
+                (models := pipeline.reader.receiver.router.models)
                 and _is_model_request(inbound)
                 and pipeline.tenants.authorizes(inbound.fields)
             ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
+from functools import cached_property
 
 import msgspec
 
@@ -23,7 +24,7 @@ def stop_error(reason: BaseException) -> ShuttingDown | None:
     return None if is_gone else ShuttingDown()
 
 
-class Inbound(StructWithHiddenFields, frozen=True):
+class Inbound(StructWithHiddenFields, frozen=True, dict=True):
     """A client's request. Header names are lower-case, `path` and `query` percent-encoded as they came.
 
     `body` is whole where the proxy reads requests of this path; otherwise it may be an iterator of chunks, and `start`
@@ -52,7 +53,7 @@ class Inbound(StructWithHiddenFields, frozen=True):
         """The part of the body that has arrived."""
         return self.body if isinstance(self.body, bytes) else self.start
 
-    @property
+    @cached_property
     def fields(self) -> dict[bytes, bytes]:
         """The headers by name; the first one where a name occurs more than once."""
         return dict(reversed(self.headers))

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Sequence
 
 import msgspec
-from msgspec import structs
 from msgspec.structs import replace
 
 from accordion.accounting.overflow import WindowOverflow
@@ -126,7 +125,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
             trigger=limits.hard,
             forced=True,
         )
-        return structs.replace(request, window=window, limits=limits, decision=decision, utilization=used)
+        return replace(request, window=window, limits=limits, decision=decision, utilization=used)
 
     async def _compact_and_insert(self, request: PreparedRequest, cause: Cause) -> PreparedRequest:
         """Compacts the request, inserts recalled content, and renders its body."""
@@ -154,7 +153,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         decision, tenant, session = request.decision, request.caller.tenant, request.session_match.session.id
         if decision.action not in ("compact", "prepare") and not decision.observed:
             replay = _describe_replay(request)
-            return structs.replace(request, compaction_outcome=replay) if replay is not None else request
+            return replace(request, compaction_outcome=replay) if replay is not None else request
         compactor = self.compactors(request.conversation.model, request.is_subagent)
         result = await compactor.compact(await self._build_compaction_request(request, cause), request.conversation)
         if decision.action == "compact" and not (decision.observed or request.is_token_count):
@@ -165,7 +164,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
             await self.session_overrides.clear_compaction_request(tenant, session)
         if result.history is not request.history:
             request = await self.composer.compose(request, result.history)
-        return structs.replace(
+        return replace(
             request,
             compaction_outcome=result.outcome or _describe_replay(request),
             is_stored_locally_only=result.is_stored_locally_only,
@@ -179,7 +178,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
             usage = await source.recall(_describe_for_recall(request))
             if usage is not None:
                 request = await self.composer.compose(request, request.history)
-                request = structs.replace(request, recall_usage=usage + (request.recall_usage or RecallUsage()))
+                request = replace(request, recall_usage=usage + (request.recall_usage or RecallUsage()))
         return request
 
     def _render_body(self, request: PreparedRequest) -> PreparedRequest:
@@ -188,12 +187,12 @@ class CompactionStep(msgspec.Struct, frozen=True):
         Tokens of insertions do not count as saved.
         """
         if request.history.compaction is None and request.history_with_insertions is None:
-            return structs.replace(request, rewritten_body=None)
+            return replace(request, rewritten_body=None)
         outcome, insertion_tokens = request.compaction_outcome, request.utilization.unfolded
         if outcome is not None and insertion_tokens:
             outcome = replace(outcome, saved=max(0, outcome.saved - insertion_tokens))
         body = self.renderer.render_body(request.protocol, request.forwarded_history)
-        return structs.replace(request, rewritten_body=body, compaction_outcome=outcome)
+        return replace(request, rewritten_body=body, compaction_outcome=outcome)
 
     async def _build_compaction_request(self, request: PreparedRequest, cause: Cause) -> CompactionRequest:
         tenant, tenant_key = request.caller.tenant, request.caller.tenant_key
@@ -239,9 +238,9 @@ class CompactionStep(msgspec.Struct, frozen=True):
             "failed", failure="internal", reason="an internal error; the request went on as it came"
         )
         request = await self.composer.compose(
-            structs.replace(request, can_read_artifacts=None), without_compaction(request.conversation)
+            replace(request, can_read_artifacts=None), without_compaction(request.conversation)
         )
-        return structs.replace(request, rewritten_body=None, compaction_outcome=failed)
+        return replace(request, rewritten_body=None, compaction_outcome=failed)
 
 
 def _refuse_if_too_long(request: PreparedRequest) -> PreparedRequest:
@@ -258,7 +257,7 @@ def _refuse_if_too_long(request: PreparedRequest) -> PreparedRequest:
         return request
     tokens, usable = request.utilization.tokens, request.window.usable_input
     reason = f"{tokens:,} tokens do not fit the {usable:,} of the window in any form"
-    return structs.replace(request, decision=replace(request.decision, action="refuse", reason=reason))
+    return replace(request, decision=replace(request.decision, action="refuse", reason=reason))
 
 
 def _describe_replay(request: MeasuredRequest) -> CompactionOutcome | None:

@@ -9,23 +9,20 @@ from __future__ import annotations
 from typing import TypeVar
 
 import msgspec
-from msgspec import structs
 from msgspec.structs import replace
 
 from accordion.accounting.calibration import UNKNOWN, Calibrations, correction_from_report, estimate_tokens, is_credible
 from accordion.accounting.token_meter import TokenMeter
 from accordion.insertions.composer import InsertionComposer
 from accordion.insertions.differences import drop_bound_thinking
+from accordion.model.boundaries import find_provider_compaction
 from accordion.model.budget import Utilization
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation
 from accordion.model.ports import Tasks
-from accordion.pipeline.request import (
-    MeasuredRequest,
-    find_compaction_id,
-    find_report_node,
-    separate_insertion_tokens,
-)
+from accordion.pipeline.request import MeasuredRequest, find_compaction_id
+from accordion.sessions.prefix_nodes import PrefixNode
+from accordion.sessions.sessions import SessionMatch
 
 Measured = TypeVar("Measured", bound=MeasuredRequest)
 
@@ -56,7 +53,7 @@ class RequestComposer(msgspec.Struct, frozen=True):
         counted = await self._count(request, history, composed)
         if history.conversation.max_output is None and (reserved := request.rules.thresholds.reserved_output):
             counted = replace(counted, reserved_output=min(reserved, request.window.size))
-        return structs.replace(
+        return replace(
             request,
             history=history,
             uncorrected_tokens=counted.tokens,
@@ -80,7 +77,7 @@ class RequestComposer(msgspec.Struct, frozen=True):
         counted = self.token_meter.measure(bare.conversation, request.window, request.actual_model).tokens
         total = max(0, request.utilization.tokens - request.uncorrected_tokens + counted)
         used = request.utilization.apply_correction(1.0, total, carried=request.utilization.carried)
-        return structs.replace(request, history_with_insertions=bare, uncorrected_tokens=counted, utilization=used)
+        return replace(request, history_with_insertions=bare, uncorrected_tokens=counted, utilization=used)
 
     async def count_tool_tokens(self, request: MeasuredRequest) -> int:
         """Returns the tokens that a compaction of this request adds: those of our tool, if it is not offered yet."""
@@ -128,7 +125,7 @@ class RequestComposer(msgspec.Struct, frozen=True):
         if added is None:
             without = await self._count_tokens(request, bare)
             added = counted.messages + counted.media - without.messages - without.media
-        return separate_insertion_tokens(counted, added)
+        return _separate_insertion_tokens(counted, added)
 
     async def _count_tokens(self, request: MeasuredRequest, conversation: Conversation) -> Utilization:
         if self.token_meter.is_slow(conversation, request.actual_model, len(request.decoded_body)):
@@ -146,7 +143,7 @@ class RequestComposer(msgspec.Struct, frozen=True):
         counts (accounting/calibration.py). `history`: None for a new list, to which no report applies.
         """
         match, model = request.session_match, request.conversation.model
-        base, last = find_report_node(match), None
+        base, last = _find_report_node(match), None
         if base is not None and match.base_index >= 0 and base.reported:
             # The reported part may contain media of this list.
             text = max(0, base.counted - counted.media)
@@ -164,3 +161,22 @@ class RequestComposer(msgspec.Struct, frozen=True):
             elif base.overhead_key == match.conversation.overhead_key and base.model == model:
                 last = (base.counted, base.reported)
         return counted.apply_correction(factor, estimate_tokens(counted.tokens, last, factor), carried=last is not None)
+
+
+def _separate_insertion_tokens(utilization: Utilization, insertion_tokens: int) -> Utilization:
+    """Counts the tokens of insertions separately from the other messages."""
+    insertion_tokens = max(0, min(insertion_tokens, utilization.messages))
+    return replace(utilization, messages=utilization.messages - insertion_tokens, unfolded=insertion_tokens)
+
+
+def _find_report_node(session_match: SessionMatch) -> PrefixNode | None:
+    """Returns the recorded prefix that the request continues, if the provider's report for it still applies.
+
+    Returns None if the provider has compacted the conversation itself since then.
+    """
+    at = session_match.base_index
+    return (
+        session_match.base_node
+        if at < 0 or find_provider_compaction(session_match.conversation.messages, at + 1) < 0
+        else None
+    )

@@ -21,7 +21,7 @@ from accordion.pipeline.shared_artifacts import SharedArtifacts
 class ExchangeFeature(Protocol):
     """A feature that acts on exchanges."""
 
-    def record(self, request: PreparedRequest, session: str, observed_response: ObservedResponse) -> None:
+    def record(self, request: PreparedRequest, observed_response: ObservedResponse) -> None:
         """Acts on an exchange of a session that was not erased. Returns at once; slow work runs in the background."""
 
 
@@ -30,7 +30,7 @@ class HiddenResultArchiving(msgspec.Struct, frozen=True):
 
     shared_artifacts: SharedArtifacts
 
-    def record(self, request: PreparedRequest, session: str, observed_response: ObservedResponse) -> None:
+    def record(self, request: PreparedRequest, observed_response: ObservedResponse) -> None:
         """Archives the hidden results of a request."""
         visible = request.visible_request
         if visible.hidden_results:
@@ -49,7 +49,7 @@ class TranscriptRecording(msgspec.Struct, frozen=True):
 
     transcripts: TranscriptStore
 
-    def record(self, request: PreparedRequest, session: str, observed_response: ObservedResponse) -> None:
+    def record(self, request: PreparedRequest, observed_response: ObservedResponse) -> None:
         """Records the new messages of a request, soon."""
         self.transcripts.record(
             request.caller.tenant_key,
@@ -65,12 +65,15 @@ class MemoryCapturing(msgspec.Struct, frozen=True):
 
     memory_capture: MemoryCapture
 
-    def record(self, request: PreparedRequest, session: str, observed_response: ObservedResponse) -> None:
+    def record(self, request: PreparedRequest, observed_response: ObservedResponse) -> None:
         """Queues the messages of a compaction that was made for this request."""
         compaction, outcome = request.history.compaction, request.compaction_outcome
         if compaction is not None and outcome is not None and outcome.state == "folded":
             self.memory_capture.enqueue(
-                request.caller.tenant_key, session, compaction.covered, request.controls.project
+                request.caller.tenant_key,
+                request.session_match.session.id,
+                compaction.covered,
+                request.controls.project,
             )
 
 
@@ -79,12 +82,12 @@ class NamedItemRecording(msgspec.Struct, frozen=True):
 
     named_items: NamedItems
 
-    def record(self, request: PreparedRequest, session: str, observed_response: ObservedResponse) -> None:
+    def record(self, request: PreparedRequest, observed_response: ObservedResponse) -> None:
         """Records the items of a response."""
         if (observed_response.items or self.named_items.waiting) and request.is_compactable:
             self.named_items.remember_items(
                 request.caller.tenant_key,
-                session,
+                request.session_match.session.id,
                 request.conversation,
                 observed_response.items,
                 request.started_at,

@@ -1,6 +1,7 @@
 """Forwards one request: from the client's bytes to the provider's response and back.
 
-The steps, each of which takes a request at one stage and returns it at the next (request.py):
+The steps, each of which takes a request at one stage and returns it at the next (request.py). The first three run in
+a row (read.py):
 
 1. receive.py reads the body into a conversation, and finds the route.
 2. identify.py finds the agent and the session, and hides results that the agent may not see.
@@ -18,17 +19,15 @@ forwarded.
 from __future__ import annotations
 
 import msgspec
-from msgspec import structs
+from msgspec.structs import replace
 
 from accordion.model.errors import AccordionError
 from accordion.model.http import Inbound, Outbound
 from accordion.model.ports import Clock, UpstreamResponse
 from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.history_reconstruction import HistoryReconstruction, pass_unchanged
-from accordion.pipeline.identify import Identifier
-from accordion.pipeline.measure import Measurer
 from accordion.pipeline.overflow_probe import ProbedResponse, probe_overflow
-from accordion.pipeline.receive import Receiver
+from accordion.pipeline.read import RequestReader
 from accordion.pipeline.record import RequestProgress
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest
 from accordion.pipeline.respond import Responder
@@ -36,7 +35,7 @@ from accordion.pipeline.response_retrieval import ResponseRetrieval
 from accordion.pipeline.retries import REFUSED, Attempts, RetryStep
 from accordion.pipeline.send import Sender, raise_if_refused
 from accordion.pipeline.tool_loop import ToolLoop
-from accordion.sessions.tenants import Caller, Tenants
+from accordion.sessions.tenants import Tenants
 
 
 class RequestPipeline(msgspec.Struct, frozen=True):
@@ -44,9 +43,7 @@ class RequestPipeline(msgspec.Struct, frozen=True):
 
     clock: Clock
     tenants: Tenants
-    receiver: Receiver
-    identifier: Identifier
-    measurer: Measurer
+    reader: RequestReader
     history_reconstruction: HistoryReconstruction
     compaction_step: CompactionStep
     sender: Sender
@@ -60,7 +57,7 @@ class RequestPipeline(msgspec.Struct, frozen=True):
         progress = RequestProgress(self.clock.monotonic(), inbound=inbound)
         try:
             caller = self.tenants.identify(inbound.fields)
-            progress.request = request = await self.read(inbound, caller, progress.started_at)
+            progress.request = request = await self.reader.read(inbound, caller, progress.started_at)
             if isinstance(request, PassthroughRequest):
                 response = await self._send_unread(request)
             else:
@@ -76,18 +73,6 @@ class RequestPipeline(msgspec.Struct, frozen=True):
         """Returns the response to a request that could not be received."""
         return self.responder.refuse(RequestProgress(self.clock.monotonic(), inbound=inbound), error)
 
-    async def read(
-        self, inbound: Inbound, caller: Caller, started_at: float = 0.0
-    ) -> MeasuredRequest | PassthroughRequest:
-        """Receives, identifies and measures a request. Raises AccordionError if it cannot be forwarded at all."""
-        received = await self.receiver.receive(inbound, caller, started_at)
-        if isinstance(received, PassthroughRequest):
-            return received
-        identified = await self.identifier.identify(received)
-        if isinstance(identified, PassthroughRequest):
-            return identified
-        return await self.measurer.measure(identified)
-
     async def prepare(self, request: MeasuredRequest) -> PreparedRequest:
         """Compacts the request if that was decided. The provider's history is put in place of its id first."""
         if request.decision.action != "reconstruct":
@@ -101,7 +86,7 @@ class RequestPipeline(msgspec.Struct, frozen=True):
         # There was nothing to compact, or compaction failed, or the history is too long in any form.
         unchanged = await self.compaction_step.compact(pass_unchanged(request, prepared.decision.reason))
         outcome = prepared.compaction_outcome if prepared.rewritten_body is None else None
-        return structs.replace(unchanged, compaction_outcome=outcome)
+        return replace(unchanged, compaction_outcome=outcome)
 
     async def _send_unread(self, request: PassthroughRequest) -> UpstreamResponse:
         stored_response = await self.response_retrieval.retrieve(request, self.sender.send)

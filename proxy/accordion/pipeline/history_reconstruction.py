@@ -13,16 +13,13 @@ from __future__ import annotations
 import logging
 
 import msgspec
-from msgspec import structs
 from msgspec.structs import replace
 
 from accordion.archive.response_links import ResponseLinks
 from accordion.model.budget import Decision
 from accordion.model.errors import StoreUnavailable
 from accordion.model.http import Inbound
-from accordion.pipeline.identify import Identifier
-from accordion.pipeline.measure import Measurer
-from accordion.pipeline.receive import Receiver
+from accordion.pipeline.read import RequestReader
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest
 from accordion.protocols.json_spans import fields_of, is_text, items_of, list_of, object_of
 
@@ -36,9 +33,7 @@ class HistoryReconstruction(msgspec.Struct, frozen=True):
     """Reconstructs requests that continue a response by its id."""
 
     response_links: ResponseLinks
-    receiver: Receiver
-    identifier: Identifier
-    measurer: Measurer
+    reader: RequestReader
 
     async def reconstruct(self, request: MeasuredRequest) -> MeasuredRequest | str:
         """Returns the request with the history in place of the id, or the reason why it passes unchanged.
@@ -53,10 +48,10 @@ class HistoryReconstruction(msgspec.Struct, frozen=True):
                 return f"the store is unavailable, {_PASSES_UNCHANGED}"
             if earlier is None:
                 return f"the history that the provider keeps is not completely on record, {_PASSES_UNCHANGED}"
-            whole = await self._read(_build_inbound(request, earlier), request)
+            whole = await self.reader.read(_build_inbound(request, earlier), request.caller, request.started_at)
             if isinstance(whole, PassthroughRequest) or whole.protocol.find_problems(whole.conversation.messages):
                 return f"the provider keeps another history than the one on record, {_PASSES_UNCHANGED}"
-            return structs.replace(self.measurer.apply_reported_tokens(whole, request), original_request=request)
+            return replace(self.reader.measurer.apply_reported_tokens(whole, request), original_request=request)
         except StoreUnavailable:
             return f"the store is unavailable, {_PASSES_UNCHANGED}"
         except Exception:
@@ -65,16 +60,6 @@ class HistoryReconstruction(msgspec.Struct, frozen=True):
                 extra={"request_id": request.inbound.request_id},
             )
             return f"the history could not be reconstructed, {_PASSES_UNCHANGED}"
-
-    async def _read(self, inbound: Inbound, request: MeasuredRequest) -> MeasuredRequest | PassthroughRequest:
-        """Runs the first three steps again."""
-        received = await self.receiver.receive(inbound, request.caller, request.started_at)
-        if isinstance(received, PassthroughRequest):
-            return received
-        identified = await self.identifier.identify(received)
-        if isinstance(identified, PassthroughRequest):
-            return identified
-        return await self.measurer.measure(identified)
 
     def find_missing_entry(self, request: PreparedRequest, refusal: bytes) -> bytes:
         """Returns a placeholder for the call or output that a provider's error names as missing behind a response id.
@@ -99,15 +84,13 @@ class HistoryReconstruction(msgspec.Struct, frozen=True):
         reason = (
             f"{request.decision.reason}; the provider missed a tool call or its output, and a placeholder was put in"
         )
-        return structs.replace(
-            request, rewritten_body=object_of(fields), decision=replace(request.decision, reason=reason)
-        )
+        return replace(request, rewritten_body=object_of(fields), decision=replace(request.decision, reason=reason))
 
 
 def pass_unchanged(request: MeasuredRequest, explanation: str) -> MeasuredRequest:
     """Returns the request with the decision that it passes unchanged."""
     reason = explanation if explanation.endswith(_PASSES_UNCHANGED) else f"{explanation}; {_PROVIDER_KEEPS_HISTORY}"
-    return structs.replace(request, decision=Decision("pass", reason))
+    return replace(request, decision=Decision("pass", reason))
 
 
 def _may_miss_tool_output(request: MeasuredRequest) -> bool:

@@ -10,13 +10,15 @@ import logging
 from collections.abc import Callable
 
 import msgspec
-from msgspec import structs
+from msgspec.structs import replace
 
-from accordion.compaction.policy import PolicyOptions, decide
+from accordion.compaction.plan_state import count_images
+from accordion.compaction.policy import PolicyOptions, PreviousCompaction, decide
 from accordion.compaction.repository import CompactionRepository
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.model.budget import Decision, Utilization
-from accordion.model.compaction import without_compaction
+from accordion.model.compaction import CompactedConversation, without_compaction
+from accordion.model.conversation import Conversation
 from accordion.model.ports import Tasks, WindowTable
 from accordion.pipeline.compose import RequestComposer
 from accordion.pipeline.request import (
@@ -25,14 +27,11 @@ from accordion.pipeline.request import (
     MeasuredRequest,
     PassthroughRequest,
     advance,
-    count_conversation_images,
-    last_attempt,
     pass_through,
-    provider_list_may_differ,
 )
 from accordion.pipeline.session_import import MemoryMentions
 from accordion.pipeline.visibility import Visibility
-from accordion.sessions.prefix_nodes import count_responses, has_response
+from accordion.sessions.prefix_nodes import PrefixNode, count_responses, has_response
 from accordion.sessions.sessions import SessionMatch, Sessions
 
 _log = logging.getLogger("accordion")
@@ -86,7 +85,7 @@ class Measurer(msgspec.Struct, frozen=True):
             request.protocol, request.caller, request.visible_request, request.session_match
         )
         return await self._measure(
-            structs.replace(
+            replace(
                 request,
                 decoded_body=visible_request.body,
                 visible_request=visible_request,
@@ -111,17 +110,17 @@ class Measurer(msgspec.Struct, frozen=True):
                 request.protocol, caller.tenant_key, request.session_match.label, conversation, check_store=may_be_stale
             )
         measured = await self.composer.compose(measured, history, check_store=may_be_stale)
-        return structs.replace(measured, decision=self.decide(measured))
+        return replace(measured, decision=self.decide(measured))
 
     async def _find_content_to_insert(self, request: MeasuredRequest) -> MeasuredRequest:
         """Determines whether the list may hold a memory, or an artifact id of another agent that can be read."""
         if await self._may_mention_memory(request.session_match, request.decoded_body):
-            request = structs.replace(request, may_hold_memories=True)
+            request = replace(request, may_hold_memories=True)
         if request.is_subagent and b"art_" in request.decoded_body:
             can_read = await self.visibility.can_read_artifacts(
                 request.caller, request.visible_request, request.session_match, request.decoded_body
             )
-            request = structs.replace(request, can_read_artifacts=can_read)
+            request = replace(request, can_read_artifacts=can_read)
         return request
 
     async def _may_mention_memory(self, session_match: SessionMatch, body: bytes) -> bool:
@@ -160,8 +159,8 @@ class Measurer(msgspec.Struct, frozen=True):
             is_thread=is_thread,
             is_reconstructable=is_reconstructable,
             provider_list_differs=(is_thread or is_reconstructable)
-            and provider_list_may_differ(request, self.sessions.store.is_available),
-            previous=last_attempt(history, request.session_match.base_node if is_thread else None),
+            and _provider_list_may_differ(request, self.sessions.store.is_available),
+            previous=_last_attempt(history, request.session_match.base_node if is_thread else None),
             is_deferred=self.session_overrides.is_waiting_for_summary(tenant, session),
         )
         return decide(
@@ -173,7 +172,7 @@ class Measurer(msgspec.Struct, frozen=True):
             exceeds_bytes=0 < budgets.max_body_bytes < len(request.decoded_body)
             and budgets.max_body_bytes < request.body_size,
             exceeds_images=bool(request.utilization.media)
-            and 0 < budgets.max_images < count_conversation_images(history.conversation),
+            and 0 < budgets.max_images < _count_images(history.conversation),
         )
 
     def apply_reported_tokens(self, reconstructed: MeasuredRequest, original: MeasuredRequest) -> MeasuredRequest:
@@ -187,5 +186,39 @@ class Measurer(msgspec.Struct, frozen=True):
         ):
             return reconstructed
         used = reconstructed.utilization.apply_correction(1.0, original.utilization.tokens, carried=True)
-        reconstructed = structs.replace(reconstructed, utilization=used)
-        return structs.replace(reconstructed, decision=self.decide(reconstructed))
+        reconstructed = replace(reconstructed, utilization=used)
+        return replace(reconstructed, decision=self.decide(reconstructed))
+
+
+def _count_images(conversation: Conversation) -> int:
+    """Counts the images of a list, those in tool results included."""
+    return sum(count_images(part) for message in conversation.messages for part in message.parts)
+
+
+def _provider_list_may_differ(request: MeasuredRequest, store_is_available: bool) -> bool:
+    """Returns whether the provider's list may differ from the client's up to where the request continues.
+
+    A thread that is not on record, for example after an erasure, counts as different if compaction is allowed, unless
+    the store is unavailable (`store_is_available` is False).
+    """
+    base_node = request.session_match.base_node
+    if request.is_reconstructable:
+        return base_node is not None and base_node.changed
+    if request.route.family == "litellm":
+        return True
+    return base_node.changed if base_node is not None else request.releasable_thread != "" and store_is_available
+
+
+def _last_attempt(history: CompactedConversation, thread_node: PrefixNode | None = None) -> PreviousCompaction | None:
+    """Returns the result of the last compaction of this history.
+
+    For a thread that could not be compacted, its size at that time is taken from `thread_node`.
+    """
+    made = history.compaction
+    if made is None:
+        return (
+            PreviousCompaction(thread_node.tried, thread_node.tried)
+            if thread_node is not None and thread_node.tried
+            else None
+        )
+    return PreviousCompaction(made.before, made.after)

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
-from msgspec import structs
+from msgspec.structs import replace
 
 from accordion.accounting.ledger import (
     EXCHANGES,
@@ -325,12 +325,12 @@ async def forget_memories(memories: MemoryStore, store: KeyValueStore, caller: C
 def _add_models(rows: Iterable[ModelTotals]) -> ModelTotals:
     rows = sorted(rows, key=lambda row: row.updated)
     totals = sum((row.totals for row in rows), Totals())
-    return structs.replace(rows[-1], totals=totals, peak=max(row.peak for row in rows))
+    return replace(rows[-1], totals=totals, peak=max(row.peak for row in rows))
 
 
 def _add_sessions(rows: Iterable[Session]) -> Session:
     rows = sorted(rows, key=lambda row: row.updated)
-    return structs.replace(
+    return replace(
         rows[-1],
         created=min(row.created for row in rows),
         forked_from=next((row.forked_from for row in rows if row.forked_from), ""),

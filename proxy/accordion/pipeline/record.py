@@ -98,7 +98,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
         reported_response = _with_first_usage(progress, observed_response)
         session = self.calibrator.learn(request, progress.status, reported_response)
         for feature in self.features:
-            feature.record(request, session.id, observed_response)
+            feature.record(request, observed_response)
         self._store_unstored(request, progress, observed_response)
         session = self.ledger.record(tenant, session, match.row_name, exchange, _traceparent(progress)) or session
         self.sessions.record_response(

@@ -19,11 +19,9 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from accordion.compaction.plan_state import count_images
-from accordion.compaction.policy import Mode, PreviousCompaction
+from accordion.compaction.policy import Mode
 from accordion.compaction.request import RequestBudgets, ThinkingMode
 from accordion.compaction.request_controls import RequestControls, thinking_mode
-from accordion.model.boundaries import find_provider_compaction
 from accordion.model.budget import Decision, Thresholds, TokenLimits, Utilization, Window
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation
@@ -33,7 +31,6 @@ from accordion.model.records import CompactionOutcome, RecallUsage
 from accordion.pipeline.visibility import VisibleRequest
 from accordion.protocols.base import WireProtocol
 from accordion.sessions.client_metadata import ClientMetadata
-from accordion.sessions.prefix_nodes import PrefixNode
 from accordion.sessions.sessions import SessionMatch
 from accordion.sessions.tenants import Caller
 
@@ -287,62 +284,9 @@ def _list_size(conversation: Conversation) -> int:
     return sum(len(message.wire) for message in conversation.messages)
 
 
-def count_conversation_images(conversation: Conversation) -> int:
-    """Counts the images of a list, those in tool results included."""
-    return sum(count_images(part) for message in conversation.messages for part in message.parts)
-
-
-def separate_insertion_tokens(utilization: Utilization, insertion_tokens: int) -> Utilization:
-    """Counts the tokens of insertions separately from the other messages."""
-    insertion_tokens = max(0, min(insertion_tokens, utilization.messages))
-    return replace(utilization, messages=utilization.messages - insertion_tokens, unfolded=insertion_tokens)
-
-
-def find_report_node(session_match: SessionMatch) -> PrefixNode | None:
-    """Returns the recorded prefix that the request continues, if the provider's report for it still applies.
-
-    Returns None if the provider has compacted the conversation itself since then.
-    """
-    at = session_match.base_index
-    return (
-        session_match.base_node
-        if at < 0 or find_provider_compaction(session_match.conversation.messages, at + 1) < 0
-        else None
-    )
-
-
-def provider_list_may_differ(request: MeasuredRequest, store_is_available: bool) -> bool:
-    """Returns whether the provider's list may differ from the client's up to where the request continues.
-
-    A thread that is not on record, for example after an erasure, counts as different if compaction is allowed, unless
-    the store is unavailable (`store_is_available` is False).
-    """
-    base_node = request.session_match.base_node
-    if request.is_reconstructable:
-        return base_node is not None and base_node.changed
-    if request.route.family == "litellm":
-        return True
-    return base_node.changed if base_node is not None else request.releasable_thread != "" and store_is_available
-
-
 def find_compaction_id(history: CompactedConversation) -> str:
     """Returns the id of the compaction in a list; empty if there is none."""
     return history.compaction.id if history.compaction is not None else ""
-
-
-def last_attempt(history: CompactedConversation, thread_node: PrefixNode | None = None) -> PreviousCompaction | None:
-    """Returns the result of the last compaction of this history.
-
-    For a thread that could not be compacted, its size at that time is taken from `thread_node`.
-    """
-    made = history.compaction
-    if made is None:
-        return (
-            PreviousCompaction(thread_node.tried, thread_node.tried)
-            if thread_node is not None and thread_node.tried
-            else None
-        )
-    return PreviousCompaction(made.before, made.after)
 
 
 def is_anthropic(path: str, fields: Mapping[bytes, bytes]) -> bool:

@@ -12,7 +12,7 @@ from contextlib import aclosing, suppress
 from urllib.parse import quote, unquote
 
 import msgspec
-from msgspec import structs
+from msgspec.structs import replace
 
 from accordion.insertions.store import InsertionStore
 from accordion.model.errors import AccordionError
@@ -90,8 +90,8 @@ class ResponseRetrieval(msgspec.Struct, frozen=True):
 def _with_path(request: PassthroughRequest, path: str) -> PassthroughRequest:
     """Returns the request for another path. Its response must be readable."""
     headers = tuple(pair for pair in request.inbound.headers if pair[0] != b"accept-encoding")
-    inbound = structs.replace(request.inbound, path=path, headers=(*headers, (b"accept-encoding", b"identity")))
-    return structs.replace(request, inbound=inbound)
+    inbound = replace(request.inbound, path=path, headers=(*headers, (b"accept-encoding", b"identity")))
+    return replace(request, inbound=inbound)
 
 
 async def _rewrite_events(

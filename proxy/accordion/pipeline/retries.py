@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 import msgspec
-from msgspec import structs
+from msgspec.structs import replace
 
 from accordion.accounting.overflow import WindowOverflow
 from accordion.model.errors import ThreadNotFound
@@ -93,5 +93,5 @@ class RetryStep(msgspec.Struct, frozen=True):
             whole = await self.history_reconstruction.reconstruct(request)
             if not isinstance(whole, str):
                 prepared = await self.compaction_step.compact(whole)
-                return structs.replace(prepared, rewritten_body=prepared.forwarded_body)
+                return replace(prepared, rewritten_body=prepared.forwarded_body)
         return self.history_reconstruction.add_missing_entry(request, missing)

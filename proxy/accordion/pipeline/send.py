@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
-from msgspec import structs
 from msgspec.structs import replace
 
 from accordion.model.errors import BadRequest, ContextOverflow, ThreadNotFound, Unauthorized, Unreachable
@@ -143,7 +142,7 @@ class Sender(msgspec.Struct, frozen=True):
         """Sends to one of several deployments, and records whether it was reached."""
         started_at = self.pauses.now()
         try:
-            response = await self._send(structs.replace(request, route=route))
+            response = await self._send(replace(request, route=route))
         except Unreachable as error:
             self.pauses.record_failure(route, started_at, error)
             raise

@@ -14,7 +14,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequen
 from contextlib import aclosing
 
 import msgspec
-from msgspec import structs
 from msgspec.structs import replace
 
 from accordion.archive.tool_calls import ArtifactTool, ReadContext
@@ -113,7 +112,7 @@ class ToolLoop(msgspec.Struct, frozen=True):
             if missing := rounds[0].rounds[-1].answered if rounds else ():
                 listing = request.protocol.messages_field
                 fields[listing] = list_of([*missing, *items_of(fields[listing])])
-            return structs.replace(request, rewritten_body=object_of(fields))
+            return replace(request, rewritten_body=object_of(fields))
         except Exception:
             _log.exception(
                 "an earlier read-back could not be put into a request", extra={"request_id": request.inbound.request_id}
@@ -308,7 +307,7 @@ class _LoopRun:
             entry for each in self._rounds for entry in (*tool_protocol.render_round(each.said, fields), *each.answered)
         ]
         body = self._tool_loop.renderer.render_body(self._request.protocol, history, added)
-        return await self._send(structs.replace(self._request, rewritten_body=body))
+        return await self._send(replace(self._request, rewritten_body=body))
 
     def _record_usage(self) -> None:
         """Records the usage and the hidden rounds, which are stored before the response ends."""
