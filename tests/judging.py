@@ -225,7 +225,9 @@ def _newest(calls: list[str], results: dict[str, Any], provider: Strict) -> Iter
 
 def returned(text: Any) -> Any:
     """What a tool returned, without what was recalled in front of it."""
-    return text.rpartition("[What follows is what the tool returned.]\n\n")[2] if isinstance(text, str) else text
+    return (
+        text.rpartition("[What follows is what the tool returned.]")[2].lstrip("\n") if isinstance(text, str) else text
+    )
 
 
 def _newest_text(texts: list[str], provider: Strict) -> Iterator[str]:
