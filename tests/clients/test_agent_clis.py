@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import replies
 from lane import CI, KEY, Lane, run
-from msgspec.structs import replace
 from node_clients import node_missing, program
 from replies import Call, say, steps
 from wire import Request

@@ -3,14 +3,13 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import replies
 from lane import CI, Lane, Proxy, proxy_missing, run
-from msgspec.structs import replace
 from replies import Call, speak, tool_names
 from test_agent_clis import (
     QUESTION,

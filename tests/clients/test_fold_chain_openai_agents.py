@@ -2,7 +2,7 @@
 
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,6 @@ import agents
 import pytest
 import replies
 from lane import Lane, Proxy
-from msgspec.structs import replace
 from replies import Call, body_of, speak
 from test_delegation_openai_agents import model, run
 from test_fold_agent_clis import FILES, notes, settings, unanswered

@@ -3,13 +3,13 @@
 import asyncio
 import contextlib
 import time
+from dataclasses import replace
 from typing import Any
 
 import openai
 import pytest
 import replies
 from lane import KEY, Lane
-from msgspec.structs import replace
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 from replies import Call, failure, say, steps

@@ -1,7 +1,8 @@
 """The comparison itself: what it lets pass and what it finds."""
 
+from dataclasses import replace
+
 import pytest
-from msgspec.structs import replace
 from wire import Exchange, Recording, Request, Response, alike, comparable, differences
 
 ASKED = Request("POST", "/v1/chat/completions?a=b", (("host", "one"), ("content-type", "application/json")), b"{}")
