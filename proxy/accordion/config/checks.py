@@ -13,8 +13,7 @@ from accordion.config.thresholds import SMALL, find_setting
 from accordion.config.warnings import unknown_names, unknown_windows, unlikely_base_urls, unusable_store_path
 from accordion.config.yaml_text import child_path
 from accordion.model.errors import ConfigError
-from accordion.providers.http.provider_names import AMBIENT
-from accordion.providers.http.routes import DEFAULT_NAMES, family_of, provider_of
+from accordion.providers.http.routes import AMBIENT, DEFAULT_NAMES, family_of, provider_of
 from accordion.providers.models.model_table import ModelTable
 from accordion.providers.models.windows import make_window
 

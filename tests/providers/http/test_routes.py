@@ -9,8 +9,16 @@ from hypothesis import strategies as st
 
 from accordion.model.errors import BadRequest, NotFound
 from accordion.model.ports import Route, Router
-from accordion.providers.http.provider_names import OPENAI_COMPATIBLE, PROVIDERS
-from accordion.providers.http.routes import DEFAULT_NAMES, ModelEntry, RouteTable, for_dialect, routes_from, url
+from accordion.providers.http.routes import (
+    DEFAULT_NAMES,
+    OPENAI_COMPATIBLE,
+    PROVIDERS,
+    ModelEntry,
+    RouteTable,
+    for_dialect,
+    routes_from,
+    url,
+)
 
 OPENAI = "https://api.openai.com/v1"
 ANTHROPIC = "https://api.anthropic.com"

@@ -5,8 +5,8 @@ import asyncio
 from yarl import URL
 
 from accordion.model.ports import UpstreamRequest
-from accordion.providers.http.connections import IdleConnections, ProviderConnection
 from accordion.providers.http.origin import ServerOrigin
+from accordion.providers.http.transport import IdleConnections, ProviderConnection
 from tests.loopback import Answer, Loopback, Recorded
 
 

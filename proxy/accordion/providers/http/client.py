@@ -15,8 +15,7 @@ import httpx
 from accordion.model.errors import AccordionError, BadRequest, Unreachable, UpstreamDisconnected, UpstreamTimeout
 from accordion.model.ports import Headers, UpstreamRequest
 from accordion.providers.http.headers import end_to_end, outgoing_headers
-from accordion.providers.http.incoming import IncomingResponse
-from accordion.providers.http.transport import AiohttpTransport
+from accordion.providers.http.transport import AiohttpTransport, IncomingResponse
 
 _BODILESS = (204, 304)
 """Responses without a body. Their Content-Length is not that of a body (RFC 9110 8.6), but servers read it as one."""

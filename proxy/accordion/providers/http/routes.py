@@ -16,7 +16,38 @@ from msgspec.structs import replace
 from accordion.model.errors import BadRequest, NotFound
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.ports import Route
-from accordion.providers.http.provider_names import AMBIENT, OPENAI_COMPATIBLE, PROVIDERS
+
+_PROVIDER_NAMES = """
+    a2a a2a_agent ai21 ai21_chat aiml aiohttp_openai amazon_nova anthropic anthropic_text apertis assemblyai
+    auto_router aws_polly aws_textract azure azure_ai azure_speech azure_text baseten bedrock bedrock_mantle
+    black_forest_labs bytez cerebras charity_engine chatgpt chutes clarifai cloudflare codestral cognition cohere
+    cohere_chat cometapi compactifai cortecs cursor custom custom_openai darkbloom dashscope databricks datarobot
+    deepgram deepinfra deepseek docker_model_runner dotprompt edenai elevenlabs empower fal_ai featherless_ai
+    fireworks_ai friendliai galadriel gdc gemini gigachat github github_copilot gradient_ai groq helicone heroku
+    hosted_vllm huggingface humanloop hyperbolic inception infinity jina_ai lambda_ai langflow langfuse langgraph
+    lemonade libertai litellm_agent litellm_proxy llamafile lm_studio manus maritalk meta meta_llama milvus minimax
+    mistral modelscope mongodb moonshot morph nadir nano-gpt nebius neosantara nlp_cloud novita nscale nvidia_nim
+    nvidia_riva oci ollama ollama_chat oobabooga openai openai_like openrouter ovhcloud parasail perplexity petals
+    pg_vector pinstripes poe predibase prism publicai qwen_ai_platform qwencloud ragflow recraft reducto replicate
+    runwayml s3_vectors sagemaker sagemaker_chat sagemaker_nova sail sambanova sap scaleway scx-ai snowflake soniox
+    stability strands_decider synthetic tencent tensormesh text-completion-codestral text-completion-inception
+    text-completion-openai together_ai topaz transcribe triton typesafe v0 valkey vercel_ai_gateway vertex_ai
+    vertex_ai_beta vllm volcengine voyage wandb watsonx watsonx_text xai xiaomi_mimo xinference zai
+"""
+
+PROVIDERS = frozenset(_PROVIDER_NAMES.split())
+"""LiteLLM's `LlmProviders`. A provider that a newer LiteLLM adds is named with `custom_llm_provider`."""
+
+OPENAI_COMPATIBLE = frozenset(
+    {"custom_openai", "hosted_vllm", "litellm_proxy", "llamafile", "lm_studio", "openai_like", "xinference"}
+)
+"""Servers that speak OpenAI's protocol at their `api_base`, so that no translation is needed."""
+
+AMBIENT = frozenset(
+    {"azure", "bedrock", "bedrock_mantle", "oci", "sagemaker", "sagemaker_chat", "sagemaker_nova"}
+    | {"vertex_ai", "vertex_ai_beta", "watsonx", "watsonx_text"}
+)
+"""Clouds at which LiteLLM uses the credentials of its own machine if no key is given."""
 
 Family = Literal["openai", "anthropic", "litellm"]
 
@@ -30,6 +61,7 @@ Upstreams = Mapping[str, tuple[str, str]]
 """Base URL and key of the default upstream, by family."""
 
 _MOST_CACHED_NAMES = 1_000
+
 _NATIVE: Mapping[str, Family] = {"chat": "openai", "responses": "openai", "messages": "anthropic"}
 
 

@@ -1,32 +1,50 @@
 """HTTP/1.1 over aiohttp's connector (TLS, proxies, happy eyeballs) and parser, without its session and its pool.
 
-A session would parse URL and headers again, store cookies, add headers of its own and cost twice as much. This
-transport writes the given head unchanged and returns the response unchanged. connections.py has its own pool, since
-aiohttp's is slow.
+A session would parse URL and headers again, store cookies, add headers of its own and cost twice as much. Here the
+given head is written unchanged and the response is returned unchanged. `AiohttpTransport` sends a request on a
+`ProviderConnection`, an idle one of `IdleConnections` or a new one. It returns an `IncomingResponse` when the head of
+the response has arrived. When the response has ended, its connection is idle again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import select
 import ssl as tls
-from collections.abc import AsyncIterator
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
+from time import monotonic
 from typing import Any
 
 import aiohttp
 import httpx
 
 from accordion.model.ports import Headers
-from accordion.providers.http.aiohttp_compat import HttpProcessingError, connect, create_connector, expect_response
-from accordion.providers.http.connections import IdleConnections, ProviderConnection
+from accordion.providers.http.aiohttp_compat import (
+    EMPTY_PAYLOAD,
+    Connection,
+    HttpProcessingError,
+    RawResponseMessage,
+    ResponseHandler,
+    StreamReader,
+    StreamWriter,
+    connect,
+    create_connector,
+    expect_response,
+    take_rest,
+)
 from accordion.providers.http.errors import describe_connect_error, to_httpx_error
-from accordion.providers.http.incoming import IncomingResponse, abort
 from accordion.providers.http.origin import ServerOrigin, find_origin, split_url
-from accordion.providers.http.upload import WHOLE, upload
 
 _IDEMPOTENT = frozenset({"GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"})  # RFC 9110 9.2.2
 _LARGEST_COPY = 64 * 1024  # a larger body is not copied behind its head
 _MAX_ORIGINS = 1024
+_LARGEST_WHOLE = 1024 * 1024
+"""The largest body in bytes that is written at once. A larger one is written while the response is awaited."""
+
+_SLICE = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +166,7 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
             if transport is None:
                 raise aiohttp.ServerDisconnectedError
             expect_response(protocol, without_body=method == "HEAD", read_timeout=timeouts.read)
-            if isinstance(body, bytes) and len(body) <= WHOLE:
+            if isinstance(body, bytes) and len(body) <= _LARGEST_WHOLE:
                 if len(body) <= _LARGEST_COPY:
                     transport.write(head + body)
                 else:
@@ -156,14 +174,14 @@ class AiohttpTransport(httpx.AsyncBaseTransport):
                 protocol.start_timeout()
             else:
                 transport.write(head)
-                upload_task = upload(protocol, body, length, timeouts.write)
+                upload_task = _start_upload(protocol, body, length, timeouts.write)
             message, payload = await protocol.read()
             while message.code < 200:
                 if message.code == 101:
                     raise httpx.RemoteProtocolError("the upstream changed the protocol without being asked to")
                 message, payload = await protocol.read()
         except BaseException:
-            abort(connection, upload_task)
+            _abort_exchange(connection, upload_task)
             raise
         connection.body = payload
         return IncomingResponse(connection, message, payload, upload_task)
@@ -228,3 +246,291 @@ async def _body(request: httpx.Request) -> bytes | AsyncIterator[bytes]:
         if not isinstance(request.stream, httpx.AsyncByteStream):
             return await request.aread()
         return aiter(request.stream)
+
+
+class IncomingResponse:
+    """A response whose head has arrived. It raises httpx's errors only.
+
+    `delimited`: a length or the last chunk marks the end of the body. Otherwise the body ends with the connection.
+    """
+
+    __slots__ = (
+        "_connection",
+        "_failure",
+        "_payload",
+        "_read_size",
+        "_upload",
+        "delimited",
+        "headers",
+        "reason",
+        "status",
+    )
+
+    def __init__(
+        self,
+        connection: ProviderConnection,
+        message: RawResponseMessage,
+        payload: StreamReader,
+        upload: asyncio.Task[None] | None,
+    ) -> None:
+        self.status = message.code
+        self.reason = message.reason or ""
+        self.headers: Headers = message.raw_headers
+        self.delimited = bool(message.chunked) or payload is EMPTY_PAYLOAD or "Content-Length" in message.headers
+        self._connection: ProviderConnection | None = connection
+        self._payload = payload
+        self._upload = upload
+        self._read_size = 0
+        self._failure: Exception | None = None
+
+    async def read(self) -> bytes:
+        """Returns the bytes that have arrived since the last call, waiting for some; empty at the end of the body.
+
+        Raises RemoteProtocolError if the connection ended before the body did, and ReadTimeout.
+        """
+        if self._connection is None:
+            if self._failure is not None:
+                raise self._failure
+            return b""
+        if self.delimited and self._payload.is_eof():
+            return self._read_buffered()
+        try:
+            piece = await self._payload.readany()
+        except Exception as error:
+            return self._read_before_error(error)
+        if piece:
+            self._read_size += len(piece)
+            if self.delimited and self._payload.at_eof():
+                # The last piece arrived together with the end of the body.
+                self._release()
+            return piece
+        if isinstance(self._connection.protocol.exception(), aiohttp.ClientOSError):
+            # A reset cut a body that lasts until the connection closes. The parser takes the reset for its end.
+            self._fail(httpx.RemoteProtocolError("the connection was reset in the middle of the reply"))
+        else:
+            self._release()
+        return await self.read()
+
+    def _read_buffered(self) -> bytes:
+        """Returns the rest of a body that has arrived completely."""
+        piece = self._payload.read_nowait()
+        self._release()
+        return piece
+
+    def _read_before_error(self, error: Exception) -> bytes:
+        """Returns the bytes that arrived before `error` and were not read yet."""
+        if self._payload.total_bytes > self._read_size:
+            remaining = take_rest(self._payload)
+            self._read_size += len(remaining)
+            return remaining
+        raise self._fail(to_httpx_error(error)) from error
+
+    def _fail(self, error: Exception) -> Exception:
+        self._failure = error
+        self._abort()
+        return error
+
+    def _release(self) -> None:
+        """Makes the connection available for the next request, unless it cannot be used again."""
+        if self._upload is not None and not self._upload.done():
+            self._abort()
+        elif self._connection is not None:
+            self._connection.release()
+            self._connection = None
+
+    def _abort(self) -> None:
+        if self._connection is not None:
+            _abort_exchange(self._connection, self._upload)
+            self._connection = None
+
+    async def close(self) -> None:
+        """Releases the connection; closes it at once if the response is unfinished, even with unsent bytes."""
+        if self._connection is None:
+            return
+        if self._payload.is_eof() and self._payload.exception() is None:
+            self._release()
+        else:
+            self._fail(httpx.RemoteProtocolError("the reply was closed before its end"))
+
+
+def _abort_exchange(connection: ProviderConnection, upload: asyncio.Task[None] | None) -> None:
+    """Cancels the upload and closes the connection at once, without sending what is buffered."""
+    if upload is not None:
+        upload.cancel()
+    connection.abort()
+
+
+class IdleConnections:
+    """The idle connections to each server. Each waits up to `keepalive` seconds for its next request.
+
+    aiohttp's connector has a pool too, but that takes many times as long. Here the connector only opens connections; it
+    considers all of them in use until they are closed.
+    """
+
+    def __init__(self, keepalive: float) -> None:
+        self._keepalive = keepalive
+        self._connections: dict[ServerOrigin, deque[ProviderConnection]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def take(self, origin: ServerOrigin) -> ProviderConnection | None:
+        """Removes and returns the connection that was used last, if one is usable. So the surplus ones expire."""
+        connections = self._connections.get(origin)
+        while connections:
+            connection = connections.pop()
+            if monotonic() - connection.since <= self._keepalive and connection.is_usable:
+                return connection
+            connection.close()
+        return None
+
+    def put(self, connection: ProviderConnection) -> None:
+        """Adds a connection whose response has ended."""
+        connection.since = monotonic()
+        connections = self._connections.get(connection.origin)
+        if connections is None:
+            connections = self._connections[connection.origin] = deque()
+        connections.append(connection)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._keepalive, self._sweep)
+
+    def close(self) -> None:
+        """Closes all idle connections."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for connections in self._connections.values():
+            for connection in connections:
+                connection.close()
+        self._connections.clear()
+
+    def _sweep(self) -> None:
+        expiry = monotonic() - self._keepalive
+        for origin, connections in list(self._connections.items()):
+            while connections and connections[0].since <= expiry:
+                connections.popleft().close()
+            if not connections:
+                del self._connections[origin]
+        again = bool(self._connections)
+        self._timer = asyncio.get_running_loop().call_later(self._keepalive, self._sweep) if again else None
+
+
+class ProviderConnection:
+    """An open connection. `body` is that of the current or last response; `since` is when it ended (monotonic)."""
+
+    __slots__ = ("_connection", "_has_input", "_idle", "body", "origin", "protocol", "since")
+
+    def __init__(
+        self, connection: Connection, protocol: ResponseHandler, origin: ServerOrigin, idle: IdleConnections
+    ) -> None:
+        self.protocol = protocol
+        self.origin = origin
+        self.body: StreamReader | None = None
+        self.since = 0.0
+        self._connection = connection
+        self._idle = idle
+        self._has_input: Callable[[], object] | None = None
+        if (closed := protocol.closed) is not None:
+            closed.add_done_callback(self._on_lost)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether another request can be sent. Input on an idle connection is its end, or data without a request."""
+        if self._has_input is None or self.protocol.should_close or not self.protocol.is_connected():
+            return False
+        return not self._has_input()
+
+    def release(self) -> None:
+        """Puts the connection among the idle ones after its response, or closes it if it cannot be used again."""
+        transport = self.protocol.transport
+        if self.protocol.should_close or transport is None or transport.is_closing():
+            self.close()
+            return
+        if self._has_input is None:
+            # Not earlier: a connection that is lost right after it was made has no socket.
+            self._has_input = _readable_probe(transport)
+        self._idle.put(self)
+
+    def close(self) -> None:
+        """Closes the connection after all buffered bytes are sent."""
+        self._connection.close()
+
+    def abort(self) -> None:
+        """Closes the connection at once, without sending what is buffered."""
+        self.protocol.abort()
+        self._connection.close()
+
+    def _on_lost(self, closed: asyncio.Future[None]) -> None:
+        """Ends a pending read of the body with an error; aiohttp does not after malformed chunks."""
+        if not closed.cancelled():
+            closed.exception()
+        body, self.body = self.body, None
+        if body is not None and not body.is_eof() and body.exception() is None:
+            body.set_exception(aiohttp.ClientPayloadError(str(self.protocol.exception() or "connection lost")))
+
+
+def _readable_probe(transport: asyncio.Transport) -> Callable[[], object]:
+    """Returns a function whose result is true if the socket has bytes to read."""
+    descriptor = transport.get_extra_info("socket").fileno()
+    if not hasattr(select, "poll"):
+        return lambda: select.select([descriptor], [], [], 0)[0]
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return partial(poll.poll, 0)
+
+
+def _start_upload(
+    protocol: ResponseHandler, body: bytes | AsyncIterator[bytes], length: int | None, piece_timeout: float | None
+) -> asyncio.Task[None]:
+    """Writes `body` in the background, no faster than the upstream reads it.
+
+    The body is sent chunked if `length` (in bytes) is None. The upstream may take up to `piece_timeout` seconds for
+    each piece. Errors, those of `body` included, are raised where the response is awaited.
+    """
+    pieces: AsyncIterator[bytes | memoryview]
+    pieces, length = (_slice_body(body), len(body)) if isinstance(body, bytes) else (body, length)
+    task = asyncio.get_running_loop().create_task(_write(protocol, pieces, length, piece_timeout))
+
+    def on_done(task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        # An upstream that stops reading may have sent a response already. That response, or its absence, counts.
+        if error is not None and not isinstance(error, aiohttp.ClientConnectionError | ConnectionError):
+            protocol.set_exception(error)
+            protocol.abort()
+
+    task.add_done_callback(on_done)
+    return task
+
+
+async def _write(
+    protocol: ResponseHandler,
+    pieces: AsyncIterator[bytes | memoryview],
+    length: int | None,
+    piece_timeout: float | None,
+) -> None:
+    writer = StreamWriter(protocol, asyncio.get_running_loop())
+    if length is None:
+        writer.enable_chunking()
+    sent_size = 0
+    async for piece in pieces:
+        sent_size += len(piece)
+        if length is not None and sent_size > length:
+            raise httpx.WriteError("the request body is longer than its Content-Length")
+        await _with_timeout(piece_timeout, writer.write(piece))
+    if length is not None and sent_size < length:
+        raise httpx.WriteError("the request body is shorter than its Content-Length")
+    await _with_timeout(piece_timeout, writer.write_eof())
+    protocol.start_timeout()
+
+
+async def _with_timeout(piece_timeout: float | None, writing: Awaitable[None]) -> None:
+    try:
+        async with asyncio.timeout(piece_timeout):
+            await writing
+    except TimeoutError as error:
+        raise httpx.WriteTimeout(f"nothing of the request was taken for {piece_timeout:g} s") from error
+
+
+async def _slice_body(body: bytes) -> AsyncIterator[memoryview]:
+    view = memoryview(body)
+    for start in range(0, len(body), _SLICE):
+        yield view[start : start + _SLICE]
