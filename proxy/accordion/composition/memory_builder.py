@@ -48,10 +48,9 @@ from accordion.pipeline.session_import import ALL_PROJECTS, MemoryMentions, Sess
 from accordion.providers.http.client import HttpUpstream
 from accordion.providers.http.transport import AiohttpTransport
 from accordion.providers.litellm.translator import LiteLLMTranslator
-from accordion.providers.models.bounded_summarizer import BoundedSummarizer, TokenUsageCallback
 from accordion.providers.models.embedding_endpoint import EmbeddingEndpoint, EmbeddingEndpoints, EndpointEmbedder
 from accordion.providers.models.static_embedder import StaticEmbedder
-from accordion.providers.models.summarizer import ModelSummarizer
+from accordion.providers.models.summarizer import BoundedSummarizer, ModelSummarizer, TokenUsageCallback
 from accordion.server.event_loop import LoopWaiter
 from accordion.sessions.tenants import TENANTS_WITH_MEMORIES, Tenants
 from accordion.stores.encryption import open_sealer

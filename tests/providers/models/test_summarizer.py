@@ -15,15 +15,16 @@ from msgspec.structs import replace
 from accordion.model.budget import Window
 from accordion.model.errors import SummaryFailed, Unreachable, UpstreamDisconnected
 from accordion.model.ports import Headers, Route
-from accordion.model.summarizer import SummaryCaller, SummaryRequest
+from accordion.model.summarizer import SummaryCaller, SummaryRequest, SummaryResponse
 from accordion.providers.http.client import HttpUpstream
 from accordion.providers.http.routes import ModelEntry, RouteTable, routes_from
 from accordion.providers.http.transport import AiohttpTransport, TransportTimeouts
-from accordion.providers.models.summarizer import ModelSummarizer
+from accordion.providers.models.summarizer import BoundedSummarizer, ModelSummarizer
 from accordion.summaries.author import SummaryRejected
 from tests.fakes import FakeReply, FakeUpstream, FakeWindows
 from tests.loopback import Answer, Loopback, Recorded, replies_json
 from tests.providers.models.translation import DIALECTS
+from tests.summarizing import ASKER
 
 REQUEST = SummaryRequest("Keep the record.", "message 0: the secret plan", 500)
 REPLIES: dict[str, dict[str, Any]] = {
@@ -468,3 +469,51 @@ async def test_a_real_provider_that_refuses_is_a_failed_summary() -> None:
         with pytest.raises(SummaryFailed, match="status 429"):
             await summarizer.write(REQUEST, build_caller(router=router))
         await upstream.close()
+
+
+SHORT_REQUEST = SummaryRequest("Sum up.", "What was said.", 100)
+
+
+class Held:
+    """A model that answers once it may."""
+
+    def __init__(self) -> None:
+        self.may = asyncio.Event()
+        self.asked = 0
+
+    def input_limit(self, asker: SummaryCaller) -> int:
+        return 7
+
+    async def write(self, request: SummaryRequest, asker: SummaryCaller) -> SummaryResponse:
+        self.asked += 1
+        await self.may.wait()
+        return SummaryResponse("Done.", "its-own-name", 30, 4)
+
+
+async def test_what_each_answer_took_is_told_under_the_name_that_was_asked_for():
+    held, spent = Held(), list[tuple[str, int, int]]()
+    held.may.set()
+    bounded = BoundedSummarizer(held, lambda *cost: spent.append(cost), max_concurrent=1, seconds=60)
+    assert bounded.input_limit(ASKER) == 7
+    assert (await bounded.write(SHORT_REQUEST, ASKER)).text == "Done."
+    assert spent == [("gpt-4o", 30, 4)]
+
+
+async def test_more_than_its_share_is_not_asked_at_once_and_all_have_their_turn():
+    held = Held()
+    bounded = BoundedSummarizer(held, lambda *cost: None, max_concurrent=2, seconds=60)
+    asked = [asyncio.ensure_future(bounded.write(SHORT_REQUEST, ASKER)) for _ in range(5)]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert held.asked == 2
+    held.may.set()
+    assert len(await asyncio.gather(*asked)) == held.asked == 5
+
+
+async def test_who_waits_too_long_is_told_so_and_nobody_waits_behind_them():
+    held = Held()
+    bounded = BoundedSummarizer(held, lambda *cost: None, max_concurrent=1, seconds=0.01)
+    for _ in range(3):
+        with pytest.raises(SummaryFailed, match="did not answer within"):
+            await bounded.write(SHORT_REQUEST, ASKER)
+    assert held.asked == 3

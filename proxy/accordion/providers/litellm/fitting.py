@@ -1,6 +1,6 @@
 """Rewrites parts of a request that LiteLLM would drop or a provider would refuse.
 
-Each rule is for one direction of translation. Only parts without effect on the answer are removed; refusals.py refuses
+Each rule is for one direction of translation. Only parts without effect on the answer are removed; requests.py refuses
 other losses by name.
 """
 

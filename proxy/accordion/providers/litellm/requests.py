@@ -7,6 +7,9 @@ alike. So a field of the request becomes an argument only if its protocol has th
   `drop_params: true` in the model's `litellm_params`, it removes such fields instead).
 - A hint without effect on the answer is removed if the provider does not speak OpenAI's protocol.
 - fitting.py first rewrites fields that LiteLLM would lose.
+- Content that LiteLLM cannot translate is refused, unless the operator set `drop_params: true`: LiteLLM would drop it
+  silently, and the model would answer an incomplete question. Content that agents send to every provider and can do
+  without is not refused: tools that a provider runs itself, and the results of such tools in an assistant's message.
 - Any other field stays in the body for OpenAI-compatible providers. For others it is refused by name, or removed with
   `drop_params: true`.
 """
@@ -14,6 +17,7 @@ alike. So a field of the request becomes an argument only if its protocol has th
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,15 +25,19 @@ from accordion.model.errors import BadRequest, Unauthorized
 from accordion.model.ports import Route
 from accordion.providers.litellm.fitting import (
     EFFORTS,
+    Body,
     TranslationTarget,
     fit,
+    is_custom,
+    is_pdf,
+    kind_of,
     must_not_think,
     one_call_at_a_time,
+    openai_entry,
     short_user,
     table_name,
 )
 from accordion.providers.litellm.litellm_compat import provider_config
-from accordion.providers.litellm.refusals import check_supported
 
 _FUNCTIONS = {"chat": "acompletion", "responses": "aresponses", "messages": "anthropic_messages"}
 _REQUIRED = {"chat": ("messages",), "responses": ("input",), "messages": ("messages", "max_tokens")}
@@ -122,8 +130,10 @@ def prepare_call(litellm: Any, request: TranslationRequest) -> LiteLLMCall:
         own_protocol=own_protocol is not None,
         drop=bool(options.get("drop_params", litellm.drop_params)),
     )
-    check_supported(litellm, body, target, own_protocol if request.dialect == "responses" else None)
+    _check_supported(litellm, body, target, own_protocol if request.dialect == "responses" else None)
     fields = _request_arguments(fit(litellm, body, target), target, options)
+    if request.dialect == "chat":
+        _unnumber_thinking(fields["messages"])
     if one_call_at_a_time(litellm, body, target):
         fields["parallel_tool_calls"] = False
     if (user := short_user(litellm, body, target)) is not None:
@@ -210,6 +220,16 @@ def _request_arguments(body: dict[str, Any], target: TranslationTarget, options:
     return fields
 
 
+def _unnumber_thinking(messages: list[dict[str, Any]]) -> None:
+    """Removes the numbers of thinking blocks that a client sends back (responses.py). Providers that sign blocks refuse
+    other fields."""
+    for message in messages:
+        blocks = message.get("thinking_blocks")
+        for block in blocks if isinstance(blocks, list) else ():
+            if isinstance(block, dict):
+                block.pop("index", None)
+
+
 def _user_id(body: dict[str, Any]) -> str | None:
     user = (body.get("metadata") or {}).get("user_id")
     return user if isinstance(user, str) else None
@@ -232,3 +252,122 @@ def _own_protocol(litellm: Any, dialect: str, model: str, provider: str) -> Any:
     if dialect == "chat" or provider not in [item.value for item in litellm.LlmProviders]:
         return None
     return provider_config(litellm, "responses" if dialect == "responses" else "messages", provider, model)
+
+
+# -- content that cannot be translated, by LiteLLM's own code ----------------------------------------------------------
+
+_TRANSLATED_ITEMS = frozenset(
+    {
+        "message",
+        "reasoning",
+        "function_call",
+        "function_call_output",
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "computer_call_output",
+        "web_search_call",
+        "tool_result",
+    }
+)
+"""Items of Responses that are translated. An item without a type is a message."""
+_AUDIO_AND_VIDEO = frozenset({"input_audio", "audio_url", "video_url"})
+"""Parts of Chat Completions that Claude does not support."""
+_TRANSLATED_BLOCKS = frozenset({"text", "image", "document", "search_result", "tool_result", "tool_reference"})
+"""Blocks of a user's message in Messages."""
+_MAX_STOPS = 4
+"""The largest number of stop sequences in Chat Completions; LiteLLM drops the others."""
+
+
+def _check_supported(litellm: Any, body: Body, target: TranslationTarget, native: Any) -> None:
+    """Raises BadRequest for content that this provider does not support.
+
+    `native` is LiteLLM's description of the provider's own Responses API; None if it has none, or for other protocols.
+    """
+    if target.dialect == "responses" and native is None:
+        for name in ("previous_response_id", "conversation"):
+            if body.get(name) is not None:
+                raise BadRequest(
+                    f"`{name}` names state that this model's provider ({target.provider}) does not keep. "
+                    "Send the whole conversation as `input`.",
+                    code="unsupported_parameter",
+                    param=name,
+                )
+    tools = body.get("tools")
+    for tool in tools if isinstance(tools, list) else ():
+        if _is_emulated(tool, target, native):
+            raise BadRequest(
+                f"A tool of type `{kind_of(tool)}` is not offered by this model's provider ({target.provider}).",
+                code="unsupported_parameter",
+                param="tools",
+            )
+    if (
+        not target.drop
+        and not target.own_protocol
+        and (loss := next(_find_losses(litellm, body, target), None)) is not None
+    ):
+        name, content = loss
+        raise BadRequest(
+            f"{content} cannot be translated for this model's provider ({target.provider}). Leave it out, or set "
+            "`drop_params: true` in the model's `litellm_params`.",
+            code="unsupported_parameter",
+            param=name,
+        )
+
+
+def _is_emulated(tool: Any, target: TranslationTarget, native: Any) -> bool:
+    """Whether LiteLLM would run a tool itself, with the help of others."""
+    kind = kind_of(tool)
+    return (
+        (isinstance(kind, str) and kind.startswith("advisor") and target.provider != "anthropic")
+        or (kind == "mcp" and str(tool.get("server_url", "")).startswith("litellm_proxy"))
+        or (kind == "file_search" and not (native is not None and native.supports_native_file_search()))
+    )
+
+
+def _find_losses(litellm: Any, body: Body, target: TranslationTarget) -> Iterator[tuple[str, str]]:
+    """Yields the field and a description of content that would be lost."""
+    stops = "stop_sequences" if target.dialect == "messages" else "stop"
+    if isinstance(body.get(stops), list) and len(body[stops]) > _MAX_STOPS:
+        yield stops, f"More than {_MAX_STOPS} `{stops}`"
+    if target.dialect == "messages":
+        is_openai_model = openai_entry(litellm, target) is not None
+        for message in body["messages"]:
+            if message.get("role") == "user":
+                yield from (
+                    ("messages", content) for content in _find_lost_blocks(message.get("content"), is_openai_model)
+                )
+    elif target.dialect == "responses":
+        yield from (("input", content) for content in _find_lost_items(body["input"]))
+    elif "claude" in target.model.lower():
+        for message in body["messages"]:
+            if kinds := _kinds(message.get("content")) & _AUDIO_AND_VIDEO:
+                yield "messages", f"A part of type `{min(kinds)}`"
+        if any(map(is_custom, body.get("tools") or ())):
+            yield "tools", "A tool of type `custom`"
+
+
+def _kinds(parts: Any) -> set[Any]:
+    return {part["type"] for part in parts if isinstance(kind_of(part), str)} if isinstance(parts, list) else set()
+
+
+def _find_lost_items(items: Any) -> Iterator[str]:
+    for item in items if isinstance(items, list) else ():
+        if (kind := item.get("type") or "message") not in _TRANSLATED_ITEMS:
+            yield f"An item of type `{kind}`"
+        if "input_audio" in _kinds(item.get("content")):
+            yield "A part of type `input_audio`"
+        if "input_file" in _kinds(item.get("output")):
+            yield "A part of type `input_file` in a tool's output"
+
+
+def _find_lost_blocks(blocks: Any, openais: bool) -> Iterator[str]:
+    for block in blocks if isinstance(blocks, list) else ():
+        kind, source = kind_of(block), kind_of(block.get("source")) if isinstance(block, dict) else None
+        if isinstance(kind, str) and kind not in _TRANSLATED_BLOCKS:
+            yield f"A block of type `{kind}`"
+        elif kind in ("image", "document") and source == "file":
+            yield f"The file id of `{kind}`"
+        elif openais and is_pdf(block):
+            yield "A PDF"
+        elif kind == "tool_result":
+            yield from _find_lost_blocks(block.get("content"), openais)

@@ -22,7 +22,6 @@ from accordion.providers.litellm.errors import read_problem
 from accordion.providers.litellm.litellm_compat import load_litellm
 from accordion.providers.litellm.requests import TranslationRequest, connect_limit, prepare_call
 from accordion.providers.litellm.responses import render_document, stream_events, useful_headers
-from accordion.providers.litellm.thinking import unnumber_thinking
 from accordion.providers.litellm.wire import CallConnections, bind_task
 from accordion.providers.litellm.worker import LoopThread, ResponseChannel, ResponseEnd, ResponseHead
 
@@ -86,8 +85,6 @@ class LiteLLMTranslator:
         try:
             litellm = self._load()
             call = prepare_call(litellm, request)
-            if call.dialect == "chat":
-                unnumber_thinking(call.arguments["messages"])
             result = await getattr(litellm, call.function)(**call.arguments)
             if not call.stream:
                 document = render_document(call, result)

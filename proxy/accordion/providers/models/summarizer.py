@@ -7,8 +7,9 @@ is sent: no temperature, no format. The provider is told not to store Responses.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -29,7 +30,7 @@ from accordion.model.ports import (
     WindowTable,
 )
 from accordion.model.records import ObservedResponse, Usage
-from accordion.model.summarizer import SummaryCaller, SummaryRequest, SummaryResponse
+from accordion.model.summarizer import Summarizer, SummaryCaller, SummaryRequest, SummaryResponse
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.content_encoding import Decoder
 from accordion.summaries.author import SummaryRejected
@@ -342,3 +343,31 @@ def _texts(content: Any) -> list[str]:
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
+
+
+TokenUsageCallback = Callable[[str, int, int], None]
+"""Receives the model, input tokens and output tokens of each response."""
+
+
+class BoundedSummarizer:
+    """Wraps a summarizer: at most `max_concurrent` requests at once, and `seconds` for each, its wait included."""
+
+    def __init__(
+        self, summarizer: Summarizer, on_usage: TokenUsageCallback, *, max_concurrent: int, seconds: float
+    ) -> None:
+        self._summarizer, self._on_usage = summarizer, on_usage
+        self._slots, self._seconds = asyncio.Semaphore(max_concurrent), seconds
+
+    def input_limit(self, caller: SummaryCaller) -> int:
+        """Returns the wrapped summarizer's limit."""
+        return self._summarizer.input_limit(caller)
+
+    async def write(self, request: SummaryRequest, caller: SummaryCaller) -> SummaryResponse:
+        """Requests a summary once. Raises SummaryFailed, also when the time is over."""
+        try:
+            async with asyncio.timeout(self._seconds), self._slots:
+                response = await self._summarizer.write(request, caller)
+        except TimeoutError as error:
+            raise SummaryFailed(f"the model did not answer within {self._seconds:g} seconds") from error
+        self._on_usage(caller.model, response.input, response.output)
+        return response
