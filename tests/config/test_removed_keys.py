@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 from accordion.cli.main import app
 from accordion.config import ENVIRONMENT, Settings, SettingsFile
-from accordion.config.load import build
-from accordion.config.removed_keys import REMOVED_KEYS
+from accordion.config.load import REMOVED_KEYS, build
 from accordion.model.errors import ConfigError
 from tests.conftest import Start
 from tests.test_config_documentation import keys_of

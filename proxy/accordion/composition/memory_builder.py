@@ -24,7 +24,7 @@ from accordion.composition.cache_shares import divide_cache
 from accordion.composition.tables import build_windows, protocols_by_name, routes
 from accordion.config import Settings
 from accordion.config.extras import is_installed
-from accordion.config.memory import EndpointModel
+from accordion.config.settings import EndpointModel
 from accordion.http.mcp_app import McpApp
 from accordion.http.memory_api import MemoryApi
 from accordion.http.memory_services import MemoryServices

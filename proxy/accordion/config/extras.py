@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from importlib.util import find_spec
 
-from accordion.config.memory import MemoryConfig
-from accordion.config.settings import Settings
+from accordion.config.settings import MemoryConfig, Settings
 from accordion.model.errors import MissingExtra
 from accordion.providers.http.routes import family_of
 

@@ -14,7 +14,6 @@ from accordion.config.checks import check
 from accordion.config.convert import convert
 from accordion.config.litellm_file import apply_litellm_sections, variables_of
 from accordion.config.pipelines import read_pipelines
-from accordion.config.removed_keys import drop_removed_keys
 from accordion.config.settings import LitellmParams, LoggingConfig, ModelInfo, Settings
 from accordion.config.yaml_text import child_path, read_tree
 from accordion.model.errors import ConfigError
@@ -28,6 +27,15 @@ ENVIRONMENT: Mapping[str, str] = {
     "ACCORDION_ANTHROPIC_BASE_URL": "upstreams.anthropic.base_url",
 }
 """Variables that set one key each. ACCORDION_CONFIG names the file, ACCORDION_LOG sets `logging`."""
+
+REMOVED_KEYS = {
+    "windows.learnt_hours": "24 hours are built in; `model_info.max_input_tokens` in model_list sets a window for good",
+    "unfold.recall.sources": "3 are built in, because `unfold.recall.tokens` limits the length of an excerpt",
+    "limits.count_cache_entries": "20,000 are built in, because they take 14 MB at most",
+    "limits.exchanges_per_session": "50 are built in, because they are only for display; totals count every request",
+}
+"""Settings of former versions that are constants now, each with the value that is built in and the reason. A file that
+has one stays valid. No variable of the environment set one of them."""
 
 DEFAULT_FILE = Path("config.yaml")
 
@@ -87,7 +95,7 @@ def parse(data: bytes, environ: Mapping[str, str], overrides: Mapping[str, objec
         tree = read_tree(text, {**variables_of(text), **environ})
     except UnicodeDecodeError:
         raise ConfigError("the file is not encoded in UTF-8") from None
-    removed_keys = drop_removed_keys(tree)
+    removed_keys = _drop_removed_keys(tree)
     apply_litellm_sections(tree)
     layers = [*_from_environment(environ), *_from_command_line(overrides)]
     for layer in layers:
@@ -149,3 +157,17 @@ def _gather_section(section: dict[str, Any], known: Collection[str], path: str, 
             raise ConfigError(f"unknown key; did you mean `{meant[0]}`?", path=child_path(path, name))
     if options:
         section["options"] = options
+
+
+def _drop_removed_keys(tree: dict[str, Any]) -> tuple[str, ...]:
+    """Removes the keys of REMOVED_KEYS from the file's `tree`; returns a sentence for each that was there."""
+    sentences = []
+    for key, reason in REMOVED_KEYS.items():
+        *sections, name = key.split(".")
+        section: Any = tree
+        for each in sections:
+            section = section.get(each) if isinstance(section, dict) else None
+        if isinstance(section, dict) and name in section:
+            del section[name]
+            sentences.append(f"$.{key}: no longer a setting, and ignored; {reason}")
+    return tuple(sentences)

@@ -1,24 +1,50 @@
-"""All settings with their defaults. config.yaml explains each one."""
+"""All settings with their defaults, a class for each section of the file. config.yaml explains each one."""
 
 from __future__ import annotations
 
 import hashlib
 import os.path
+from collections.abc import Iterator
 from typing import Annotated, Literal, cast
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
 from accordion.archive.transcripts import Record
-from accordion.config.base import ConfigSection, Count, Name, Seconds
-from accordion.config.compaction import AllBudgets, CompactionConfig, SummariesConfig
-from accordion.config.memory import MemoryConfig
+from accordion.compaction.request import RequestBudgets
+from accordion.config.pipelines import DEFAULT_PIPELINE, PipelineEntry
 from accordion.config.thresholds import AllThresholds
-from accordion.config.value_types import BaseUrl, HeaderTable, Keys, RecordMode, Secret, SecretMapping, Size, StoreUrl
+from accordion.config.value_types import (
+    BaseUrl,
+    CompactionMode,
+    ConfigSection,
+    Count,
+    HeaderTable,
+    Keys,
+    Name,
+    RecordMode,
+    Seconds,
+    Secret,
+    SecretMapping,
+    Share,
+    Size,
+    StoreUrl,
+)
 from accordion.providers.http.routes import ModelEntry
 
 _SQLITE = "sqlite:///"
 _STATE = "~/.local/state/accordion"
+
+ModeName = Literal["auto", "observe", "off"]
+Images = Annotated[int, msgspec.Meta(ge=0, le=10**6)]
+_LARGEST_200K = 200_000
+_CLAUDE_BODIES = {"anthropic": 32_000_000, "bedrock": 20_000_000, "vertex_ai": 30_000_000}
+
+WRITERS = ("request", "extractive")
+"""The fixed values of `summaries.writer`. Any other value is the name of a model."""
+
+RULES = "rules"
+"""The value of `memory.writer` for the rules. Any other value is the name of a model."""
 
 
 class ServerConfig(ConfigSection, frozen=True):
@@ -124,6 +150,108 @@ class WindowsConfig(ConfigSection, frozen=True):
     default: Count = 120_000
 
 
+class AgentCompaction(ConfigSection, frozen=True):
+    """Compaction for one kind of agent. Omitted keys have the value of the next more general section."""
+
+    mode: CompactionMode | None = None
+    pipeline: tuple[PipelineEntry, ...] | None = None
+
+
+class ModelCompaction(AgentCompaction, frozen=True):
+    """Compaction for one model."""
+
+    delegated: AgentCompaction = AgentCompaction()
+
+
+class CompactionConfig(ConfigSection, frozen=True):
+    """The `compaction` section: whether requests are compacted, and by which strategies."""
+
+    mode: CompactionMode = CompactionMode("auto")
+    pipeline: tuple[PipelineEntry, ...] = DEFAULT_PIPELINE
+    pinned_tools: tuple[Name, ...] = ()
+    delegated: AgentCompaction = AgentCompaction()
+    models: dict[str, ModelCompaction] = msgspec.field(default_factory=dict)
+
+    def mode_of(self, model: str, *, delegated: bool = False) -> ModeName:
+        """Returns the mode for a model by the clients' name; `delegated` for requests of sub-agents."""
+        modes = (section.mode for section in self._sections(model, delegated=delegated) if section.mode is not None)
+        return cast(ModeName, str(next(modes, self.mode)))
+
+    def pipeline_of(self, model: str, *, delegated: bool = False) -> tuple[PipelineEntry, ...]:
+        """Returns a model's strategies in order."""
+        sections = self._sections(model, delegated=delegated)
+        pipelines = (section.pipeline for section in sections if section.pipeline is not None)
+        return next(pipelines, self.pipeline)
+
+    def writer_of(self, model: str, *, delegated: bool = False) -> str:
+        """Returns the model that the pipeline sets for summaries; empty if the `summaries` section decides."""
+        models = (entry.build().summary_model for entry in self.pipeline_of(model, delegated=delegated))
+        return next((each for each in models if each is not None), "")
+
+    def _sections(self, model: str, *, delegated: bool) -> Iterator[AgentCompaction]:
+        """Yields the sections that may override the general one, the most specific first, as with thresholds."""
+        own = self.models.get(model)
+        if own is not None:
+            if delegated:
+                yield own.delegated
+            yield own
+        if delegated:
+            yield self.delegated
+
+
+class SummariesConfig(ConfigSection, frozen=True):
+    """The `summaries` section: the writer, and the longest wait for it."""
+
+    writer: Name = "request"
+    wait_seconds: Annotated[float, msgspec.Meta(ge=0, le=3_600)] = 20.0
+    max_concurrent: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 8
+
+    @property
+    def model(self) -> str:
+        """The configured model that writes summaries; empty if there is none."""
+        return "" if self.writer in WRITERS else self.writer
+
+
+class ModelBudgets(ConfigSection, frozen=True):
+    """The limits of one model's provider. Omitted keys have the value for all models."""
+
+    max_body_bytes: Size | None = None
+    max_images: Images | None = None
+
+
+class AllBudgets(ModelBudgets, frozen=True):
+    """The `budgets` section: the providers' limits beside tokens; 0: no limit."""
+
+    models: dict[str, ModelBudgets] = msgspec.field(default_factory=dict)
+
+    def of(self, model: str, provider: str, window: int = 0) -> RequestBudgets:
+        """Returns the limits of a model by the clients' name.
+
+        `provider` is a name for `provider_budgets`, `window` is in tokens (0: unknown).
+        """
+        own, documented = self.models.get(model, self), provider_budgets(provider, window)
+        sizes = (own.max_body_bytes, self.max_body_bytes, documented.max_body_bytes)
+        images = (own.max_images, self.max_images, documented.max_images)
+        return RequestBudgets(*(next(limit for limit in limits if limit is not None) for limits in (sizes, images)))
+
+
+def provider_budgets(provider: str, window: int = 0) -> RequestBudgets:
+    """Returns a provider's documented limits.
+
+    `provider` is `anthropic` or `openai`, for compatible servers too, or `bedrock` or `vertex_ai` for Claude models.
+    Anthropic: 32 MB, 20 on Bedrock, 30 on Vertex AI (its API overview), and 100 images, 600 for models with more than
+    200,000 tokens of window (its vision guide). OpenAI: 512 MB and 1,500 images (its guide to images; the older 50 MB
+    and 500 are no longer in it). Other providers have no known limits.
+    """
+    if provider in _CLAUDE_BODIES:
+        return RequestBudgets(
+            max_body_bytes=_CLAUDE_BODIES[provider], max_images=600 if window > _LARGEST_200K else 100
+        )
+    if provider == "openai":
+        return RequestBudgets(max_body_bytes=512_000_000, max_images=1_500)
+    return RequestBudgets()
+
+
 class StoreConfig(ConfigSection, frozen=True):
     """The store of sessions, compactions and the archive, and its spool."""
 
@@ -204,6 +332,61 @@ class ReadBackConfig(ConfigSection, frozen=True):
     tool: bool = True
     max_rounds: Annotated[int, msgspec.Meta(ge=1, le=100)] = 8
     recall: RecallConfig = RecallConfig()
+
+
+class EndpointModel(ConfigSection, frozen=True):
+    """A model of `model_list` or, with `api_base`, any model at that URL."""
+
+    model: Name
+    api_base: BaseUrl | None = None
+    api_key: Secret = Secret()
+    timeout_seconds: Seconds = 5.0
+    max_characters: Count = 2_000
+
+
+class EmbeddingModel(EndpointModel, frozen=True):
+    """A model that computes embeddings."""
+
+    dimensions: Count | None = None
+
+
+class MemoryRecallConfig(ConfigSection, frozen=True):
+    """Automatic recall: the limits of a turn's memories, their least relevance, and the longest wait."""
+
+    enabled: bool = False
+    tokens: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 800
+    memories: Annotated[int, msgspec.Meta(ge=1, le=20)] = 3
+    relevance: Share = 0.8
+    wait_seconds: Annotated[float, msgspec.Meta(gt=0, le=30)] = 0.5
+    all_projects: bool = False
+
+
+class MemoryConfig(ConfigSection, frozen=True):
+    """The `memory` section.
+
+    `project` is the project of calls that name none (empty: none). With `after_fold`, compactions write memories.
+    """
+
+    enabled: bool = True
+    project: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    after_fold: bool = False
+    writer: Name = RULES
+    recall: MemoryRecallConfig = MemoryRecallConfig()
+    embeddings: EmbeddingModel | None = None
+    rerank: EndpointModel | None = None
+
+    @property
+    def model(self) -> str:
+        """The model that writes memories; empty if the rules do."""
+        return "" if self.writer == RULES else self.writer
+
+    def endpoint_models(self) -> tuple[tuple[str, EndpointModel], ...]:
+        """Returns the configured endpoint models with their keys."""
+        models: tuple[tuple[str, EndpointModel | None], ...] = (
+            ("embeddings", self.embeddings),
+            ("rerank", self.rerank),
+        )
+        return tuple((name, model) for name, model in models if model is not None)
 
 
 class LimitsConfig(ConfigSection, frozen=True):

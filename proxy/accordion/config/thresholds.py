@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec.structs import replace
 
-from accordion.config.base import ConfigSection, Share
+from accordion.config.value_types import ConfigSection, Share
 from accordion.config.yaml_text import child_path
 from accordion.model.budget import Thresholds, TokenLimits
 

@@ -1,12 +1,14 @@
-"""Types of values that YAML does not have: sizes, URLs, and secrets that are never printed."""
+"""The base class of sections, and types that YAML does not have: sizes, URLs, and secrets that are never printed."""
 
 from __future__ import annotations
 
 import os.path
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 from urllib.parse import quote, unquote, urlsplit
+
+import msgspec
 
 from accordion.stores.encryption import read_keys
 
@@ -17,6 +19,15 @@ _HEADER_VALUE = re.compile(r"[\x20-\x7e\t]*")
 _HIDDEN = "***"
 _HOME = "sqlite:///~/"
 _SERVER = re.compile(r"(?:redis|valkey)s?(?:\+cluster)?://")
+
+Count = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+
+
+class ConfigSection(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A mapping of the file. An unknown key is an error."""
 
 
 class Size(int):

@@ -1,7 +1,7 @@
 """The registry of Accordion's own strategies: one line and one file each, in order of loss.
 
 The settings' pipeline decides which strategies run, and in which order. Those of other packages are found in
-config/strategy_packages.py.
+config/pipelines.py.
 """
 
 from __future__ import annotations
