@@ -20,9 +20,8 @@ from accordion.compaction.summary_writers import SummaryFailure, SummaryWriter, 
 from accordion.composition.cache_shares import divide_cache
 from accordion.config import Settings
 from accordion.delegation.call_owners import CallNamespaces, CallOwners
-from accordion.delegation.handoff_index import HandoffIndex, ToolPatterns
-from accordion.delegation.open_calls import OpenCalls
-from accordion.delegation.origins import OriginFinder
+from accordion.delegation.handoffs import HandoffIndex, ToolPatterns
+from accordion.delegation.origins import OpenCalls, OriginFinder
 from accordion.delegation.tree import DelegationTree
 from accordion.delegation.visibility_decisions import ResultViewer, VisibilityDecisions, _Decision
 from accordion.memory import recall
@@ -38,8 +37,8 @@ from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.write_queue import WriteQueue
 from accordion.summaries.extractive import ExtractiveWriter
 from accordion.summaries.fact_words import WordClassifier
+from tests.delegation.lineages import talk, user
 from tests.fakes import FakeClock, FickleStore
-from tests.sessions.lineages import talk, user
 
 CAPACITY = 100_000
 MANY = 10 * CAPACITY // 250

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from accordion.archive.references import artifact_id
+from tests.delegation.lineages import LaterTasks
 from tests.fakes import FakeReply, FakeWindows, FickleStore
-from tests.sessions.lineages import LaterTasks
 from tests.world import CHAT, MESSAGES, World, header
 
 Json = dict[str, Any]

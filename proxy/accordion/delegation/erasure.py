@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Set
 
-from accordion.delegation.handoff_index import nodes_in_state
-from accordion.delegation.open_calls import caller_session
+from accordion.delegation.handoffs import nodes_in_state
+from accordion.delegation.origins import caller_session
 from accordion.delegation.tree import decode_node, tenant_id
 from accordion.delegation.visibility_decisions import read_viewer
 from accordion.model.ports import Key, KeyValueStore

@@ -1,43 +1,55 @@
 """Hand-offs: agents that share one message list and transfer control by a tool call, such as `transfer_to_billing`.
 
 The sender of a request follows from the answered hand-offs in its list and from the tools that it offers: an agent that
-offers `transfer_to_x` is not x, so a tool of that name that transfers nothing has no effect. Everything here is a pure
-function of a state and of new messages; handoff_index.py keeps the states.
+offers `transfer_to_x` is not x, so a tool of that name that transfers nothing has no effect. A `HandoffState` is a pure
+function of the state before it and of new messages. `HandoffIndex` caches the state of each list over the store, so
+that only new messages are read; states without any hand-off are in memory only.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
 
+from accordion.model.cache import ENTRY, BoundedCache
 from accordion.model.conversation import Conversation, ToolCall, ToolResult
+from accordion.model.errors import StoreUnavailable
+from accordion.model.ports import Key, KeyValueStore, Outbox
+from accordion.model.records import ObservedCall
+from accordion.sessions.prefix_nodes import find_deepest
 
-HandoffTarget = tuple[str, bool]
+_MAX_LOOKUPS = 64
+"""The number of newest messages whose state is looked up in the store."""
+
+_HandoffTarget = tuple[str, bool]
 """The target agent's name in a hand-off tool, and whether the tool transfers back."""
 
 
-class RequestFingerprint(msgspec.Struct, frozen=True):
+class _RequestFingerprint(msgspec.Struct, frozen=True):
     """Identifies an agent by its last request: the key of preamble and tools, and a hash of the tools' names."""
 
     overhead: bytes = b""
     names: bytes = b""
 
 
-class ActiveAgent(msgspec.Struct, frozen=True):
+class _ActiveAgent(msgspec.Struct, frozen=True):
     """An agent that received control: its node, its name, and the tool and call id of the hand-off."""
 
     node: str
     name: str
     tool: str
     call_id: str
-    look: RequestFingerprint = RequestFingerprint()
+    look: _RequestFingerprint = _RequestFingerprint()
 
 
-class PendingHandoff(msgspec.Struct, frozen=True):
+class _PendingHandoff(msgspec.Struct, frozen=True):
     """A hand-off without an answer. `place` is the chain key of its message, `path` the nodes of its sender's path."""
 
     call_id: str
@@ -54,10 +66,10 @@ class HandoffState(msgspec.Struct, frozen=True):
     `known` are all agents so far: (node of the sender, name, node).
     """
 
-    path: tuple[ActiveAgent, ...] = ()
-    asked: tuple[PendingHandoff, ...] = ()
+    path: tuple[_ActiveAgent, ...] = ()
+    asked: tuple[_PendingHandoff, ...] = ()
     known: tuple[tuple[str, str, str], ...] = ()
-    look: RequestFingerprint = RequestFingerprint()
+    look: _RequestFingerprint = _RequestFingerprint()
     home: str = ""
 
     @property
@@ -67,6 +79,9 @@ class HandoffState(msgspec.Struct, frozen=True):
 
 
 NO_HANDOFF = HandoffState()
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(HandoffState).decode
 
 
 class ToolPatterns:
@@ -78,9 +93,9 @@ class ToolPatterns:
         self._patterns = [
             (re.compile(re.escape(pattern).replace(r"\*", "(.*)"), re.I), "back" in pattern) for pattern in ordered
         ]
-        self._targets: dict[str, HandoffTarget | None] = {}
+        self._targets: dict[str, _HandoffTarget | None] = {}
 
-    def find_target(self, tool: str) -> HandoffTarget | None:
+    def find_target(self, tool: str) -> _HandoffTarget | None:
         """Returns the target in a tool's name; None where no pattern matches."""
         try:
             return self._targets[tool]
@@ -90,18 +105,153 @@ class ToolPatterns:
             self._targets[tool] = target = self._match(tool)
             return target
 
-    def _match(self, tool: str) -> HandoffTarget | None:
+    def _match(self, tool: str) -> _HandoffTarget | None:
         for pattern, is_back in self._patterns:
             if (match := pattern.fullmatch(tool)) is not None:
                 return (match.group(1) if match.groups() else tool).casefold(), is_back
         return None
 
 
-def advance(
+@dataclass(slots=True)
+class HandoffIndex:
+    """Hand-off states by label and chain key, within `capacity` bytes in memory; `max_agents` limits one list."""
+
+    store: KeyValueStore
+    outbox: Outbox
+    patterns: ToolPatterns
+    max_agents: int = 256
+    capacity: int = 12 * 2**20
+    retention: float = 30 * 86_400.0
+    _states: BoundedCache[bytes, HandoffState] = field(init=False)
+    _names: BoundedCache[bytes, frozenset[str]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._states = BoundedCache(self.capacity * 3 // 4)
+        self._names = BoundedCache(
+            self.capacity // 4, lambda key, names: ENTRY + sum(100 + len(name) for name in names)
+        )
+
+    def mark_read(self, label: bytes, chain: Sequence[bytes]) -> int:
+        """Marks a list as read; returns the index of its first message that was not read before."""
+        if not chain:
+            return 0
+        index, state = self._find_in_memory(label, chain)
+        if index < len(chain) - 1:
+            self._remember(label + chain[-1], state)
+        return index + 1
+
+    def find_unread_index(self, label: bytes, conversation: Conversation) -> int | None:
+        """Returns the index of the first unread message of a list without hand-offs, and marks the list as read.
+
+        Returns None where there is or may be a hand-off; then `load_state` decides.
+        """
+        chain = conversation.chain
+        if not chain:
+            return 0
+        index, state = self._find_in_memory(label, chain)
+        if state is not NO_HANDOFF:
+            return None
+        find_target = self.patterns.find_target
+        for message in conversation.messages[index + 1 :]:
+            for part in message.parts:
+                if type(part) is ToolCall and find_target(part.name) is not None:
+                    return None
+        if index < len(chain) - 1:
+            self._remember(label + chain[-1], NO_HANDOFF)
+        return index + 1
+
+    async def load_state(self, tenant: str, label: bytes, conversation: Conversation) -> tuple[HandoffState, int]:
+        """Returns the state at the end of a request, and the index of its first unread message."""
+        chain = conversation.chain
+        index, state = self._find_in_memory(label, chain)
+        new_state = self._advance(state, conversation, index, label)
+        if (
+            index < 0
+            and new_state is not NO_HANDOFF
+            and (stored := await self._find_in_store(tenant, label, chain)) is not None
+        ):
+            index, state = stored
+            new_state = self._advance(state, conversation, index, label)
+        if new_state.known:
+            new_state = _identify_sender(new_state, self._tool_names(conversation), conversation.overhead_key)
+        if new_state is not state or index < len(chain) - 1:
+            self._remember(label + chain[-1], new_state)
+            if not new_state.has_no_handoff:
+                self._write(tenant, label + chain[-1], new_state)
+        return new_state, index + 1
+
+    def record_handoffs(
+        self, tenant: str, label: bytes, conversation: Conversation, calls: Iterable[ObservedCall], home: str
+    ) -> None:
+        """Records the sender of a hand-off, to recognize it when the control returns to it. `home` is its node."""
+        for call in calls:
+            if self.patterns.find_target(call.name) is not None and conversation.chain:
+                break
+        else:
+            return
+        name = label + conversation.chain[-1]
+        state = self._states.get(name) or NO_HANDOFF
+        if not state.path:
+            state = _identify_sender(state, self._tool_names(conversation), conversation.overhead_key)
+            self._remember(name, state := replace(state, home=state.home or home))
+            self._write(tenant, name, state)
+
+    def forget(self) -> None:
+        """Clears the states after an erasure, so that everything is read from the store again."""
+        self._states.clear()
+
+    def _advance(self, state: HandoffState, conversation: Conversation, index: int, label: bytes) -> HandoffState:
+        return _advance(state, conversation, index + 1, self.patterns.find_target, label, self.max_agents)
+
+    def _find_in_memory(self, label: bytes, chain: Sequence[bytes]) -> tuple[int, HandoffState]:
+        index, state = find_deepest(self._states, label, chain)
+        return index, NO_HANDOFF if state is None else state
+
+    async def _find_in_store(
+        self, tenant: str, label: bytes, chain: Sequence[bytes]
+    ) -> tuple[int, HandoffState] | None:
+        """Returns the index and the state of the longest prefix of a list that the store has."""
+        newest = chain[-_MAX_LOOKUPS:]
+        if not self.store.is_available:
+            return None
+        with suppress(StoreUnavailable, msgspec.MsgspecError):
+            values = await self.store.get_many([_state_key(tenant, label + key) for key in newest])
+            for distance, value in enumerate(reversed(values), 1):
+                if value is not None:
+                    return len(chain) - distance, _decode(value)
+        return None
+
+    def _tool_names(self, conversation: Conversation) -> frozenset[str]:
+        names = self._names.get(conversation.overhead_key)
+        if names is None:
+            names = self._names[conversation.overhead_key] = read_tool_names(conversation.tools)
+        return names
+
+    def _remember(self, name: bytes, state: HandoffState) -> None:
+        self._states.put(name, state, ENTRY if state is NO_HANDOFF else 2 * ENTRY + len(_encode(state)))
+
+    def _write(self, tenant: str, name: bytes, state: HandoffState) -> None:
+        self.outbox.put(_state_key(tenant, name), partial(_encode, state), self.retention)
+
+
+def nodes_in_state(value: bytes) -> set[str]:
+    """Returns the delegations in a stored state, including the list's own; empty where it cannot be decoded."""
+    with suppress(msgspec.MsgspecError):
+        state = _decode(value)
+        nodes = {node for agent in state.known for node in agent[::2]}
+        return {state.home, *(agent.node for agent in state.path), *nodes}
+    return set()
+
+
+def _state_key(tenant: str, name: bytes) -> Key:
+    return Key(f"handed/{tenant}", hashlib.sha256(name).hexdigest())
+
+
+def _advance(
     state: HandoffState,
     conversation: Conversation,
     start: int,
-    find_target: Callable[[str], HandoffTarget | None],
+    find_target: Callable[[str], _HandoffTarget | None],
     label: bytes,
     max_agents: int,
 ) -> HandoffState:
@@ -115,7 +265,7 @@ def advance(
             if type(part) is ToolCall:
                 if find_target(part.name) is not None:
                     path = tuple(agent.node for agent in state.path)
-                    handoff = PendingHandoff(part.call_id, part.name, conversation.chain[index], path)
+                    handoff = _PendingHandoff(part.call_id, part.name, conversation.chain[index], path)
                     state = replace(state, asked=(*state.asked, handoff)[-16:])
             elif type(part) is ToolResult and state.asked:
                 state = _apply_answer(state, part, find_target, label, max_agents)
@@ -125,7 +275,7 @@ def advance(
 def _apply_answer(
     state: HandoffState,
     result: ToolResult,
-    find_target: Callable[[str], HandoffTarget | None],
+    find_target: Callable[[str], _HandoffTarget | None],
     label: bytes,
     max_agents: int,
 ) -> HandoffState:
@@ -150,10 +300,10 @@ def _apply_answer(
             return state
         node = "h:" + hashlib.sha256(b"handoff" + label + handoff.place + name.encode()).hexdigest()[:24]
         state = replace(state, known=(*state.known, (sender, name, node)))
-    return replace(state, path=(*state.path, ActiveAgent(node, name, handoff.tool, handoff.call_id)))
+    return replace(state, path=(*state.path, _ActiveAgent(node, name, handoff.tool, handoff.call_id)))
 
 
-def identify_sender(state: HandoffState, offered_tools: frozenset[str], overhead: bytes) -> HandoffState:
+def _identify_sender(state: HandoffState, offered_tools: frozenset[str], overhead: bytes) -> HandoffState:
     """Returns the state with the sender of this request at the end of the path.
 
     `offered_tools` are the names of its tools, `overhead` is the key of its preamble and tools.
@@ -162,7 +312,7 @@ def identify_sender(state: HandoffState, offered_tools: frozenset[str], overhead
     while path and path[-1].tool in offered_tools:
         path = path[:-1]
     names = hashlib.sha256("\n".join(sorted(offered_tools)).encode()).digest()[:16]
-    fingerprint = RequestFingerprint(overhead, names)
+    fingerprint = _RequestFingerprint(overhead, names)
     if path and path[-1].look.overhead != overhead:
         fingerprints = [state.look, *(agent.look for agent in path)]
         # An agent in the path called the hand-off tool to the next one, so it offers it if its tools are the same.

@@ -1,20 +1,31 @@
-"""Finds the origin of conversations without delegation metadata: the open call, if any, that began them."""
+"""Finds the origin of conversations without delegation metadata: the open call, if any, that began them.
+
+`OpenCalls` records the string arguments of each call until the call is answered, or for an hour. A conversation belongs
+to a call if at least 80 % of its opening task is one of the call's arguments, verbatim. Time and similarity never
+count, and of two such calls neither is taken. The memory has the texts themselves; the store, for other workers, only
+hashes. `OriginFinder` caches the node of each session, and looks for the calls of other workers in the background.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import hashlib
+from bisect import bisect_left, insort
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from accordion.delegation.open_calls import LEAST, OpenCall, OpenCalls, opening_texts
 from accordion.delegation.tree import DelegationTree, EdgeRefused
 from accordion.model.cache import BoundedCache, string_size
-from accordion.model.conversation import Conversation
+from accordion.model.conversation import Conversation, Text
 from accordion.model.delegation import TOP, DelegationNode, Evidence
-from accordion.model.ports import Clock, Tasks
+from accordion.model.errors import StoreUnavailable
+from accordion.model.ports import Clock, Key, KeyValueStore, Outbox, Tasks
+from accordion.model.records import ObservedCall
 
 # Seconds between a conversation's beginning and the search among the open calls of other workers. Within this time the
 # workers write their newest calls, and more conversations begin that are searched together. A search for each takes
@@ -25,6 +36,22 @@ _GATHER_SECONDS = 0.15
 _FINAL_SECONDS = 1.5
 _ENTRY_SIZE = 400
 """Bytes of memory that a conversation takes besides its session and texts."""
+LEAST, LEAST_DELEGATING = 40, 8
+"""The shortest argument that is recorded, in characters: of any tool, and of a delegating tool."""
+OPEN_SECONDS = 3_600.0
+"""Seconds for which a call without an answer stays open."""
+# The time to live, in seconds, of the empty value that replaces a closed call whose write may still be pending.
+_TOMBSTONE_SECONDS = 1.0
+_HEAD_LENGTH = 32
+_STRINGS, _TEXTS, _ROWS, _PAGES = 32, 16, 2_000, 10
+# The longest opening text, in characters. No model writes so much in one call, and copying and hashing more would delay
+# other requests.
+_LONGEST_TEXT = 1 << 20
+_TEXT_SIZE = 400
+"""Bytes of memory that an argument takes besides its characters."""
+# Tools by which an agent passes its plan to itself: some clients continue it in a new conversation, which is no
+# delegation.
+_PLAN_TOOLS = frozenset({"ExitPlanMode", "exit_plan_mode"})
 
 
 class _WaitingConversation(msgspec.Struct, frozen=True):
@@ -188,3 +215,294 @@ def _with_call(node: DelegationNode, call: OpenCall) -> DelegationNode:
     parent = node.parent or call.node or f"s:{call.session}"
     evidence: Evidence = node.evidence if node.parent else "tool" if call.is_delegating else "argument"
     return replace(node, parent=parent, evidence=evidence, call_id=call.call_id)
+
+
+class OpenCall(msgspec.Struct, frozen=True):
+    """An open call.
+
+    `node` is the caller's node; it is empty for the main agent, which is then identified by its session. `home` is the
+    caller's name in the metadata of others. `chain_key` belongs to the last message of the call's request, at `index`.
+    """
+
+    call_id: str
+    node: str
+    session: str
+    is_delegating: bool
+    at: float
+    home: str = ""
+    chain_key: bytes = b""
+    index: int = -1
+
+
+class _OpenCallRow(msgspec.Struct, array_like=True, frozen=True):
+    """An open call in the store."""
+
+    call_id: str
+    node: str
+    session: str
+    delegating: bool
+    at: float
+    home: str
+    texts: tuple[tuple[int, bytes, bytes], ...]
+    """For each argument: its length, a hash of its beginning, and a hash of the whole."""
+
+
+class _TenantCalls:
+    """The open calls of one tenant, and their arguments by length."""
+
+    __slots__ = ("calls", "lengths", "texts")
+
+    def __init__(self) -> None:
+        self.calls: OrderedDict[str, list[tuple[OpenCall, tuple[str, ...]]]] = OrderedDict()
+        self.lengths: list[int] = []
+        self.texts: dict[int, list[tuple[str, OpenCall]]] = {}
+
+
+@dataclass(slots=True)
+class OpenCalls:
+    """The open calls of one worker: at most `capacity` of each tenant, and `size` bytes of arguments in all.
+
+    The store has the open calls of all workers.
+    """
+
+    store: KeyValueStore
+    outbox: Outbox
+    capacity: int = 1_000
+    size: int = 4 * 2**20
+    _tenants: OrderedDict[str, _TenantCalls] = field(default_factory=OrderedDict)
+    _size_in_memory: int = 0
+
+    def add(self, tenant_key: bytes, tenant: str, call: ObservedCall, open_call: OpenCall) -> None:
+        """Records a call of a response if it has an argument that may begin a conversation."""
+        min_length = LEAST_DELEGATING if open_call.is_delegating else LEAST
+        if len(call.arguments) < min_length or not call.call_id or call.name in _PLAN_TOOLS:
+            return
+        texts = tuple(read_string_arguments(call.arguments, min_length))
+        if not texts:
+            return
+        tenant_calls = self._tenants.get(tenant)
+        if tenant_calls is None:
+            tenant_calls = self._tenants[tenant] = _TenantCalls()
+        tenant_calls.calls.setdefault(call.call_id, []).append((open_call, texts))
+        for text in texts:
+            if (length := len(text)) not in tenant_calls.texts:
+                insort(tenant_calls.lengths, length)
+            tenant_calls.texts.setdefault(length, []).append((text, open_call))
+            self._size_in_memory += _TEXT_SIZE + length
+        self.outbox.put(_call_key(tenant, open_call), lambda: _encode_row(tenant_key, open_call, texts), OPEN_SECONDS)
+        while len(tenant_calls.calls) > self.capacity:
+            self._drop(tenant, next(iter(tenant_calls.calls)))
+        while self._size_in_memory > self.size:
+            # The tenant that exceeds the size loses a call, unless it has only this one.
+            owner = tenant if len(tenant_calls.calls) > 1 else next(iter(self._tenants))
+            self._drop(owner, next(iter(self._tenants[owner].calls)))
+
+    def has_calls(self, tenant: str) -> bool:
+        """Whether a call of a tenant is open at this worker."""
+        return tenant in self._tenants
+
+    def close(self, tenant: str, call_id: str, session: str, chain: Sequence[bytes]) -> None:
+        """Closes a call that was answered in this session, or in a list with these chain keys."""
+        tenant_calls = self._tenants.get(tenant)
+        for call, _ in tenant_calls.calls.get(call_id, ()) if tenant_calls is not None else ():
+            if call.session == session or (0 <= call.index < len(chain) and chain[call.index] == call.chain_key):
+                self._drop(tenant, call_id, call)
+                self.outbox.put(_call_key(tenant, call), bytes, _TOMBSTONE_SECONDS)
+                return
+
+    def find_candidates(self, tenant: str, texts: Sequence[str], session: str, now: float) -> list[OpenCall]:
+        """Returns this worker's open calls that may have begun a conversation with these opening texts, each once."""
+        tenant_calls = self._tenants.get(tenant)
+        candidates: dict[tuple[str, str], OpenCall] = {}
+        if tenant_calls is None:
+            return []
+        for text in texts:
+            for argument, call in self._arguments_of_similar_length(tenant_calls, text):
+                if (
+                    call.session != session
+                    and now - call.at < OPEN_SECONDS
+                    and _is_match(argument, text, call.is_delegating)
+                ):
+                    candidates[call.session, call.call_id] = call
+        return list(candidates.values())
+
+    async def find_in_store(
+        self, tenant_key: bytes, tenant: str, texts_by_session: Mapping[str, Sequence[str]], now: float
+    ) -> dict[str, list[OpenCall]]:
+        """Returns the candidates among the open calls of all workers, for several conversations by session.
+
+        Sessions without a candidate are left out.
+        """
+        candidates: dict[str, dict[tuple[str, str], OpenCall]] = {}
+        heads: dict[tuple[str, int], list[bytes]] = {}
+        after = ""
+        for _ in range(_PAGES):
+            try:
+                rows = await self.store.scan(f"open/{tenant}", after=after, limit=_ROWS)
+            except StoreUnavailable:
+                return {}
+            for _, value in rows:
+                row = _decode_row(value)
+                if row is None or now - row.at >= OPEN_SECONDS:
+                    continue
+                call = OpenCall(row.call_id, row.node, row.session, row.delegating, row.at, row.home)
+                for session, texts in texts_by_session.items():
+                    matches = (
+                        _is_hash_match(tenant_key, hashes, text, row.delegating, heads)
+                        for hashes in row.texts
+                        for text in texts
+                    )
+                    if session != row.session and any(matches):
+                        candidates.setdefault(session, {})[call.session, call.call_id] = call
+            if len(rows) < _ROWS:
+                break
+            after = rows[-1][0]
+        return {session: list(calls.values()) for session, calls in candidates.items()}
+
+    def forget(self) -> None:
+        """Removes all open calls from memory."""
+        self._tenants.clear()
+        self._size_in_memory = 0
+
+    @staticmethod
+    def _arguments_of_similar_length(tenant_calls: _TenantCalls, text: str) -> Iterator[tuple[str, OpenCall]]:
+        longest = len(text)
+        for index in range(bisect_left(tenant_calls.lengths, _min_argument_length(longest)), len(tenant_calls.lengths)):
+            if tenant_calls.lengths[index] > longest:
+                return
+            yield from tenant_calls.texts[tenant_calls.lengths[index]]
+
+    def _drop(self, tenant: str, call_id: str, only: OpenCall | None = None) -> None:
+        tenant_calls = self._tenants[tenant]
+        entries = tenant_calls.calls.pop(call_id)
+        removed = [entry for entry in entries if only is None or entry[0] is only]
+        if len(removed) < len(entries):
+            tenant_calls.calls[call_id] = [entry for entry in entries if entry[0] is not only]
+        arguments = tenant_calls.texts
+        for call, texts in removed:
+            for text in texts:
+                length = len(text)
+                self._size_in_memory -= _TEXT_SIZE + length
+                arguments[length] = [pair for pair in arguments[length] if pair[1] is not call or pair[0] != text]
+                if not arguments[length]:
+                    del arguments[length]
+                    del tenant_calls.lengths[bisect_left(tenant_calls.lengths, length)]
+        if not tenant_calls.calls:
+            del self._tenants[tenant]
+
+
+def opening_texts(conversation: Conversation) -> list[str]:
+    """Returns the opening texts of a new conversation: each text part of the user's messages, and each whole message.
+
+    Very long texts are left out. Empty where the conversation is not new.
+    """
+    texts: list[str] = []
+    for message in conversation.messages:
+        if message.role == "assistant":
+            return []
+        if message.role == "user":
+            parts = [part.text for part in message.parts if isinstance(part, Text)]
+            texts += [*parts, "\n".join(parts)] if len(parts) > 1 else parts
+    unique: dict[str, None] = {}
+    for text in texts[:_TEXTS]:
+        if len(text) <= _LONGEST_TEXT and len(stripped := text.strip()) >= LEAST_DELEGATING:
+            unique[stripped] = None
+    return list(unique)
+
+
+def read_string_arguments(raw: str, min_length: int) -> Iterable[str]:
+    """Returns the distinct string arguments of a call, nested ones too, with at least `min_length` characters."""
+    try:
+        value = msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        value = raw
+    strings: dict[str, None] = {}
+    stack: list[Any] = [value]
+    while stack and len(strings) < _STRINGS:
+        value = stack.pop()
+        if type(value) is str:
+            if len(stripped := value.strip()) >= min_length:
+                strings[stripped] = None
+        elif type(value) is dict:
+            stack += value.values()
+        elif type(value) is list:
+            stack += value
+    return strings
+
+
+def _min_argument_length(length: int) -> int:
+    """Returns the length of the shortest argument that makes up 80 % of a text of this length."""
+    return -(-length * 4 // 5)
+
+
+def _is_match(argument: str, text: str, is_delegating: bool) -> bool:
+    if len(argument) < LEAST:
+        return is_delegating and argument == text
+    return argument in text
+
+
+def _is_hash_match(
+    tenant_key: bytes,
+    hashes: tuple[int, bytes, bytes],
+    text: str,
+    is_delegating: bool,
+    heads: dict[tuple[str, int], list[bytes]],
+) -> bool:
+    """Whether a text contains an argument, by hashes: searches for the argument's beginning, then compares the whole.
+
+    `heads` caches the hashes of the possible beginnings.
+    """
+    length, head, whole = hashes
+    if not _min_argument_length(len(text)) <= length <= len(text) or (
+        length < LEAST and not (is_delegating and length == len(text))
+    ):
+        return False
+    start_count = len(text) - _min_argument_length(len(text)) + 1
+    size = min(length, _HEAD_LENGTH)
+    beginnings = heads.get((text, size))
+    if beginnings is None:
+        beginnings = [_hash_text(tenant_key, text[start : start + size]) for start in range(start_count)]
+        heads[text, size] = beginnings
+    return any(
+        beginning == head and _hash_text(tenant_key, text[start : start + length]) == whole
+        for start, beginning in enumerate(beginnings[: len(text) - length + 1])
+    )
+
+
+def _encode_row(tenant_key: bytes, open_call: OpenCall, texts: Sequence[str]) -> bytes:
+    hashes = tuple(
+        (len(text), _hash_text(tenant_key, text[:_HEAD_LENGTH]), _hash_text(tenant_key, text)) for text in texts
+    )
+    return msgspec.msgpack.encode(
+        _OpenCallRow(
+            open_call.call_id,
+            open_call.node,
+            open_call.session,
+            open_call.is_delegating,
+            open_call.at,
+            open_call.home,
+            hashes,
+        )
+    )
+
+
+def caller_session(value: bytes) -> str:
+    """Returns the caller's session from a stored open call; empty where it cannot be decoded."""
+    row = _decode_row(value)
+    return row.session if row is not None else ""
+
+
+def _decode_row(value: bytes) -> _OpenCallRow | None:
+    try:
+        return msgspec.msgpack.decode(value, type=_OpenCallRow) if value else None
+    except msgspec.MsgspecError:
+        return None
+
+
+def _hash_text(tenant_key: bytes, text: str) -> bytes:
+    return hashlib.sha256(tenant_key + b"open" + text.encode("utf-8", "surrogatepass")).digest()[:16]
+
+
+def _call_key(tenant: str, open_call: OpenCall) -> Key:
+    name = hashlib.sha256(f"{open_call.session}\n{open_call.call_id}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return Key(f"open/{tenant}", name)

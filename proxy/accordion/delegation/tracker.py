@@ -17,10 +17,8 @@ import msgspec
 from msgspec.structs import replace
 
 from accordion.delegation.call_owners import CallOwners, call_namespaces
-from accordion.delegation.handoff_index import HandoffIndex
-from accordion.delegation.handoffs import NO_HANDOFF, ToolPatterns
-from accordion.delegation.open_calls import LEAST, LEAST_DELEGATING, OpenCall, OpenCalls
-from accordion.delegation.origins import OriginFinder
+from accordion.delegation.handoffs import NO_HANDOFF, HandoffIndex, ToolPatterns
+from accordion.delegation.origins import LEAST, LEAST_DELEGATING, OpenCall, OpenCalls, OriginFinder
 from accordion.delegation.tree import DelegationTree, EdgeRefused, tenant_id
 from accordion.delegation.visibility_decisions import NOTHING_HIDDEN, HiddenResults, ResultViewer, VisibilityDecisions
 from accordion.model.conversation import Conversation, ToolResult

@@ -6,7 +6,7 @@ from accordion.delegation.tree import tenant_id
 from accordion.model.errors import BadRequest, StoreUnavailable
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.sqlite import SqliteStore
-from tests.sessions.lineages import ALICE, BOB, Worker, calls, marks, own, result, talk, user
+from tests.delegation.lineages import ALICE, BOB, Worker, calls, marks, own, result, talk, user
 
 MAIN = "11111111-aaaa"
 TENANT = tenant_id(ALICE.tenant_key)

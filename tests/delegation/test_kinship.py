@@ -6,8 +6,8 @@ import pytest
 
 from accordion.delegation.branch_access import BranchAccess, BranchViewer
 from accordion.model.conversation import ToolCall
+from tests.delegation.lineages import ALICE, BOB, Asked, Worker, calls, marks, own, result, talk, user
 from tests.fakes import FickleStore
-from tests.sessions.lineages import ALICE, BOB, Asked, Worker, calls, marks, own, result, talk, user
 
 MAIN = "11111111-aaaa"
 TASK = "a task of more than forty characters, which is handed to a sub-agent word for word"

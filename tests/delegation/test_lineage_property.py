@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accordion.stores.memory_store import InMemoryStore
-from tests.sessions.lineages import ALICE, BOB, Worker, calls, marks, result, talk, user
+from tests.delegation.lineages import ALICE, BOB, Worker, calls, marks, result, talk, user
 
 MAIN = "11111111-aaaa"
 

@@ -9,8 +9,8 @@ from accordion.delegation.tree import decode_node, tenant_id
 from accordion.delegation.visibility_decisions import read_viewer
 from accordion.model.ports import Key, KeyValueStore
 from accordion.stores.memory_store import InMemoryStore
-from tests.sessions.lineages import ALICE, BOB, Worker, calls, marks, result, talk, user
-from tests.sessions.test_handoffs import Team
+from tests.delegation.lineages import ALICE, BOB, Worker, calls, marks, result, talk, user
+from tests.delegation.test_handoffs import Team
 
 TENANT = tenant_id(ALICE.tenant_key)
 COLLECTIONS = ("node", "tree", "seated", "scope", "shown", "handed", "open")

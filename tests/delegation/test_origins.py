@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from accordion.delegation.open_calls import opening_texts, read_string_arguments
+from accordion.delegation.origins import opening_texts, read_string_arguments
 from accordion.delegation.tree import tenant_id
 from accordion.model.errors import StoreUnavailable
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.sqlite import SqliteStore
-from tests.sessions.lineages import ALICE, BOB, Asked, Worker, calls, marks, result, said, talk, user
+from tests.delegation.lineages import ALICE, BOB, Asked, Worker, calls, marks, result, said, talk, user
 
 TASK = "Look into all of the files and tell me what they are about, in a table."
 PARENT = [user("the task")]

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from accordion.delegation.tree import tenant_id
 from accordion.model.conversation import Message, ToolCall
 from accordion.sessions.tenants import Caller
+from tests.delegation.lineages import Asked, Worker, calls, result, talk, user
 from tests.recordings import transcripts
-from tests.sessions.lineages import Asked, Worker, calls, result, talk, user
 
 RECORDINGS = {path.name: path for path in transcripts()}
 TENANTS = [Caller(name, name.encode() * 8, False, "") for name in ("able", "beth", "carl")]
