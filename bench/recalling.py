@@ -36,7 +36,7 @@ from accordion.pipeline.request import PreparedRequest
 from accordion.protocols.openai_chat.tools import ChatArtifactTool
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.summaries.extractive import ExtractiveWriter
-from accordion.summaries.fact_words import WordClassifier
+from accordion.summaries.facts import WordClassifier
 
 Run = Mapping[str, Any]
 MODEL: Final = "measured"

@@ -27,7 +27,7 @@ from accordion.model.compaction import (
 )
 from accordion.model.conversation import Conversation, Message, Text
 from accordion.providers.models.tokenizer import TiktokenCounter
-from accordion.summaries.fact_words import WordClassifier
+from accordion.summaries.facts import WordClassifier
 from bench import making
 from bench.driving import percentile
 from bench.recalling import Quality, Replaying

@@ -20,7 +20,7 @@ from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
-from accordion.summaries.fact_words import WordClassifier
+from accordion.summaries.facts import WordClassifier
 
 SPACE = b"a tenant's key"
 DIALECTS = {each.name: each for each in (OpenAIChat(), OpenAIResponses(), AnthropicMessages())}

@@ -19,7 +19,7 @@ from accordion.model.conversation import Text
 from accordion.model.memories import Entity
 from accordion.summaries.author import render_label
 from accordion.summaries.evidence import readable_texts
-from accordion.summaries.fact_words import WordClassifier
+from accordion.summaries.facts import WordClassifier
 from tests.archive.vaults import SPACE
 from tests.memory.compacting import CompactionSetup, build_setup, chat, entry, tool_call
 from tests.recordings import recorded, transcripts

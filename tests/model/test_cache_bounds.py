@@ -36,7 +36,7 @@ from accordion.stores import memories_chunks
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.write_queue import WriteQueue
 from accordion.summaries.extractive import ExtractiveWriter
-from accordion.summaries.fact_words import WordClassifier
+from accordion.summaries.facts import WordClassifier
 from tests.delegation.lineages import talk, user
 from tests.fakes import FakeClock, FickleStore
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accordion.model.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
-from accordion.summaries.fact_words import WordClassifier
-from accordion.summaries.facts import extract_facts, find_outline, find_trouble
+from accordion.summaries.facts import WordClassifier, extract_facts, find_outline, find_trouble
 
 
 def words(text, **more):

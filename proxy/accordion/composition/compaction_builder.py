@@ -50,7 +50,7 @@ from accordion.sessions.sessions import Sessions
 from accordion.stores.spool import SpooledStore
 from accordion.summaries.author import SummaryAuthor
 from accordion.summaries.extractive import ExtractiveWriter, SourceMessage
-from accordion.summaries.fact_words import WordClassifier
+from accordion.summaries.facts import WordClassifier
 from accordion.summaries.prompts import load_prompts
 
 Summarizers = Callable[[str], Summarizer | None]

@@ -36,7 +36,7 @@ from accordion.model.errors import BadRequest, StoreUnavailable, SummaryFailed
 from accordion.model.memories import Conflict, Entity, Memory, MemoryChange, MemoryStore, Relation
 from accordion.model.ports import Clock, Tasks
 from accordion.summaries.author import SummaryRejected
-from accordion.summaries.fact_words import WordClassifier
+from accordion.summaries.facts import WordClassifier
 
 _log = logging.getLogger("accordion")
 

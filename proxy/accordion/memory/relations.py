@@ -16,7 +16,7 @@ import msgspec
 from accordion.memory.entries import NAME_MOST
 from accordion.memory.self_contained import EMPTY
 from accordion.model.memories import Entity, Relation
-from accordion.summaries.fact_words import WordClassifier
+from accordion.summaries.facts import WordClassifier
 
 _NAME: Final = r"[`\"']?([A-Za-z@][\w@./+-]{1,60})[`\"']?"
 _PROPER: Final = r"[`\"']?([A-Z][\w.+-]{1,40}|[a-z]\w*(?:[-_.]\w+)+|(?<=[`\"'])[\w.+-]{2,40})[`\"']?"

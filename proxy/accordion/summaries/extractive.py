@@ -1,31 +1,36 @@
 """Writes a summary without a model, from verbatim pieces of the messages that are likely to be needed again.
 
-The facts of each message (facts.py) are paired and aged (fact_ranking.py), become candidate lines with an estimated
-value (candidate_lines.py), and are chosen by value for each character until the budget is full.
+Theory of operation. The facts of each message (facts.py) are paired and aged, and become candidate lines. A line has a
+head and any number of extras after it, both verbatim from the messages, each with an estimated value: the expected
+number of later uses. The pieces are chosen by value for each character until the budget is full.
+
+The constants of the values are rounded shares measured on recorded agent runs: of the words before a compaction, how
+many occur in the agent's own later calls. Use as an argument counts most, then mention in text, then occurrence in
+several results, then recency. The word's own spelling does not count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, Literal
 
 import msgspec
 
 from accordion.model.cache import ENTRY, BoundedCache, entry_size
 from accordion.model.conversation import Message
-from accordion.summaries.candidate_lines import (
-    FILES,
-    SHARES,
-    TITLES,
-    WORDS,
-    CandidateLine,
-    build_candidates,
-    format_source_spans,
+from accordion.summaries.facts import (
+    NO_EXTRACTED_WORDS,
+    CallFacts,
+    ExtractedWords,
+    MessageFacts,
+    ResultFacts,
+    WordClassifier,
+    author_text,
+    extract_facts,
 )
-from accordion.summaries.fact_ranking import WordUsage, collect_words, order_material
-from accordion.summaries.fact_words import WordClassifier
-from accordion.summaries.facts import MessageFacts, author_text, extract_facts
-from accordion.summaries.instructions import StandingInstructions, find_instructions, select_standing
+from accordion.summaries.instructions import WHOLE, StandingInstructions, find_instructions, select_standing
 
 _CHARACTERS_PER_TOKEN: Final = 3.4
 """A first estimate, corrected by counting."""
@@ -75,13 +80,13 @@ class ExtractiveWriter:
         if budget <= 0 or not sources:
             return ""
         facts = [(s.index, self._facts_of(s.message)) for s in sources]
-        visible_words = collect_words(self._facts_of(m) for m in remaining_messages)
-        material = order_material(facts)
+        visible_words = _collect_words(self._facts_of(m) for m in remaining_messages)
+        material = _order_material(facts)
         visible_lines = {
             line.strip() for message in remaining_messages for line in self._facts_of(message).text.split("\n")
         }
-        candidates = build_candidates(
-            material, WordUsage(material), visible_words, visible_lines, known_lines, only_work=only_work
+        candidates = _build_candidates(
+            material, _WordUsage(material), visible_words, visible_lines, known_lines, only_work=only_work
         )
         return _fit_candidates(candidates, budget, count)
 
@@ -123,7 +128,7 @@ class ExtractiveWriter:
         return facts
 
 
-def _fit_candidates(candidates: list[CandidateLine], budget: int, count: Callable[[str], int]) -> str:
+def _fit_candidates(candidates: list[_CandidateLine], budget: int, count: Callable[[str], int]) -> str:
     pieces = _rank_pieces(candidates)
     available_characters = budget * _CHARACTERS_PER_TOKEN
     extras = sum(len(line.extras) for line in candidates)
@@ -143,13 +148,13 @@ def _fit_candidates(candidates: list[CandidateLine], budget: int, count: Callabl
     return best_text
 
 
-RankedPiece = tuple[float, int, int, int]
+_RankedPiece = tuple[float, int, int, int]
 """Value per character and position of the line, both negative so that the best and newest sort first; index of the
 extra, or -1 for the head; characters."""
 
 
-def _rank_pieces(candidates: list[CandidateLine]) -> list[RankedPiece]:
-    ranked_pieces: list[RankedPiece] = []
+def _rank_pieces(candidates: list[_CandidateLine]) -> list[_RankedPiece]:
+    ranked_pieces: list[_RankedPiece] = []
     for position, line in enumerate(candidates):
         head = len(line.head) + 12
         if line.worth > 0:
@@ -162,10 +167,10 @@ def _rank_pieces(candidates: list[CandidateLine]) -> list[RankedPiece]:
 
 
 def _choose_pieces(
-    candidates: list[CandidateLine], pieces: list[RankedPiece], available_characters: float
+    candidates: list[_CandidateLine], pieces: list[_RankedPiece], available_characters: float
 ) -> dict[int, list[int]]:
     selection: dict[int, list[int]] = {}
-    remaining = [available_characters * share for share in SHARES]
+    remaining = [available_characters * share for share in _SHARES]
     heads: dict[int, int] = {-p[1]: p[3] for p in pieces if p[2] < 0}
     for _, negative_position, number, length in pieces:
         position = -negative_position
@@ -185,38 +190,408 @@ def _choose_pieces(
     return selection
 
 
-def _render_candidates(candidates: list[CandidateLine], selection: dict[int, list[int]]) -> str:
-    sections: list[list[tuple[int, str]]] = [[] for _ in TITLES]
+def _render_candidates(candidates: list[_CandidateLine], selection: dict[int, list[int]]) -> str:
+    sections: list[list[tuple[int, str]]] = [[] for _ in _TITLES]
     for position, numbers in selection.items():
         line = candidates[position]
         sections[line.section].append((line.citations[-1][1], _render_line(line, sorted(numbers))))
     rows = []
-    for title, lines in zip(TITLES, sections, strict=True):
+    for title, lines in zip(_TITLES, sections, strict=True):
         if lines:
             rows.append(f"## {title}")
             rows.extend(text for _, text in sorted(lines, key=lambda line: line[0]))
     return "\n".join(rows)
 
 
-def _render_line(line: CandidateLine, numbers: list[int]) -> str:
+def _render_line(line: _CandidateLine, numbers: list[int]) -> str:
     labels: dict[str, list[int]] = {}
     for number in numbers:
         labels.setdefault(line.extras[number][1], []).append(number)
     parts = []
     for label, extras in labels.items():
         if label:
-            separator = " " if label in WORDS else " / "
+            separator = " " if label in _WORDS else " / "
             parts.append(f"{label}: " + separator.join(dict.fromkeys(line.extras[n][2] for n in extras)))
         else:
             parts.append(_render_quotes(line, extras))
-    head = line.head if line.section == FILES else f"{format_source_spans(line.citations)} {line.head}".rstrip()
+    head = line.head if line.section == _FILES else f"{_format_source_spans(line.citations)} {line.head}".rstrip()
     return ("; " if line.head else " ").join([head, *parts])
 
 
-def _render_quotes(line: CandidateLine, numbers: list[int]) -> str:
+def _render_quotes(line: _CandidateLine, numbers: list[int]) -> str:
     """Joins lines of one message into one line, with an ellipsis for omitted ones."""
     text = ""
     for previous, number in zip([-1, *numbers], numbers, strict=False):
         text += ("" if not text else " / ") if number == previous + 1 else (" … " if text else "… ")
         text += line.extras[number][2]
     return text if numbers[-1] + 1 == len(line.extras) else f"{text} …"
+
+
+# -- candidate lines ---------------------------------------------------------------------------------------------------
+
+_REQUESTS, _STATED, _FILES, _STEPS = 0, 1, 2, 3
+_TITLES: Final = ("Said by the user", "Said by the assistant", "Files", "Calls and results")
+_WORDS: Final = frozenset({"paths", "names", "ids", "links", "fields"})
+"""The labels of extras that are single words; the others are lines."""
+_SHARES: Final = (0.35, 0.2, 1.0, 1.0)
+"""The largest share of the budget for each section."""
+_MAX_ARGUMENT_LENGTH: Final = 160
+_MAX_CITATIONS: Final = 6
+_PATH_REUSE: Final = 0.05
+_NAME_REUSE: Final = 0.012
+_ID_REUSE: Final = 0.02
+_FIELD_REUSE: Final = 0.04
+_HEADLINE_WORTH: Final = 3.0
+_USER_WORTH: Final = 1.2
+_ASSISTANT_WORTH: Final = 0.2
+_TOOL_LINE_WORTH: Final = 0.15
+_OUTLINE_WORTH: Final = 0.01
+_STEP_WORTH: Final = 0.15
+_FADE_CHARACTERS: Final = 40_000
+"""Characters of later conversation after which the value is half."""
+
+_CODE = re.compile(r"[A-Z]+|(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])[\w#-]+")
+"""Capitals alone, or letters and digits in one piece."""
+_MEASURE = re.compile(r"[-+]?\d{0,3}(?:[.,]\d+)*")
+
+
+class _CandidateLine:
+    """A candidate line. `worth` is the head's expected number of later uses."""
+
+    __slots__ = ("citations", "extras", "head", "section", "worth")
+
+    def __init__(self, section: int, head: str, worth: float, citations: list[tuple[int, int]]) -> None:
+        self.section = section
+        self.head = head
+        self.worth = worth
+        self.citations = citations
+        self.extras: list[tuple[float, str, str]] = []
+        """Value, label ("" for none), text."""
+
+
+def _format_source_spans(citations: Iterable[tuple[int, int]]) -> str:
+    """Formats the first and the newest sources of a line: `[3-4, 9]`."""
+    spans = sorted(set(citations))
+    if len(spans) > _MAX_CITATIONS:
+        spans = [spans[0], *spans[-_MAX_CITATIONS + 1 :]]
+    return "[" + ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans) + "]"
+
+
+def _to_one_line(text: str, max_length: int = _MAX_ARGUMENT_LENGTH) -> str:
+    """Shortens a text to one line: its beginning up to a space, and an ellipsis if anything is left out."""
+    stripped = text.strip()
+    line = stripped.split("\n", 1)[0].rstrip() if "\n" in stripped else stripped
+    if len(line) > max_length:
+        end = line.rfind(" ", 0, max_length)
+        line = line[:end].rstrip() if end > max_length // 3 else ""
+    return line if len(line) == len(stripped) else f"{line} …"
+
+
+def _build_candidates(
+    material: _SummaryMaterial,
+    word_usage: _WordUsage,
+    visible_words: set[str],
+    visible_lines: Collection[str] = (),
+    listed: Collection[str] = (),
+    *,
+    only_work: bool = False,
+) -> list[_CandidateLine]:
+    """Builds all candidate lines, unordered.
+
+    Leaves out `visible_words` and `visible_lines`, which occur in the remaining messages, and the `listed` lines and
+    sentences of instructions. Of repeated lines only the last one counts. `only_work`: without users' words, and
+    without an assistant's that name nothing.
+    """
+    used_lines = {*visible_lines, *listed}
+    lines: list[_CandidateLine] = [
+        line
+        for utterance in reversed(material.utterances)
+        if not only_work or _is_work(utterance)
+        for line in _utterance_lines(utterance, used_lines, listed)
+    ]
+    step_lines = _StepLines(word_usage, visible_words)
+    for number, step in enumerate(material.steps):
+        step_lines.add_step(number, step)
+    step_lines.assign_words(material)
+    return lines + step_lines.build_lines()
+
+
+def _without(text: str, listed_texts: Collection[str]) -> str:
+    """Replaces sentences that are listed elsewhere with an ellipsis."""
+    for sentence in listed_texts:
+        if len(sentence) < len(text):
+            text = text.replace(sentence, "…")
+    return text
+
+
+def _is_work(utterance: _Utterance) -> bool:
+    """Whether an assistant's text has names, paths, ids, links or figures."""
+    return utterance.facts.role == "assistant" and utterance.facts.words != NO_EXTRACTED_WORDS
+
+
+def _utterance_lines(utterance: _Utterance, used_lines: set[str], listed: Collection[str]) -> Iterator[_CandidateLine]:
+    facts = utterance.facts
+    is_user = facts.role != "assistant"
+    fade = 1 / (1 + utterance.age / _FADE_CHARACTERS)
+    line = _CandidateLine(_REQUESTS if is_user else _STATED, "", 0.0, [(utterance.at, utterance.at)])
+    listed_texts = [each.text for each in facts.instructions if each.text in listed]
+    if facts.media:
+        line.extras.append((0.3 * fade, "", f"({', '.join(facts.media)})"))
+    for number, line_text in enumerate(map(str.strip, facts.text.split("\n")[:200])):
+        if len(line_text) < 3 or line_text.startswith("```") or line_text in used_lines:
+            continue
+        used_lines.add(line_text)
+        # A user's short line is an instruction as a whole.
+        text = line_text if is_user and len(line_text) <= WHOLE else _without(line_text, listed_texts)
+        if text == "…":
+            continue
+        worth = (_USER_WORTH if is_user else _ASSISTANT_WORTH) * fade / (1 + number / (8 if is_user else 2))
+        if not is_user:
+            # A line that ends in a colon announces the call after it, which is listed anyway.
+            worth *= (0.2 if text[-1] in ":：" else 1.0) * (1.0 if facts.calls else 2.0)
+        line.extras.append((worth * min(1.0, len(text) / 40), "", text if len(text) < 600 else _to_one_line(text, 400)))
+    if line.extras:
+        yield line
+
+
+class _StepLines:
+    """Groups steps into lines: one for each file, and one for each other distinct call."""
+
+    def __init__(self, uses: _WordUsage, visible: set[str]) -> None:
+        self._uses = uses
+        self._visible = visible
+        self._by_head: dict[tuple[str, str], _CandidateLine] = {}
+        self._actions: dict[str, dict[str, list[tuple[int, int]]]] = {}
+        self._step_lines: list[_CandidateLine] = []
+
+    def build_lines(self) -> list[_CandidateLine]:
+        for path, actions in self._actions.items():
+            line = self._by_head["", path]
+            line.head = f"{path}: " + ", ".join(
+                f"{name} {_format_source_spans(cites)}" for name, cites in actions.items()
+            )
+        return list(self._by_head.values())
+
+    def add_step(self, number: int, step: _CallStep) -> None:
+        span = (step.at, step.until)
+        fade = 1 / (1 + step.age / _FADE_CHARACTERS)
+        path = _find_subject_path(step)
+        if path:
+            line = self._by_head.get(("", path))
+            chance = _HEADLINE_WORTH * self._uses.estimate_reuse(path, _PATH_REUSE, step.age)
+            if path in self._visible:
+                chance *= 0.2
+            if line is None:
+                line = self._by_head["", path] = _CandidateLine(_FILES, path, 0.0, [])
+            line.worth = chance + _STEP_WORTH * fade
+            self._actions.setdefault(path, {}).setdefault(step.call.name, []).append(span)
+        else:
+            head = _call_headline(step)
+            line = self._by_head.get((step.call.name, head))
+            if line is None:
+                line = self._by_head[step.call.name, head] = _CandidateLine(_STEPS, head, 0.0, [])
+            words = step.call.words
+            worth = sum(
+                _HEADLINE_WORTH * self._uses.estimate_reuse(w, _PATH_REUSE, step.age)
+                for w in (*words.paths, *words.ids)
+                if w in head
+            )
+            worth += sum(self._uses.estimate_reuse(w, _NAME_REUSE, step.age) for w in words.names if w in head)
+            line.worth = worth * 0.5 + _STEP_WORTH * fade
+        line.citations.append(span)
+        self._step_lines.append(line)
+        if step.result is not None:
+            line.extras.extend(_outcome_pieces(step.result, fade))
+
+    def assign_words(self, material: _SummaryMaterial) -> None:
+        """Adds each word that is not visible to the line of the last step that contains it."""
+        for number, step in enumerate(material.steps):
+            line = self._step_lines[number]
+            for label, words, base, weight in _word_kinds(step):
+                for word in words:
+                    if word in self._visible or self._uses.last_step.get(word) != number or word in line.head:
+                        continue
+                    line.extras.append((weight * self._uses.estimate_reuse(word, base, step.age), label, word))
+            if step.result is not None and step.result.fields:
+                line.extras.extend(self._result_fields(number, step, step.result))
+
+    def _result_fields(self, number: int, step: _CallStep, result: ResultFacts) -> Iterator[tuple[float, str, str]]:
+        values: set[str] = set()
+        for key, value in result.fields:
+            if len(value) < 3 or value in values or value in self._visible or self._uses.last_step.get(value) != number:
+                continue
+            values.add(value)
+            base = _FIELD_REUSE * (3 if key in self._uses.argument_names else 1) * _form_factor(value)
+            yield (
+                _HEADLINE_WORTH * self._uses.estimate_reuse(value, base, step.age),
+                "fields",
+                f"{key} {value}" if key else value,
+            )
+
+
+def _word_kinds(step: _CallStep) -> Iterator[tuple[str, Iterable[str], float, float]]:
+    call, result = step.call.words, step.result.words if step.result is not None else NO_EXTRACTED_WORDS
+    yield "paths", dict.fromkeys(call.paths + result.paths), _PATH_REUSE, _HEADLINE_WORTH
+    yield "names", dict.fromkeys(call.names + result.names), _NAME_REUSE, 1.0
+    result_ids: tuple[str, ...] = () if step.result is not None and step.result.fields else result.ids
+    yield "ids", dict.fromkeys(call.ids + result_ids), _ID_REUSE, _HEADLINE_WORTH
+    yield "links", dict.fromkeys(call.links + result.links), _PATH_REUSE, _HEADLINE_WORTH
+
+
+def _form_factor(value: str) -> float:
+    """Returns the factor for a value's form: codes recur in later calls, measures and plain words less (measured)."""
+    if _CODE.fullmatch(value):
+        return 2.0
+    return 0.3 if (value.isalpha() and value.islower()) or _MEASURE.fullmatch(value) else 1.0
+
+
+def _find_subject_path(step: _CallStep) -> str:
+    """Returns the path that a call is about: its first argument, if that is a path."""
+    if not step.call.fields:
+        return ""
+    value = step.call.fields[0][1]
+    return value if len(value) <= 300 and value in step.call.words.paths else ""
+
+
+def _call_headline(step: _CallStep) -> str:
+    arguments: list[str] = []
+    for key, value in step.call.fields[:6]:
+        # Besides the main argument only short values: no numbers, no remarks.
+        if arguments and (len(value) > 200 or value.isdigit() or value.count(" ") > 2):
+            continue
+        text = _to_one_line(value)
+        arguments.append(text if not arguments or not key else f"{key}={text}")
+    return f"{step.call.name}: {', '.join(arguments)}" if arguments else step.call.name
+
+
+def _outcome_pieces(result: ResultFacts, fade: float) -> Iterator[tuple[float, str, str]]:
+    yield from ((_OUTLINE_WORTH * fade * (2 if text[-1:] in "{:(" else 1), "lines", text) for text in result.outline)
+    for number, text in enumerate(result.trouble[:2]):
+        yield _TOOL_LINE_WORTH * (1.0 if result.error or not number else 0.4) * fade, "tool said", text
+    if result.lines <= 2 and result.first and not result.trouble:
+        yield 0.6 * _TOOL_LINE_WORTH * fade, "tool said", result.first
+    elif result.last and not result.trouble and not result.fields:
+        yield (0.6 if result.last.count(" ") > 8 else 0.16) * _TOOL_LINE_WORTH * fade, "tool said", result.last
+
+
+# -- the use of words so far -------------------------------------------------------------------------------------------
+
+_WORD_FADE_CHARACTERS: Final = 120_000
+"""Characters of later conversation after which a fact counts half."""
+_CALL_REUSE: Final = 0.06
+_SPOKEN_FACTOR: Final = 1.6
+
+
+class _CallStep(msgspec.Struct, frozen=True):
+    """A tool call with its result. `at` and `until` are message indexes; `age` is in characters from the end."""
+
+    at: int
+    until: int
+    age: int
+    call: CallFacts
+    result: ResultFacts | None
+
+
+class _Utterance(msgspec.Struct, frozen=True):
+    """A text of a user or the assistant."""
+
+    at: int
+    age: int
+    facts: MessageFacts
+
+
+class _SummaryMaterial(msgspec.Struct, frozen=True):
+    """The facts of all summarized messages, in order."""
+
+    steps: tuple[_CallStep, ...]
+    utterances: tuple[_Utterance, ...]
+    total: int
+
+
+def _order_material(facts_by_index: Sequence[tuple[int, MessageFacts]]) -> _SummaryMaterial:
+    """Pairs each result with the nearest earlier call of its id, and measures ages."""
+    sizes = [_count_characters(f) for _, f in facts_by_index]
+    remaining_size = sum(sizes)
+    total = remaining_size
+    open_calls: dict[str, tuple[int, int, CallFacts, int]] = {}
+    steps: list[_CallStep | None] = []
+    utterances: list[_Utterance] = []
+    for (message_index, facts), size in zip(facts_by_index, sizes, strict=True):
+        remaining_size -= size
+        if facts.text or facts.media:
+            utterances.append(_Utterance(message_index, remaining_size, facts))
+        for call in facts.calls:
+            open_calls[call.call_id] = (len(steps), message_index, call, remaining_size)
+            steps.append(_CallStep(message_index, message_index, remaining_size, call, None))
+        for result in facts.results:
+            step_index, call_index, call, _ = open_calls.pop(
+                result.call_id, (-1, message_index, CallFacts("", "", (), ExtractedWords()), 0)
+            )
+            step = _CallStep(call_index, message_index, remaining_size, call, result)
+            if step_index < 0:
+                steps.append(step)
+            else:
+                steps[step_index] = step
+    return _SummaryMaterial(tuple(s for s in steps if s is not None), tuple(utterances), total)
+
+
+def _count_characters(facts: MessageFacts) -> int:
+    calls = sum(len(v) for c in facts.calls for _, v in c.fields)
+    return len(facts.text) + calls + sum(r.size for r in facts.results) + 20
+
+
+class _WordUsage:
+    """Counts the occurrences of each word in calls, in texts and in results."""
+
+    def __init__(self, material: _SummaryMaterial) -> None:
+        self.call_counts: Counter[str] = Counter()
+        self.spoken_counts: Counter[str] = Counter()
+        self.result_counts: Counter[str] = Counter()
+        self.last_step: dict[str, int] = {}
+        """The last step that contains a word."""
+        self.argument_names: set[str] = set()
+        """The names of arguments: result fields with the same names are likely to become arguments."""
+        for number, step in enumerate(material.steps):
+            self._count_call(step.call, number)
+            if step.result is not None:
+                self._count_result(step.result, number)
+        for utterance in material.utterances:
+            words = utterance.facts.words
+            for group in (words.paths, words.ids, words.names, words.links):
+                self.spoken_counts.update(group)
+
+    def _count_call(self, call: CallFacts, number: int) -> None:
+        words = call.words
+        for group in (words.paths, words.ids, words.names, words.links):
+            self.call_counts.update(group)
+            self.last_step.update(dict.fromkeys(group, number))
+        self.argument_names.update(k for k, _ in call.fields)
+        self.call_counts.update({v for _, v in call.fields if len(v) <= 200})
+
+    def _count_result(self, result: ResultFacts, number: int) -> None:
+        words = result.words
+        for group in (words.paths, words.ids, words.names, words.links):
+            self.result_counts.update(group)
+            self.last_step.update(dict.fromkeys(group, number))
+        values = {v for _, v in result.fields}
+        self.result_counts.update(values)
+        self.last_step.update(dict.fromkeys(values, number))
+
+    def estimate_reuse(self, word: str, base: float, age: int) -> float:
+        """Estimates the share of such words in later calls. `base` is the share for one occurrence in a result."""
+        call_count = self.call_counts[word]
+        p = base * min(self.result_counts[word] + 1, 7) / 2 + _CALL_REUSE * min(call_count, 4)
+        if word in self.spoken_counts:
+            p *= _SPOKEN_FACTOR
+        return p / (1 + age / _WORD_FADE_CHARACTERS)
+
+
+def _collect_words(message_facts: Iterable[MessageFacts]) -> set[str]:
+    """Collects all words of messages."""
+    all_words: set[str] = set()
+    for facts in message_facts:
+        for words in (facts.words, *(c.words for c in facts.calls), *(r.words for r in facts.results)):
+            all_words.update(words.paths, words.ids, words.names, words.links)
+        for fields in (*(c.fields for c in facts.calls), *(r.fields for r in facts.results)):
+            all_words.update(v for _, v in fields if len(v) <= 200)
+    return all_words
