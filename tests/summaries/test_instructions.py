@@ -1,5 +1,7 @@
 """Standing instructions: listed apart by their form, in many languages; the newest on a subject stands, each once."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -247,6 +249,41 @@ def test_what_may_be_contradicted_stands_with_the_newer_one_marked(earlier: str,
 )
 def test_a_rule_for_something_else_replaces_nothing(one: str, other: str) -> None:
     assert [line.split(" (")[0] for line in selected_texts(one, other)] == [f"[0] {one}", f"[1] {other}"]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "Never touch module number-{n} of the parser.",
+        "Always ask before you open port {n} of the gateway.",
+        "From now on use the template number-{n} for the order service instead.",
+        "Spend at most {n} euros on the release.",
+    ],
+)
+def test_thousands_of_alike_instructions_cost_no_comparison_of_each_with_each(form: str) -> None:
+    said = find_all(*(form.format(n=number) for number in range(1, 4_001)))
+    before = time.process_time()
+    select_standing(said, lambda _, __: True)
+    # Comparing each pair would take about 15 s.
+    assert time.process_time() - before < 5
+
+
+def test_of_many_alike_instructions_a_change_finds_the_one_with_its_figure() -> None:
+    said = [f"Never open port {number} of the gateway." for number in range(1_000, 1_500)]
+    said += ["From now on you may open port 1007 of the gateway.", "Open port 1011 of the gateway."]
+    *_, change, reversal = select_standing(find_all(*said), lambda _, __: True).cited
+    assert 7 in change.newer_than
+    assert 11 in reversal.newer_than
+    limits = [f"Server {number} must answer within 200 ms." for number in range(1_000, 1_500)]
+    assert "(replaces [7])" in selected_texts(*limits, "Server 1007 must answer within 300 ms.")[-1]
+
+
+def test_of_many_alike_instructions_no_old_one_stands_without_the_newest() -> None:
+    said = [f"Always send the report of the week to office number-{number}." for number in range(200)]
+    found = select_standing(find_all(*said, *REMARKS), lambda _, __: True).cited
+    for budget in range(20, 400, 20):
+        _, listed = render_instructions(found, budget, words)
+        assert listed == set(said[len(said) - len(listed) :])
 
 
 def test_a_correction_of_what_stands_elsewhere_says_so_and_goes_first() -> None:

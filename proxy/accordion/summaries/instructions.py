@@ -12,7 +12,6 @@ an instruction, for checks.py.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Final
@@ -57,6 +56,10 @@ _MAX_NAMED_EARLIER: Final = 3
 """The largest number of earlier messages in the note on an instruction."""
 _MAX_RUNS: Final = 4
 """Runs of messages in the line about omitted instructions; beyond that it names the first and the last message."""
+_MAX_RELATED: Final = 32
+"""The largest number of earlier instructions to compare with for each kind of relation."""
+_MAX_WORD_OCCURRENCES: Final = 256
+"""The largest number of occurrences of its words in earlier instructions to read for a correction, rare words first."""
 _NARROW: Final = 160
 """Tokens of a section below which it names no artifacts."""
 _MAX_ARTIFACTS: Final = 2
@@ -172,22 +175,23 @@ def select_standing(
     and the newer one has a note. Instructions that are not listed occur elsewhere in the window, and count like others.
     """
     instruction_index, in_force_by_position = _InstructionIndex(), dict[int, CitedInstruction]()
+    shown_positions = set[int]()
     outdated: dict[int, tuple[int, Instruction]] = {}
     for position, (index, instruction) in enumerate(instructions):
-        is_shown = is_listed(index, instruction.text)
+        if is_listed(index, instruction.text):
+            shown_positions.add(position)
         # Few long ones would fit.
         priority = instruction.rank - (len(instruction.text) > BRIEF)
         replaced_indexes, newer_than = set[int](), set[int]()
-        for other in instruction_index.related(instruction):
-            earlier = in_force_by_position.get(other)
-            if earlier is None or earlier.instruction.is_promise != instruction.is_promise:
-                continue
+        for other in instruction_index.find_related(instruction):
+            earlier = in_force_by_position[other]
             if is_replacement(instruction, earlier.instruction):
                 del in_force_by_position[other]
+                instruction_index.remove(other, earlier.instruction)
                 targets = replaced_indexes
             elif may_replace(instruction, earlier.instruction):
                 targets = newer_than
-                if not is_shown:
+                if position not in shown_positions:
                     in_force_by_position[other] = replace(earlier, older_than=(*earlier.older_than, index))
             else:
                 continue
@@ -195,14 +199,14 @@ def select_standing(
                 targets.add(earlier.index)
                 outdated[other] = (earlier.index, earlier.instruction)
                 priority = max(priority, earlier.priority)
-                if not is_listed(earlier.index, earlier.instruction.text):
+                if other not in shown_positions:
                     priority = _CORRECTION - (len(instruction.text) > BRIEF)
         in_force_by_position[position] = CitedInstruction(
             index, instruction, tuple(sorted(replaced_indexes)), tuple(sorted(newer_than)), priority=priority
         )
         instruction_index.add(position, instruction)
     in_force = {cited.instruction.text for position, cited in in_force_by_position.items() if position not in outdated}
-    listed = [cited for cited in in_force_by_position.values() if is_listed(cited.index, cited.instruction.text)]
+    listed = [cited for position, cited in in_force_by_position.items() if position in shown_positions]
     return StandingInstructions(
         tuple(cited for cited in listed if not cited.instruction.is_promise),
         tuple(pair for pair in outdated.values() if pair[1].text not in in_force),
@@ -312,33 +316,80 @@ def states(text: str, instruction: Instruction, *, reversed: bool = False) -> bo
 
 
 class _InstructionIndex:
-    """Finds the earlier instructions that may be related to one, without comparing it with all."""
+    """Finds the earlier instructions in force that may be related to one, without comparing it with all.
+
+    It returns a bounded number of them, the newest for each kind of relation. Older ones of the same kind are related
+    to these in turn, so that an order by age still holds for all.
+    """
 
     def __init__(self) -> None:
-        self._by_key: dict[object, list[int]] = {}
-        self._by_word: dict[str, list[int]] = {}
+        self._words: dict[int, frozenset[str]] = {}
+        self._positions_by_key: dict[object, dict[int, None]] = {}
 
     def add(self, position: int, instruction: Instruction) -> None:
-        for key in self._keys(instruction):
-            self._by_key.setdefault(key, []).append(position)
-        if not instruction.is_promise:
-            for word in instruction.words:
-                self._by_word.setdefault(word, []).append(position)
+        self._words[position] = _words_and_figures(instruction)
+        for key in _index_keys(instruction):
+            self._positions_by_key.setdefault(key, {})[position] = None
 
-    def related(self, instruction: Instruction) -> list[int]:
-        positions = {position for key in self._keys(instruction) for position in self._by_key.get(key, ())}
-        if instruction.is_change and not instruction.is_promise:
-            shared_words = Counter(position for word in instruction.words for position in self._by_word.get(word, ()))
-            positions.update(position for position, number in shared_words.items() if number > 1)
+    def remove(self, position: int, instruction: Instruction) -> None:
+        del self._words[position]
+        for key in _index_keys(instruction):
+            self._positions_by_key[key].pop(position, None)
+
+    def find_related(self, instruction: Instruction) -> list[int]:
+        """Returns the positions of the instructions to compare with, in order."""
+        if instruction.is_promise:
+            return list(self._newest((True, instruction.text)))
+        keys = chain(((False, instruction.text),), *map(_relation_keys, instruction.claims))
+        positions = {position for key in keys for position in self._newest(key)}
+        if instruction.is_change:
+            positions.update(self._with_shared_words(_words_and_figures(instruction)))
         return sorted(positions)
 
-    @staticmethod
-    def _keys(instruction: Instruction) -> Iterator[object]:
-        yield instruction.text
-        # A promise is only repeated: another one on the same subject adds to it.
-        for claim in instruction.claims if not instruction.is_promise else ():
-            word_sets = enumerate((claim.subject, claim.words, claim.stem))
-            yield from ((number, words) for number, words in word_sets if words)
+    def _newest(self, key: object) -> Iterator[int]:
+        return islice(reversed(self._positions_by_key.get(key, {})), _MAX_RELATED)
+
+    def _with_shared_words(self, words: frozenset[str]) -> Iterator[int]:
+        """Yields the positions that share two words or more: those that share most, and newest."""
+        by_rarity = sorted((self._positions_by_key[word] for word in words if word in self._positions_by_key), key=len)
+        candidates = dict.fromkeys(islice(chain.from_iterable(map(reversed, by_rarity)), _MAX_WORD_OCCURRENCES))
+        shared_counts = ((len(words & self._words[position]), position) for position in candidates)
+        ranked = sorted((pair for pair in shared_counts if pair[0] > 1), reverse=True)
+        return (position for _, position in ranked[: 2 * _MAX_RELATED])
+
+
+def _index_keys(instruction: Instruction) -> Iterator[object]:
+    """Yields all keys under which an instruction can be found."""
+    yield instruction.is_promise, instruction.text
+    # A promise is only repeated: another one on the same subject adds to it.
+    if instruction.is_promise:
+        return
+    for claim in instruction.claims:
+        yield from _subject_keys(claim)
+        yield from (("words", claim.words, claim.is_negative), ("stem", claim.stem, claim.is_negative))
+    yield from _words_and_figures(instruction)
+
+
+def _relation_keys(claim: Claim) -> Iterator[object]:
+    """Yields the keys of the claims that one may replace or contradict: see `_replaces` and `_may_replace`."""
+    yield from _subject_keys(claim)
+    yield "words", claim.words, False
+    if not claim.is_negative:
+        # Prohibitions of different things add up.
+        yield from (("words", claim.words, True), ("stem", claim.stem, False), ("stem", claim.stem, True))
+
+
+def _subject_keys(claim: Claim) -> Iterator[object]:
+    """Yields the keys that claims on one subject share: its words, or all words but for the values, or the figures."""
+    if claim.subject:
+        yield "subject", claim.subject
+    if claim.figures:
+        yield "figures", claim.words, tuple(figure for figure, _ in claim.figures)
+        yield "values", claim.words, tuple("" if is_value else figure for figure, is_value in claim.figures)
+
+
+def _words_and_figures(instruction: Instruction) -> frozenset[str]:
+    return instruction.words.union(figure for claim in instruction.claims for figure, _ in claim.figures)
 
 
 def _render_section(
