@@ -43,6 +43,22 @@ async def test_pins_are_known_to_every_worker_and_to_one_session_of_one_tenant()
     assert await other.find_pins("t", "s") == frozenset()
 
 
+async def test_a_mode_is_known_to_every_worker_after_its_next_poll_until_it_is_taken_back():
+    store = InMemoryStore()
+    one, other = SessionOverrideStore(store), SessionOverrideStore(store)
+    await one.set_mode("t", "s", "off")
+    await one.request_compaction("t", "s")
+    assert (one.find_mode("t", "s"), other.find_mode("t", "s")) == ("off", "auto")
+    await other.poll()
+    assert (other.find_mode("t", "s"), other.has_compaction_request("t", "s")) == ("off", True)
+    assert other.find_mode("t", "s2") == other.find_mode("t2", "s") == "auto"
+    assert await other.load("t", ["s"]) == [SessionOverrides(wants_compaction=True, mode="off")]
+    await other.set_mode("t", "s", "auto")
+    await one.poll()
+    assert one.find_mode("t", "s") == "auto"
+    assert not one.has_compaction_request("t", "s|mode")
+
+
 async def test_pins_that_a_request_brings_are_added_once_and_last():
     store = Fickle()
     one = SessionOverrideStore(store)

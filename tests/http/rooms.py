@@ -40,6 +40,7 @@ def client(world: World, room: ArchiveReader | None = None, memories: FakeMemori
         room or reading_room(world),
         world.builder.session_overrides,
         lambda: memories or FakeMemories(),
+        world.builder.sent_history(lambda: world.forward.compaction_step.composer.insertion_composer),
     )
     api = RestApi(
         lambda: world.observe,

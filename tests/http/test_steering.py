@@ -123,6 +123,47 @@ async def test_where_nothing_is_folded_the_answer_says_so(mode: str, words: str)
     assert talk.forwarded == talk.bodies[-1]
 
 
+# -- modes -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["off", "observe"])
+async def test_a_session_that_is_switched_off_or_observed_is_forwarded_as_it_comes_until_it_is_switched_back(
+    mode: str,
+) -> None:
+    world = small()
+    talk, path = await start_talk(world, FOLDS_AT)
+    assert talk.forwarded != talk.bodies[-1]
+    http = client(world)
+    assert http.get(f"{path}/mode").json()["mode"] == "auto"
+    assert http.put(f"{path}/mode", json={"mode": mode}).json() == {"session": path.rpartition("/")[2], "mode": mode}
+    assert http.get(path).json()["mode"] == mode
+    said = record(await talk.turn(FOLDS_AT + 1))
+    assert talk.forwarded == talk.bodies[-1]
+    assert said.get("state") == ("observed" if mode == "observe" else None)
+    other = Talk(world)
+    assert record(await other.until(FOLDS_AT, x_accordion_session="another-label"))["state"] == "folded"
+    assert http.put(f"{path}/mode", json={"mode": "auto"}).json()["mode"] == "auto"
+    assert record(await talk.turn(FOLDS_AT + 2))["state"] == "replayed"
+
+
+async def test_a_request_that_asks_for_less_than_its_sessions_mode_gets_less() -> None:
+    world = small()
+    talk, path = await start_talk(world, FOLDS_AT - 1)
+    client(world).put(f"{path}/mode", json={"mode": "observe"})
+    assert record(await talk.turn(FOLDS_AT, x_accordion_compact="off")) == {}
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"{}", b'{"mode": "now"}', b'{"mode": "off", "more": 1}', b"\xff"])
+async def test_a_mode_that_is_none_changes_nothing(body: bytes) -> None:
+    world = small()
+    _, path = await start_talk(world)
+    http = client(world)
+    answer = http.put(f"{path}/mode", content=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "mode")
+    assert http.get(f"{path}/mode").json()["mode"] == "auto"
+    assert http.put("/accordion/sessions/s-unknown/mode", json={"mode": "off"}).status_code == 404
+
+
 # -- pins --------------------------------------------------------------------------------------------------------------
 
 

@@ -106,6 +106,10 @@ class ArchiveReader:
         cursor = _cursor(remaining[limit - 1]) if len(remaining) > limit else ""
         return ArtifactPage(tuple(remaining[:limit]), cursor)
 
+    async def load_records(self, tenant_key: bytes, ids: Sequence[str]) -> list[Artifact]:
+        """Returns the records of artifacts, without those that are no longer stored. Raises StoreUnavailable."""
+        return [each for each in await self._archive.load_artifacts(tenant_key, ids) if each is not None]
+
     async def has_session(self, tenant_key: bytes, session: str) -> bool:
         """Whether anything of a session is stored. Raises StoreUnavailable."""
         async for page in archive_entries.entries(

@@ -1,7 +1,7 @@
-"""What people set for a session: pinned results, and a compaction at the next request.
+"""What people set for a session: pinned results, its mode, and a compaction at the next request.
 
-Both are in the store, for every worker. Pins are read when a compaction is made, which is rare. Compaction requests
-must be known at every request, so each worker keeps them in memory and polls for new ones.
+All are in the store, for every worker. Pins are read when a compaction is made, which is rare. Modes and compaction
+requests must be known at every request, so each worker keeps them in memory and polls for new ones.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Literal, get_args
 
 import msgspec
 
@@ -16,12 +17,17 @@ from accordion.model.cache import BoundedCache, string_size
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, KeyValueStore
 
+SessionMode = Literal["auto", "observe", "off"]
+"""Whether a session's requests are compacted, only reported, or left alone. `auto` leaves it to the settings."""
+MODES: tuple[SessionMode, ...] = get_args(SessionMode)
 MOST_PINS = 256
 REQUEST_SECONDS = 86_400.0
 """A compaction request expires after so many seconds without a request of the session."""
 
 _PINS = msgspec.json.Decoder(list[str])
 _REQUEST_COLLECTION = "wishes/forced"
+_MODE_SUFFIX = "|mode"
+"""Ends the name of a session's mode in the same collection, so that one scan reads both."""
 _MAX_WAITING = 1_000
 _PAGE = 1_000
 
@@ -31,17 +37,20 @@ class SessionOverrides(msgspec.Struct, frozen=True):
 
     pins: frozenset[str] = frozenset()
     wants_compaction: bool = False
+    mode: SessionMode = "auto"
 
 
 @dataclass(slots=True)
 class SessionOverrideStore:
-    """Stores session overrides. A pin is kept for `retention` seconds, a compaction request for a day."""
+    """Stores session overrides. Pins and modes are kept for `retention` seconds, a compaction request for a day."""
 
     store: KeyValueStore
     retention: float = 30 * 86_400.0
     capacity: int = 1 * 2**20
     """Bytes of the pins in memory: half for stored ones, half for unwritten ones."""
     _requests: set[str] = field(default_factory=set)
+    _modes: dict[str, SessionMode] = field(default_factory=dict)
+    """The modes other than `auto`, by `tenant|session`."""
     _pins: BoundedCache[str, frozenset[str]] = field(init=False)
     _unwritten_pins: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
     """Pins from headers that are not in the store yet."""
@@ -111,6 +120,25 @@ class SessionOverrideStore:
         finally:
             self._changes += 1
 
+    # -- modes ------------------------------------------------------------------------
+
+    async def set_mode(self, tenant: str, session: str, mode: SessionMode) -> None:
+        """Sets a session's mode. Raises StoreUnavailable."""
+        key, name = _mode_key(tenant, session), f"{tenant}|{session}"
+        if mode == "auto":
+            await self.store.delete([key])
+            self._modes.pop(name, None)
+        else:
+            await self.store.put(key, mode.encode(), ttl=self.retention)
+            self._modes[name] = mode
+        self._changes += 1
+
+    def find_mode(self, tenant: str, session: str) -> SessionMode:
+        """Returns a session's mode, as far as this worker knows."""
+        return self._modes.get(f"{tenant}|{session}", "auto") if self._modes else "auto"
+
+    # -- waiting summaries --------------------------------------------------------------
+
     def set_waiting_for_summary(self, tenant: str, session: str, is_waiting: bool) -> None:
         """Sets whether a compaction due at the start of a turn waits for its summary. In memory only: if it is lost,
         the mid-generation trigger applies later."""
@@ -128,21 +156,28 @@ class SessionOverrideStore:
 
     async def load(self, tenant: str, sessions: Sequence[str]) -> list[SessionOverrides]:
         """Loads the overrides of these sessions from the store. Raises StoreUnavailable."""
-        keys = [key for session in sessions for key in (_pins_key(tenant, session), _request_key(tenant, session))]
+        keys = [make_key(tenant, session) for session in sessions for make_key in (_pins_key, _request_key, _mode_key)]
         values = await self.store.get_many(keys) if keys else []
         return [
             SessionOverrides(
-                _decode_pins(pins) | self._unwritten_pins.get((tenant, session), frozenset()), request is not None
+                _decode_pins(pins) | self._unwritten_pins.get((tenant, session), frozenset()),
+                request is not None,
+                _decode_mode(mode),
             )
-            for session, pins, request in zip(sessions, values[::2], values[1::2], strict=True)
+            for session, pins, request, mode in zip(sessions, values[::3], values[1::3], values[2::3], strict=True)
         ]
 
     async def poll(self) -> None:
-        """Reads the compaction requests of other workers, and writes the pins that the store does not have yet."""
-        before, requests, after = self._changes, set[str](), ""
+        """Reads the modes and compaction requests of other workers, and writes the pins that the store does not have
+        yet."""
+        before, requests, modes, after = self._changes, set[str](), dict[str, SessionMode](), ""
         try:
             while page := await self.store.scan(_REQUEST_COLLECTION, after=after, limit=_PAGE):
-                requests.update(name for name, _ in page)
+                for name, value in page:
+                    if name.endswith(_MODE_SUFFIX):
+                        modes[name.removesuffix(_MODE_SUFFIX)] = _decode_mode(value)
+                    else:
+                        requests.add(name)
                 after = page[-1][0]
                 if len(page) < _PAGE:
                     break
@@ -150,7 +185,7 @@ class SessionOverrideStore:
             return
         if self._changes == before:
             # Otherwise the result may be older than what this worker knows.
-            self._requests = requests
+            self._requests, self._modes = requests, modes
         for tenant, session in list(self._unwritten_pins):
             await self._publish_pins(tenant, session)
 
@@ -183,9 +218,18 @@ def _decode_pins(value: bytes | None) -> frozenset[str]:
         return frozenset()
 
 
+def _decode_mode(value: bytes | None) -> SessionMode:
+    """Decodes a stored mode; `auto` if there is none or it is unknown."""
+    return next((mode for mode in MODES if value == mode.encode()), "auto")
+
+
 def _pins_key(tenant: str, session: str) -> Key:
     return Key(f"pins/{tenant}", session)
 
 
 def _request_key(tenant: str, session: str) -> Key:
     return Key(_REQUEST_COLLECTION, f"{tenant}|{session}")
+
+
+def _mode_key(tenant: str, session: str) -> Key:
+    return Key(_REQUEST_COLLECTION, f"{tenant}|{session}{_MODE_SUFFIX}")

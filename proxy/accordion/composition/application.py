@@ -361,8 +361,9 @@ class Application:
         """Builds the ASGI application."""
         openai = self.dialects["/v1/chat/completions"]
         reader, overrides = self._compaction_builder.archive_reader, self._compaction_builder.session_overrides
+        sent = self._compaction_builder.sent_history(lambda: self.forward.compaction_step.composer.insertion_composer)
         archive_api = ArchiveApi(
-            lambda: self.queries, lambda: self.tenants, reader, overrides, self.memory_builder.memories
+            lambda: self.queries, lambda: self.tenants, reader, overrides, self.memory_builder.memories, sent
         )
         api = RestApi(
             lambda: self.queries,

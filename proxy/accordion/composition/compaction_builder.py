@@ -40,6 +40,7 @@ from accordion.model.conversation import Message
 from accordion.model.ports import Clock, KeyValueStore, Outbox, Put, Tasks, TokenCounter
 from accordion.model.summarizer import Summarizer
 from accordion.pipeline.response_history import ResponseHistory
+from accordion.pipeline.sent_history import SentHistory
 from accordion.pipeline.shared_artifacts import SharedArtifacts
 from accordion.pipeline.tool_loop import ToolLoop
 from accordion.protocols.base import WireProtocol
@@ -187,6 +188,19 @@ class CompactionBuilder:
         tool = define_tool if settings.unfold.tool else None
         return InsertionComposer(
             self.insertion_store, self._artifact_tool_protocols, self._reader, tool, self._composition_cache
+        )
+
+    def sent_history(self, composer: Callable[[], InsertionComposer]) -> SentHistory:
+        """Builds the reconstruction of forwarded requests. `composer` is that of the current settings."""
+        return SentHistory(
+            self._archive,
+            self._transcripts,
+            self.protocols,
+            self._reader,
+            self.compactions,
+            composer,
+            self.request_renderer,
+            self._tasks,
         )
 
     def artifact_recall(self, settings: Settings) -> ArtifactRecall | None:

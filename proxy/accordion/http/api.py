@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
-from accordion.compaction.session_overrides import MOST_PINS, REQUEST_SECONDS, SessionOverrideStore
+from accordion.compaction.session_overrides import MOST_PINS, REQUEST_SECONDS, SessionMode, SessionOverrideStore
 from accordion.http.api_requests import identify_caller, json_response, parse_number, read_body, unknown_session
 from accordion.http.json_views import agent_json, exchange_json, limits_json, model_json, session_json
 from accordion.http.metrics import Metrics
@@ -47,7 +47,14 @@ class _Pins(msgspec.Struct, forbid_unknown_fields=True):
     call_ids: list[str]
 
 
+class _Mode(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a request that sets a session's mode."""
+
+    mode: SessionMode
+
+
 _PINS = msgspec.json.Decoder(_Pins)
+_MODE = msgspec.json.Decoder(_Mode)
 
 
 class RestApi:
@@ -86,6 +93,7 @@ class RestApi:
                 Route("/accordion/sessions/{id}/tree", self._tree),
                 Route("/accordion/sessions/{id}/compact", self._compact, methods=["POST"]),
                 Route("/accordion/sessions/{id}/pins", self._pins, methods=["GET", "PUT", "DELETE"]),
+                Route("/accordion/sessions/{id}/mode", self._mode, methods=["GET", "PUT"]),
                 *self._routes,
             ],
             exception_handlers={
@@ -195,6 +203,14 @@ class RestApi:
         (overrides,) = await self._overrides.load(tenant, [session])
         return json_response({"session": session, "call_ids": sorted(overrides.pins)})
 
+    async def _mode(self, request: Request) -> Response:
+        tenant, view = await self._find_session(request)
+        session = view.session.id
+        if request.method == "PUT":
+            await self._overrides.set_mode(tenant, session, _decode_mode(await read_body(request, _MAX_BODY)))
+        (overrides,) = await self._overrides.load(tenant, [session])
+        return json_response({"session": session, "mode": overrides.mode})
+
     async def _find_session(self, request: Request) -> tuple[str, SessionView]:
         """Returns the caller's tenant and the session of the path. Raises NotFound."""
         tenant = self._tenant(request)
@@ -273,3 +289,11 @@ def _call_ids(body: bytes) -> frozenset[str]:
     if len(set(call_ids)) > MOST_PINS:
         raise BadRequest(f"A session has {MOST_PINS} pins at most; {len(set(call_ids))} were sent.", param="call_ids")
     return frozenset(call_ids)
+
+
+def _decode_mode(body: bytes) -> SessionMode:
+    """Parses the body of a mode request. Raises BadRequest."""
+    try:
+        return _MODE.decode(body).mode
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f'Send {{"mode": "auto"}}, "observe" or "off". {error}.', param="mode") from error

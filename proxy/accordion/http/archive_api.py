@@ -26,10 +26,11 @@ from accordion.http.api_requests import (
     stream_lines,
     unknown_session,
 )
-from accordion.http.json_views import artifact_json, artifact_part_json
+from accordion.http.json_views import artifact_json, artifact_part_json, compared_block_json
 from accordion.model.errors import BadRequest, NotFound
 from accordion.model.memories import MemoryStore
 from accordion.pipeline.queries import Queries, erase, forget_memories
+from accordion.pipeline.sent_history import SentHistory, SentRequest, compare_histories, find_artifacts
 from accordion.sessions.tenants import Caller, Tenants
 
 _MOST_LISTED = 1_000
@@ -46,12 +47,14 @@ class ArchiveApi:
         archive: ArchiveReader,
         overrides: SessionOverrideStore,
         memories: Callable[[], MemoryStore],
+        sent: SentHistory,
     ) -> None:
         self._queries = queries
         self._tenants = tenants
         self._archive = archive
         self._overrides = overrides
         self._memories = memories
+        self._sent = sent
 
     def routes(self) -> list[Route]:
         """Returns the routes."""
@@ -60,6 +63,8 @@ class ArchiveApi:
             Route("/accordion/artifacts/{id}", self._artifact),
             Route("/accordion/sessions/{id}", self._erase_session, methods=["DELETE"]),
             Route("/accordion/sessions/{id}/original", self._original),
+            Route("/accordion/sessions/{id}/sent", self._last_sent),
+            Route("/accordion/sessions/{id}/diff", self._diff),
             Route("/accordion/sessions/{id}/export", self._export_session),
             Route("/accordion/export", self._export),
             Route("/accordion/archive", self._erase, methods=["DELETE"]),
@@ -118,6 +123,35 @@ class ArchiveApi:
         if transcript.missing:
             headers["x-accordion-missing"] = str(transcript.missing)
         return Response(transcript.body, headers=SAFE | headers, media_type="application/json")
+
+    async def _last_sent(self, request: Request) -> Response:
+        _, sent = await self._reconstruct(request)
+        headers = {"x-accordion-dialect": sent.original.protocol.name}
+        if sent.compaction is not None:
+            headers["x-accordion-compaction-id"] = sent.compaction.id
+        return Response(sent.body, headers=SAFE | headers, media_type="application/json")
+
+    async def _diff(self, request: Request) -> Response:
+        caller, sent = await self._reconstruct(request)
+        ids = sent.compaction.artifacts if sent.compaction is not None else ()
+        artifacts = await self._archive.load_records(caller.tenant_key, ids)
+        blocks = compare_histories(sent.original.conversation, sent.history)
+        return json_response(
+            {
+                "session": request.path_params["id"],
+                "dialect": sent.original.protocol.name,
+                "compaction": sent.compaction.id if sent.compaction is not None else None,
+                "blocks": [compared_block_json(block, find_artifacts(block, artifacts)) for block in blocks],
+            }
+        )
+
+    async def _reconstruct(self, request: Request) -> tuple[Caller, SentRequest]:
+        """Reconstructs the last forwarded request of the path's session. Raises NotFound."""
+        caller = self._caller(request)
+        view = await self._queries().find_session(caller.tenant, request.path_params["id"])
+        if view is None:
+            raise unknown_session()
+        return caller, await self._sent.reconstruct(caller, view.session, view.exchanges)
 
     # -- export -----------------------------------------------------------------
 

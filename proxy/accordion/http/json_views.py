@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,6 +17,7 @@ from accordion.model.budget import TokenLimits, Utilization
 from accordion.model.delegation import TOP, display_name
 from accordion.model.records import AgentReport, Exchange, Session
 from accordion.pipeline.queries import AgentView, ModelView
+from accordion.pipeline.sent_history import ComparedBlock
 
 
 def limits_json(limits: TokenLimits) -> dict[str, int]:
@@ -81,6 +83,7 @@ def session_json(session: Session, overrides: SessionOverrides) -> dict[str, Any
         "correction": session.correction,
         "pins": sorted(overrides.pins),
         "compaction_wanted": overrides.wants_compaction,
+        "mode": overrides.mode,
     }
 
 
@@ -134,6 +137,18 @@ def artifact_part_json(excerpt: ArtifactPart) -> dict[str, Any]:
         "next": excerpt.part.next or None,
         "text": excerpt.part.text,
         "originals": [msgspec.Raw(wire) for wire in excerpt.wires],
+    }
+
+
+def compared_block_json(block: ComparedBlock, artifacts: Sequence[Artifact]) -> dict[str, Any]:
+    """Returns a block of a comparison. Unchanged messages are not repeated."""
+    is_changed = block.kind != "unchanged"
+    return {
+        "kind": block.kind,
+        "messages": [block.first, block.last] if block.first >= 0 else None,
+        "client": [msgspec.Raw(message.wire) for _, message in block.client] if is_changed else [],
+        "sent": [msgspec.Raw(message.wire) for message in block.forwarded] if is_changed else [],
+        "artifacts": [artifact.id for artifact in artifacts],
     }
 
 

@@ -248,6 +248,8 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
     """Reported tokens divided by counted tokens of `model` in this session; 1.0 while nothing is reported."""
     seen: AgentReport | None = None
     """The agent of its last request."""
+    scope: bytes = b""
+    """The prefix that separates its messages' names from those of other labels (sessions/prefix_nodes.py)."""
     only: bytes = b""
     """Its only exchange, in the log's format. Most sessions have one exchange; a second one moves both to the log."""
 

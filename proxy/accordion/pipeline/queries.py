@@ -303,6 +303,7 @@ async def _erase_session_rows(
     for each in sorted(sessions | known_sessions):
         await session_overrides.set_pins(caller.tenant, each, frozenset())
         await session_overrides.clear_compaction_request(caller.tenant, each)
+        await session_overrides.set_mode(caller.tenant, each, "auto")
         await queries.forget_nodes(each, with_index=with_index)
     await forget_delegations(queries.erasable_store, caller.tenant_key, session_id)
     if session_id is None:

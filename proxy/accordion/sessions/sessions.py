@@ -109,7 +109,7 @@ class Sessions:
             session_id = session_id_from_content(label, request_id.encode()) if base.next else base.session
             if forked_from:
                 self.prefix_index.add(label + chain[-1], PrefixNode(session_id))
-        session, row = self._get_or_create(caller, client_metadata, session_id, forked_from)
+        session, row = self._get_or_create(caller, client_metadata, session_id, forked_from, label)
         return SessionMatch(session, row, conversation, label, base, index)
 
     def match_without_recording(
@@ -186,7 +186,7 @@ class Sessions:
         chain = accumulate((message.key for message in conversation.messages), extend_chain, initial=start)
         conversation = replace(conversation, chain=tuple(chain)[1:])
         session, row = self._get_or_create(
-            caller, client_metadata, state.session if state else session_id_from_content(label, start), ""
+            caller, client_metadata, state.session if state else session_id_from_content(label, start), "", label
         )
         if conversation.chain:
             self.prefix_index.add(label + conversation.chain[-1], PrefixNode(session.id))
@@ -231,7 +231,7 @@ class Sessions:
             self.prefix_index.add(label + old_end, structs.replace(node, taken=new_end))
 
     def _get_or_create(
-        self, caller: Caller, client_metadata: ClientMetadata, session_id: str, forked_from: str
+        self, caller: Caller, client_metadata: ClientMetadata, session_id: str, forked_from: str, label: bytes
     ) -> tuple[Session, str]:
         sessions = self._sessions
         entry = sessions.get(session_id)
@@ -240,8 +240,9 @@ class Sessions:
             return entry
         now, tenant = self.clock.now(), caller.tenant
         session = Session(
-            session_id, tenant, now, client_metadata.session, client_metadata.client, client_metadata.agent, forked_from
-        )
+            session_id, tenant, now, client_metadata.session, client_metadata.client, client_metadata.agent,
+            forked_from, scope=label,
+        )  # fmt: skip
         self.outbox.put(Key(TENANTS, tenant), bytes, self.retention)
         # Each time a session enters a worker's memory it gets a row of its own in the store; readers add the rows up.
         self._session_count += 1
