@@ -12,6 +12,9 @@ from accordion.composition import protocols_by_path
 from accordion.http.api import RestApi
 from accordion.http.archive_api import ArchiveApi
 from accordion.http.metrics import Metrics
+from accordion.http.pages.feed import ExchangeFeed
+from accordion.http.pages.routes import Pages, PageServices
+from accordion.http.pages.views import Health
 from tests.memory.keeping import FakeMemories
 from tests.world import World
 
@@ -32,15 +35,36 @@ def reading_room(world: World) -> ArchiveReader:
     return ArchiveReader(archive, transcripts, custody, spoken, world.tasks, world.clock)
 
 
-def client(world: World, room: ArchiveReader | None = None, memories: FakeMemories | None = None) -> TestClient:
-    """A client of the API."""
+def client(
+    world: World,
+    room: ArchiveReader | None = None,
+    memories: FakeMemories | None = None,
+    base_url: str = "http://127.0.0.1:8787",
+) -> TestClient:
+    """A client of the API and of the page."""
+    sent = world.builder.sent_history(lambda: world.forward.compaction_step.composer.insertion_composer)
+    reader = room or reading_room(world)
+    pages = Pages(
+        PageServices(
+            lambda: world.observe,
+            lambda: world.forward.tenants,
+            reader,
+            sent,
+            world.builder.session_overrides,
+            None,
+            lambda tenant: Health("memory://", world.store.is_available, "", 0, {}, []),
+            ExchangeFeed(),
+            world.clock,
+            "1.2.3",
+        )
+    )
     more = ArchiveApi(
         lambda: world.observe,
         lambda: world.forward.tenants,
-        room or reading_room(world),
+        reader,
         world.builder.session_overrides,
         lambda: memories or FakeMemories(),
-        world.builder.sent_history(lambda: world.forward.compaction_step.composer.insertion_composer),
+        sent,
     )
     api = RestApi(
         lambda: world.observe,
@@ -49,6 +73,6 @@ def client(world: World, room: ArchiveReader | None = None, memories: FakeMemori
         lambda error: world.forward.reader.receiver.openai.render_error(error, "req-1"),
         "1.2.3",
         world.builder.session_overrides,
-        more.routes(),
+        [*more.routes(), *pages.routes()],
     )
-    return TestClient(api.app(), base_url="http://127.0.0.1:8787")
+    return TestClient(api.app(), base_url=base_url, follow_redirects=False)

@@ -46,6 +46,7 @@ CODE = {
         "FlowControl": "09edfe259b22",
     },
     "uvicorn.server": {
+        "Server.startup": "b5ca8e4833b7",
         "Server.__init__": "142f5f5dc820",
         "Server.shutdown": "a60c4106424d",
         "Server.handle_exit": "33f9602fb639",

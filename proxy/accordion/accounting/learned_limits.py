@@ -45,6 +45,15 @@ class LearnedLimits:
                 return None
         return limit.tokens if limit else None
 
+    def list_limits(self, tenant: str) -> list[tuple[LimitOwner, LearnedLimit]]:
+        """Returns a tenant's limits that have not expired."""
+        with self._lock:
+            return [
+                (owner, limit)
+                for owner, limit in self.limits.items()
+                if owner.tenant == tenant and limit.until > self._now()
+            ]
+
     def learn(self, owner: LimitOwner, tokens: int, seconds: float) -> None:
         """Learns a limit that a provider named; it applies for `seconds`."""
         limit = LearnedLimit(tokens, self._now() + seconds)

@@ -215,7 +215,7 @@ def _format_greeting(settings: Settings, port: int) -> str:
     OpenAI SDK       OpenAI(base_url="{base}/v1")         OPENAI_BASE_URL={base}/v1
     Anthropic SDK    Anthropic(base_url="{base}")         ANTHROPIC_BASE_URL={base}
 
-    look             {base}/accordion/models   {base}/accordion/sessions   {base}/metrics
+    look             {base}/accordion/   {base}/metrics
 {_format_missing_extras(settings)}"""
 
 

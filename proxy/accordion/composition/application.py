@@ -47,10 +47,14 @@ from accordion.composition.tables import (
 )
 from accordion.composition.visibility_builder import VisibilityBuilder
 from accordion.config import Settings
+from accordion.config.extras import is_installed
 from accordion.http.api import RestApi
 from accordion.http.archive_api import ArchiveApi
 from accordion.http.exchange_log import CompactionLogger, FailureLogger
 from accordion.http.metrics import Metrics
+from accordion.http.pages.feed import ExchangeFeed
+from accordion.http.pages.routes import Pages, PageServices
+from accordion.http.pages.views import Health
 from accordion.http.proxy_app import ProxyApp, new_id
 from accordion.http.websocket_relay import WebSocketRelay
 from accordion.insertions.recall_source import RecallSource
@@ -72,6 +76,7 @@ from accordion.pipeline.measure import Measurer
 from accordion.pipeline.queries import Queries
 from accordion.pipeline.receive import Receiver
 from accordion.pipeline.send import DeploymentPauses, Sender
+from accordion.pipeline.sent_history import SentHistory
 from accordion.pipeline.session_limits import ROUND_SECONDS as SESSION_ROUNDS
 from accordion.pipeline.session_limits import SessionSizeLimit
 from accordion.pipeline.visibility import Visibility
@@ -137,8 +142,10 @@ class Application:
     def _build_lasting(self, settings: Settings, environ: Mapping[str, str], slots: Slots | None) -> None:
         """Builds the parts that keep their state when settings change."""
         limits, retention = settings.limits, settings.store.retention_days * 86_400
+        self._feed = ExchangeFeed()
         observers: list[Observer] = [
             self.metrics,
+            self._feed,
             FailureLogger(),
             CompactionLogger(self._limits_of, limits.sessions_in_memory),
         ]
@@ -372,7 +379,11 @@ class Application:
             lambda error: openai.render_error(error, new_id()),
             __version__,
             overrides,
-            [*archive_api.routes(), *self.memory_builder.routes(lambda: self.tenants, __version__)],
+            [
+                *archive_api.routes(),
+                *self.memory_builder.routes(lambda: self.tenants, __version__),
+                *self._pages(sent).routes(),
+            ],
             self.spooled.spool.describe,
         )
         sockets = WebSocketRelay(
@@ -380,6 +391,35 @@ class Application:
             SocketClosed,
         )
         return ProxyApp(lambda: self.forward, lambda: self.upgrade, api.app(), sockets, new_id)
+
+    def _pages(self, sent: SentHistory) -> Pages:
+        """Builds the web page."""
+        has_memory = self.settings.memory.enabled and is_installed("memory")
+        return Pages(
+            PageServices(
+                lambda: self.queries,
+                lambda: self.tenants,
+                self._compaction_builder.archive_reader,
+                sent,
+                self._compaction_builder.session_overrides,
+                self.memory_builder.services if has_memory else None,
+                self._health,
+                self._feed,
+                self.clock,
+                __version__,
+            )
+        )
+
+    def _health(self, tenant: str) -> Health:
+        """Describes the state of this process to a tenant."""
+        return Health(
+            str(self.settings.store.url),
+            self.store.is_available,
+            "" if self.store.is_available else self.store.problem,
+            self.outbox.waiting,
+            self.spooled.spool.describe(),
+            self._limits.list_limits(tenant),
+        )
 
     def _connect(self, settings: Settings) -> HttpUpstream:
         seconds = settings.timeouts.read_seconds

@@ -117,6 +117,7 @@ class RestApi:
                 "openai_base_url": f"{_request_origin(request)}/v1",
                 "anthropic_base_url": _request_origin(request),
                 "see": [
+                    "/accordion/",
                     "/accordion/models",
                     "/accordion/sessions",
                     "/accordion/export",

@@ -34,6 +34,9 @@ LOST = "accordion.lost"
 """The key in `scope["state"]` of a future that is done once the client reset the connection or left within a request
 body. `receive` reports any other disconnect."""
 
+STOPPING = "accordion.stopping"
+"""The key in `scope["state"]` of an event that is set when the server stops, for responses without an end."""
+
 # A body of at most this size is read whole even if it is not parsed, so that a retry can send it again.
 _SMALL_BODY = 65_536
 

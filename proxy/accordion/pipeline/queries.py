@@ -164,8 +164,17 @@ class Queries(msgspec.Struct, frozen=True):
         log = await self.store.read(exchanges_key(tenant, session_id))
         values = [*(row.only for row in rows if row.only), *(value for _, value in log)]
         exchanges = sorted(map(_EXCHANGE.decode, values), key=lambda exchange: exchange.at)
-        size = session.utilization.window if session.utilization else 0
-        return SessionView(session, self._limits_for(session.model, size), tuple(exchanges[-EXCHANGES:]))
+        return SessionView(session, self.limits_of(session), tuple(exchanges[-EXCHANGES:]))
+
+    async def list_exchanges(self, tenant: str, session: Session) -> list[Exchange]:
+        """Returns the last exchanges of a listed session, oldest first."""
+        log = await self.store.read(exchanges_key(tenant, session.id))
+        values = [*([session.only] if session.only else ()), *(value for _, value in log)]
+        return sorted(map(_EXCHANGE.decode, values), key=lambda exchange: exchange.at)[-EXCHANGES:]
+
+    def limits_of(self, session: Session) -> TokenLimits:
+        """Returns the limits for a session's window."""
+        return self._limits_for(session.model, session.utilization.window if session.utilization else 0)
 
     async def list_agents(self, caller: Caller, session_id: str) -> list[AgentView] | None:
         """Lists the agents of the tree that a session belongs to, parents first.

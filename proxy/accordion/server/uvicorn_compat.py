@@ -46,7 +46,7 @@ from accordion.http.bad_request import (
     malformed_request,
     response_bytes,
 )
-from accordion.http.proxy_app import BARE_QUERY, LOST, respond_with
+from accordion.http.proxy_app import BARE_QUERY, LOST, STOPPING, respond_with
 from accordion.model.deadlines import Deadline
 from accordion.model.errors import HeadTooLarge, RequestError, RequestTimeout
 from accordion.pipeline.relay import content_length
@@ -566,12 +566,22 @@ class Server(uvicorn.Server):
         if not any(isinstance(each, LineFilter) for each in log.filters):
             log.addFilter(LineFilter())
 
+    async def startup(self, sockets: list[socket] | None = None) -> None:
+        """Starts the application, with an event in ASGI's place for values that outlive a request.
+
+        Overrides uvicorn's, which notifies no response that the server stops: a page's event stream has no end of its
+        own, and would be waited for.
+        """
+        self._stopping = self.lifespan.state[STOPPING] = asyncio.Event()
+        await super().startup(sockets)
+
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         """Cancels running requests after a second signal, and ends the application.
 
         Overrides uvicorn's for a user who presses Ctrl-C twice, and for systemd, which may repeat SIGTERM:
         uvicorn would raise the signals again first, and the process would end before pending writes are done.
         """
+        self._stopping.set()
         await super().shutdown(sockets)
         if self.force_exit and not self.lifespan.shutdown_event.is_set():
             if running := tuple(self.server_state.tasks):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Mapping
 
 import msgspec
@@ -19,6 +20,8 @@ TENANTS_WITH_MEMORIES = "tenants/memories"
 
 CREDENTIAL_HEADERS = (b"authorization", b"x-api-key", b"api-key")
 """The headers in which clients send a credential."""
+
+_EXPIRY = re.compile(r"[0-9a-f]{1,10}")
 
 
 class ProxyKey(msgspec.Struct, frozen=True):
@@ -95,6 +98,38 @@ class Tenants:
     def is_proxy_key(self, value: bytes) -> bool:
         """Whether a header's value is one of the proxy's own keys, which no provider must see."""
         return self._match_proxy_key(value[7:].strip() if value[:7].lower() == b"bearer " else value) is not None
+
+    @property
+    def has_proxy_keys(self) -> bool:
+        """Whether callers need one of the proxy's own keys."""
+        return bool(self._keys)
+
+    def issue_ticket(self, key: str, until: float) -> str | None:
+        """Returns a ticket for a browser in place of a proxy key; None for an unknown key.
+
+        It is valid until `until` (seconds since the epoch), and as long as the key is configured. The key cannot be
+        computed from it.
+        """
+        name = self._match_proxy_key(key.encode())
+        if name is None:
+            return None
+        expiry = int(until)
+        return f"{expiry:x}.{self._sign_ticket(name, key.encode(), expiry)}"
+
+    def find_by_ticket(self, ticket: str, now: float) -> Caller | None:
+        """Returns the caller that a ticket was issued to; None if it is not valid (any more)."""
+        expiry_text, _, signature = ticket.partition(".")
+        if not _EXPIRY.fullmatch(expiry_text) or (expiry := int(expiry_text, 16)) <= now:
+            return None
+        caller = None
+        for name, key in self._keys:
+            if hmac.compare_digest(self._sign_ticket(name, key, expiry).encode(), signature.encode()):
+                caller = Caller(name, self.tenant_key(name), True, "")
+        return caller
+
+    def _sign_ticket(self, name: str, key: bytes, expiry: int) -> str:
+        content = f"ticket:{expiry}:{name}:".encode() + hashlib.sha256(key).digest()
+        return hmac.new(self._secret, content, hashlib.sha256).hexdigest()
 
     def find_name(self, tenant_key: bytes) -> str:
         """Returns the name of a tenant that this object has identified, by its key; empty for others."""

@@ -89,6 +89,12 @@ class WriteQueue:
             self._slow_queue._delay, self._slow_queue._batch_size = _SLOW_DELAY, _SLOW_BATCH
         return self._slow_queue
 
+    @property
+    def waiting(self) -> int:
+        """The number of writes that are not in the store yet."""
+        own = len(self._puts) + len(self._appends)
+        return own + (self._slow_queue.waiting if self._slow_queue is not None else 0)
+
     def put(self, key: Key, value: _Value, ttl: float | None = None) -> None:
         """See Outbox."""
         self._puts[key] = value, ttl, None, 0

@@ -1,0 +1,87 @@
+"""Decides who may see the page and change something through it, and sets the headers of its responses.
+
+A browser sends no API key. Where proxy keys are configured, a person signs in with one, and the browser gets a ticket
+(sessions/tenants.py) in a cookie that scripts cannot read and other sites cannot send. A change must come from a page
+of this very address: browsers say so in `Sec-Fetch-Site` or `Origin`, which no page can forge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from accordion.http.api_requests import ForeignOrigin, check_origin, identify_caller
+from accordion.model.errors import RequestError, Unauthorized
+from accordion.sessions.tenants import Caller, Tenants
+
+COOKIE = "accordion_page"
+PATH = "/accordion"
+TICKET_SECONDS = 12 * 3_600
+"""The time after which a person must sign in again."""
+
+HEADERS: Mapping[str, str] = {
+    "cache-control": "no-store",
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    # Not `no-referrer`: with that, browsers send `Origin: null` with the page's own forms.
+    "referrer-policy": "same-origin",
+    "x-content-type-options": "nosniff",
+}
+"""Headers of every response. Everything on the page comes from this address, and nothing is inline."""
+
+
+class PageUnavailable(RequestError):
+    """A browser cannot identify itself here."""
+
+    status = 403
+    type = "permission_error"
+    code = "page_unavailable"
+
+
+def identify_reader(request: Request, tenants: Tenants, now: float) -> Caller:
+    """Returns the caller of a request for the page.
+
+    Raises Unauthorized if a person must sign in, ForeignOrigin for another site's page, and PageUnavailable where no
+    proxy keys are configured and other machines can connect: callers are told apart by provider keys then.
+    """
+    if not tenants.has_proxy_keys:
+        if not tenants.is_local_only:
+            raise PageUnavailable("Configure proxy_keys to open this page from other machines, then sign in with one.")
+        return identify_caller(request.headers.raw, tenants)
+    check_origin(dict(reversed(request.headers.raw)), local=False)
+    caller = tenants.find_by_ticket(request.cookies.get(COOKIE, ""), now)
+    if caller is None:
+        raise Unauthorized("Sign in with a proxy key.")
+    return caller
+
+
+def check_change(request: Request) -> None:
+    """Raises ForeignOrigin unless a page of this address sends the request."""
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        is_own = site == "same-origin"
+    else:
+        # Plain HTTP from another machine has no `Sec-Fetch-Site`.
+        is_own = request.headers.get("origin", "").partition("://")[2] == request.headers.get("host", "")
+    if not is_own:
+        raise ForeignOrigin("Changes are only accepted from this page itself.")
+
+
+def set_ticket(response: Response, request: Request, ticket: str) -> None:
+    """Sets the cookie with the ticket; an empty ticket removes it."""
+    is_secure = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto", ""))
+    response.set_cookie(
+        COOKIE,
+        ticket,
+        max_age=TICKET_SECONDS if ticket else 0,
+        path=PATH,
+        secure=is_secure,
+        httponly=True,
+        samesite="strict",
+    )

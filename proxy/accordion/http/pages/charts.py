@@ -1,0 +1,159 @@
+"""Draws window curves as SVG: for each request what came and what was sent, with triggers and compactions.
+
+Positions are percentages of the drawing, so that it takes the width of any screen and its letters stay readable. A
+drawing has no style of its own; the style sheet has a class for each element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from markupsafe import Markup, escape
+
+from accordion.model.budget import TokenLimits
+from accordion.model.records import Exchange
+
+_HIGHEST = 1.5
+"""The largest share of the window that the scale extends to; higher columns are cut off."""
+_GAP = 0.18
+"""The share of a column's width that stays empty."""
+_HEADROOM = 1.08
+
+
+class CurvePoint(msgspec.Struct, frozen=True):
+    """One request: the tokens that came and that were sent, and the id of a compaction that was made for it."""
+
+    came: int
+    sent: int
+    compaction: str = ""
+    title: str = ""
+
+
+def curve_points(exchanges: Sequence[Exchange]) -> list[CurvePoint]:
+    """Returns the points of a curve. Requests that were not measured have none."""
+    points = []
+    for exchange in exchanges:
+        tokens, outcome = exchange.utilization.tokens, exchange.compaction
+        if not tokens:
+            continue
+        came = tokens + (outcome.saved if outcome is not None else 0)
+        made = outcome.id if outcome is not None and outcome.state == "folded" else ""
+        title = f"{came:,} tokens came, {tokens:,} were sent" if came != tokens else f"{tokens:,} tokens"
+        points.append(CurvePoint(came, tokens, made, f"{title}, {exchange.utilization.ratio:.1%} of the window"))
+    return points
+
+
+def draw_curve(points: Sequence[CurvePoint], limits: TokenLimits, label: str, link: str = "") -> Markup:
+    """Draws the large curve. `link` is the URL of a compaction without its id."""
+    top = _top(points, limits)
+    pieces = [
+        Markup('<svg class="curve" role="img" aria-label="{}" width="100%" height="240">').format(label),
+        Markup(
+            '<defs><pattern id="came" width="4" height="4" patternUnits="userSpaceOnUse">'
+            '<rect class="came-ground" width="4" height="4"/><rect class="came-dot" width="1.4" height="1.4"/>'
+            '<rect class="came-dot" x="2" y="2" width="1.4" height="1.4"/></pattern></defs>'
+        ),
+        *_columns(points, top, link),
+        *_levels(limits, top),
+        Markup("</svg>"),
+    ]
+    return Markup("").join(pieces)
+
+
+def draw_small_curve(points: Sequence[CurvePoint], limits: TokenLimits, label: str) -> Markup:
+    """Draws the small curve of a list, without letters."""
+    top = _top(points, limits)
+    head = Markup('<svg class="spark" role="img" aria-label="{}" width="100%" height="36">').format(label)
+    trigger = _y(limits.conversation, top)
+    line = Markup('<line class="level" x1="0" x2="100%" y1="{0}" y2="{0}"/>').format(trigger)
+    return Markup("").join([head, *_columns(points, top, ""), line, Markup("</svg>")])
+
+
+def draw_meter(used: int, limits: TokenLimits, label: str) -> Markup:
+    """Draws how full a window is, with a tick at each trigger and at the hard limit."""
+    window = max(1, limits.window)
+    ticks = [
+        Markup('<line class="tick" x1="{0}%" x2="{0}%" y1="0" y2="100%"/>').format(
+            _format_number(100 * tokens / window)
+        )
+        for tokens in (limits.conversation, limits.generation, limits.hard)
+        if 0 < tokens < window
+    ]
+    return Markup("").join(
+        [
+            Markup('<svg class="meter" role="img" aria-label="{}" width="100%" height="14">').format(label),
+            Markup('<rect class="meter-ground" width="100%" height="100%" rx="3"/>'),
+            Markup('<rect class="{}" width="{}%" height="100%" rx="3"/>').format(
+                level_class(used, limits), _format_number(min(100.0, 100 * used / window))
+            ),
+            *ticks,
+            Markup("</svg>"),
+        ]
+    )
+
+
+def level_class(tokens: int, limits: TokenLimits) -> str:
+    """Returns the class of a number of tokens: by the highest trigger that it has reached."""
+    if tokens >= limits.hard:
+        return "fill-hard"
+    return "fill-over" if tokens >= limits.conversation else "fill"
+
+
+def _columns(points: Sequence[CurvePoint], top: float, link: str) -> Iterator[Markup]:
+    width = 100 / max(len(points), 12)
+    for index, point in enumerate(points):
+        left, inner = index * width + width * _GAP / 2, width * (1 - _GAP)
+        yield Markup("<g><title>{}</title>").format(f"Request {index + 1}: {point.title}")
+        if point.came > point.sent:
+            yield _bar("came", left, inner, point.came, top)
+        yield _bar("sent", left, inner, point.sent, top)
+        if point.compaction:
+            mark = Markup('<text class="mark" x="{}%" y="{}" dy="-4">▼</text>').format(
+                _format_number(left + inner / 2), _y(max(point.came, point.sent), top)
+            )
+            yield Markup('<a href="{}{}">{}</a>').format(link, point.compaction, mark) if link else mark
+        yield Markup("</g>")
+
+
+def _bar(kind: str, left: float, width: float, tokens: int, top: float) -> Markup:
+    height = min(100.0, 100 * tokens / top)
+    return Markup('<rect class="{}" x="{}%" y="{}%" width="{}%" height="{}%"/>').format(
+        kind, _format_number(left), _format_number(100 - height), _format_number(width), _format_number(height)
+    )
+
+
+def _levels(limits: TokenLimits, top: float) -> Iterator[Markup]:
+    """Yields a line with its name for each limit; of lines that lie close together only one has its name."""
+    levels = [
+        (limits.window, "window", "level-window"),
+        (limits.hard, "hard limit", "level-hard"),
+        (limits.generation, "generation trigger", "level"),
+        (limits.conversation, "conversation trigger", "level"),
+    ]
+    above = 0.0
+    for tokens, name, css in levels:
+        y = 100 - 100 * tokens / top
+        if not 0 <= y <= 100:
+            continue
+        yield Markup('<line class="{}" x1="0" x2="100%" y1="{}%" y2="{}%"/>').format(
+            css, _format_number(y), _format_number(y)
+        )
+        if y - above >= 6 or name == "window":
+            text = escape(f"{tokens / max(1, limits.window):.0%} {name}")
+            yield Markup('<text class="level-name" x="4" y="{}%" dy="12">{}</text>').format(_format_number(y), text)
+            above = y
+
+
+def _top(points: Sequence[CurvePoint], limits: TokenLimits) -> float:
+    """Returns the tokens at the upper edge of the drawing."""
+    window = max(1, limits.window)
+    return _HEADROOM * max(window, min(_HIGHEST * window, max((point.came for point in points), default=0)))
+
+
+def _y(tokens: int, top: float) -> str:
+    return f"{_format_number(100 - min(100.0, 100 * tokens / top))}%"
+
+
+def _format_number(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")

@@ -1,0 +1,162 @@
+"""The views of a comparison: the client's messages beside the forwarded ones, with links between them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from accordion.archive.artifacts import Artifact
+from accordion.model.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
+from accordion.pipeline.sent_history import BlockKind, ComparedBlock, find_artifacts
+
+_MOST = 6_000
+"""Characters of a part that are shown."""
+_MOST_UNCHANGED = 400
+_SHORT = 500
+"""A longer text is folded away under its first line."""
+_LINK = re.compile(r"\bart_[0-9a-f]{12}\b|\[\d+(?:\s*[-–,]\s*\d+)*\]")
+_RANGE = re.compile(r"\d+")
+
+
+class LinkedText(msgspec.Struct, frozen=True):
+    """A piece of a text; `target` is the id of an artifact, `message` the index of a message that it refers to."""
+
+    text: str
+    artifact: str = ""
+    message: int = -1
+
+
+class PartView(msgspec.Struct, frozen=True):
+    """A part of a message. `lines` have the text; `left_out` characters behind it are not shown."""
+
+    title: str
+    lines: tuple[tuple[LinkedText, ...], ...]
+    characters: int
+    left_out: int = 0
+    call_id: str = ""
+    """The id of a tool result's call, by which it can be pinned."""
+
+    @property
+    def is_long(self) -> bool:
+        """Whether the text is folded away."""
+        return self.characters > _SHORT
+
+    @property
+    def beginning(self) -> str:
+        """The first words."""
+        return "".join(piece.text for piece in self.lines[0])[:120] if self.lines else ""
+
+
+class MessageView(msgspec.Struct, frozen=True):
+    """A message; `index` is the client's, -1 for a message that the proxy wrote."""
+
+    role: str
+    parts: tuple[PartView, ...]
+    index: int = -1
+
+
+class BlockView(msgspec.Struct, frozen=True):
+    """A block of a comparison."""
+
+    kind: BlockKind
+    title: str
+    client: tuple[MessageView, ...]
+    forwarded: tuple[MessageView, ...]
+    artifacts: tuple[Artifact, ...]
+    """The artifacts that hold its messages: whole ranges, or single results where there is no range."""
+    parts: int = 0
+    """The number of single results that are artifacts besides the ranges."""
+
+    @property
+    def is_unchanged(self) -> bool:
+        """Whether it is forwarded as it came."""
+        return self.kind == "unchanged"
+
+
+_TITLES: Mapping[BlockKind, str] = {
+    "unchanged": "unchanged",
+    "edited": "edited",
+    "summary": "replaced by one message",
+    "removed": "removed",
+    "inserted": "inserted by Accordion",
+}
+
+
+def view_blocks(blocks: Sequence[ComparedBlock], artifacts: Sequence[Artifact]) -> list[BlockView]:
+    """Returns the views of compared blocks."""
+    views = []
+    for block in blocks:
+        most = _MOST_UNCHANGED if block.kind == "unchanged" else _MOST
+        client = tuple(view_message(message, most, index) for index, message in block.client)
+        forwarded = () if block.kind == "unchanged" else tuple(view_message(each, _MOST) for each in block.forwarded)
+        found = find_artifacts(block, artifacts)
+        ranges = [artifact for artifact in found if artifact.kind == "range"]
+        parts = len(found) - len(ranges) if ranges else 0
+        views.append(BlockView(block.kind, _title(block), client, forwarded, tuple(ranges or found), parts))
+    return views
+
+
+def _title(block: ComparedBlock) -> str:
+    if block.first < 0:
+        return _TITLES[block.kind].capitalize()
+    name = f"Message {block.first}" if block.first == block.last else f"Messages {block.first} to {block.last}"
+    return f"{name}: {_TITLES[block.kind]}"
+
+
+def view_message(message: Message, most: int = _MOST, index: int = -1) -> MessageView:
+    """Returns the view of a message, with at most so many characters of each part."""
+    return MessageView(message.role, tuple(view for part in message.parts if (view := _view_part(part, most))), index)
+
+
+def _view_part(part: object, most: int) -> PartView | None:
+    if isinstance(part, Text):
+        return _view_text("", part.text, most) if part.text else None
+    if isinstance(part, Reasoning):
+        return _view_text("reasoning", part.text or f"(sealed, {part.sealed:,} bytes)", most)
+    if isinstance(part, ToolCall):
+        return _view_text(f"calls {part.name}", part.arguments, most)
+    if isinstance(part, ToolResult):
+        text = "\n".join(_plain(each) for each in part.parts)
+        view = _view_text("error" if part.error else "result", text, most)
+        return msgspec.structs.replace(view, call_id=part.call_id)
+    return _view_text("", _plain(part), most)
+
+
+def _plain(part: object) -> str:
+    if isinstance(part, Text | Reasoning):
+        return part.text
+    if isinstance(part, Media):
+        size = f" {part.width}×{part.height}" if part.width else f" {part.size:,} bytes" if part.size else ""
+        return f"({part.media_type or part.kind}{size})"
+    return f"({part.kind}, {part.size:,} bytes)" if isinstance(part, Opaque) else ""
+
+
+def _view_text(title: str, text: str, most: int) -> PartView:
+    lines = tuple(tuple(link_text(line)) for line in text[:most].split("\n"))
+    return PartView(title, lines, len(text), max(0, len(text) - most))
+
+
+def link_text(line: str) -> Iterator[LinkedText]:
+    """Yields the pieces of a line: the ids of artifacts and the numbers of cited messages are links."""
+    end = 0
+    for match in _LINK.finditer(line):
+        if match.start() > end:
+            yield LinkedText(line[end : match.start()])
+        end = match.end()
+        if match[0].startswith("art_"):
+            yield LinkedText(match[0], artifact=match[0])
+        else:
+            yield from _link_citation(match[0])
+    if end < len(line) or not line:
+        yield LinkedText(line[end:])
+
+
+def _link_citation(text: str) -> Iterator[LinkedText]:
+    end = 0
+    for number in _RANGE.finditer(text):
+        yield LinkedText(text[end : number.start()])
+        yield LinkedText(number[0], message=int(number[0]))
+        end = number.end()
+    yield LinkedText(text[end:])

@@ -1,0 +1,480 @@
+"""The routes of the page: views with `GET`, changes with `POST`, both with the functions behind the REST API.
+
+A view reads the tenant's records, makes the values of views.py and comparison.py, and renders a template. Errors become
+a page that says what happened. A change answers with a redirect to the view that shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from http import HTTPStatus
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from accordion.archive.archive_reader import ArchiveReader
+from accordion.archive.reader import ReadRequest, UnanswerableRequest
+from accordion.compaction.session_overrides import MODES, MOST_PINS, SessionOverrides, SessionOverrideStore
+from accordion.http import memory_calls
+from accordion.http.api_requests import check_origin, parse_number, read_body, stream_lines, unknown_session
+from accordion.http.memory_requests import ListMemoriesRequest, SearchMemoriesRequest
+from accordion.http.memory_services import MemoryServices
+from accordion.http.pages import access
+from accordion.http.pages.charts import curve_points, draw_curve
+from accordion.http.pages.comparison import link_text, view_blocks
+from accordion.http.pages.feed import ExchangeFeed
+from accordion.http.pages.rendering import render_template
+from accordion.http.pages.views import Health, MemoryRow, agent_rows, model_rows, session_row, sum_totals
+from accordion.http.proxy_app import STOPPING
+from accordion.model.errors import AccordionError, BadRequest, NotFound, Unauthorized
+from accordion.model.ports import Clock
+from accordion.model.records import Session
+from accordion.pipeline.queries import Queries, SessionPosition, SessionView, erase
+from accordion.pipeline.sent_history import SentHistory, compare_histories
+from accordion.sessions.tenants import Caller, Tenants
+
+BASE = "/accordion/pages"
+_PAGE = 20
+"""Sessions of a page."""
+_ARTIFACTS = 50
+_RECENT = 6
+_MAX_FORM = 64 * 1024
+_MAX_KEY = 1_024
+_FORM_TYPE = "application/x-www-form-urlencoded"
+_STATIC = {"page.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
+_DONE = {
+    "compact": "The next request of this session is compacted, whatever its size.",
+    "pin": "The result is pinned. No compaction touches it.",
+    "unpin": "The result is no longer pinned.",
+    "mode": "The mode of this session is changed. It applies to the next request.",
+}
+
+Form = Mapping[str, str]
+View = Callable[[Request, Caller], Awaitable[Response]]
+Change = Callable[[Request, Caller, Form], Awaitable[Response]]
+
+
+class PageServices(msgspec.Struct, frozen=True):
+    """What the page reads and changes. `memory` is None where memories are off or not installed."""
+
+    queries: Callable[[], Queries]
+    tenants: Callable[[], Tenants]
+    archive: ArchiveReader
+    sent: SentHistory
+    overrides: SessionOverrideStore
+    memory: Callable[[], MemoryServices] | None
+    health: Callable[[str], Health]
+    feed: ExchangeFeed
+    clock: Clock
+    version: str
+
+
+class Pages:
+    """The routes of the page."""
+
+    def __init__(self, services: PageServices) -> None:
+        self._services = services
+
+    def routes(self) -> list[Route]:
+        """Returns the routes."""
+        views: list[tuple[str, View]] = [
+            ("/accordion/", self._overview),
+            (f"{BASE}/sessions", self._sessions),
+            (f"{BASE}/sessions/{{id}}", self._session),
+            (f"{BASE}/sessions/{{id}}/sent", self._last_sent),
+            (f"{BASE}/sessions/{{id}}/compactions/{{compaction}}", self._compaction),
+            (f"{BASE}/sessions/{{id}}/erase", self._confirm_erasure),
+            (f"{BASE}/sessions/{{id}}/export", self._export),
+            (f"{BASE}/artifacts/{{artifact}}", self._artifact),
+            (f"{BASE}/memories", self._memories),
+            (f"{BASE}/savings", self._savings),
+            (f"{BASE}/health", self._health),
+            (f"{BASE}/events", self._events),
+        ]
+        changes: list[tuple[str, Change]] = [
+            (f"{BASE}/sessions/{{id}}/compact", self._compact),
+            (f"{BASE}/sessions/{{id}}/mode", self._set_mode),
+            (f"{BASE}/sessions/{{id}}/pin", partial(self._set_pin, is_pinned=True)),
+            (f"{BASE}/sessions/{{id}}/unpin", partial(self._set_pin, is_pinned=False)),
+            (f"{BASE}/sessions/{{id}}/erase", self._erase),
+        ]
+        return [
+            *(Route(path, partial(self._show, view)) for path, view in views),
+            *(Route(path, partial(self._change, change), methods=["POST"]) for path, change in changes),
+            Route("/accordion", self._redirect),
+            Route(f"{BASE}/sign-in", self._sign_in, methods=["GET", "POST"]),
+            Route(f"{BASE}/sign-out", self._sign_out, methods=["POST"]),
+            Route(f"{BASE}/static/{{name}}", self._static),
+        ]
+
+    # -- requests -----------------------------------------------------------------
+
+    async def _show(self, view: View, request: Request) -> Response:
+        """Runs a view for the caller; an error becomes a page."""
+        try:
+            return await view(request, self._identify(request))
+        except Unauthorized:
+            target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+            return _redirect(f"{BASE}/sign-in?{urlencode({'to': target})}")
+        except AccordionError as error:
+            return self._error(error)
+
+    async def _change(self, change: Change, request: Request) -> Response:
+        """Runs a change for the caller, if a page of this address sends it."""
+        try:
+            caller = self._identify(request)
+            access.check_change(request)
+            return await change(request, caller, await _read_form(request))
+        except Unauthorized:
+            return _redirect(f"{BASE}/sign-in")
+        except AccordionError as error:
+            return self._error(error)
+
+    def _identify(self, request: Request) -> Caller:
+        return access.identify_reader(request, self._services.tenants(), self._services.clock.now())
+
+    def _render(self, template: str, caller: Caller | None, status: int = 200, **values: Any) -> Response:
+        services = self._services
+        html = render_template(
+            template,
+            {
+                "base": BASE,
+                "version": services.version,
+                "now": services.clock.now(),
+                "tenant": caller.tenant if caller is not None else "",
+                "is_signed_in": caller is not None and caller.has_proxy_key,
+                "has_memory": services.memory is not None,
+                **values,
+            },
+        )
+        return Response(html, status, headers=access.HEADERS, media_type="text/html")
+
+    def _error(self, error: AccordionError) -> Response:
+        title = HTTPStatus(error.status).phrase
+        return self._render("error.html", None, error.status, title=title, message=error.message)
+
+    # -- views --------------------------------------------------------------------
+
+    async def _redirect(self, request: Request) -> Response:
+        return _redirect("/accordion/", permanent=True)
+
+    async def _overview(self, request: Request, caller: Caller) -> Response:
+        queries = self._services.queries()
+        models = await queries.list_models(caller.tenant)
+        sessions = await queries.list_sessions(caller.tenant, limit=_RECENT)
+        return self._render(
+            "overview.html",
+            caller,
+            models=model_rows(models),
+            totals=sum_totals(models),
+            sessions=await self._session_rows(caller, sessions),
+            origin=str(request.base_url).rstrip("/"),
+        )
+
+    async def _sessions(self, request: Request, caller: Caller) -> Response:
+        label, after = request.query_params.get("label", ""), request.query_params.get("after", "")
+        sessions = await self._services.queries().list_sessions(
+            caller.tenant, limit=_PAGE + 1, label=label, after=_parse_position(after)
+        )
+        page = sessions[:_PAGE]
+        query = {"after": f"{page[-1].updated!r}:{page[-1].id}"} if len(sessions) > _PAGE else {}
+        next_page = f"{BASE}/sessions?{urlencode(query | ({'label': label} if label else {}))}" if query else ""
+        return self._render(
+            "sessions.html",
+            caller,
+            sessions=await self._session_rows(caller, page),
+            label=label,
+            is_first=not after,
+            next_page=next_page,
+        )
+
+    async def _session_rows(self, caller: Caller, sessions: list[Session]) -> list[Any]:
+        queries, overrides = self._services.queries(), self._services.overrides
+        stored = await overrides.load(caller.tenant, [session.id for session in sessions])
+        return [
+            session_row(session, each, await queries.list_exchanges(caller.tenant, session), queries.limits_of(session))
+            for session, each in zip(sessions, stored, strict=True)
+        ]
+
+    async def _session(self, request: Request, caller: Caller) -> Response:
+        queries, (view, overrides) = self._services.queries(), await self._find_session(request, caller)
+        session = view.session
+        points = curve_points(view.exchanges)
+        page = await self._services.archive.list_artifacts(
+            caller.tenant_key, session.id, _artifact_cursor(request), _ARTIFACTS
+        )
+        agents = await queries.list_agents(caller, session.id)
+        url = f"{BASE}/sessions/{quote(session.id)}"
+        label = f"The window over the last {len(points)} requests"
+        return self._render(
+            "session.html",
+            caller,
+            view=view,
+            session=session,
+            overrides=overrides,
+            modes=MODES,
+            settings_mode=queries.mode(session.model),
+            url=url,
+            curve=draw_curve(points, view.limits, label, f"{url}/compactions/") if points else None,
+            agents=list(agent_rows(agents or [], queries.limits_of)),
+            artifacts=page.artifacts,
+            next_artifacts=page.next,
+            done=_DONE.get(request.query_params.get("done", ""), ""),
+        )
+
+    async def _last_sent(self, request: Request, caller: Caller) -> Response:
+        view, _ = await self._find_session(request, caller)
+        sent = await self._services.sent.reconstruct(caller, view.session, view.exchanges)
+        ids = sent.compaction.artifacts if sent.compaction is not None else ()
+        artifacts = await self._services.archive.load_records(caller.tenant_key, ids)
+        blocks = view_blocks(compare_histories(sent.original.conversation, sent.history), artifacts)
+        url = f"{BASE}/sessions/{quote(view.session.id)}"
+        return self._render("sent.html", caller, session=view.session, url=url, sent=sent, blocks=blocks)
+
+    async def _compaction(self, request: Request, caller: Caller) -> Response:
+        services, (view, _) = self._services, await self._find_session(request, caller)
+        name = request.path_params["compaction"]
+        stored = await services.sent.find_compaction(caller, name)
+        if stored is None:
+            raise NotFound("There is no such compaction. It may have expired or been erased.")
+        compaction = stored.compaction
+        original = await services.sent.load_conversation(caller, view.session.id)
+        history = services.sent.apply(caller, original, compaction) if original is not None else None
+        blocks = []
+        if original is not None and history is not None:
+            artifacts = await services.archive.load_records(caller.tenant_key, compaction.artifacts)
+            covered = msgspec.structs.replace(
+                original.conversation, messages=original.conversation.messages[: compaction.covered]
+            )
+            blocks = view_blocks(compare_histories(covered, history), artifacts)
+        made = next((each for each in view.exchanges if each.compaction and each.compaction.id == name), None)
+        url = f"{BASE}/sessions/{quote(view.session.id)}"
+        return self._render(
+            "compaction.html",
+            caller,
+            session=view.session,
+            url=url,
+            compaction=compaction,
+            exchange=made,
+            blocks=blocks,
+        )
+
+    async def _artifact(self, request: Request, caller: Caller) -> Response:
+        offset = parse_number(request.query_params.get("offset", "0"), "offset", 0, 10**12)
+        try:
+            part = await self._services.archive.read(
+                caller.tenant_key, ReadRequest(request.path_params["artifact"], offset)
+            )
+        except UnanswerableRequest as error:
+            raise BadRequest(str(error)) from error
+        if part is None:
+            raise NotFound("There is no such artifact. It may have expired or been erased.")
+        lines = [list(link_text(line)) for line in part.part.text.split("\n")]
+        return self._render("artifact.html", caller, part=part, artifact=part.artifact, lines=lines)
+
+    async def _memories(self, request: Request, caller: Caller) -> Response:
+        if self._services.memory is None:
+            return self._render("memories.html", caller, rows=[], query="", kind="", total=0, next_page="")
+        services, params = self._services.memory(), request.query_params
+        query, kind, after = params.get("q", "").strip(), params.get("kind", ""), params.get("after", "")
+        types = ["session"] if kind == "session" else []
+        next_page, total = "", None
+        if query:
+            arguments: dict[str, Any] = {"query": query, "type_filter": types, "project": "*"}
+            found = await memory_calls.search(services, caller, _convert(arguments, SearchMemoriesRequest))
+            rows = [_memory_row(each) for each in found.results]
+        else:
+            arguments = {"type_filter": types, "project": "*", "limit": _PAGE, "after": after or None}
+            page = await memory_calls.list_(services, caller, _convert(arguments, ListMemoriesRequest))
+            rows, total = [_memory_row(each) for each in page.memories], page.total
+            if page.next:
+                next_page = f"{BASE}/memories?{urlencode({'kind': kind, 'after': page.next})}"
+        return self._render(
+            "memories.html", caller, rows=rows, query=query, kind=kind, total=total, next_page=next_page
+        )
+
+    async def _savings(self, request: Request, caller: Caller) -> Response:
+        models = await self._services.queries().list_models(caller.tenant)
+        used = [view for view in models if view.row.updated]
+        return self._render("savings.html", caller, models=used, totals=sum_totals(used))
+
+    async def _health(self, request: Request, caller: Caller) -> Response:
+        return self._render("health.html", caller, health=self._services.health(caller.tenant))
+
+    async def _export(self, request: Request, caller: Caller) -> Response:
+        view, _ = await self._find_session(request, caller)
+        session = view.session.id
+        lines = aiter(self._services.archive.export_and_erasure.export(caller.tenant_key, session))
+        # A store that is away raises here, before the response begins.
+        first = await anext(lines)
+        headers = {**access.HEADERS, "content-disposition": f'attachment; filename="{session}.jsonl"'}
+        stream = stream_lines(first, lines, lambda message: {"type": "error", "message": message})
+        return StreamingResponse(stream, headers=headers, media_type="application/x-ndjson")
+
+    async def _events(self, request: Request, caller: Caller) -> Response:
+        stopping = request.scope.get("state", {}).get(STOPPING)
+        stream = self._services.feed.open(caller.tenant, stopping)
+        return StreamingResponse(stream, headers=access.HEADERS, media_type="text/event-stream")
+
+    async def _find_session(self, request: Request, caller: Caller) -> tuple[SessionView, SessionOverrides]:
+        """Returns the path's session and its overrides. Raises NotFound."""
+        view = await self._services.queries().find_session(caller.tenant, request.path_params["id"])
+        if view is None:
+            raise unknown_session()
+        (overrides,) = await self._services.overrides.load(caller.tenant, [view.session.id])
+        return view, overrides
+
+    # -- changes ------------------------------------------------------------------
+
+    async def _compact(self, request: Request, caller: Caller, form: Form) -> Response:
+        view, _ = await self._find_session(request, caller)
+        await self._services.overrides.request_compaction(caller.tenant, view.session.id)
+        return _back_to(view.session.id, "compact")
+
+    async def _set_mode(self, request: Request, caller: Caller, form: Form) -> Response:
+        view, _ = await self._find_session(request, caller)
+        mode = next((each for each in MODES if each == form.get("mode")), None)
+        if mode is None:
+            raise BadRequest(f"The mode must be one of {', '.join(MODES)}.", param="mode")
+        await self._services.overrides.set_mode(caller.tenant, view.session.id, mode)
+        return _back_to(view.session.id, "mode")
+
+    async def _set_pin(self, request: Request, caller: Caller, form: Form, *, is_pinned: bool) -> Response:
+        view, overrides = await self._find_session(request, caller)
+        call_id = form.get("call_id", "")
+        if not 0 < len(call_id) <= 256:
+            raise BadRequest("A call id has 1 to 256 characters.", param="call_id")
+        pins = overrides.pins | {call_id} if is_pinned else overrides.pins - {call_id}
+        if len(pins) > MOST_PINS:
+            raise BadRequest(f"A session has {MOST_PINS} pins at most.", param="call_id")
+        await self._services.overrides.set_pins(caller.tenant, view.session.id, pins)
+        return _back_to(view.session.id, "pin" if is_pinned else "unpin")
+
+    async def _confirm_erasure(self, request: Request, caller: Caller) -> Response:
+        view, _ = await self._find_session(request, caller)
+        url = f"{BASE}/sessions/{quote(view.session.id)}"
+        return self._render("confirm_erasure.html", caller, session=view.session, url=url)
+
+    async def _erase(self, request: Request, caller: Caller, form: Form) -> Response:
+        view, _ = await self._find_session(request, caller)
+        services, session = self._services, view.session.id
+        if form.get("confirm") != session:
+            raise BadRequest("The erasure was not confirmed.", param="confirm")
+        _, erased = await erase(
+            services.queries(), services.archive.export_and_erasure, services.overrides, caller, session
+        )
+        status = 200 if erased.verified else 409
+        return self._render("erased.html", caller, status, session=session, erased=erased)
+
+    # -- signing in ---------------------------------------------------------------
+
+    async def _sign_in(self, request: Request) -> Response:
+        try:
+            tenants = self._services.tenants()
+            check_origin(dict(reversed(request.headers.raw)), local=tenants.is_local_only)
+            target = _own_path(request.query_params.get("to", ""))
+            if not tenants.has_proxy_keys:
+                return _redirect("/accordion/")
+            if request.method == "GET":
+                return self._render("sign_in.html", None, target=target, is_wrong=False)
+            access.check_change(request)
+            form = await _read_form(request)
+            until = self._services.clock.now() + access.TICKET_SECONDS
+            ticket = tenants.issue_ticket(form.get("key", "").strip()[:_MAX_KEY], until)
+            target = _own_path(form.get("to", ""))
+            if ticket is None:
+                return self._render("sign_in.html", None, 401, target=target, is_wrong=True)
+            response = _redirect(target)
+            access.set_ticket(response, request, ticket)
+            return response
+        except AccordionError as error:
+            return self._error(error)
+
+    async def _sign_out(self, request: Request) -> Response:
+        try:
+            access.check_change(request)
+        except AccordionError as error:
+            return self._error(error)
+        response = _redirect(f"{BASE}/sign-in")
+        access.set_ticket(response, request, "")
+        return response
+
+    # -- files --------------------------------------------------------------------
+
+    async def _static(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        if name not in _STATIC:
+            return self._error(NotFound("There is no such file."))
+        content = files(__package__).joinpath("static", name).read_bytes()
+        # The address has the version, so a new version is loaded at once.
+        headers = {**access.HEADERS, "cache-control": "max-age=86400"}
+        return Response(content, headers=headers, media_type=_STATIC[name])
+
+
+def _redirect(url: str, *, permanent: bool = False) -> Response:
+    return RedirectResponse(url, 308 if permanent else 303, headers=access.HEADERS)
+
+
+def _back_to(session: str, done: str) -> Response:
+    return _redirect(f"{BASE}/sessions/{quote(session)}?done={done}")
+
+
+def _own_path(target: str) -> str:
+    """Returns the path of a view to go to, never another site's."""
+    is_own = target.startswith("/accordion/") and "\\" not in target and not target.startswith("//")
+    return target if is_own else "/accordion/"
+
+
+async def _read_form(request: Request) -> dict[str, str]:
+    """Reads the fields of a form. Raises BadRequest and BodyTooLarge."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM_TYPE:
+        raise BadRequest(f"Send the form as {_FORM_TYPE}.", param="content-type")
+    try:
+        text = (await read_body(request, _MAX_FORM)).decode()
+        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=20))
+    except ValueError as error:
+        raise BadRequest(f"The form cannot be read: {error}.", param="body") from error
+
+
+def _parse_position(after: str) -> SessionPosition | None:
+    """Parses the cursor of a page of sessions. Raises BadRequest."""
+    updated, _, session = after.partition(":")
+    if not after:
+        return None
+    try:
+        return SessionPosition(-float(updated), session)
+    except ValueError:
+        raise BadRequest("This page of the list is not known.", param="after") from None
+
+
+def _artifact_cursor(request: Request) -> str:
+    """Returns the cursor of a page of artifacts. Raises BadRequest for one that is malformed."""
+    after = request.query_params.get("artifacts", "")
+    if after and (after.count(".") != 4 or not all(each.lstrip("-").isdigit() for each in after.split(".")[:4])):
+        raise BadRequest("This page of the list is not known.", param="artifacts")
+    return after
+
+
+def _convert(arguments: dict[str, Any], request_type: type[Any]) -> Any:
+    try:
+        return msgspec.convert(arguments, request_type)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"The search cannot be made: {error}.") from error
+
+
+def _memory_row(preview: Any) -> MemoryRow:
+    return MemoryRow(
+        preview.id,
+        preview.type,
+        preview.preview,
+        preview.created_at,
+        preview.topics,
+        preview.project,
+        getattr(preview, "score", None),
+    )

@@ -1,0 +1,53 @@
+// Keeps an open page up to date: on an event of the server, loads the page again and replaces its live parts.
+// Without this script the page is the same, but for what happens after it was loaded.
+"use strict";
+
+const address = document.body.dataset.events;
+const status = document.getElementById("live");
+const pause = 2000;
+let isLoading = false;
+let isDue = false;
+
+function replaceLiveParts(text) {
+  const page = new DOMParser().parseFromString(text, "text/html");
+  for (const part of document.querySelectorAll("[data-live]")) {
+    const fresh = page.getElementById(part.id);
+    if (fresh && fresh.innerHTML !== part.innerHTML && !part.contains(document.activeElement)) {
+      part.replaceChildren(...fresh.childNodes);
+    }
+  }
+}
+
+async function reload() {
+  isDue = true;
+  if (isLoading || document.hidden) return;
+  isLoading = true;
+  while (isDue && !document.hidden) {
+    isDue = false;
+    const response = await fetch(location.href, { headers: { accept: "text/html" } }).catch(() => null);
+    if (response && response.ok && !response.redirected) replaceLiveParts(await response.text());
+    await new Promise((resolve) => setTimeout(resolve, pause));
+  }
+  isLoading = false;
+}
+
+function show(text) {
+  status.hidden = false;
+  status.textContent = text;
+  status.dataset.state = text;
+}
+
+if (address) {
+  const session = new URL(address, location.href).searchParams.get("session");
+  const events = new EventSource(address.split("?")[0]);
+  events.addEventListener("open", () => show("live"));
+  events.addEventListener("error", () => show("not connected"));
+  events.addEventListener("tick", reload);
+  events.addEventListener("change", (event) => {
+    if (!session || JSON.parse(event.data).sessions.includes(session)) reload();
+  });
+  document.addEventListener("visibilitychange", () => {
+    if (!document.hidden && isDue) reload();
+  });
+  window.addEventListener("pagehide", () => events.close());
+}

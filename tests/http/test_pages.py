@@ -1,0 +1,317 @@
+"""The page at /accordion/: who may see it, what it refuses, and that each tenant sees its own data."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from html import unescape
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from accordion.http.pages.access import COOKIE, TICKET_SECONDS
+from accordion.http.pages.charts import CurvePoint, draw_curve
+from accordion.http.pages.comparison import link_text
+from accordion.http.pages.feed import MAX_READERS, ExchangeFeed, TooManyReaders
+from accordion.model.budget import Thresholds
+from accordion.sessions.tenants import ProxyKey, Tenants
+from tests.http.rooms import client
+from tests.talks import FOLDS_AT, Talk, call_id, small
+from tests.world import World, header
+
+ONE, TWO = ProxyKey("one", "key-one"), ProxyKey("two", "key-two")
+OWN = {"sec-fetch-site": "same-origin"}
+PAGES = "/accordion/pages"
+
+
+async def compacted(world: World, **headers: str) -> str:
+    """A session that was compacted."""
+    session = header(await Talk(world).until(FOLDS_AT + 1, **headers), "x-accordion-session")
+    await world.archive.transcripts.flush()
+    assert session is not None
+    return session
+
+
+def recording(**fields: Any) -> World:
+    return small(config="archive: {record: all}", **fields)
+
+
+def signed_in(world: World, key: str) -> TestClient:
+    """A browser that has signed in."""
+    browser = client(world, base_url="https://proxy.example")
+    answer = browser.post(f"{PAGES}/sign-in", data={"key": key, "to": "/accordion/"}, headers=OWN)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/accordion/")
+    return browser
+
+
+def text_of(html: str) -> str:
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", html)).split())
+
+
+# -- views -------------------------------------------------------------------------------------------------------------
+
+
+async def test_each_view_shows_the_records_and_has_nothing_inline() -> None:
+    world = recording()
+    session = await compacted(world)
+    http = client(world)
+    record = http.get(f"/accordion/sessions/{session}").json()
+    (made,) = {each["compaction"]["id"] for each in record["exchanges"] if each["compaction"]}
+    (artifact, *_) = http.get(f"/accordion/artifacts?session={session}").json()["artifacts"]
+    views = {
+        "/accordion/": "gpt-5",
+        f"{PAGES}/sessions": session,
+        f"{PAGES}/sessions/{session}": f"{record['totals']['saved']:,}",
+        f"{PAGES}/sessions/{session}/sent": "What the model sees now",
+        f"{PAGES}/sessions/{session}/compactions/{made}": "replaced by one message",
+        f"{PAGES}/sessions/{session}/erase": "cannot be undone",
+        f"{PAGES}/artifacts/{artifact['id']}": artifact["id"],
+        f"{PAGES}/memories": "Memories are off",
+        f"{PAGES}/savings": f"{record['totals']['saved']:,}",
+        f"{PAGES}/health": "available",
+    }
+    for path, words in views.items():
+        answer = http.get(path)
+        assert (answer.status_code, path) == (200, path)
+        assert words in text_of(answer.text), path
+        assert not re.search(r"<style|style=|\son[a-z]+=|javascript:|<script(?! src=)", answer.text), path
+        assert "default-src 'none'" in answer.headers["content-security-policy"]
+        assert answer.headers["cache-control"] == "no-store"
+        assert not re.findall(r"(?:src|href|action)=\"(?!/accordion/|#)[^\"]*\"", answer.text), path
+
+
+async def test_what_a_conversation_says_is_never_markup() -> None:
+    world = recording()
+    talk = Talk(world)
+    await talk.turn(2)
+    body = talk.bodies[-1].replace(b"word1_0_0", b"<img src=x onerror=alert(1)>&amp;")
+    assert body != talk.bodies[-1]
+    out, _ = await world.ask("/v1/chat/completions", body, {"x-accordion-session": "label-of-mine"})
+    await world.archive.transcripts.flush()
+    html = client(world).get(f"{PAGES}/sessions/{header(out, 'x-accordion-session')}/sent").text
+    assert "<img" not in html
+    assert "&lt;img src=x onerror=alert(1)&gt;&amp;amp;" in html
+
+
+async def test_sessions_are_paged_and_found_by_their_label() -> None:
+    world = recording()
+    for number in range(23):
+        await Talk(world).turn(1, x_accordion_session=f"label-{number:02d}")
+        world.clock.advance(1)
+    http = client(world)
+    first = http.get(f"{PAGES}/sessions").text
+    assert re.findall(r">(label-\d\d)<", first) == [f"label-{number:02d}" for number in range(22, 2, -1)]
+    (rest,) = re.findall(r'rel="next" href="([^"]+)"', first)
+    second = http.get(unescape(rest)).text
+    assert re.findall(r">(label-\d\d)<", second) == ["label-02", "label-01", "label-00"]
+    assert 'rel="next"' not in second
+    assert re.findall(r">(label-\d\d)<", http.get(f"{PAGES}/sessions?label=label-07").text) == ["label-07"]
+    assert http.get(f"{PAGES}/sessions?after=x").status_code == 400
+
+
+async def test_an_error_is_a_page_that_says_what_happened() -> None:
+    http = client(small())
+    for path in ("sessions/s-none", "sessions/s-none/sent", "artifacts/art_000000000000"):
+        answer = http.get(f"{PAGES}/{path}")
+        assert answer.status_code == 404
+        assert answer.headers["content-type"].startswith("text/html")
+        assert "There is no such" in answer.text
+    assert http.get(f"{PAGES}/static/routes.py").status_code == 404
+    assert http.get(f"{PAGES}/artifacts/art_000000000000?offset=x").status_code == 400
+
+
+# -- changes -----------------------------------------------------------------------------------------------------------
+
+
+async def test_changes_by_the_page_are_those_of_the_api() -> None:
+    world = recording()
+    session = await compacted(world)
+    http = client(world)
+    path, api = f"{PAGES}/sessions/{session}", f"/accordion/sessions/{session}"
+    for change, fields in (("compact", {"x": ""}), ("mode", {"mode": "observe"}), ("pin", {"call_id": call_id(3)})):
+        answer = http.post(f"{path}/{change}", data=fields, headers=OWN)
+        assert (answer.status_code, answer.headers["location"]) == (303, f"{path}?done={change}")
+        assert 'class="notice"' in http.get(answer.headers["location"]).text
+    record = http.get(api).json()
+    assert (record["compaction_wanted"], record["mode"], record["pins"]) == (True, "observe", [call_id(3)])
+    assert http.post(f"{path}/unpin", data={"call_id": call_id(3)}, headers=OWN).status_code == 303
+    assert http.get(api).json()["pins"] == []
+    assert http.get(f"{path}/export").content == http.get(f"{api}/export").content
+    assert http.post(f"{path}/mode", data={"mode": "now"}, headers=OWN).status_code == 400
+    assert http.post(f"{path}/pin", data={"call_id": ""}, headers=OWN).status_code == 400
+
+
+async def test_a_session_is_erased_only_after_it_was_confirmed() -> None:
+    world = recording()
+    session = await compacted(world)
+    http = client(world)
+    path = f"{PAGES}/sessions/{session}/erase"
+    assert http.post(path, data={"confirm": "yes"}, headers=OWN).status_code == 400
+    assert http.get(f"/accordion/sessions/{session}").status_code == 200
+    answer = http.post(path, data={"confirm": session}, headers=OWN)
+    assert answer.status_code == 200
+    assert "Erased" in answer.text
+    assert http.get(f"/accordion/sessions/{session}").status_code == 404
+
+
+async def test_a_change_that_another_site_sends_is_refused() -> None:
+    world = recording()
+    session = await compacted(world)
+    http = client(world)
+    for headers in (
+        {},
+        {"origin": "http://127.0.0.1:9999"},
+        {"origin": "https://elsewhere.example"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site", "origin": "http://127.0.0.1:8787"},
+        {"sec-fetch-site": "none"},
+        {"sec-fetch-site": "same-origin", "origin": "https://elsewhere.example"},
+    ):
+        for change in ("compact", "mode", "pin", "unpin", "erase"):
+            data = {"mode": "off", "call_id": "call_1", "confirm": session}
+            answer = http.post(f"{PAGES}/sessions/{session}/{change}", data=data, headers=headers)
+            assert (answer.status_code, change, headers) == (403, change, headers)
+    record = http.get(f"/accordion/sessions/{session}").json()
+    assert (record["compaction_wanted"], record["mode"], record["pins"]) == (False, "auto", [])
+    own = {"origin": "http://127.0.0.1:8787"}
+    assert http.post(f"{PAGES}/sessions/{session}/compact", data={"x": ""}, headers=own).status_code == 303
+
+
+async def test_a_change_is_a_form_and_not_a_document_of_another_type() -> None:
+    world = recording()
+    session = await compacted(world)
+    answer = client(world).post(f"{PAGES}/sessions/{session}/mode", json={"mode": "off"}, headers=OWN)
+    assert answer.status_code == 400
+
+
+# -- signing in --------------------------------------------------------------------------------------------------------
+
+
+async def test_where_proxy_keys_are_configured_a_person_signs_in_and_sees_one_tenant() -> None:
+    world = recording(keys=(ONE, TWO))
+    session = await compacted(world, x_accordion_key="key-one")
+    path = f"{PAGES}/sessions/{session}"
+    stranger = client(world, base_url="https://proxy.example")
+    answer = stranger.get(path)
+    assert (answer.status_code, answer.headers["location"]) == (303, f"{PAGES}/sign-in?to={path.replace('/', '%2F')}")
+    wrong = stranger.post(f"{PAGES}/sign-in", data={"key": "key-three", "to": path}, headers=OWN)
+    assert (wrong.status_code, "set-cookie" in wrong.headers) == (401, False)
+    one, two = signed_in(world, "key-one"), signed_in(world, "key-two")
+    assert one.get(path).status_code == 200
+    assert two.get(path).status_code == 404
+    assert session not in two.get("/accordion/").text
+    assert two.post(f"{path}/erase", data={"confirm": session}, headers=OWN).status_code == 404
+    assert one.post(f"{PAGES}/sign-out", headers=OWN).status_code == 303
+    assert one.get(path).status_code == 303
+
+
+async def test_the_cookie_is_for_this_page_alone_and_does_not_hold_the_key() -> None:
+    browser = client(recording(keys=(ONE,)), base_url="https://proxy.example")
+    answer = browser.post(f"{PAGES}/sign-in", data={"key": "key-one"}, headers=OWN)
+    cookie = answer.headers["set-cookie"]
+    assert "key-one" not in cookie
+    fields = {each.strip().lower() for each in cookie.split(";")[1:]}
+    assert {"httponly", "samesite=strict", "secure", "path=/accordion", f"max-age={TICKET_SECONDS}"} <= fields
+    assert browser.get("/accordion/sessions").status_code == 401
+
+
+async def test_signing_in_leads_to_no_other_site_and_is_refused_to_one() -> None:
+    browser = client(recording(keys=(ONE,)), base_url="https://proxy.example")
+    for target in ("https://elsewhere.example/", "//elsewhere.example/", "/accordion/\\elsewhere.example", "/v1/x", ""):
+        answer = browser.post(f"{PAGES}/sign-in", data={"key": "key-one", "to": target}, headers=OWN)
+        assert (answer.status_code, answer.headers["location"]) == (303, "/accordion/")
+    refused = browser.post(f"{PAGES}/sign-in", data={"key": "key-one"}, headers={"origin": "https://elsewhere.example"})
+    assert (refused.status_code, "set-cookie" in refused.headers) == (403, False)
+
+
+def test_a_ticket_ends_with_its_time_its_key_and_its_secret() -> None:
+    tenants = Tenants(b"secret", (ONE, TWO))
+    ticket = tenants.issue_ticket("key-two", 1_000.0)
+    assert ticket is not None
+    assert tenants.issue_ticket("key-three", 1_000.0) is None
+    caller = tenants.find_by_ticket(ticket, 999.0)
+    assert caller is not None
+    assert (caller.tenant, caller.has_proxy_key, caller.credential) == ("two", True, "")
+    assert tenants.find_by_ticket(ticket, 1_000.0) is None
+    assert Tenants(b"secret", (ONE, ProxyKey("two", "other"))).find_by_ticket(ticket, 999.0) is None
+    assert Tenants(b"another", (ONE, TWO)).find_by_ticket(ticket, 999.0) is None
+    later = f"ffffffff.{ticket.partition('.')[2]}"
+    for forged in (later, ticket[:-1], f"{ticket}0", "", ".", "é.é", f"ff.é{ticket}", ticket.partition(".")[2]):
+        assert tenants.find_by_ticket(forged, 10.0) is None
+
+
+async def test_without_keys_another_machine_is_told_to_configure_them_and_another_name_is_refused() -> None:
+    answer = client(recording(loopback=False)).get("/accordion/")
+    assert answer.status_code == 403
+    assert "proxy_keys" in answer.text
+    assert client(recording(), base_url="http://rebound.example").get("/accordion/").status_code == 403
+    assert client(recording()).get("/accordion").headers["location"] == "/accordion/"
+    assert client(recording()).get(f"{PAGES}/sign-in").headers["location"] == "/accordion/"
+
+
+async def test_an_unknown_cookie_is_no_caller() -> None:
+    browser = client(recording(keys=(ONE,)), base_url="https://proxy.example")
+    answer = browser.get(f"{PAGES}/events", headers={"cookie": f"{COOKIE}=ffffffff.00"})
+    assert answer.status_code == 303
+
+
+# -- events ------------------------------------------------------------------------------------------------------------
+
+
+async def test_an_open_page_is_told_of_its_own_tenants_exchanges_until_the_server_stops() -> None:
+    world = small()
+    await Talk(world).turn(1)
+    (exchange,) = world.seen.exchanges
+    feed, stopping = ExchangeFeed(), asyncio.Event()
+    events = feed.open("one", stopping)
+    assert (await anext(events)).startswith(b"retry:")
+    feed.exchange("one", exchange, "")
+    feed.exchange("one", exchange, "")
+    assert await anext(events) == b'event: change\ndata: {"sessions":["%s"]}\n\n' % exchange.session.encode()
+    feed.exchange("two", exchange, "")
+    stopping.set()
+    assert [event async for event in events] == []
+
+
+async def test_pages_beyond_the_limit_are_not_kept_open_and_a_closed_one_makes_room() -> None:
+    feed = ExchangeFeed()
+    opened = [feed.open("one", None) for _ in range(MAX_READERS)]
+    for events in opened:
+        await anext(events)
+    with pytest.raises(TooManyReaders):
+        feed.open("one", None)
+    await opened[0].aclose()
+    opened[0] = feed.open("one", None)
+    for events in opened:
+        await events.aclose()
+
+
+# -- drawings and links ------------------------------------------------------------------------------------------------
+
+
+def test_a_curve_has_a_column_for_each_request_and_a_mark_for_each_compaction() -> None:
+    points = [CurvePoint(100, 100), CurvePoint(900, 300, "f-1"), CurvePoint(5_000, 400)]
+    svg = str(draw_curve(points, Thresholds().limits(1_000), 'three "requests"', "/c/"))
+    assert svg.count('class="sent"') == 3
+    assert svg.count('class="came"') == 2
+    assert re.findall(r'<a href="([^"]+)"', svg) == ["/c/f-1"]
+    assert "three &#34;requests&#34;" in svg
+    assert all(0 <= float(number) <= 100 for number in re.findall(r'height="([\d.]+)%"', svg))
+
+
+@pytest.mark.parametrize(
+    ("line", "links"),
+    [
+        ("[3] Do it.", [("3", 3)]),
+        ("As in [3-5, 12].", [("3", 3), ("5", 5), ("12", 12)]),
+        ("list[0] and [] and [a1]", [("0", 0)]),
+        ("see art_0123456789ab.", [("art_0123456789ab", -1)]),
+        ("nothing", []),
+    ],
+)
+def test_citations_and_artifacts_are_links_and_the_text_stays_the_same(line: str, links: list[tuple[str, int]]) -> None:
+    pieces = list(link_text(line))
+    assert "".join(piece.text for piece in pieces) == line
+    assert [(piece.text, piece.message) for piece in pieces if piece.artifact or piece.message >= 0] == links
