@@ -73,6 +73,13 @@ def test_its_schema_refuses_what_the_templates_do_not_read(values: dict[str, Any
         jsonschema.validate(values, json.loads((CHART / "values.schema.json").read_text()))
 
 
+def test_the_values_in_the_documents_are_valid(render: Render):
+    text = (DEPLOY.parent / "docs" / "deployment.md").read_text()
+    values = yaml.safe_load(text.partition('```yaml title="values.yaml"')[2].partition("```")[0])
+    jsonschema.validate(values, json.loads((CHART / "values.schema.json").read_text()))
+    assert pod(render(**values))["containers"][0]["image"] == "registry.example.com/accordion:0.2.0"
+
+
 def test_several_replicas_need_a_shared_store(render: Render):
     with pytest.raises(ValueError, match="needs a shared store"):
         render()
