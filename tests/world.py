@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from accordion.accounting.calibration import Calibrations
 from accordion.accounting.ledger import Ledger
 from accordion.accounting.token_meter import TokenMeter
-from accordion.composition import protocols_by_path, rules_by_model, token_counting_paths
+from accordion.composition import build_prices, protocols_by_path, rules_by_model, token_counting_paths
 from accordion.composition.archive_builder import ArchiveServices
 from accordion.composition.compaction_builder import CompactionBuilder
 from accordion.composition.pipeline_builder import build_pipelines
@@ -26,6 +26,7 @@ from accordion.model.summarizer import Summarizer
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.compose import RequestComposer
+from accordion.pipeline.costs import CostCalculator
 from accordion.pipeline.features import HiddenResultArchiving, NamedItemRecording, TranscriptRecording
 from accordion.pipeline.identify import Identifier
 from accordion.pipeline.measure import Measurer
@@ -141,6 +142,7 @@ class World:
             "calibrator": Calibrator(sessions, visibility, calibrations, self.windows),
             "ledger": Ledger(self.outbox, [self.seen], "worker"),
             "erasures": self.archive.erasures,
+            "costs": CostCalculator(build_prices(settings), meter),
             "features": [
                 HiddenResultArchiving(visibility.shared_artifacts),
                 TranscriptRecording(self.archive.transcripts),

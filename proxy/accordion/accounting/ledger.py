@@ -15,6 +15,7 @@ from functools import partial
 import msgspec
 from msgspec import structs
 
+from accordion.accounting.savings import SavingsLedger
 from accordion.model.budget import Utilization
 from accordion.model.ports import Key, Observer, Outbox
 from accordion.model.records import CompactionOutcome, Exchange, Session, ToolLoopUsage, Totals, Usage
@@ -81,14 +82,21 @@ class Ledger:
     observers: Sequence[Observer]
     worker: str
     retention: float = 30 * 86_400.0
+    savings: SavingsLedger = field(init=False)
     _models: OrderedDict[tuple[str, str, str], _Row] = field(default_factory=OrderedDict)
     _row_count: int = 0
+
+    def __post_init__(self) -> None:
+        self.savings = SavingsLedger(self.outbox, self.worker)
 
     def record(
         self, tenant: str, session: Session | None, row: str, exchange: Exchange, traceparent: str = ""
     ) -> Session | None:
         """Records an exchange that has ended; returns the session with it added."""
         gain = totals_of_exchange(exchange)
+        if exchange.costs is not None:
+            agent = (exchange.agent.name if exchange.agent is not None else "") or (session.agent if session else "")
+            self.savings.add(tenant, exchange.at, exchange.upstream, exchange.model, agent, exchange.costs)
         if session is not None:
             first, only = session.only, b"" if session.totals.requests else ENCODER.encode(exchange)
             session = session.after(exchange, gain, only)

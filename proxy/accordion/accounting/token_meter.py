@@ -170,6 +170,10 @@ class TokenMeter:
         """Returns the name of the conversation's counting rules: the same for models that count alike."""
         return self._scheme(conversation, model).name
 
+    def count_tools(self, conversation: Conversation, model: str = "") -> int:
+        """Counts the definitions of the conversation's tools."""
+        return self._count_overhead(conversation, self._scheme(conversation, model)).tools
+
     def count_text(self, text: str, model: str) -> int:
         """Counts a plain text in a model's encoding."""
         return self._counter.count(text, self._counter.encoding(model))

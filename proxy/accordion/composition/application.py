@@ -35,7 +35,9 @@ from accordion.composition.spool_builder import build_spool, is_needed_away, is_
 from accordion.composition.store_identity import StoreIdentity
 from accordion.composition.tables import (
     base_models,
+    build_prices,
     build_windows,
+    find_summary_model,
     is_loopback,
     log_unknown_window,
     protocols_by_path,
@@ -64,6 +66,7 @@ from accordion.model.ports import Key, Observer
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.compose import RequestComposer
+from accordion.pipeline.costs import CostCalculator
 from accordion.pipeline.features import (
     ExchangeFeature,
     HiddenResultArchiving,
@@ -269,6 +272,7 @@ class Application:
             ledger=self._ledger,
             erasures=self._archive.erasures,
             features=self._features(settings, visibility),
+            costs=CostCalculator(build_prices(settings), self._meter, partial(find_summary_model, settings)),
             relays_model_sockets=settings.server.responses_websocket,
         )
         self.queries = Queries(

@@ -11,6 +11,7 @@ from accordion.insertions.store import InsertionStore
 from accordion.model.ports import Clock, Tasks
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
+from accordion.pipeline.costs import CostCalculator
 from accordion.pipeline.features import ExchangeFeature
 from accordion.pipeline.forward import RequestPipeline
 from accordion.pipeline.history_reconstruction import HistoryReconstruction
@@ -47,11 +48,12 @@ def build_pipelines(
     ledger: Ledger,
     erasures: ErasureNotices,
     features: Sequence[ExchangeFeature],
+    costs: CostCalculator,
     relays_model_sockets: bool = True,
 ) -> tuple[RequestPipeline, UpgradePipeline]:
     """Connects the steps. `relays_model_sockets`: see UpgradePipeline."""
     sessions = identifier.sessions
-    recorder = ExchangeRecorder(ledger, clock, tasks, erasures, sessions, calibrator, response_history, features)
+    recorder = ExchangeRecorder(ledger, clock, tasks, erasures, sessions, calibrator, response_history, features, costs)
     responder = Responder(recorder, response_history, clock, receiver.protocol_for, lambda: sessions.store.is_available)
     reader = RequestReader(receiver, identifier, measurer)
     history_reconstruction = HistoryReconstruction(response_links, reader)

@@ -25,6 +25,7 @@ from accordion.protocols.openai_responses.tools import ResponsesArtifactTool
 from accordion.protocols.tool_loop import ArtifactToolProtocol
 from accordion.providers.http.routes import RouteTable, family_of, provider_of, routes_from
 from accordion.providers.models.model_table import ModelTable
+from accordion.providers.models.prices import ModelPrices
 from accordion.providers.models.windows import ModelWindows, make_window
 
 if TYPE_CHECKING:
@@ -80,6 +81,16 @@ def build_windows(
         base_models=base_models(settings),
         on_unknown=on_unknown,
     )
+
+
+def build_prices(settings: Settings) -> ModelPrices:
+    """Builds the prices: the configured ones, then LiteLLM's table."""
+    return ModelPrices(settings.model_prices(), base_models(settings))
+
+
+def find_summary_model(settings: Settings, model: str, is_subagent: bool) -> str:
+    """Returns the configured model that writes summaries of a model's requests; empty for the request's own."""
+    return settings.compaction.writer_of(model, delegated=is_subagent) or settings.summaries.model
 
 
 def token_counting_paths(protocols: dict[str, WireProtocol]) -> dict[str, WireProtocol]:

@@ -91,6 +91,10 @@ def _problems(settings: Settings) -> Iterator[tuple[str, str]]:
 def _check_models(settings: Settings) -> Iterator[tuple[str, str]]:
     for index, model in enumerate(settings.model_list):
         path, name = f"$.model_list[{index}].model_name", model.model_name
+        try:
+            model.price()
+        except ValueError as error:
+            yield f"$.model_list[{index}].model_info.{error}", "expected a price in US dollars for one token"
         if name in DEFAULT_NAMES:
             yield path, f"`{name}` is reserved for a default upstream; choose another name"
         info = model.model_info

@@ -13,6 +13,7 @@ import msgspec
 from accordion.archive.transcripts import Record
 from accordion.compaction.request import RequestBudgets
 from accordion.config.pipelines import DEFAULT_PIPELINE, PipelineEntry
+from accordion.config.prices import PricesConfig, price_from_litellm
 from accordion.config.thresholds import AllThresholds
 from accordion.config.value_types import (
     BaseUrl,
@@ -30,6 +31,7 @@ from accordion.config.value_types import (
     Size,
     StoreUrl,
 )
+from accordion.model.costs import ModelPrice
 from accordion.providers.http.routes import ModelEntry
 
 _SQLITE = "sqlite:///"
@@ -135,6 +137,10 @@ class ModelConfig(ConfigSection, frozen=True):
             extra_headers=tuple(params.extra_headers.items()),
             options=tuple(params.options.items()),
         )
+
+    def price(self) -> ModelPrice | None:
+        """Returns the price that the entry has in LiteLLM's keys; None if it has none. Raises ValueError."""
+        return price_from_litellm({**self.litellm_params.options, **self.model_info.options})
 
 
 class ProxyKeyConfig(ConfigSection, frozen=True):
@@ -421,6 +427,7 @@ class Settings(ConfigSection, frozen=True):
     environment_variables: SecretMapping = SecretMapping()
     proxy_keys: tuple[ProxyKeyConfig, ...] = ()
     windows: WindowsConfig = WindowsConfig()
+    prices: PricesConfig = PricesConfig()
     thresholds: AllThresholds = AllThresholds()
     compaction: CompactionConfig = CompactionConfig()
     summaries: SummariesConfig = SummariesConfig()
@@ -432,6 +439,11 @@ class Settings(ConfigSection, frozen=True):
     archive: ArchiveConfig = ArchiveConfig()
     limits: LimitsConfig = LimitsConfig()
     logging: LoggingConfig = LoggingConfig()
+
+    def model_prices(self) -> dict[str, ModelPrice]:
+        """Returns the configured prices by the clients' names: those of `prices`, then those in `model_list`."""
+        listed = {model.model_name: price for model in self.model_list if (price := model.price()) is not None}
+        return listed | {name: entry.price() for name, entry in self.prices.models.items()}
 
     def configured_models(self) -> tuple[str, ...]:
         """Returns the models with their own thresholds, compaction or budgets; all others share the general ones."""

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import structs
 
 from accordion.model.budget import Utilization
+from accordion.model.costs import Costs
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -21,6 +22,15 @@ class Usage(msgspec.Struct, frozen=True):
     cached: int = 0
     cache_write: int = 0
     reasoning: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input + other.input,
+            self.output + other.output,
+            self.cached + other.cached,
+            self.cache_write + other.cache_write,
+            self.reasoning + other.reasoning,
+        )
 
 
 ARGUMENTS = 64 * 1024
@@ -113,13 +123,15 @@ class ToolLoopUsage(msgspec.Struct, frozen=True):
 
     `rounds` is the number of further requests to the provider, `calls` the number of answered calls. `input` has the
     input tokens of all rounds but the last, which the response's own usage does not include. `first` is the first
-    round's usage, the only one that belongs to the request as it was measured.
+    round's usage, the only one that belongs to the request as it was measured. `earlier` is the sum of the usage of all
+    rounds but the last; None where there was one round.
     """
 
     rounds: int = 0
     calls: int = 0
     input: int = 0
     first: Usage | None = None
+    earlier: Usage | None = None
 
 
 class RecallUsage(msgspec.Struct, frozen=True):
@@ -182,6 +194,8 @@ class Exchange(msgspec.Struct, frozen=True):
     """None where nothing was recalled. Content that was recalled for an earlier request is not reported again."""
     agent: AgentReport | None = None
     """None for the main agent where the request has no metadata about it."""
+    costs: Costs | None = None
+    """None where the request cost nothing: it failed, or only asked for a count."""
 
 
 class Totals(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -252,6 +266,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
     """The prefix that separates its messages' names from those of other labels (sessions/prefix_nodes.py)."""
     only: bytes = b""
     """Its only exchange, in the log's format. Most sessions have one exchange; a second one moves both to the log."""
+    costs: Costs = Costs()
 
     def after(self, exchange: Exchange, gain: Totals, only: bytes = b"") -> Session:
         """Returns the session after an exchange that adds `gain` to its totals."""
@@ -264,6 +279,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
             correction=self.correction_of(exchange.model),
             seen=exchange.agent,
             only=only,
+            costs=self.costs if exchange.costs is None else self.costs + exchange.costs,
         )
 
     def correction_of(self, model: str) -> float:

@@ -21,6 +21,7 @@ from accordion.accounting.ledger import (
     session_of,
     sessions_collection,
 )
+from accordion.accounting.savings import DAY, DAYS, DayCosts, SavingsReport, build_report, day_name, savings_collection
 from accordion.archive.erasure import ErasureResult, ExportAndErasure
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.delegation.erasure import forget_delegations, forget_nodes
@@ -28,6 +29,7 @@ from accordion.delegation.tracker import DelegationTracker
 from accordion.delegation.tree import tenant_id
 from accordion.memory.entries import EVERY
 from accordion.model.budget import Thresholds, TokenLimits, Utilization
+from accordion.model.costs import Costs
 from accordion.model.delegation import DelegationNode
 from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import MemoryFilter, MemoryStore
@@ -48,6 +50,7 @@ _SESSION_HEAD = msgspec.msgpack.Decoder(_SessionHead)
 _SESSION = msgspec.msgpack.Decoder(Session)
 _EXCHANGE = msgspec.msgpack.Decoder(Exchange)
 _MODEL = msgspec.msgpack.Decoder(ModelTotals)
+_DAY_COSTS = msgspec.msgpack.Decoder(DayCosts)
 
 
 # Rows read at a time. Processing one page delays other requests by less than a millisecond.
@@ -176,6 +179,20 @@ class Queries(msgspec.Struct, frozen=True):
         """Returns the limits for a session's window."""
         return self._limits_for(session.model, session.utilization.window if session.utilization else 0)
 
+    async def read_savings(self, tenant: str, now: float, days: int = 30) -> SavingsReport:
+        """Returns a tenant's costs of the last `days` days (in UTC, today included), by day, model and agent.
+
+        Each session has its own in `Session.costs`.
+        """
+        await self._flush()
+        last, first = day_name(now), day_name(now - (min(days, DAYS) - 1) * DAY)
+        rows = [
+            _DAY_COSTS.decode(value)
+            async for name, value in self._scan_rows(savings_collection(tenant), after=first)
+            if name[: len(last)] <= last
+        ]
+        return build_report(rows, first, last)
+
     async def list_agents(self, caller: Caller, session_id: str) -> list[AgentView] | None:
         """Lists the agents of the tree that a session belongs to, parents first.
 
@@ -257,10 +274,9 @@ class Queries(msgspec.Struct, frozen=True):
             return
 
     async def _scan_rows(
-        self, collection: str, prefix: str = "", store: KeyValueStore | None = None
+        self, collection: str, prefix: str = "", store: KeyValueStore | None = None, after: str = ""
     ) -> AsyncIterator[tuple[str, bytes]]:
-        """Yields names and values of a collection, ordered by name."""
-        after = ""
+        """Yields names and values of a collection, ordered by name, from behind the name `after` on."""
         while page := await (store or self.store).scan(collection, prefix=prefix, after=after, limit=_PAGE):
             for row in page:
                 yield row
@@ -345,4 +361,5 @@ def _add_sessions(rows: Iterable[Session]) -> Session:
         created=min(row.created for row in rows),
         forked_from=next((row.forked_from for row in rows if row.forked_from), ""),
         totals=sum((row.totals for row in rows), Totals()),
+        costs=sum((row.costs for row in rows), Costs()),
     )

@@ -20,6 +20,7 @@ from accordion.model.http import Inbound
 from accordion.model.ports import Clock, Tasks
 from accordion.model.records import Exchange, ObservedResponse
 from accordion.pipeline.calibration import Calibrator
+from accordion.pipeline.costs import CostCalculator
 from accordion.pipeline.features import ExchangeFeature
 from accordion.pipeline.relay import ExchangeProgress
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest, advance
@@ -53,6 +54,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
     calibrator: Calibrator
     response_history: ResponseHistory
     features: Sequence[ExchangeFeature]
+    costs: CostCalculator
 
     def record(self, progress: RequestProgress, observed_response: ObservedResponse) -> None:
         """Records the exchange, which has ended. Errors are logged and do not reach the client."""
@@ -89,6 +91,9 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
         self, request: PreparedRequest, progress: RequestProgress, observed_response: ObservedResponse
     ) -> None:
         exchange = self._build_exchange(request, progress, observed_response)
+        cost = self.costs.compute(request, progress, observed_response, exchange.at)
+        if cost is not None:
+            exchange = replace(exchange, costs=cost.costs)
         tenant, match = request.caller.tenant, request.session_match
         if request.is_token_count or self.erasures.was_erased_since(
             request.caller.tenant_key, match.session.id, progress.started_at
@@ -102,7 +107,12 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
         self._store_unstored(request, progress, observed_response)
         session = self.ledger.record(tenant, session, match.row_name, exchange, _traceparent(progress)) or session
         self.sessions.record_response(
-            match, session, reported_response.input_tokens, request.uncorrected_tokens, request.compaction_id
+            match,
+            session,
+            reported_response.input_tokens,
+            request.uncorrected_tokens,
+            request.compaction_id,
+            cost.cached if cost is not None else None,
         )
 
     def _store_unstored(

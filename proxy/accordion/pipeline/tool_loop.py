@@ -338,4 +338,5 @@ def _sum_usage(round_usages: Sequence[Usage | None], calls: int) -> ToolLoopUsag
         calls=calls,
         input=sum(usage.input for usage in known[:-1]),
         first=round_usages[0],
+        earlier=sum(known[:-1], Usage()) if len(round_usages) > 1 else None,
     )

@@ -19,6 +19,7 @@ import msgspec
 from msgspec import structs
 
 from accordion.model.conversation import Conversation
+from accordion.model.costs import CachedPrompt
 from accordion.model.ports import Key
 from accordion.sessions.client_metadata import ClientMetadata
 from accordion.sessions.tenants import Caller
@@ -58,13 +59,15 @@ class PrefixNode(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of a response id's node: whether its session was compacted, or may have been."""
     tried: int = 0
     """Of a response id's node in a thread over its trigger that no compaction made smaller: its tokens."""
+    cached: CachedPrompt | None = None
+    """What the provider's prompt cache has of the request of `reported`."""
 
 
 # The most nodes back to which a branch is compared with the recorded one: another worker may record a rival late.
 _MAX_STEPS_BACK = 8
 
 # The fields that are set together when a response has arrived.
-_REPORT_FIELDS = ("reported", "counted", "overhead_key", "fold", "model")
+_REPORT_FIELDS = ("reported", "counted", "overhead_key", "fold", "model", "cached")
 
 _KEY_PREFIX = "point/"
 _role = attrgetter("role")

@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from accordion.model.cache import LONGEST_NAME
 from accordion.model.conversation import Conversation
+from accordion.model.costs import CachedPrompt
 from accordion.model.ports import Clock, Key, KeyValueStore, Outbox, Put, WorkerSync
 from accordion.model.records import Session
 from accordion.sessions.client_metadata import ClientMetadata
@@ -132,24 +133,30 @@ class Sessions:
         reported_tokens: int,
         counted_tokens: int,
         compaction_id: str = "",
+        cached: CachedPrompt | None = None,
     ) -> None:
         """Updates the session after a response, and records the provider's count at the request's node.
 
-        `compaction_id` is the compaction that was applied to the request.
+        `compaction_id` is the compaction that was applied to the request, `cached` what the provider's prompt cache has
+        of it.
         """
         if (entry := self._sessions.get(session.id)) is not None:
             self._sessions[session.id] = session, entry[1]
-        if reported_tokens and session_match.conversation.chain:
+        if (reported_tokens or cached is not None) and session_match.conversation.chain:
             name = session_match.label + session_match.conversation.chain[-1]
             if (node := self.prefix_index.nodes.get(name)) is not None:
-                updated = structs.replace(
-                    node,
-                    reported=reported_tokens,
-                    counted=counted_tokens,
-                    overhead_key=session_match.conversation.overhead_key,
-                    model=session_match.conversation.model[:LONGEST_NAME],
-                    fold=compaction_id,
+                report = (
+                    {
+                        "reported": reported_tokens,
+                        "counted": counted_tokens,
+                        "overhead_key": session_match.conversation.overhead_key,
+                        "model": session_match.conversation.model[:LONGEST_NAME],
+                        "fold": compaction_id,
+                    }
+                    if reported_tokens
+                    else {}
                 )
+                updated = structs.replace(node, cached=cached, **report)
                 self.prefix_index.write(name, node_id(name), updated)
 
     def record_states(self, caller: Caller, states: Mapping[str, PrefixNode]) -> None:

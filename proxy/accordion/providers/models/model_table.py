@@ -1,15 +1,16 @@
 """LiteLLM's model table: token limits by model id. An extract of it is in `data/` (scripts/build_model_data.py).
 
-An installed litellm is not asked, so that a version of Accordion knows the same windows everywhere. Only the input and
-output limits are loaded (about 1 MB of memory; 4 ms to read).
+An installed litellm is not asked, so that a version of Accordion knows the same windows and prices everywhere. Only the
+input and output limits are loaded here (about 1 MB of memory; 4 ms to read), the prices in prices.py.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.resources import files
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -38,6 +39,8 @@ LONGEST_ID = 256
 LimitPair = tuple[int, int]
 """Input limit and output limit in tokens, as in the table; 0 if the table has none."""
 
+Row = TypeVar("Row", bound=tuple[Any, ...])
+
 _LAB_DOT = re.compile(r"^(?:[a-z][a-z-]*\.)+(?=[a-z])")  # us.anthropic.claude-…
 _BEDROCK = re.compile(r"-v\d+:\d+$|(?<=\d)-v\d$")  # …-v1:0
 _VARIANT = re.compile(r":(?:free|beta|thinking|nitro|floor|extended|online|exacto|latest)$|\[1m\]$")
@@ -52,21 +55,22 @@ class _TableRow(msgspec.Struct):
     max_output_tokens: int = 0
 
 
-class ModelTable:
-    """The table, read at first use."""
+class NamedRows(Generic[Row]):
+    """Rows of the table by model ids. `read` reads them at first use; rows are hashable and can be compared."""
 
-    def __init__(self) -> None:
-        self._rows: dict[str, LimitPair] | None = None
-        self._aliases: dict[str, LimitPair] | None = None
+    def __init__(self, read: Callable[[], dict[str, Row]]) -> None:
+        self._read = read
+        self._rows: dict[str, Row] | None = None
+        self._aliases: dict[str, Row] | None = None
 
-    def rows(self) -> dict[str, LimitPair]:
-        """Returns the limits of every conversational model with a known input limit, by its id."""
+    def rows(self) -> dict[str, Row]:
+        """Returns the row of every model, by its id."""
         if self._rows is None:
-            self._rows = _read()
+            self._rows = self._read()
         return self._rows
 
-    def find(self, model: str) -> LimitPair | None:
-        """Returns the limits of `model`: by its id, then without provider prefixes, then by its longest known name.
+    def find(self, model: str) -> Row | None:
+        """Returns the row of `model`: by its id, then without provider prefixes, then by its longest known name.
 
         Names ignore dates, variants (`:free`, `[1m]`), `@` for `-`, `4.5` for `4-5`, fine-tunes (`ft:base:org::id`) and
         Bedrock's forms. If several entries have one name, the maker's own wins, then the most common.
@@ -83,6 +87,13 @@ class ModelTable:
             if name in self._aliases:
                 return self._aliases[name]
         return None
+
+
+class ModelTable(NamedRows[LimitPair]):
+    """The limits of every conversational model with a known input limit."""
+
+    def __init__(self) -> None:
+        super().__init__(_read_limits)
 
 
 def candidate_names(model: str) -> Iterator[str]:
@@ -108,7 +119,7 @@ def _without_prefixes(model: str) -> Iterator[str]:
         yield model
 
 
-def _read() -> dict[str, LimitPair]:
+def _read_limits() -> dict[str, LimitPair]:
     decoded = msgspec.json.decode((DATA / "models.json").read_bytes(), type=dict[str, _TableRow])
     distinct_limits: dict[LimitPair, LimitPair] = {}
     rows = {}
@@ -119,19 +130,19 @@ def _read() -> dict[str, LimitPair]:
     return rows
 
 
-def _index(rows: dict[str, LimitPair]) -> dict[str, LimitPair]:
-    """Maps names to limits. An entry's full name counts more than one from which its date was removed."""
-    best_by_name: dict[str, tuple[int, list[LimitPair]]] = {}
-    for model, limits in rows.items():
+def _index(rows: dict[str, Row]) -> dict[str, Row]:
+    """Maps names to rows. An entry's full name counts more than one from which its date was removed."""
+    best_by_name: dict[str, tuple[int, list[Row]]] = {}
+    for model, row in rows.items():
         rank = _rank(model)
         for cut_count, name in enumerate(candidate_names(model)):
             distance = rank + cut_count * (len(LABS) + 2)
             current = best_by_name.get(name)
             if current is None or distance < current[0]:
-                best_by_name[name] = (distance, [limits])
+                best_by_name[name] = (distance, [row])
             elif distance == current[0]:
-                current[1].append(limits)
-    return {name: _most_common_figures(limits_list) for name, (_, limits_list) in best_by_name.items()}
+                current[1].append(row)
+    return {name: _most_common(candidates) for name, (_, candidates) in best_by_name.items()}
 
 
 def _rank(model: str) -> int:
@@ -142,6 +153,6 @@ def _rank(model: str) -> int:
     return 1 + LABS.index(prefix) if prefix in LABS else len(LABS) + 1
 
 
-def _most_common_figures(candidates: Iterable[LimitPair]) -> LimitPair:
+def _most_common(candidates: Iterable[Row]) -> Row:
     counts = Counter(candidates)
-    return min(counts, key=lambda limits: (-counts[limits], limits))
+    return min(counts, key=lambda row: (-counts[row], row))

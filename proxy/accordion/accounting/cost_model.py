@@ -1,0 +1,256 @@
+"""What requests cost, what they would have cost without Accordion, and what compaction itself cost.
+
+Pure functions over the requests of one conversation, in order. docs/savings.md explains each figure.
+
+Theory of operation. Where Accordion changed nothing, both costs are the provider's own report. Where it did, the
+client's own prompt is the one that was sent, with the removed tokens and without ours. Its part in the prompt cache
+follows from the report: as long as a compaction is only applied again, the same share of the previous prompt is a cache
+read with and without it. A new compaction breaks the prefix: there the previous prompt of the client counts as a cache
+read as long as the provider keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from accordion.model.costs import CachedPrompt, Costs, ModelPrice, Rates
+from accordion.model.records import Usage
+
+
+class CacheRules(NamedTuple):
+    """A provider's rules for its prompt cache: after so many seconds without use a prompt is gone.
+
+    An automatic cache takes every prompt of `minimum` tokens or more, in steps of `step` tokens. Another takes what the
+    client marks, and the provider reports how much that was.
+    """
+
+    lifetime: float
+    is_automatic: bool
+    minimum: int = 0
+    step: int = 1
+
+
+MARKED = CacheRules(300.0, is_automatic=False)
+"""Anthropic: breakpoints of the client; five minutes, renewed by each read (its guide to prompt caching)."""
+AUTOMATIC = CacheRules(3_600.0, is_automatic=True, minimum=1_024, step=128)
+"""OpenAI: prompts of 1,024 tokens or more in steps of 128; gone after an hour at the latest (its guide to prompt
+caching). Others with automatic caches count by the same rules."""
+
+
+class ModelRequest(msgspec.Struct, frozen=True):
+    """One request to a model, with all that its cost depends on. Counts are tokens, `at` seconds since the epoch.
+
+    `prompt` is our count of what was sent, used where `usage` (the provider's report of the first round) is None.
+    `removed` is by how much the client's own prompt is longer than the one that was sent (negative: shorter); `added`
+    are the tokens that Accordion added. Where there are several rounds, `last` is the report of the last one, and
+    `earlier` the sum of those before it.
+    """
+
+    at: float
+    prompt: int
+    usage: Usage | None = None
+    removed: int = 0
+    added: int = 0
+    is_new_compaction: bool = False
+    """Whether a compaction was made for this request, so that its prompt differs from the one before."""
+    window: int = 0
+    """The longest prompt that the model accepts; 0: not known."""
+    rules: CacheRules = AUTOMATIC
+    last: Usage | None = None
+    earlier: Usage | None = None
+    summary_input: int = 0
+    summary_output: int = 0
+
+
+class RequestCost(NamedTuple):
+    """The cost of a request, and what the provider's cache has after it; None where that is nothing."""
+
+    costs: Costs
+    cached: CachedPrompt | None
+
+
+class _Prompt(NamedTuple):
+    """A prompt: its tokens, those read from the cache, and those written to it."""
+
+    tokens: int
+    cached: int
+    written: int
+
+    def cost(self, rates: Rates) -> float:
+        return input_cost(rates, self.tokens, self.cached, self.written)
+
+
+def input_cost(rates: Rates, tokens: int, cached: int = 0, written: int = 0) -> float:
+    """Returns the cost of a prompt, in the unit of `rates`."""
+    return (tokens - cached - written) * rates.input + cached * rates.cached + written * rates.cache_write
+
+
+def compute_costs(
+    requests: Iterable[ModelRequest], price: ModelPrice | None, summary_price: ModelPrice | None = None
+) -> Iterator[Costs]:
+    """Yields the cost of each request of one conversation with one model."""
+    cached: CachedPrompt | None = None
+    for request in requests:
+        costs, cached = compute_cost(request, cached, price, summary_price)
+        yield costs
+
+
+def compute_cost(
+    request: ModelRequest,
+    previous: CachedPrompt | None,
+    price: ModelPrice | None,
+    summary_price: ModelPrice | None = None,
+) -> RequestCost:
+    """Returns the cost of one request. `previous` is what the cache had after the request before it.
+
+    `summary_price` is that of the model that wrote the summary; without it, the request's own price is taken.
+    """
+    sent = _sent_prompt(request, previous)
+    if not (request.removed or request.added or request.is_new_compaction or request.last or request.summary_input):
+        return RequestCost(_cost_of_unchanged(request, sent, price), _cached_after(request, sent, sent))
+    original = _original_prompt(request, sent, previous)
+    last = request.last or request.usage or Usage()
+    earlier = request.earlier or Usage()
+    has_rounds = request.earlier is not None
+    costs = Costs(
+        requests=1,
+        estimated=int(request.usage is None),
+        unpriced=int(price is None),
+        over_window=int(0 < request.window < sent.tokens + request.removed),
+        input=earlier.input + last.input if has_rounds else sent.tokens,
+        cached=earlier.cached + last.cached if has_rounds else sent.cached,
+        cache_write=earlier.cache_write + last.cache_write if has_rounds else sent.written,
+        output=earlier.output + last.output,
+        original_input=original.tokens,
+        original_cached=original.cached,
+        original_output=last.output,
+        summary_input=request.summary_input,
+        summary_output=request.summary_output,
+    )
+    if price is not None:
+        costs = _with_money(costs, request, sent, original, price, summary_price or price)
+    latest = _Prompt(last.input, last.cached, last.cache_write) if has_rounds else sent
+    return RequestCost(costs, _cached_after(request, latest, original))
+
+
+def _cost_of_unchanged(request: ModelRequest, sent: _Prompt, price: ModelPrice | None) -> Costs:
+    """Returns the cost of a request that Accordion did not change."""
+    output = request.usage.output if request.usage is not None else 0
+    cost = 0
+    if price is not None:
+        rates = price.rates_for(sent.tokens)
+        cost = round(input_cost(rates, *sent) + output * rates.output)
+    return Costs(
+        1, int(request.usage is None), int(price is None), 0, sent.tokens, sent.cached, sent.written, output,
+        sent.tokens, sent.cached, output, 0, 0, cost, cost,
+    )  # fmt: skip
+
+
+def _with_money(
+    costs: Costs,
+    request: ModelRequest,
+    sent: _Prompt,
+    original: _Prompt,
+    price: ModelPrice,
+    summary_price: ModelPrice,
+) -> Costs:
+    """Returns the costs of a changed request with its amounts of money."""
+    rates, original_rates = price.rates_for(sent.tokens), price.rates_for(original.tokens)
+    first_input = sent.cost(rates)
+    if request.earlier is None:
+        sent_cost = first_input + costs.output * rates.output
+        read_cost = 0.0
+    else:
+        last = request.last or Usage()
+        all_rates = price.rates_for(last.input)
+        sent_cost = input_cost(all_rates, costs.input, costs.cached, costs.cache_write) + costs.output * rates.output
+        read_cost = sent_cost - first_input - last.output * rates.output
+    original_cost = original.cost(original_rates) + costs.original_output * original_rates.output
+    prefix_cost = first_input - _unbroken_prompt(request, sent, original).cost(rates)
+    # What Accordion added is priced like the prompt that it is a part of.
+    insertion_cost = first_input * min(1.0, request.added / max(1, sent.tokens))
+    summary_rates = summary_price.rates_for(request.summary_input)
+    summary_cost = request.summary_input * summary_rates.input + request.summary_output * summary_rates.output
+    return msgspec.structs.replace(
+        costs,
+        sent_cost=round(sent_cost),
+        original_cost=round(original_cost),
+        prefix_cost=max(0, round(prefix_cost)),
+        insertion_cost=round(insertion_cost),
+        read_cost=max(0, round(read_cost)),
+        summary_cost=round(summary_cost),
+    )
+
+
+def _sent_prompt(request: ModelRequest, previous: CachedPrompt | None) -> _Prompt:
+    """Returns the prompt that was sent, by the provider's report, or by our count and the rules of the cache."""
+    usage = request.usage
+    if usage is not None:
+        return _Prompt(usage.input, min(usage.cached, usage.input), min(usage.cache_write, usage.input))
+    cached = 0
+    if previous is not None and not request.is_new_compaction and _is_alive(request, previous):
+        cached = min(previous.sent, request.prompt)
+    return _Prompt(request.prompt, cached, 0)
+
+
+def _original_prompt(request: ModelRequest, sent: _Prompt, previous: CachedPrompt | None) -> _Prompt:
+    """Returns the client's own prompt, at most as long as the window, with its part in the cache."""
+    tokens = max(0, sent.tokens + request.removed)
+    if request.window:
+        # A longer prompt would have been refused, or the client would have compacted it.
+        tokens = min(tokens, max(request.window, sent.tokens))
+    cached = min(_original_cached(request, sent, previous), tokens)
+    # The end of the prompt behind the client's last mark is not written.
+    unmarked = sent.tokens - sent.cached - sent.written
+    is_written = sent.written or (not request.rules.is_automatic and sent.cached)
+    written = max(0, tokens - cached - unmarked) if is_written else 0
+    return _Prompt(tokens, cached, written)
+
+
+def _original_cached(request: ModelRequest, sent: _Prompt, previous: CachedPrompt | None) -> int:
+    """Returns the tokens of the client's own prompt that would have been read from the cache."""
+    if previous is None:
+        # It is not known what was sent before. A compaction that was only applied again was sent before.
+        return max(0, sent.cached + request.removed) if sent.cached and not request.is_new_compaction else sent.cached
+    if request.is_new_compaction:
+        return max(sent.cached, previous.original if _is_alive(request, previous) else 0)
+    if previous.sent <= 0:
+        return sent.cached
+    if sent.cached > previous.sent:
+        return previous.original + sent.cached - previous.sent
+    return sent.cached * previous.original // previous.sent
+
+
+def _unbroken_prompt(request: ModelRequest, sent: _Prompt, original: _Prompt) -> _Prompt:
+    """Returns the sent prompt as the cache would have had it, if a compaction had not broken its prefix.
+
+    Without the break, only what was new to the cache in the client's own prompt is new.
+    """
+    if not request.is_new_compaction:
+        return sent
+    new = original.tokens - original.cached
+    cached = max(sent.cached, sent.tokens - new)
+    unmarked = sent.tokens - sent.cached - sent.written
+    return _Prompt(sent.tokens, cached, max(0, sent.tokens - cached - unmarked) if sent.written else 0)
+
+
+def _cached_after(request: ModelRequest, sent: _Prompt, original: _Prompt) -> CachedPrompt | None:
+    """Returns what the cache has after a request; None if that is nothing."""
+    rules = request.rules
+    if rules.is_automatic:
+        in_cache = _automatically_cached(rules, sent.tokens), _automatically_cached(rules, original.tokens)
+    else:
+        in_cache = sent.cached + sent.written, original.cached + original.written
+    return CachedPrompt(*in_cache, request.at) if any(in_cache) else None
+
+
+def _automatically_cached(rules: CacheRules, tokens: int) -> int:
+    return tokens - tokens % rules.step if tokens >= rules.minimum else 0
+
+
+def _is_alive(request: ModelRequest, previous: CachedPrompt) -> bool:
+    """Whether the cache still has what it had after the previous request."""
+    return request.at - previous.at <= request.rules.lifetime

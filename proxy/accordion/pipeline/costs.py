@@ -1,0 +1,99 @@
+"""Computes the cost of an exchange, with its request at the last stage and the provider's report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from accordion.accounting.cost_model import AUTOMATIC, MARKED, CacheRules, ModelRequest, RequestCost, compute_cost
+from accordion.accounting.token_meter import TokenMeter
+from accordion.model.costs import ModelPrice, PriceTable
+from accordion.model.records import ObservedResponse, Usage
+from accordion.pipeline.relay import ExchangeProgress
+from accordion.pipeline.request import PreparedRequest
+
+_RULES_WRITER = "extractive"
+_MOST_TOKENS = 10**8
+
+
+class CostCalculator(msgspec.Struct, frozen=True):
+    """Computes costs."""
+
+    prices: PriceTable
+    token_meter: TokenMeter
+    summary_writer: Callable[[str, bool], str] = lambda model, is_subagent: ""
+    """Returns the configured model that writes summaries, by the request's model; empty for the request's own."""
+
+    def compute(
+        self, request: PreparedRequest, progress: ExchangeProgress, observed_response: ObservedResponse, at: float
+    ) -> RequestCost | None:
+        """Returns the cost of an exchange at the time `at`; None if it cost nothing."""
+        usage = _credible(observed_response.usage)
+        failed = progress.status >= 400 or progress.error or observed_response.error
+        if request.is_token_count or (usage is None and failed):
+            return None
+        node = request.session_match.base_node
+        previous = node.cached if node is not None else None
+        price = self.prices.price(request.conversation.model)
+        if request.rewritten_body is None:
+            unchanged = ModelRequest(at, request.utilization.tokens, usage, rules=_cache_rules(request))
+            return compute_cost(unchanged, previous, price)
+        changed = self._describe_changed(request, progress, usage, at)
+        return compute_cost(changed, previous, price, self._summary_price(request))
+
+    def _describe_changed(
+        self, request: PreparedRequest, progress: ExchangeProgress, usage: Usage | None, at: float
+    ) -> ModelRequest:
+        utilization, compaction, outcome = request.utilization, request.history.compaction, request.compaction_outcome
+        tool_tokens = self._count_tool_tokens(request)
+        if compaction is not None:
+            # The tokens that it removed are counted without the tool that it adds.
+            removed = compaction.removed - utilization.unfolded
+        else:
+            removed = -tool_tokens - utilization.unfolded
+        is_new = outcome is not None and outcome.state == "folded"
+        loop = progress.tool_loop_usage
+        first, earlier = (_credible(loop.first), _credible(loop.earlier)) if loop is not None else (usage, None)
+        return ModelRequest(
+            at=at,
+            prompt=utilization.tokens,
+            usage=first,
+            removed=removed,
+            added=tool_tokens + utilization.unfolded,
+            is_new_compaction=is_new,
+            window=request.window.usable_input if request.window.is_known else 0,
+            rules=_cache_rules(request),
+            last=usage if earlier is not None else None,
+            earlier=earlier,
+            summary_input=outcome.input if is_new and outcome is not None else 0,
+            summary_output=outcome.output if is_new and outcome is not None else 0,
+        )
+
+    def _count_tool_tokens(self, request: PreparedRequest) -> int:
+        """Returns the tokens of our tool's definition in the request, corrected as the rest of it."""
+        offered, own = request.forwarded_history.conversation, request.conversation
+        if not request.tool_name or offered.tools is own.tools:
+            return 0
+        model = request.actual_model
+        tokens = self.token_meter.count_tools(offered, model) - self.token_meter.count_tools(own, model)
+        return max(0, round(tokens * request.utilization.tokens / max(1, request.uncorrected_tokens)))
+
+    def _summary_price(self, request: PreparedRequest) -> ModelPrice | None:
+        """Returns the price of the model that wrote the summary; None where it is not known."""
+        outcome = request.compaction_outcome
+        if outcome is None or not outcome.input:
+            return None
+        configured = self.summary_writer(request.conversation.model, request.is_subagent)
+        names = (configured, "" if outcome.writer == _RULES_WRITER else outcome.writer)
+        return next((price for name in names if name and (price := self.prices.price(name)) is not None), None)
+
+
+def _credible(usage: Usage | None) -> Usage | None:
+    """Returns a report; None if no model reads or writes that much."""
+    return None if usage is not None and usage.input + usage.output > _MOST_TOKENS else usage
+
+
+def _cache_rules(request: PreparedRequest) -> CacheRules:
+    """Returns the rules of the prompt cache behind a request."""
+    return MARKED if request.route.family == "anthropic" or "claude" in request.actual_model else AUTOMATIC
