@@ -156,6 +156,7 @@ class World:
             self.windows,
             {"": Thresholds()},
             delegation_tracker=visibility.delegation_tracker,
+            prices=build_prices(settings),
         )
 
     def inbound(self, path: str, body: Any, headers: dict[str, str] | None = None, method: str = "POST") -> Inbound:

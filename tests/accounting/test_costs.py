@@ -1,6 +1,8 @@
 """Costs of requests: by hand, and by their rules."""
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -8,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from accordion.accounting.cost_model import AUTOMATIC, MARKED, ModelRequest, compute_cost, compute_costs
-from accordion.model.costs import CachedPrompt, Costs, ModelPrice, Rates
+from accordion.model.costs import CachedPrompt, Costs, ModelPrice, Rates, to_dollars
 from accordion.model.records import Usage
 
 # 3 dollars for a million tokens of input, 0.30 for cached input, 3.75 for cache writes, 15 for output.
@@ -27,7 +29,6 @@ def test_an_unchanged_request_costs_the_same_with_and_without_accordion() -> Non
 
 
 def test_a_new_compaction_pays_for_the_prefix_and_the_summary() -> None:
-    """The worked example of docs/savings.md, first request: 100,000 tokens become 30,000."""
     before = CachedPrompt(98_000, 98_000, at=0.0)
     request = ModelRequest(
         60.0,
@@ -199,3 +200,35 @@ def test_costs_add_up_field_by_field() -> None:
 def test_the_rates_are_those_of_the_highest_tier_below_the_prompt(prompt: int, expected: float) -> None:
     tiers = ((200_000, Rates(2, 2, 2, 2)), (256_000, Rates(3, 3, 3, 3)))
     assert ModelPrice(Rates(1, 1, 1, 1), "table", tiers).rates_for(prompt).input == expected
+
+
+def example_figures() -> dict[str, float]:
+    """The dollars of the example in docs/savings.md, by the first words of their rows."""
+    text = (Path(__file__).parents[2] / "docs" / "savings.md").read_text("utf-8")
+    rows = re.findall(r"^\| ([^|]+) \|[^|]*\| ([^|]*[0-9.]+[^|]*) \|$", text.partition("## An example")[2], re.M)
+    return {name.strip("* "): float(dollars.strip("* ").replace("−", "-")) for name, dollars in rows}
+
+
+def test_the_example_in_the_documents_is_what_the_model_computes() -> None:
+    summary = {"summary_input": 60_000, "summary_output": 1_000}
+    usage = Usage(input=30_000, cached=5_000, cache_write=25_000, output=500)
+    made = ModelRequest(60.0, 0, usage, removed=70_000, is_new_compaction=True, rules=MARKED, **summary)
+    costs, cached = compute_cost(made, CachedPrompt(98_000, 98_000, at=0.0), PRICE)
+    figures = {
+        "sent": costs.sent_cost,
+        "summary": costs.summary_cost,
+        "spent": costs.spent,
+        "without Accordion": costs.original_cost,
+        "broken prefix": costs.prefix_cost,
+        "own cost": costs.own_cost,
+        "saved": costs.saved,
+        "net": costs.net,
+    }
+    assert example_figures() == {name: to_dollars(figure) for name, figure in figures.items()}
+    usage = Usage(input=31_000, cached=30_000, cache_write=1_000, output=500)
+    later, _ = compute_cost(ModelRequest(90.0, 0, usage, removed=70_000, rules=MARKED), cached, PRICE)
+    assert (later.original_input, later.original_cached, later.net) == (101_000, 100_000, 21_000_000)
+    assert -(costs.net // later.net) + 1 == 14
+    usage = Usage(input=31_000, cache_write=31_000, output=500)
+    paused, _ = compute_cost(ModelRequest(3_700.0, 0, usage, removed=70_000, rules=MARKED), cached, PRICE)
+    assert paused.net == 262_500_000

@@ -74,5 +74,6 @@ def client(
         "1.2.3",
         world.builder.session_overrides,
         [*more.routes(), *pages.routes()],
+        now=world.clock.now,
     )
     return TestClient(api.app(), base_url=base_url, follow_redirects=False)

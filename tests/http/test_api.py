@@ -183,7 +183,13 @@ def test_the_parts_of_a_window_are_shown_so_that_they_add_up() -> None:
 def test_what_was_read_back_within_a_reply_is_shown_with_its_exchange() -> None:
     back = ToolLoopUsage(rounds=1, calls=2, input=700, first=Usage(input=650))
     shown = exchange_json(exchange(utilization=Utilization(1_000, unfolded=40), unfolded=back))
-    assert shown["unfolded"] == {"rounds": 1, "calls": 2, "input": 700, "first": asdict(Usage(input=650))}
+    assert shown["unfolded"] == {
+        "rounds": 1,
+        "calls": 2,
+        "input": 700,
+        "first": asdict(Usage(input=650)),
+        "earlier": None,
+    }
     assert shown["utilization"]["parts"]["unfolded"] == 40
     assert exchange_json(exchange())["unfolded"] is None
 

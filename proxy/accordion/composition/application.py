@@ -214,6 +214,7 @@ class Application:
             loopback=is_loopback(settings.server.host),
         )
         router, windows = routes(settings), build_windows(settings, self._limits, log_unknown_window)
+        prices = build_prices(settings)
         receiver = Receiver(
             protocols=self.dialects,
             token_count_protocols=token_counting_paths(self.dialects),
@@ -272,7 +273,7 @@ class Application:
             ledger=self._ledger,
             erasures=self._archive.erasures,
             features=self._features(settings, visibility),
-            costs=CostCalculator(build_prices(settings), self._meter, partial(find_summary_model, settings)),
+            costs=CostCalculator(prices, self._meter, partial(find_summary_model, settings)),
             relays_model_sockets=settings.server.responses_websocket,
         )
         self.queries = Queries(
@@ -285,6 +286,7 @@ class Application:
             lambda: self.store.has_answered,
             tuple(dict.fromkeys(name for name in router.models if "*" not in name)),
             self.spooled,
+            prices,
         )
         self.settings = settings
 
@@ -389,6 +391,7 @@ class Application:
                 *self._pages(sent).routes(),
             ],
             self.spooled.spool.describe,
+            self.clock.now,
         )
         sockets = WebSocketRelay(
             lambda request, names: open_socket(request, names, timeout=self.settings.timeouts.connect_seconds),

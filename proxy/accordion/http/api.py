@@ -1,4 +1,4 @@
-"""Accordion's own REST API: models, sessions, pins, compaction requests, metrics and health.
+"""Accordion's own REST API: models, sessions, savings, pins, compaction requests, metrics and health.
 
 `RestApi` is the Starlette application for every path outside `/v1`. The archive's and the memories' routes are added to
 it (archive_api.py, memory_api.py, mcp_app.py). Every answer is about the caller's tenant only.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
@@ -17,9 +18,17 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
 
+from accordion.accounting.savings import DAYS
 from accordion.compaction.session_overrides import MOST_PINS, REQUEST_SECONDS, SessionMode, SessionOverrideStore
 from accordion.http.api_requests import identify_caller, json_response, parse_number, read_body, unknown_session
-from accordion.http.json_views import agent_json, exchange_json, limits_json, model_json, session_json
+from accordion.http.json_views import (
+    agent_json,
+    exchange_json,
+    limits_json,
+    model_json,
+    savings_json,
+    session_json,
+)
 from accordion.http.metrics import Metrics
 from accordion.model.errors import AccordionError, BadRequest, NotFound
 from accordion.model.records import Session
@@ -58,7 +67,10 @@ _MODE = msgspec.json.Decoder(_Mode)
 
 
 class RestApi:
-    """The application outside `/v1`, with its own routes and `routes`. `pending_writes` adds fields to `/readyz`."""
+    """The application outside `/v1`, with its own routes and `routes`. `pending_writes` adds fields to `/readyz`.
+
+    `now` returns the time in seconds since the epoch.
+    """
 
     def __init__(
         self,
@@ -70,6 +82,7 @@ class RestApi:
         overrides: SessionOverrideStore,
         routes: Sequence[Route] = (),
         pending_writes: Callable[[], dict[str, object]] = dict,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._queries = queries
         self._tenants = tenants
@@ -78,6 +91,7 @@ class RestApi:
         self._version = version
         self._overrides = overrides
         self._routes, self._pending_writes = routes, pending_writes
+        self._now = now
 
     def app(self) -> Starlette:
         """Builds the Starlette application."""
@@ -88,6 +102,7 @@ class RestApi:
                 Route("/readyz", self._ready),
                 Route("/metrics", self._page),
                 Route("/accordion/models", self._models),
+                Route("/accordion/savings", self._savings),
                 Route("/accordion/sessions", self._sessions),
                 Route("/accordion/sessions/{id}", self._session),
                 Route("/accordion/sessions/{id}/tree", self._tree),
@@ -120,6 +135,7 @@ class RestApi:
                     "/accordion/",
                     "/accordion/models",
                     "/accordion/sessions",
+                    "/accordion/savings",
                     "/accordion/export",
                     "/metrics",
                     "/healthz",
@@ -151,6 +167,12 @@ class RestApi:
     async def _models(self, request: Request) -> Response:
         views = await self._queries().list_models(self._tenant(request))
         return json_response({"models": [model_json(view) for view in views]})
+
+    async def _savings(self, request: Request) -> Response:
+        days = parse_number(request.query_params.get("days", "30"), "days", 1, DAYS)
+        queries = self._queries()
+        report = await queries.read_savings(self._tenant(request), self._now(), days)
+        return json_response(savings_json(report, queries.prices))
 
     async def _sessions(self, request: Request) -> Response:
         limit = parse_number(request.query_params.get("limit", "100"), "limit", 1, _MAX_SESSIONS)

@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from accordion.accounting.savings import SavingsReport
 from accordion.archive.archive_reader import ArtifactPart
 from accordion.archive.artifacts import Artifact
 from accordion.compaction.reporting import describe_outcome
 from accordion.compaction.session_overrides import SessionOverrides
 from accordion.model.budget import TokenLimits, Utilization
+from accordion.model.costs import Costs, ModelPrice, PriceTable, to_dollars
 from accordion.model.delegation import TOP, display_name
 from accordion.model.records import AgentReport, Exchange, Session
 from accordion.pipeline.queries import AgentView, ModelView
@@ -42,6 +44,84 @@ def utilization_json(utilization: Utilization) -> dict[str, Any]:
         "utilization": round(utilization.ratio, 4),
         "carried": utilization.carried,
         "parts": {name: getattr(utilization, name) for name in parts},
+    }
+
+
+def costs_json(costs: Costs) -> dict[str, Any]:
+    """Returns tokens and US dollars, and whether they are reported or estimates (docs/savings.md).
+
+    The dollars are null if the price of no request is known.
+    """
+    return {
+        "requests": costs.requests,
+        "requests_estimated": costs.estimated,
+        "requests_unpriced": costs.unpriced,
+        "requests_over_window": costs.over_window,
+        "tokens": {
+            "sent": {
+                "input": costs.input,
+                "cached": costs.cached,
+                "cache_write": costs.cache_write,
+                "output": costs.output,
+            },
+            "without_accordion": {
+                "input": costs.original_input,
+                "cached": costs.original_cached,
+                "output": costs.original_output,
+            },
+            "summaries": {"input": costs.summary_input, "output": costs.summary_output},
+            "net_input": costs.original_input - costs.input - costs.summary_input,
+        },
+        "dollars": _dollars_json(costs) if costs.unpriced < costs.requests or not costs.requests else None,
+        "basis": {"sent": costs.sent_basis, "without_accordion": costs.original_basis},
+    }
+
+
+def _dollars_json(costs: Costs) -> dict[str, Any]:
+    own_costs = {
+        "prefix": costs.prefix_cost,
+        "summaries": costs.summary_cost,
+        "insertions": costs.insertion_cost,
+        "reads": costs.read_cost,
+    }
+    return {
+        "spent": to_dollars(costs.spent),
+        "without_accordion": to_dollars(costs.original_cost),
+        "saved": to_dollars(costs.saved),
+        "own_cost": to_dollars(costs.own_cost),
+        "own_costs": {name: to_dollars(cost) for name, cost in own_costs.items()},
+        "net": to_dollars(costs.net),
+    }
+
+
+def savings_json(report: SavingsReport, prices: PriceTable | None) -> dict[str, Any]:
+    """Returns a tenant's costs: in all, by day, by model with its present price, and by agent."""
+    return {
+        "first": report.first,
+        "last": report.last,
+        "total": costs_json(report.total),
+        "days": [{"day": each.day, **costs_json(each.costs)} for each in report.days],
+        "models": [
+            {
+                "model": each.model,
+                "upstream": each.upstream,
+                "price": _price_json(prices.price(each.model) if prices is not None else None),
+                **costs_json(each.costs),
+            }
+            for each in report.models
+        ],
+        "agents": [{"agent": each.agent, **costs_json(each.costs)} for each in report.agents],
+    }
+
+
+def _price_json(price: ModelPrice | None) -> dict[str, Any] | None:
+    """Returns a price in US dollars for a million tokens, and its source."""
+    if price is None:
+        return None
+    names = {"input": "input", "cached_input": "cached", "cache_write": "cache_write", "output": "output"}
+    million = 1_000_000
+    return {"source": price.source} | {
+        name: to_dollars(round(getattr(price.rates, rate) * million)) for name, rate in names.items()
     }
 
 
@@ -80,6 +160,7 @@ def session_json(session: Session, overrides: SessionOverrides) -> dict[str, Any
         "updated": session.updated,
         "last": utilization_json(last) if last else None,
         "totals": structs.asdict(session.totals),
+        "costs": costs_json(session.costs),
         "correction": session.correction,
         "pins": sorted(overrides.pins),
         "compaction_wanted": overrides.wants_compaction,
@@ -162,6 +243,7 @@ def exchange_json(exchange: Exchange) -> dict[str, Any]:
         "utilization": utilization_json(exchange.utilization),
         "compaction": describe_outcome(outcome) if outcome is not None else None,
         "agent": _agent_report_json(exchange.agent) if exchange.agent is not None else None,
+        "costs": costs_json(exchange.costs) if exchange.costs is not None else None,
     }
 
 

@@ -18,6 +18,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 
 from accordion.accounting.ledger import totals_of_exchange
 from accordion.archive.retention import SweepResult
+from accordion.model.costs import Costs, to_dollars
 from accordion.model.delegation import Evidence
 from accordion.model.records import CompactionOutcome, Exchange
 
@@ -46,6 +47,8 @@ class _ModelMetrics:
     hidden: Counter
     compactions: dict[tuple[str, str, str], Counter] = field(default_factory=dict)
     """By kind, state and cause."""
+    dollars: dict[str, Counter] = field(default_factory=dict)
+    """By kind."""
 
 
 class Metrics:
@@ -92,6 +95,18 @@ class Metrics:
         )
         self._summaries = Counter(
             "accordion_summary_tokens", "Tokens that writing summaries took", (*model, "direction"), registry=registry
+        )
+        self._dollars = Counter(
+            "accordion_dollars",
+            "US dollars: spent, without Accordion, and compaction's own costs",
+            (*model, "kind"),
+            registry=registry,
+        )
+        self._unpriced = Counter(
+            "accordion_unpriced_requests", "Requests whose price is not known", model, registry=registry
+        )
+        self._estimated = Counter(
+            "accordion_estimated_requests", "Requests whose usage was not reported", model, registry=registry
         )
         self._memories = Counter(
             "accordion_memory_tokens", "Tokens that writing memories took", ("model", "direction"), registry=registry
@@ -173,14 +188,12 @@ class Metrics:
             model_metrics.hidden.inc(agent.hidden)
         if exchange.folding:
             self._compaction_seconds.labels(*model_metrics.labels).observe(exchange.folding)
+        if exchange.costs is not None:
+            self._count_costs(model_metrics, exchange.costs)
         if exchange.compaction is not None:
             self._count_compaction(model_metrics, exchange, exchange.compaction)
-        if exchange.unfolded is not None:
-            self._unfold_calls.labels(*model_metrics.labels).inc(exchange.unfolded.calls)
-            self._unfold_rounds.labels(*model_metrics.labels).inc(exchange.unfolded.rounds)
-        if exchange.recalled is not None:
-            self._recalls.labels(*model_metrics.labels).inc()
-            self._recall_tokens.labels(*model_metrics.labels).inc(exchange.recalled.tokens)
+        if exchange.unfolded is not None or exchange.recalled is not None:
+            self._count_ways_back(model_metrics, exchange)
 
     def count_delegation(self, evidence: Evidence) -> None:
         """Counts a new delegation, by its evidence."""
@@ -246,6 +259,35 @@ class Metrics:
                 self._summaries.labels(*model_metrics.labels, direction).inc(tokens)
         if outcome.state == "failed":
             self._failures.labels(*model_metrics.labels, outcome.failure or "other").inc()
+
+    def _count_ways_back(self, model_metrics: _ModelMetrics, exchange: Exchange) -> None:
+        """Counts what the model read back, and what was recalled."""
+        if exchange.unfolded is not None:
+            self._unfold_calls.labels(*model_metrics.labels).inc(exchange.unfolded.calls)
+            self._unfold_rounds.labels(*model_metrics.labels).inc(exchange.unfolded.rounds)
+        if exchange.recalled is not None:
+            self._recalls.labels(*model_metrics.labels).inc()
+            self._recall_tokens.labels(*model_metrics.labels).inc(exchange.recalled.tokens)
+
+    def _count_costs(self, model_metrics: _ModelMetrics, costs: Costs) -> None:
+        if costs.estimated:
+            self._estimated.labels(*model_metrics.labels).inc(costs.estimated)
+        if costs.unpriced:
+            self._unpriced.labels(*model_metrics.labels).inc(costs.unpriced)
+            return
+        self._count_dollars(model_metrics, "spent", costs.spent)
+        self._count_dollars(model_metrics, "without_accordion", costs.original_cost)
+        if costs.own_cost:
+            self._count_dollars(model_metrics, "prefix", costs.prefix_cost)
+            self._count_dollars(model_metrics, "summaries", costs.summary_cost)
+            self._count_dollars(model_metrics, "insertions", costs.insertion_cost)
+            self._count_dollars(model_metrics, "reads", costs.read_cost)
+
+    def _count_dollars(self, model_metrics: _ModelMetrics, kind: str, cost: int) -> None:
+        counter = model_metrics.dollars.get(kind)
+        if counter is None:
+            counter = model_metrics.dollars[kind] = self._dollars.labels(*model_metrics.labels, kind)
+        counter.inc(to_dollars(cost))
 
     def _metrics_of(self, upstream: str, model: str, agent: str) -> _ModelMetrics:
         """Returns a model's metrics, which are cached because prometheus-client's `labels` is slow."""

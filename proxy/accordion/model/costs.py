@@ -13,6 +13,13 @@ NANODOLLARS: Final = 1_000_000_000
 """Nanodollars in a dollar."""
 
 PriceSource = Literal["config", "table"]
+Basis = Literal["reported", "estimate", "both"]
+"""What stands behind a figure: the provider's report, our own count, or both in parts."""
+
+
+def to_dollars(nanodollars: int) -> float:
+    """Returns US dollars."""
+    return nanodollars / NANODOLLARS
 
 
 class Rates(msgspec.Struct, frozen=True, gc=False):
@@ -116,6 +123,19 @@ class Costs(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     def saved(self) -> int:
         """The savings before the cost of compaction itself."""
         return self.net + self.own_cost
+
+    @property
+    def sent_basis(self) -> Basis:
+        """The basis of what was sent."""
+        if not self.estimated:
+            return "reported"
+        return "estimate" if self.estimated == self.requests else "both"
+
+    @property
+    def original_basis(self) -> Basis:
+        """The basis of what would have been sent: the same where Accordion changed nothing, else an estimate."""
+        is_unchanged = self.original_input == self.input and self.original_cost == self.sent_cost
+        return self.sent_basis if is_unchanged and not self.summary_input else "estimate"
 
     def __add__(self, other: Costs) -> Costs:
         # Written out, which takes less than half as long as a loop over the fields.

@@ -29,7 +29,7 @@ from accordion.delegation.tracker import DelegationTracker
 from accordion.delegation.tree import tenant_id
 from accordion.memory.entries import EVERY
 from accordion.model.budget import Thresholds, TokenLimits, Utilization
-from accordion.model.costs import Costs
+from accordion.model.costs import Costs, PriceTable
 from accordion.model.delegation import DelegationNode
 from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import MemoryFilter, MemoryStore
@@ -107,6 +107,8 @@ class Queries(msgspec.Struct, frozen=True):
     """The names of the configured models."""
     spooled_store: KeyValueStore | None = None
     """The store with the writes that wait for it on this machine, which are erased as well."""
+    prices: PriceTable | None = None
+    """The present prices; None if they are not queried."""
 
     @property
     def erasable_store(self) -> KeyValueStore:

@@ -7,7 +7,8 @@ The table's prices are US dollars for one token, for standard service. Its field
 - The same with `_above_200k_tokens` (and other sizes): prices for a whole request whose prompt is longer than that.
 - `tiered_pricing`: a list of the same prices, each with the `range` of the prompt's length.
 
-A row whose input and output cost nothing is no price: some providers bill by subscription, or by the hour.
+A row whose input and output cost nothing is no price: some providers bill by subscription, or by the hour. Nor is a row
+that is far above any real price; the table has a few that are wrong by a factor of a thousand.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ FIELDS = (
 )
 """The table's names of the four prices, in the order of `Rates`."""
 
+_MOST_FOR_INPUT = 250_000
+"""Nanodollars a token: 250 dollars for a million tokens."""
 _ABOVE = re.compile(r"_above_(\d+)k_tokens$")
 
 _RateTuple = tuple[float, float, float, float]
@@ -124,7 +127,7 @@ def _price_row(values: Mapping[str, Any]) -> _PriceRow | None:
     tiers.sort()
     if base is None and tiers:
         base = tiers.pop(0)[1]
-    if base is None or not (base[0] or base[3]):
+    if base is None or not (base[0] or base[3]) or base[0] > _MOST_FOR_INPUT:
         return None
     return ((0, base), *tiers)
 
