@@ -306,12 +306,13 @@ def test_a_curve_has_a_column_for_each_request_and_a_mark_for_each_compaction() 
     [
         ("[3] Do it.", [("3", 3)]),
         ("As in [3-5, 12].", [("3", 3), ("5", 5), ("12", 12)]),
-        ("list[0] and [] and [a1]", [("0", 0)]),
+        ("list[0] and [13] and [] and [a1]", [("0", 0)]),
         ("see art_0123456789ab.", [("art_0123456789ab", -1)]),
         ("nothing", []),
     ],
 )
 def test_citations_and_artifacts_are_links_and_the_text_stays_the_same(line: str, links: list[tuple[str, int]]) -> None:
-    pieces = list(link_text(line))
+    assert not any(piece.message >= 0 for piece in link_text(line))
+    pieces = list(link_text(line, 13))
     assert "".join(piece.text for piece in pieces) == line
     assert [(piece.text, piece.message) for piece in pieces if piece.artifact or piece.message >= 0] == links

@@ -24,15 +24,24 @@ model_list:
      model_info: {max_input_tokens: 24000}}
 """.replace("MODEL", MODEL)
 TASK = "Find out which of the reports of March name a supplier twice, and list their numbers."
+ASK = "Look through the reports."
+CALL = {
+    "id": "call_task",
+    "type": "function",
+    "function": {"name": "Task", "arguments": json.dumps({"agent": "reader", "prompt": TASK})},
+}
 _numbers = count()
 
 
 async def provider(request: Recorded, answer: Answer) -> None:
-    """Answers each request with a word and a plausible usage."""
+    """Answers each request with a plausible usage: a call for a sub-agent where the user asks for it, else a word."""
     size = len(request.body) // 4
+    message: dict[str, Any] = {"role": "assistant", "content": "Done."}
+    if request.json()["messages"][-1]["content"] == ASK:
+        message = {"role": "assistant", "content": None, "tool_calls": [CALL]}
     body = json.dumps({
         "id": f"chatcmpl-{next(_numbers)}", "object": "chat.completion", "created": 0, "model": MODEL,
-        "choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "Done."}}],
+        "choices": [{"index": 0, "finish_reason": "stop", "message": message}],
         "usage": {"prompt_tokens": size, "completion_tokens": 120, "total_tokens": size + 120,
                   "prompt_tokens_details": {"cached_tokens": size * 4 // 5}},
     }).encode()  # fmt: skip
@@ -66,17 +75,11 @@ async def send_recorded(proxy: Proxy, **headers: str) -> str:
 
 
 async def send_delegation(proxy: Proxy, **headers: str) -> tuple[str, str]:
-    """Sends a main agent's requests and its sub-agent's; returns their sessions."""
-    call = {
-        "id": "call_task",
-        "type": "function",
-        "function": {"name": "Task", "arguments": json.dumps({"prompt": TASK})},
-    }
-    start = [{"role": "user", "content": "Look through the reports."}]
-    asked = [*start, {"role": "assistant", "content": None, "tool_calls": [call]}]
+    """Sends a main agent's requests, and its sub-agent's between them; returns their sessions."""
+    start = [{"role": "user", "content": ASK}]
     main = (await send(proxy, {"model": MODEL, "messages": start}, **headers)).headers["x-accordion-session"]
-    own = {"x_accordion_delegation": "reader-1", "x_accordion_agent": "reader", **headers}
-    child = await send(proxy, {"model": MODEL, "messages": [{"role": "user", "content": TASK}]}, **own)
-    result = {"role": "tool", "tool_call_id": "call_task", "content": "Numbers 4 and 11."}
-    await send(proxy, {"model": MODEL, "messages": [*asked, result]}, **headers)
+    child = await send(proxy, {"model": MODEL, "messages": [{"role": "user", "content": TASK}]}, **headers)
+    result = {"role": "tool", "tool_call_id": CALL["id"], "content": "Numbers 4 and 11."}
+    called = [*start, {"role": "assistant", "content": None, "tool_calls": [CALL]}, result]
+    await send(proxy, {"model": MODEL, "messages": called}, **headers)
     return main, child.headers["x-accordion-session"]

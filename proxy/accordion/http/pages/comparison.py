@@ -13,11 +13,12 @@ from accordion.pipeline.sent_history import BlockKind, ComparedBlock, find_artif
 
 _MOST = 6_000
 """Characters of a part that are shown."""
+_MOST_FORWARDED = 60_000
 _MOST_UNCHANGED = 400
 _SHORT = 500
 """A longer text is folded away under its first line."""
-_LINK = re.compile(r"\bart_[0-9a-f]{12}\b|\[\d+(?:\s*[-–,]\s*\d+)*\]")
-_RANGE = re.compile(r"\d+")
+_LINK = re.compile(r"\bart_[0-9a-f]{12}\b|\[\d{1,7}(?:\s*[-–,]\s*\d{1,7})*\]")
+_NUMBER = re.compile(r"\d+")
 
 
 class LinkedText(msgspec.Struct, frozen=True):
@@ -86,11 +87,14 @@ _TITLES: Mapping[BlockKind, str] = {
 
 def view_blocks(blocks: Sequence[ComparedBlock], artifacts: Sequence[Artifact]) -> list[BlockView]:
     """Returns the views of compared blocks."""
-    views = []
+    views, count = [], sum(len(block.client) for block in blocks)
     for block in blocks:
         most = _MOST_UNCHANGED if block.kind == "unchanged" else _MOST
-        client = tuple(view_message(message, most, index) for index, message in block.client)
-        forwarded = () if block.kind == "unchanged" else tuple(view_message(each, _MOST) for each in block.forwarded)
+        client = tuple(_view_message(message, most, index=index) for index, message in block.client)
+        # Only what the proxy wrote cites messages; in other texts a number in brackets is something else.
+        written = () if block.kind == "unchanged" else block.forwarded
+        cited = count if block.kind in ("summary", "inserted") else 0
+        forwarded = tuple(_view_message(each, _MOST_FORWARDED, cited) for each in written)
         found = find_artifacts(block, artifacts)
         ranges = [artifact for artifact in found if artifact.kind == "range"]
         parts = len(found) - len(ranges) if ranges else 0
@@ -105,23 +109,25 @@ def _title(block: ComparedBlock) -> str:
     return f"{name}: {_TITLES[block.kind]}"
 
 
-def view_message(message: Message, most: int = _MOST, index: int = -1) -> MessageView:
-    """Returns the view of a message, with at most so many characters of each part."""
-    return MessageView(message.role, tuple(view for part in message.parts if (view := _view_part(part, most))), index)
+def _view_message(message: Message, most: int, cited: int = 0, index: int = -1) -> MessageView:
+    """Returns the view of a message, with at most `most` characters of each part. Citations of the first `cited`
+    messages become links."""
+    views = (_view_part(part, most, cited) for part in message.parts)
+    return MessageView(message.role, tuple(view for view in views if view is not None), index)
 
 
-def _view_part(part: object, most: int) -> PartView | None:
+def _view_part(part: object, most: int, cited: int) -> PartView | None:
     if isinstance(part, Text):
-        return _view_text("", part.text, most) if part.text else None
+        return _view_text("", part.text, most, cited) if part.text else None
     if isinstance(part, Reasoning):
-        return _view_text("reasoning", part.text or f"(sealed, {part.sealed:,} bytes)", most)
+        return _view_text("reasoning", part.text or f"(sealed, {part.sealed:,} bytes)", most, cited)
     if isinstance(part, ToolCall):
-        return _view_text(f"calls {part.name}", part.arguments, most)
+        return _view_text(f"calls {part.name}", part.arguments, most, cited)
     if isinstance(part, ToolResult):
         text = "\n".join(_plain(each) for each in part.parts)
-        view = _view_text("error" if part.error else "result", text, most)
+        view = _view_text("error" if part.error else "result", text, most, cited)
         return msgspec.structs.replace(view, call_id=part.call_id)
-    return _view_text("", _plain(part), most)
+    return _view_text("", _plain(part), most, cited)
 
 
 def _plain(part: object) -> str:
@@ -133,13 +139,13 @@ def _plain(part: object) -> str:
     return f"({part.kind}, {part.size:,} bytes)" if isinstance(part, Opaque) else ""
 
 
-def _view_text(title: str, text: str, most: int) -> PartView:
-    lines = tuple(tuple(link_text(line)) for line in text[:most].split("\n"))
+def _view_text(title: str, text: str, most: int, cited: int) -> PartView:
+    lines = tuple(tuple(link_text(line, cited)) for line in text[:most].split("\n"))
     return PartView(title, lines, len(text), max(0, len(text) - most))
 
 
-def link_text(line: str) -> Iterator[LinkedText]:
-    """Yields the pieces of a line: the ids of artifacts and the numbers of cited messages are links."""
+def link_text(line: str, cited: int = 0) -> Iterator[LinkedText]:
+    """Yields the pieces of a line. The ids of artifacts are links, and the numbers of the first `cited` messages."""
     end = 0
     for match in _LINK.finditer(line):
         if match.start() > end:
@@ -148,15 +154,16 @@ def link_text(line: str) -> Iterator[LinkedText]:
         if match[0].startswith("art_"):
             yield LinkedText(match[0], artifact=match[0])
         else:
-            yield from _link_citation(match[0])
+            yield from _link_citation(match[0], cited)
     if end < len(line) or not line:
         yield LinkedText(line[end:])
 
 
-def _link_citation(text: str) -> Iterator[LinkedText]:
+def _link_citation(text: str, cited: int) -> Iterator[LinkedText]:
     end = 0
-    for number in _RANGE.finditer(text):
+    for number in _NUMBER.finditer(text):
         yield LinkedText(text[end : number.start()])
-        yield LinkedText(number[0], message=int(number[0]))
+        index = int(number[0])
+        yield LinkedText(number[0], message=index if index < cited else -1)
         end = number.end()
     yield LinkedText(text[end:])

@@ -1,0 +1,195 @@
+"""The page in a real Chromium, with the records of a recorded run."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+
+import httpx
+import pytest
+from playwright.async_api import Browser, expect
+
+from tests.conftest import Start
+from tests.page.conftest import KEYS, Site, build_site, site_config, visit
+from tests.page.recorded_run import provider, recorded_requests, send
+from tests.proxying import Proxy
+
+PHONE = {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "is_mobile": True, "has_touch": True}
+DESK = {"viewport": {"width": 1280, "height": 900}}
+LOOKS = {
+    "light": {**DESK, "color_scheme": "light"},
+    "dark": {**DESK, "color_scheme": "dark"},
+    "phone": {**PHONE, "color_scheme": "light"},
+    "plain": {**DESK, "color_scheme": "light", "java_script_enabled": False},
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+async def test_every_view_is_shown_without_a_problem_and_fits_its_screen(
+    site: Site, browser: Browser, look: str
+) -> None:
+    async with visit(browser, site.proxy, **LOOKS[look]) as opened:
+        for name, path in site.views.items():
+            assert await opened.open(path) == 200, name
+            await expect(opened.page.locator("h1")).to_be_visible()
+            width = (
+                await opened.page.locator("html").evaluate("element => element.scrollWidth") if look != "plain" else 0
+            )
+            assert width <= LOOKS[look]["viewport"]["width"], name
+            await opened.keep(f"{name}-{look}")
+
+
+async def test_colours_follow_the_system(site: Site, browser: Browser) -> None:
+    grounds = set()
+    for scheme in ("light", "dark"):
+        async with visit(browser, site.proxy, color_scheme=scheme) as opened:
+            await opened.open("/accordion/")
+            grounds.add(await opened.page.locator("body").evaluate("body => getComputedStyle(body).backgroundColor"))
+    assert len(grounds) == 2
+
+
+async def test_from_the_overview_the_keyboard_leads_to_the_source_of_a_line_of_a_summary(
+    site: Site, browser: Browser
+) -> None:
+    async with visit(browser, site.proxy, **DESK) as opened:
+        page = opened.page
+        await opened.open("/accordion/")
+        await page.keyboard.press("Tab")
+        await expect(page.locator(":focus")).to_have_text("Skip to the content")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("main")).to_be_focused()
+        link = page.get_by_role("link", name=site.session)
+        while not await link.evaluate("element => element === document.activeElement"):
+            await page.keyboard.press("Tab")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("heading", name=site.session)).to_be_visible()
+        await expect(page.locator("svg.curve g")).to_have_count(len(recorded_requests()))
+        mark = page.locator("svg.curve a").last
+        await mark.focus()
+        await page.keyboard.press("Enter")
+        await expect(page).to_have_url(re.compile(site.compactions[-1]))
+        cited = page.locator("a.cited").first
+        number = await cited.inner_text()
+        await cited.focus()
+        await page.keyboard.press("Enter")
+        await expect(page.locator(f"#m{number}")).to_be_in_viewport()
+
+
+async def test_a_summary_stands_beside_the_messages_that_it_replaces(site: Site, browser: Browser) -> None:
+    async with visit(browser, site.proxy, **DESK) as opened:
+        await opened.open(site.views["compaction"])
+        block = opened.page.locator(".block-summary")
+        client, model = block.locator(".client"), block.locator(".model")
+        left, right = await client.bounding_box(), await model.bounding_box()
+        assert left is not None
+        assert right is not None
+        assert left["x"] + left["width"] <= right["x"]
+        assert abs(left["y"] - right["y"]) < 2
+        await expect(model.locator(".message")).to_have_count(1)
+        assert await client.locator(".message").count() > 20
+
+
+async def test_the_tree_of_agents_is_shown_from_each_of_its_sessions(site: Site, browser: Browser) -> None:
+    async with visit(browser, site.proxy, **DESK) as opened:
+        for session in (site.main, site.child):
+            await opened.open(f"/accordion/pages/sessions/{session}")
+            await expect(opened.page.locator(".agents > li")).to_have_count(2)
+            await expect(opened.page.locator(".agents > li").first).to_contain_text("main agent")
+            await expect(opened.page.locator(".agents > li").last).to_contain_text("known by tool")
+
+
+async def test_memories_are_searched(site: Site, browser: Browser) -> None:
+    async with visit(browser, site.proxy, **DESK) as opened:
+        await opened.open("/accordion/pages/memories")
+        await expect(opened.page.locator(".memories > li")).to_have_count(2)
+        await opened.page.get_by_label("Search").fill("where are the reports of March")
+        await opened.page.keyboard.press("Enter")
+        await expect(opened.page.locator(".memory-text").first).to_contain_text("reports/march")
+        await opened.page.get_by_label("in", exact=True).select_option("session")
+        await opened.page.get_by_role("button", name="Search").click()
+        await expect(opened.page.get_by_text("Nothing matches")).to_be_visible()
+
+
+async def test_an_open_page_shows_the_next_request_by_itself(site: Site, browser: Browser) -> None:
+    async with visit(browser, site.proxy, **DESK) as opened:
+        await opened.open("/accordion/")
+        await expect(opened.page.locator("#live")).to_have_text("live")
+        async with site.proxy.provider(provider):
+            body = {"model": "new-model", "messages": [{"role": "user", "content": "Hello."}]}
+            await send(site.proxy, body)
+        await expect(opened.page.get_by_role("heading", name="new-model")).to_be_visible(timeout=20_000)
+
+
+@pytest.fixture
+def own_site(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """A site that a test may change."""
+    return asyncio.run(build_site(start(site_config(tmp_path_factory.mktemp("store")))))
+
+
+async def test_a_person_pins_asks_switches_exports_and_erases(own_site: Site, browser: Browser) -> None:
+    site = own_site
+    url = f"{site.proxy.url}/accordion/sessions/{site.session}"
+    async with (
+        visit(browser, site.proxy, **DESK, accept_downloads=True) as opened,
+        httpx.AsyncClient(trust_env=False, timeout=60) as client,
+    ):
+        page = opened.page
+        await opened.open(site.views["session"])
+        await page.locator(".archive").get_by_role("button", name="Pin").first.click()
+        await expect(page.get_by_role("status").filter(has_text="pinned")).to_be_visible()
+        assert len((await client.get(url)).json()["pins"]) == 1
+        await page.locator(".pins").get_by_role("button").click()
+        await expect(page.locator(".pins")).to_have_count(0)
+        await page.get_by_role("button", name="Compact at the next request").click()
+        await expect(page.locator("#facts")).to_contain_text("compaction asked for")
+        await page.get_by_label("Mode").select_option("observe")
+        await page.get_by_role("button", name="Set").click()
+        await expect(page.locator("#facts")).to_contain_text("observe")
+        record = (await client.get(url)).json()
+        assert (record["mode"], record["pins"], record["compaction_wanted"]) == ("observe", [], True)
+        async with page.expect_download() as download:
+            await page.get_by_role("link", name="Export").click()
+        exported = await (await download.value).path()
+        assert '"type":"end"' in exported.read_text("utf-8").splitlines()[-1]
+        await page.get_by_role("link", name="Erase").click()
+        await page.get_by_role("button", name="Erase").click()
+        await expect(page.get_by_role("heading", name="Erased")).to_be_visible()
+        assert (await client.get(url)).status_code == 404
+
+
+async def test_with_proxy_keys_a_person_signs_in_first_and_sees_one_tenant(
+    start: Start, tmp_path_factory: pytest.TempPathFactory, browser: Browser
+) -> None:
+    proxy: Proxy = start(site_config(tmp_path_factory.mktemp("store"), KEYS))
+    site = await build_site(proxy, x_accordion_key="acc-one-5fKq72LmZ")
+    async with visit(browser, proxy, **DESK) as opened:
+        page = opened.page
+        await opened.open(site.views["session"])
+        await expect(page.get_by_label("Proxy key")).to_be_focused()
+        await opened.keep("sign-in")
+        await page.keyboard.type("acc-one-5fKq72LmZ")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("heading", name=site.session)).to_be_visible()
+        await page.get_by_role("button", name="Compact at the next request").click()
+        await expect(page.locator("#facts")).to_contain_text("compaction asked for")
+        await page.get_by_role("button", name="Sign out").click()
+        await page.get_by_label("Proxy key").fill("acc-two-9pWx31RtB")
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_text("No session yet.")).to_be_visible()
+    assert "acc-one" not in proxy.log
+
+
+async def test_a_proxy_stops_at_once_while_a_page_is_open(
+    start: Start, tmp_path_factory: pytest.TempPathFactory, browser: Browser
+) -> None:
+    proxy = start(site_config(tmp_path_factory.mktemp("store")))
+    context = await browser.new_context()
+    page = await context.new_page()
+    await page.goto(f"{proxy.url}/accordion/")
+    await expect(page.locator("#live")).to_have_text("live")
+    started_at = asyncio.get_running_loop().time()
+    assert await asyncio.to_thread(proxy.stop) == -signal.SIGTERM
+    assert asyncio.get_running_loop().time() - started_at < 15
+    await expect(page.locator("#live")).to_have_text("not connected")
+    await context.close()
