@@ -11,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from accordion.http.pages.access import COOKIE, TICKET_SECONDS
-from accordion.http.pages.charts import CurvePoint, draw_curve
+from accordion.http.pages.charts import CurvePoint, draw_curve, draw_small_curve
 from accordion.http.pages.comparison import link_text
 from accordion.http.pages.feed import MAX_READERS, ExchangeFeed, TooManyReaders
 from accordion.model.budget import Thresholds
@@ -299,6 +299,15 @@ def test_a_curve_has_a_column_for_each_request_and_a_mark_for_each_compaction() 
     assert re.findall(r'<a href="([^"]+)"', svg) == ["/c/f-1"]
     assert "three &#34;requests&#34;" in svg
     assert all(0 <= float(number) <= 100 for number in re.findall(r'height="([\d.]+)%"', svg))
+
+
+def test_the_small_curve_of_a_list_is_four_paths_however_many_requests_it_has() -> None:
+    points = [CurvePoint(900, 300, "f-1"), CurvePoint(5_000, 400), CurvePoint(100, 100)] * 16
+    svg = str(draw_small_curve(points, Thresholds().limits(1_000), "48 requests"))
+    sent, came, marks = (re.findall(rf'class="{name}" d="([^"]*)"', svg)[0] for name in ("sent", "came", "mark-line"))
+    assert (sent.count("M"), came.count("M"), marks.count("M")) == (48, 32, 16)
+    assert svg.count("<path") == 4
+    assert all(float(number) <= 36 for number in re.findall(r"v-([\d.]+)", svg))
 
 
 @pytest.mark.parametrize(

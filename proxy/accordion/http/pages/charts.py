@@ -19,6 +19,7 @@ _HIGHEST = 1.5
 _GAP = 0.18
 """The share of a column's width that stays empty."""
 _HEADROOM = 1.08
+_SMALL_HEIGHT = 36
 
 
 class CurvePoint(msgspec.Struct, frozen=True):
@@ -62,12 +63,31 @@ def draw_curve(points: Sequence[CurvePoint], limits: TokenLimits, label: str, li
 
 
 def draw_small_curve(points: Sequence[CurvePoint], limits: TokenLimits, label: str) -> Markup:
-    """Draws the small curve of a list, without letters."""
-    top = _top(points, limits)
-    head = Markup('<svg class="spark" role="img" aria-label="{}" width="100%" height="36">').format(label)
-    trigger = _y(limits.conversation, top)
-    line = Markup('<line class="level" x1="0" x2="100%" y1="{0}" y2="{0}"/>').format(trigger)
-    return Markup("").join([head, *_columns(points, top, ""), line, Markup("</svg>")])
+    """Draws the small curve of a list, without letters: one path for each kind of column, since a list has many."""
+    top, width = _top(points, limits), 100 / max(len(points), 12)
+    came, sent = [], []
+    for index, point in enumerate(points):
+        if point.came > point.sent:
+            came.append(_small_column(index * width, width, point.came, top))
+        sent.append(_small_column(index * width, width, point.sent, top))
+    marks = [f"M{(index + 0.5) * width:.2f} 0v6" for index, point in enumerate(points) if point.compaction]
+    return Markup(
+        '<svg class="spark" role="img" aria-label="{}" width="100%" height="36" viewBox="0 0 100 {}" '
+        'preserveAspectRatio="none"><path class="came" d="{}"/><path class="sent" d="{}"/>'
+        '<path class="mark-line" d="{}"/><path class="level" d="M0 {}h100"/></svg>'
+    ).format(
+        label,
+        _SMALL_HEIGHT,
+        "".join(came),
+        "".join(sent),
+        "".join(marks),
+        f"{_SMALL_HEIGHT * (1 - limits.conversation / top):.2f}",
+    )
+
+
+def _small_column(left: float, width: float, tokens: int, top: float) -> str:
+    height = _SMALL_HEIGHT * min(1.0, tokens / top)
+    return f"M{left + width * _GAP / 2:.2f} {_SMALL_HEIGHT}v-{height:.2f}h{width * (1 - _GAP):.2f}v{height:.2f}z"
 
 
 def draw_meter(used: int, limits: TokenLimits, label: str) -> Markup:

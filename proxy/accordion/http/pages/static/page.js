@@ -4,7 +4,7 @@
 
 const address = document.body.dataset.events;
 const status = document.getElementById("live");
-const pause = 2000;
+const pause = Number(document.body.dataset.pause) || 2000;
 let isLoading = false;
 let isDue = false;
 
