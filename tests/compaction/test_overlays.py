@@ -19,7 +19,7 @@ from accordion.archive.erasure_notices import ErasureNotices
 from accordion.archive.sealing import SEALED
 from accordion.compaction.rendering import RequestRenderer
 from accordion.insertions.composition_cache import CompositionCache, compose_once
-from accordion.insertions.store import InsertionStore, StoredInsertions, decode, encode
+from accordion.insertions.store import InsertionStore, StoredInsertions, decode, encode, is_insertion_key
 from accordion.model.compaction import (
     CompactedConversation,
     Compaction,
@@ -32,7 +32,7 @@ from accordion.model.conversation import Conversation
 from accordion.model.errors import StoreUnavailable
 from accordion.model.insertions import Insertion, RecallInsertion, ToolRound, ToolRoundInsertion
 from accordion.model.plan import INSERTED
-from accordion.model.ports import Key, Sealer
+from accordion.model.ports import Key, KeyValueStore, Sealer
 from accordion.protocols.anthropic_messages.tools import MessagesArtifactTool
 from accordion.protocols.openai_chat.tools import ChatArtifactTool
 from accordion.protocols.openai_responses.tools import ResponsesArtifactTool
@@ -40,6 +40,7 @@ from accordion.protocols.tool_loop import ArtifactToolProtocol, ArtifactToolResu
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.stores.encryption import AesSealer
 from accordion.stores.memory_store import InMemoryStore
+from accordion.stores.spool import Spool, SpooledStore
 from tests.compaction.making import DIALECTS, SCOPE, SPACE, WINDOW, long_history, read
 from tests.fakes import DirectOutbox, FakeClock, WordCounter
 from tests.histories import DialectName, body
@@ -648,7 +649,29 @@ class Fickle(InMemoryStore):
     async def write(self, batch):
         if self.away:
             raise StoreUnavailable("away")
-        await super().write(batch)
+        return await super().write(batch)
+
+
+class Cut(InMemoryStore):
+    """One machine's way to a store, which is cut at first."""
+
+    def __init__(self, store: Fickle) -> None:
+        super().__init__()
+        self.store, self.is_cut = store, True
+
+    @property
+    def is_available(self) -> bool:
+        return not self.is_cut
+
+    async def get_many(self, keys):
+        if self.is_cut:
+            raise StoreUnavailable("cut off")
+        return await self.store.get_many(keys)
+
+    async def write(self, batch):
+        if self.is_cut:
+            raise StoreUnavailable("cut off")
+        return await self.store.write(batch)
 
 
 CHAIN = [b"%032d" % number for number in range(200)]
@@ -665,7 +688,7 @@ def recall(at: int, when: float = 1.0, wire: bytes = b"{}") -> RecallInsertion:
 
 class Worker:
     def __init__(
-        self, store: Fickle, clock: FakeClock | None = None, sealer: Sealer | None = None, **bounds: Any
+        self, store: KeyValueStore, clock: FakeClock | None = None, sealer: Sealer | None = None, **bounds: Any
     ) -> None:
         self.clock, self.outbox = clock or FakeClock(), DirectOutbox(store)
         archive = Archive(store, 1_000_000.0, sealer=sealer, clock=self.clock)
@@ -800,6 +823,39 @@ async def test_while_the_store_is_away_overlays_are_in_force_here_and_wait_for_i
     assert await Worker(store).find(fresh=True) == []
     await worker.outbox.flush()
     assert await Worker(store).find(fresh=True) == [weave(4)]
+
+
+@pytest.mark.parametrize("sealer", [None, AesSealer([b"k" * 32])])
+@pytest.mark.parametrize("has_room", [True, False])
+async def test_insertions_of_two_machines_at_one_place_both_stay_after_an_outage(sealer: Sealer | None, has_room: bool):
+    """The store is away for one machine only. What waits there, in the spool or in the outbox, replaces nothing."""
+    main = Fickle()
+    spool = Spool(None, place="redis", capacity=2**20 if has_room else 0, is_merged=is_insertion_key)
+    here = SpooledStore(Cut(main), spool)
+    one, other = Worker(here, sealer=sealer), Worker(main, sealer=sealer)
+    here.settle = lambda put, stored: one.overlays.merge_values(put.key, put.value, stored)
+    await one.add(weave(4, "of this machine", 1.0))
+    await other.add(weave(4, "of the other machine", 2.0))
+    here._main.is_cut = False
+    await here.publish()
+    await one.outbox.flush()
+    both = [weave(4, "of the other machine", 2.0), weave(4, "of this machine", 1.0)]
+    for worker in (one, other, Worker(main, sealer=sealer)):
+        assert await worker.find(fresh=True) == both
+
+
+async def test_what_is_written_anew_keeps_what_another_worker_added():
+    clock = FakeClock()
+    store = Fickle()
+    store._now = clock.now
+    one, other = Worker(store, clock, retention=1_000.0), Worker(store, clock, retention=1_000.0)
+    await one.add(weave(4, "first", clock.now()))
+    clock.advance(100)
+    await other.add(weave(4, "second", clock.now()))
+    clock.advance(300)
+    assert len(await one.find()) == 1
+    await one.outbox.flush()
+    assert len(await Worker(store, clock).find(fresh=True)) == 2
 
 
 async def test_what_was_read_back_is_sealed_as_the_archive_is():

@@ -173,6 +173,20 @@ async def test_the_winner_of_a_claim_stays_and_may_be_joined(path: Path | None):
     await store.close()
 
 
+async def test_a_value_that_is_merged_does_not_replace_what_another_machine_wrote(path: Path | None):
+    """The other machine reached the store all the time, so its value is the newer one."""
+    main = Away()
+    store = await worker(path, main, is_merged=lambda key: key == ROW)
+    store.settle = lambda put, stored: put.value + stored
+    await store.write([Put(ROW, b"mine+"), Put(ROW2, b"mine"), Put(FOLD, b"alone")])
+    main.back = True
+    await main.write([Put(ROW, b"theirs"), Put(ROW2, b"theirs")])
+    await store.publish()
+    assert await main.get_many([ROW, ROW2, FOLD]) == [b"mine+theirs", b"mine", b"alone"]
+    assert store.spool.is_empty
+    await store.close()
+
+
 async def test_values_come_before_claims_and_a_crash_in_between_loses_nothing(tmp_path: Path):
     main = Away()
     store = await worker(tmp_path / "s.db", main)

@@ -144,7 +144,6 @@ class CompactionBuilder:
             self.response_links,
             self.insertion_store,
             self._archive,
-            self._outbox,
             self.export_and_erasure.erasures,
             self._transcripts,
         )
@@ -163,11 +162,12 @@ class CompactionBuilder:
         self.insertion_store.forget()
         self.compactions.forget()
 
-    def _settle(self, claim: Put, winner: bytes) -> bytes | None:
-        """Resolves a spooled claim that lost to another machine's: adopts the other compaction, merges prefix nodes."""
-        if is_compaction_key(claim.key):
-            self.compactions.adopt(claim.key, winner)
-        return merge_values(claim.key, claim.value, winner)
+    def _settle(self, write: Put, stored: bytes) -> bytes | None:
+        """Settles a spooled write with the store's value: adopts another machine's compaction, merges the rest."""
+        if is_compaction_key(write.key):
+            self.compactions.adopt(write.key, stored)
+        merged = self.insertion_store.merge_values(write.key, write.value, stored)
+        return merge_values(write.key, write.value, stored) if merged is None else merged
 
     def compactors(self, settings: Settings, summarizer: Summarizers) -> Callable[[str, bool], Compactor]:
         """Returns a function that finds the compactor for a model (by the clients' name) and for main or sub-agents."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from accordion.archive.archive_entries import HELD, HOLDERS
 from accordion.config import Settings
+from accordion.insertions.store import is_insertion_key
 from accordion.model.ports import Key, KeyValueStore, Put
 from accordion.stores.spool import Spool, open_spool
 
@@ -23,6 +24,7 @@ def build_spool(settings: Settings) -> Spool:
         place=settings.store.address_hash(),
         capacity=settings.store.spool_bytes,
         has_copies=is_server(settings),
+        is_merged=is_insertion_key,
     )
 
 

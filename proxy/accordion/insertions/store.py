@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -16,6 +16,7 @@ import msgspec
 
 from accordion.archive.archive import Archive
 from accordion.archive.erasure_notices import ErasureNotices
+from accordion.archive.sealing import SEALED
 from accordion.model.compaction import SCOPE_PREFIX_LENGTH, scope_prefix
 from accordion.model.errors import StoreUnavailable
 from accordion.model.insertions import Insertion, RecallInsertion, ToolRound, ToolRoundInsertion
@@ -24,6 +25,7 @@ from accordion.protocols.zstd import ZstdError, compress, decompress
 
 _log = logging.getLogger("accordion")
 
+_PREFIX = "overlay/"
 _VERSION = b"\x01"
 _MAX_UNPACKED_BYTES = 64 * 2**20
 """No valid value unpacks to more bytes; one that claims to is damaged."""
@@ -84,6 +86,7 @@ class InsertionStore:
         self._cached: OrderedDict[bytes, _CachedInsertions] = OrderedDict()
         self._anchors: dict[bytes, set[bytes]] = {}
         """Anchors of the cached insertions, by label: most requests have none or few."""
+        self._tenant_keys: dict[bytes, bytes] = {}
         self._size = 0
         self._evicted: OrderedDict[bytes, None] = OrderedDict()
         """Anchors whose insertions were evicted, so that the store is asked for them."""
@@ -111,7 +114,7 @@ class InsertionStore:
             _log.debug(
                 "the store is unavailable; until it is back, only this worker knows a text that the model read back"
             )
-            self._write_later(writes)
+            self.write_later(tenant_key, writes)
         return True
 
     async def add_and_build_writes(
@@ -124,12 +127,34 @@ class InsertionStore:
         merged = _merge(
             StoredInsertions(session, (insertion,)), cached.stored if cached is not None else StoredInsertions()
         )
-        self._cache(name, merged, self._clock.now())
+        self._cache(tenant_key, name, merged, self._clock.now())
         with suppress(StoreUnavailable):
             stored = self._decode_value(tenant_key, key, await self._archive.store.get(key), insertion.anchor)
             merged = _merge(merged, stored)
-            self._cache(name, merged, self._clock.now())
+            self._cache(tenant_key, name, merged, self._clock.now())
         return self._build_writes(tenant_key, key, merged)
+
+    def write_later(self, tenant_key: bytes, writes: Iterable[Put]) -> None:
+        """Queues writes of which some may be insertions; those are merged with what the store has by then."""
+        for put in writes:
+            if is_insertion_key(put.key):
+                merge = partial(self._merge_with_stored, tenant_key, put)
+                self._outbox.merge(put.key, merge, lambda: None, put.ttl)
+            else:
+                self._outbox.put(put.key, partial(bytes, put.value), put.ttl)
+
+    def merge_values(self, key: Key, waiting: bytes, stored: bytes) -> bytes | None:
+        """Merges a value that waited for the store and the store's own.
+
+        Returns None where the key is no insertion's, or where they are encrypted and this worker has no insertion of
+        the tenant's conversation in memory.
+        """
+        if not is_insertion_key(key):
+            return None
+        tenant_key = self._tenant_keys.get(_label_and_anchor(key)[0])
+        if tenant_key is None and SEALED in (waiting[:1], stored[:1]):
+            return None
+        return self._merge_with_stored(tenant_key or b"", Put(key, waiting), stored)
 
     async def find(
         self, tenant_key: bytes, scope: bytes, chain: Sequence[bytes], since: int, *, check_store: bool
@@ -156,7 +181,8 @@ class InsertionStore:
             self._cached.move_to_end(name)
             if now - cached.stored_at > self._retention / _RENEWAL_DIVISOR:
                 self._cached[name] = _CachedInsertions(cached.stored, cached.size, now)
-                self._write_later(self._build_writes(tenant_key, _insertion_key(label, anchor), cached.stored))
+                writes = self._build_writes(tenant_key, _insertion_key(label, anchor), cached.stored)
+                self.write_later(tenant_key, writes)
         return tuple(insertions)
 
     async def load(self, tenant_key: bytes, scope: bytes, chain: Sequence[bytes]) -> None:
@@ -173,18 +199,21 @@ class InsertionStore:
         """Empties memory after an erasure, since the store's content is no longer known."""
         self._cached.clear()
         self._anchors.clear()
+        self._tenant_keys.clear()
         self._evicted.clear()
         self._loaded = set()
         self._size = 0
 
     # -- in memory ----------------------------------------------------------------
 
-    def _cache(self, name: bytes, stored: StoredInsertions, stored_at: float) -> None:
+    def _cache(self, tenant_key: bytes, name: bytes, stored: StoredInsertions, stored_at: float) -> None:
         self._evicted.pop(name, None)
         if (former := self._cached.pop(name, None)) is not None:
             self._size -= former.size
         self._cached[name] = cached = _CachedInsertions(stored, sum(map(_memory_size, stored.insertions)), stored_at)
-        self._anchors.setdefault(name[:SCOPE_PREFIX_LENGTH], set()).add(name[SCOPE_PREFIX_LENGTH:])
+        label, anchor = name[:SCOPE_PREFIX_LENGTH], name[SCOPE_PREFIX_LENGTH:]
+        self._anchors.setdefault(label, set()).add(anchor)
+        self._tenant_keys[label] = tenant_key
         self._size += cached.size
         while self._size > self._capacity and len(self._cached) > 1:
             oldest_name, oldest = self._cached.popitem(last=False)
@@ -198,7 +227,7 @@ class InsertionStore:
         anchors = self._anchors[name[:SCOPE_PREFIX_LENGTH]]
         anchors.discard(name[SCOPE_PREFIX_LENGTH:])
         if not anchors:
-            del self._anchors[name[:SCOPE_PREFIX_LENGTH]]
+            del self._anchors[name[:SCOPE_PREFIX_LENGTH]], self._tenant_keys[name[:SCOPE_PREFIX_LENGTH]]
 
     # -- in the store -------------------------------------------------------------
 
@@ -212,16 +241,17 @@ class InsertionStore:
                 for anchor, key, value in zip(batch, keys, values, strict=True):
                     self._evicted.pop(label + anchor, None)
                     if value is not None:
-                        self._merge_from_store(label + anchor, self._decode_value(tenant_key, key, value, anchor))
+                        stored = self._decode_value(tenant_key, key, value, anchor)
+                        self._merge_from_store(tenant_key, label + anchor, stored)
         except StoreUnavailable:
             return False
         return True
 
-    def _merge_from_store(self, name: bytes, stored: StoredInsertions) -> None:
+    def _merge_from_store(self, tenant_key: bytes, name: bytes, stored: StoredInsertions) -> None:
         cached = self._cached.get(name)
         merged = stored if cached is None else _merge(cached.stored, stored)
         if merged.insertions and (cached is None or merged != cached.stored):
-            self._cache(name, merged, max(insertion.at for insertion in merged.insertions))
+            self._cache(tenant_key, name, merged, max(insertion.at for insertion in merged.insertions))
 
     def _decode_value(self, tenant_key: bytes, key: Key, value: bytes | None, anchor: bytes) -> StoredInsertions:
         return decode(self._archive.open_value(tenant_key, key, value), anchor)
@@ -231,13 +261,27 @@ class InsertionStore:
             tenant_key, stored.session, "overlay", key, encode(stored), ttl=self._retention
         )
 
-    def _write_later(self, writes: Sequence[Put]) -> None:
-        for write in writes:
-            self._outbox.put(write.key, partial(bytes, write.value), write.ttl)
+    def _merge_with_stored(self, tenant_key: bytes, put: Put, value: bytes | None) -> bytes:
+        """Returns the value to write for a put of insertions, if the store has `value`."""
+        if value is None:
+            return put.value
+        anchor = _label_and_anchor(put.key)[1]
+        own, stored = (self._decode_value(tenant_key, put.key, each, anchor) for each in (put.value, value))
+        return self._archive.sealed_put(tenant_key, put.key, encode(_merge(own, stored))).value
+
+
+def is_insertion_key(key: Key) -> bool:
+    """Whether a key of the store is that of the insertions at an anchor."""
+    return not key.collection and key.name.startswith(_PREFIX)
 
 
 def _insertion_key(label: bytes, anchor: bytes) -> Key:
-    return Key("", f"overlay/{label.hex()}/{anchor.hex()}")
+    return Key("", f"{_PREFIX}{label.hex()}/{anchor.hex()}")
+
+
+def _label_and_anchor(key: Key) -> tuple[bytes, bytes]:
+    label, anchor = key.name.removeprefix(_PREFIX).split("/")
+    return bytes.fromhex(label), bytes.fromhex(anchor)
 
 
 def _merge(one: StoredInsertions, other: StoredInsertions) -> StoredInsertions:

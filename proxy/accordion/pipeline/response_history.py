@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from functools import partial
 
 import msgspec
 
@@ -22,7 +21,7 @@ from accordion.insertions.store import InsertionStore
 from accordion.model.conversation import Conversation
 from accordion.model.errors import StoreUnavailable
 from accordion.model.insertions import ToolRoundInsertion
-from accordion.model.ports import Outbox, Put
+from accordion.model.ports import Put
 from accordion.model.records import ObservedResponse
 from accordion.pipeline.calibration import response_nodes
 from accordion.pipeline.request import MeasuredRequest, PreparedRequest
@@ -40,7 +39,6 @@ class ResponseHistory(msgspec.Struct, frozen=True):
     response_links: ResponseLinks
     insertion_store: InsertionStore
     archive: Archive
-    outbox: Outbox
     erasures: ErasureNotices
     transcripts: TranscriptStore
 
@@ -153,8 +151,7 @@ class ResponseHistory(msgspec.Struct, frozen=True):
             else:
                 await self.archive.keep(puts)
         except StoreUnavailable:
-            for put in puts:
-                self.outbox.put(put.key, partial(bytes, put.value), put.ttl)
+            self.insertion_store.write_later(request.caller.tenant_key, puts)
 
 
 def _is_sent_once(request: MeasuredRequest) -> bool:

@@ -28,6 +28,7 @@ from itertools import count
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Append, ErasedWrites, ErasureLog, Key, KeyValueStore, Put
@@ -59,7 +60,8 @@ _MEMORY = 16 * 2**20
 """Bytes of writes that wait in memory where the file takes none."""
 
 Settle = Callable[[Put, bytes], bytes | None]
-"""Takes a claim that lost and the value that was written first; returns the value to write instead, or None."""
+"""Takes a write that waited and the store's different value; returns the value to write instead. With None, the store's
+value stays where the write is a claim, and is replaced otherwise."""
 Owns = Callable[[Sequence[Put]], Awaitable[bool]]
 """Whether writes without a tag are for this store. Raises StoreUnavailable."""
 
@@ -143,7 +145,8 @@ class Spool:
 
     They are in a file at `path`, at most `capacity` bytes. They are in memory where `path` is None or, as a last
     resort, where the file takes no writes; writes in memory are lost with the process. `recent` has the copies of
-    recent records that are read while the store is unavailable, or is None.
+    recent records that are read while the store is unavailable, or is None. `is_merged` says whether a value of a
+    key is settled with the store's value, which another machine may have written meanwhile, before it is published.
     """
 
     def __init__(
@@ -154,9 +157,11 @@ class Spool:
         capacity: int = 64 * 2**20,
         timeout: float = 5.0,
         recent: RecentRecords | None = None,
+        is_merged: Callable[[Key], bool] = lambda _: False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path, self.place, self.recent = path, place, recent
+        self._is_merged = is_merged
         self._monotonic = monotonic
         self._wal_path = f"{path}-wal" if path is not None else ""
         self._memory = _SpoolArea(InMemoryStore(max_bytes=4 * capacity + 2**20), min(capacity, _MEMORY))
@@ -454,7 +459,7 @@ class Spool:
         """
         writes = [(local, _decode_write(local, value)) for local, value in page if local not in self.refused]
         try:
-            await _write(main, [write for _, write in writes], settle)
+            await self._write(main, [write for _, write in writes], settle)
         except StoreUnavailable:
             if not main.is_available:
                 raise
@@ -462,9 +467,35 @@ class Spool:
                 await self._write_alone(main, local, write, settle)
         return self.refused.intersection(local for local, _ in page)
 
+    async def _write(self, main: KeyValueStore, batch: Sequence[Put | Append], settle: Settle) -> None:
+        """Writes a page of one kind; settles values that are merged, and claims that lost."""
+        if not batch:
+            return
+        batch = await self._merge(main, batch, settle)
+        writes = {write.key: write for write in batch}
+        for key, winner in (await main.write(batch)).items():
+            claim = writes[key]
+            if isinstance(claim, Put) and winner != claim.value and (replacement := settle(claim, winner)) is not None:
+                await main.put(key, replacement, ttl=claim.ttl)
+
+    async def _merge(
+        self, main: KeyValueStore, batch: Sequence[Put | Append], settle: Settle
+    ) -> Sequence[Put | Append]:
+        """Returns the writes; those of keys that are merged have the store's values merged into theirs."""
+        puts = [
+            write for write in batch if isinstance(write, Put) and not _is_claim(write) and self._is_merged(write.key)
+        ]
+        if not puts:
+            return batch
+        merged = dict[Key, Put]()
+        for put, stored in zip(puts, await main.get_many([put.key for put in puts]), strict=True):
+            value = settle(put, stored) if stored not in (None, put.value) else None
+            merged[put.key] = put if value is None else structs.replace(put, value=value)
+        return [merged.get(write.key, write) for write in batch]
+
     async def _write_alone(self, main: KeyValueStore, local: Key, write: Put | Append, settle: Settle) -> None:
         try:
-            await _write(main, [write], settle)
+            await self._write(main, [write], settle)
         except StoreUnavailable as error:
             if not main.is_available:
                 raise
@@ -526,7 +557,7 @@ class Spool:
         erased = await erasures.find_erased(puts) if erasures is not None else ErasedWrites()
         for kind, kind_rows in rows.items():
             for each in _pages(kind_rows):
-                await _write(
+                await self._write(
                     main, [put for _, value in each if (put := _decode_old_write(kind, value)) not in erased], settle
                 )
                 await local.delete_unchanged(dict(each))
@@ -775,6 +806,7 @@ def open_spool(
     capacity: int = 64 * 2**20,
     timeout: float = 5.0,
     has_copies: bool = False,
+    is_merged: Callable[[Key], bool] = lambda _: False,
 ) -> Spool:
     """Creates a spool in a file, or in memory where `path` is None.
 
@@ -788,23 +820,12 @@ def open_spool(
             copies_path = path.with_name(f"{path.name}.recent")
             refuse_foreign(copies_path, SPOOL)
             recent = RecentRecords(copies_path, capacity=capacity // 8, timeout=timeout)
-    return Spool(path, place=place, capacity=capacity, timeout=timeout, recent=recent)
+    return Spool(path, place=place, capacity=capacity, timeout=timeout, recent=recent, is_merged=is_merged)
 
 
 def new_identity() -> bytes:
     """Returns a random identity for a store that has none."""
     return secrets.token_bytes(16)
-
-
-async def _write(main: KeyValueStore, batch: Sequence[Put | Append], settle: Settle) -> None:
-    """Writes a page of one kind; calls `settle` for each claim that lost."""
-    if not batch:
-        return
-    writes = {write.key: write for write in batch}
-    for key, winner in (await main.write(batch)).items():
-        claim = writes[key]
-        if isinstance(claim, Put) and winner != claim.value and (replacement := settle(claim, winner)) is not None:
-            await main.put(key, replacement, ttl=claim.ttl)
 
 
 async def _delete(main: KeyValueStore, erased: ErasedWrites) -> None:
