@@ -6,7 +6,7 @@ PLAIN ?= .venv-plain
 BIN := $(VENV)/bin
 PIP_FLAGS := --quiet --disable-pip-version-check --require-hashes
 
-.PHONY: serve test unit clients plain lint check format lock bench image clean
+.PHONY: serve test unit clients plain lint check format lock bench docs image clean
 
 serve: $(VENV)/.serve            ## install what is needed and start the proxy
 	@$(BIN)/accordion serve
@@ -69,6 +69,9 @@ lock:
 	$(UV_COMPILE) pyproject.toml --extra dev -o requirements-dev.lock
 	$(UV_COMPILE) -c requirements-dev.lock pyproject.toml --extra all -o requirements.lock
 	$(UV_COMPILE) tests/clients/requirements.in -o tests/clients/requirements.lock
+
+docs: $(VENV)/.dev               ## the documentation as a site, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 image:                           ## the container
 	docker build -t accordion .
