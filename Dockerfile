@@ -15,7 +15,6 @@ COPY --from=build /app/.venv ./.venv
 COPY config.yaml ./
 ENV PATH=/app/.venv/bin:$PATH \
     PYTHONUNBUFFERED=1 \
-    MALLOC_ARENA_MAX=2 \
     ACCORDION_HOST=0.0.0.0 \
     ACCORDION_STORE=sqlite:////data/accordion.db \
     ACCORDION_LOG=json

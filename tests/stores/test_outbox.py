@@ -69,6 +69,28 @@ async def test_a_value_that_is_replaced_before_it_was_written_is_never_made() ->
     assert await store.get(KEY) == b"3"
 
 
+async def test_while_a_write_takes_long_no_other_attempts_queue_up_behind_it() -> None:
+    class Stalled(InMemoryStore):
+        async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
+            begun.set()
+            await may_go_on.wait()
+            return await super().write(batch)
+
+    begun, may_go_on = asyncio.Event(), asyncio.Event()
+    store = Stalled()
+    outbox = WriteQueue(store)
+    outbox.put(Key("c", "0"), bytes)
+    await begun.wait()
+    before = len(asyncio.all_tasks())
+    for number in range(1, 6):
+        outbox.put(Key("c", str(number)), bytes)
+        await asyncio.sleep(0.06)
+    assert len(asyncio.all_tasks()) == before
+    may_go_on.set()
+    await outbox.close()
+    assert len(await store.scan("c")) == 6
+
+
 def append_text(text: bytes) -> Callable[[bytes | None], bytes]:
     """Adds `text` to what there is."""
     return lambda held: (held or b"-") + text

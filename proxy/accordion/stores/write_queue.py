@@ -161,6 +161,13 @@ class WriteQueue:
         elif (encoded := self._make_value(key, lambda: value(waiting[0]()))) is not None:
             self._puts[key] = partial(bytes, encoded), ttl, None, 0
 
+    def _on_timer(self) -> None:
+        if self._write_lock.locked():
+            # The store takes long: one attempt runs, and no other waits for it.
+            self._schedule()
+        else:
+            self._start_writing()
+
     def _start_writing(self) -> None:
         self._timer = None
         task = asyncio.get_running_loop().create_task(self._flush_behind())
@@ -178,7 +185,7 @@ class WriteQueue:
             self._schedule(delay)
 
     def _schedule(self, delay: float = 0.0) -> None:
-        self._timer = asyncio.get_running_loop().call_later(delay or self._delay, self._start_writing)
+        self._timer = asyncio.get_running_loop().call_later(delay or self._delay, self._on_timer)
 
     async def _write_all(self) -> None:
         async with self._write_lock:
