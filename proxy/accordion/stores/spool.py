@@ -293,8 +293,8 @@ class Spool:
         former_size, self.in_memory = self.in_memory, await self._memory.size(self.tags)
         if self._file is not None and self.in_memory and not former_size:
             _log.warning(
-                "neither the store nor the spool takes a write: what leaves windows is kept in memory only, and is "
-                "lost with this process, until one of them takes it"
+                "neither the store nor the spool takes writes: removed content is kept in memory only, until one of "
+                "them takes it again; it is lost if this process ends"
             )
 
     async def _record_tag(self) -> None:
