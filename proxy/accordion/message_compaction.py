@@ -16,8 +16,8 @@ import msgspec
 from accordion.accounting.token_meter import MessageTokenCache, TokenMeter
 from accordion.archive.archive import Archive
 from accordion.archive.artifacts import artifact_text
+from accordion.compaction.apply import PlanNotApplicable
 from accordion.compaction.assembly import CompactionAssembler, FinishedCompaction, build_assembler
-from accordion.compaction.layout import PlanNotApplicable
 from accordion.compaction.policy import PolicyOptions, PreviousCompaction, decide
 from accordion.compaction.rendering import RequestRenderer
 from accordion.compaction.request import CompactionRequest

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from accordion.compaction.apply import PlanNotApplicable, find_orphan_parts
 from accordion.compaction.assembly import FinishedCompaction, PlannedCompaction
-from accordion.compaction.layout import PlanNotApplicable, find_orphan_parts, split_into_ranges
+from accordion.compaction.removal import split_into_ranges
 from accordion.model.boundaries import find_indivisible_groups
 from accordion.model.compaction import CompactedConversation, ReplacementMessage, VerbatimRange
 from accordion.model.conversation import Conversation, Message, Text, ToolCall, ToolResult

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from accordion.archive.artifacts import artifact_text
 from accordion.compaction import removal
-from accordion.compaction.layout import merge_oldest
+from accordion.compaction.removal import merge_oldest
 from accordion.compaction.request import CompactionResult
 from accordion.model.compaction import ReplacementMessage
 from accordion.model.conversation import Conversation

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from accordion.compaction.apply import CompactionTerms, PlanExecutor
-from accordion.compaction.layout import PlanNotApplicable, build_layout
+from accordion.compaction.apply import CompactionTerms, PlanExecutor, PlanNotApplicable, build_layout
 from accordion.compaction.planner import Planner
 from accordion.compaction.strategies import DEFAULT_STRATEGIES, build_strategy
 from accordion.model.compaction import CompactedConversation, apply_compaction, without_compaction

@@ -2,8 +2,8 @@
 
 import pytest
 
+from accordion.compaction.apply import PlanNotApplicable
 from accordion.compaction.assembly import CompactionAssembler
-from accordion.compaction.layout import PlanNotApplicable
 from accordion.compaction.reporting import (
     describe_outcome,
     is_in_force,

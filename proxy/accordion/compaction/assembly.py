@@ -17,8 +17,14 @@ from msgspec.structs import replace
 from accordion.accounting.token_meter import MessageTokenCache
 from accordion.archive.archive import Archive, CompactionWrite
 from accordion.archive.artifacts import Artifact
-from accordion.compaction.apply import CompactionTerms, PlanExecutor
-from accordion.compaction.layout import PlanLayout, PlanNotApplicable, TextBlock, build_layout
+from accordion.compaction.apply import (
+    CompactionTerms,
+    PlanExecutor,
+    PlanLayout,
+    PlanNotApplicable,
+    TextBlock,
+    build_layout,
+)
 from accordion.compaction.planner import Planner
 from accordion.compaction.record_format import compaction_keys, memory_size, race_key
 from accordion.compaction.removal import ContentOrigin, RemovalBuilder, RemovedContent

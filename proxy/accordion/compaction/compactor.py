@@ -24,9 +24,9 @@ from msgspec.structs import replace
 
 from accordion.archive.archive import Archive
 from accordion.archive.erasure_notices import ErasureNotices
+from accordion.compaction.apply import PlanNotApplicable
 from accordion.compaction.assembly import CompactionAssembler, FinishedCompaction, PlannedCompaction
 from accordion.compaction.background import BackgroundSummaries, ConversationRef
-from accordion.compaction.layout import PlanNotApplicable
 from accordion.compaction.policy import MIN_GAIN
 from accordion.compaction.reporting import report_compaction, report_failure, report_plan, utilization_for_report
 from accordion.compaction.repository import CompactionRepository

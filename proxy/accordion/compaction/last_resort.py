@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from accordion.accounting.token_meter import MESSAGE
 from accordion.archive.references import sliced_text
 from accordion.compaction.strategies.base import StrategyView, estimate_tokens, media_parts, text_of
-from accordion.compaction.strategies.media_references import replace_with_reference
-from accordion.compaction.strategies.notes import replace_groups_before
+from accordion.compaction.strategies.steps import replace_groups_before, replace_with_reference
 from accordion.model.conversation import Message, Text, ToolResult
 from accordion.model.plan import PlanStep, Replace
 

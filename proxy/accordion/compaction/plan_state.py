@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from accordion.accounting.token_meter import MESSAGE, SEALED_ENVELOPE
-from accordion.compaction.strategies.base import DeferredReplace, StrategyView, media_parts, text_of
+from accordion.compaction.strategies.base import ProposedStep, StrategyView, media_parts, text_of
 from accordion.model.conversation import Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
-from accordion.model.plan import WRITTEN_BY_COMPACTION, Drop, PlanStep, Replace, Slot, Summarize, choose_block_slot
+from accordion.model.plan import WRITTEN_BY_COMPACTION, Drop, Replace, Slot, Summarize, choose_block_slot
 
 REMOVED_PART = Text("")
 """Takes the place of a dropped part, so that the other parts keep their indexes."""
@@ -75,7 +75,7 @@ class PlanState:
             self._tokens[index] = self._divide_tokens(self._slots[index], insertion_tokens)
         return self._tokens[index]
 
-    def apply(self, step: PlanStep | DeferredReplace) -> None:
+    def apply(self, step: ProposedStep) -> None:
         """Applies a step. The caller makes sure that it is legal."""
         if self._insertion_tokens:
             self._drop_insertions(step)
@@ -96,7 +96,7 @@ class PlanState:
 
     # -- steps --------------------------------------------------------------------
 
-    def _drop_insertions(self, step: PlanStep | DeferredReplace) -> None:
+    def _drop_insertions(self, step: ProposedStep) -> None:
         """Drops the tokens of read-backs and recalls up to the last slot that the step changes."""
         last = step.last if isinstance(step, Summarize) else step.slot
         while isinstance(step, Summarize) and last >= step.first and not self._whole[last]:

@@ -2,25 +2,27 @@
 
 Theory of operation. `view.py` builds a `StrategyView`: the messages as slots, with which of them may be changed or
 removed. The planner asks the strategies in their order. Each sees the history as the ones before left it, and proposes
-steps (`Drop`, `Replace`, `Summarize`). `proposals.py` filters out malformed steps and `rules.py` those that are not
-legal, `PlanState` applies the others and counts them. The planner stops when the target is met. Nothing of the client's
-is changed: the plan is a list of steps, which `layout.py` and `apply.py` carry out. A strategy that fails is left out.
+steps (`Drop`, `Replace`, `Summarize`). A strategy may be another package's, so what it returns is not trusted: a
+malformed step is left out, an implausible count is replaced by an estimate, and a step that would make the history
+longer is left out. `rules.py` leaves out steps that are not legal; `PlanState` applies the others and counts them. The
+planner stops when the target is met. Nothing of the client's is changed: the plan is a list of steps, which `apply.py`
+carries out. A strategy that fails is left out.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 from msgspec.structs import replace
 
 from accordion.compaction import last_resort
 from accordion.compaction.plan_state import PlanState
-from accordion.compaction.proposals import StrategyFailed, propose_steps, write_deferred_text
 from accordion.compaction.rules import filter_steps
 from accordion.compaction.strategies import select_for_other_limits, select_for_tokens
-from accordion.compaction.strategies.base import DeferredReplace, Strategy, StrategyView
-from accordion.model.conversation import Reasoning
+from accordion.compaction.strategies.base import DeferredReplace, ProposedStep, Strategy, StrategyView, estimate_tokens
+from accordion.model.conversation import Reasoning, Text, ToolResult
 from accordion.model.plan import Drop, Plan, PlanKind, PlanStep, Proposal, Replace, Summarize
 
 _log = logging.getLogger("accordion")
@@ -30,7 +32,14 @@ _SUFFICIENT_GAIN = 0.25
 _WIDER_GAIN_FACTOR = 2.0
 """A conversation-level plan must gain this many times as much to be used instead."""
 
-_Steps = Sequence[PlanStep | DeferredReplace]
+_MAX_STEPS_PER_PART, _MORE_STEPS = 2, 1_000
+"""The most steps of one proposal: so many for each part of the history, and so many more."""
+
+_ESTIMATE_FACTOR = 4
+"""An announced count is plausible if it is at most so many times more or less than the estimate."""
+
+_WRITTEN_FACTOR, _MORE_WRITTEN_TOKENS = 8, 200
+"""A deferred text may be estimated at so many times the announced tokens, and so many more."""
 
 
 class Planner:
@@ -56,7 +65,7 @@ class Planner:
         while True:
             try:
                 return _plan(view, pipeline, other_limits, must_succeed=must_succeed)
-            except StrategyFailed as failure:
+            except _StrategyFailed as failure:
                 self._log_failure(failure)
                 pipeline, other_limits = (
                     tuple(each for each in strategies if each.name != failure.strategy)
@@ -85,7 +94,7 @@ class Planner:
             return narrower, len(kinds)
         return widest, len(kinds)
 
-    def _log_failure(self, failure: StrategyFailed) -> None:
+    def _log_failure(self, failure: _StrategyFailed) -> None:
         key = (failure.strategy, failure.reason)
         if key not in self._logged_failures:
             self._logged_failures.add(key)
@@ -95,7 +104,7 @@ class Planner:
 def _plan(
     view: StrategyView, pipeline: Sequence[Strategy], other_limits: Sequence[Strategy], *, must_succeed: bool
 ) -> Plan:
-    """Makes a plan with these strategies. Raises StrategyFailed for the first one that fails."""
+    """Makes a plan with these strategies. Raises _StrategyFailed for the first one that fails."""
     run = _run_pipeline(_PlanRun(view), pipeline)
     if run.has_summary and any(each.is_restorable for each in pipeline):
         # The summary now covers most of the archived results, so the remaining ones had better stay whole.
@@ -114,14 +123,14 @@ def _run_pipeline(run: _PlanRun, pipeline: Iterable[Strategy]) -> _PlanRun:
     for strategy in pipeline:
         if run.state.tokens <= target:
             break
-        run.apply_steps(strategy.name, propose_steps(strategy, run.current_view()), target=target)
+        run.apply_steps(strategy.name, _propose_steps(strategy, run.current_view()), target=target)
     return run
 
 
 def _apply_other_budgets(run: _PlanRun, strategies: Iterable[Strategy]) -> None:
     for strategy in strategies:
         if (view := run.current_view()).is_exceeded(strategy.budget):
-            run.apply_steps(strategy.name, propose_steps(strategy, view), last_resort=True)
+            run.apply_steps(strategy.name, _propose_steps(strategy, view), last_resort=True)
 
 
 def _apply_last_resort(run: _PlanRun, pipeline: Sequence[Strategy], other_limits: Sequence[Strategy]) -> _PlanRun:
@@ -153,17 +162,19 @@ class _PlanRun:
         self.state = PlanState(view)
         self._is_thinking_bound = view.thinking == "bound"
         self._has_unwritten_summary = False
-        self._applied_steps: list[tuple[str, list[PlanStep | DeferredReplace], int, int]] = []
+        self._applied_steps: list[tuple[str, list[ProposedStep], int, int]] = []
 
     def current_view(self) -> StrategyView:
         """Returns the history as the strategies so far left it."""
         return self.state.current_view()
 
-    def apply_steps(self, name: str, steps: _Steps, *, target: int = -1, last_resort: bool = False) -> None:
+    def apply_steps(
+        self, name: str, steps: Sequence[ProposedStep], *, target: int = -1, last_resort: bool = False
+    ) -> None:
         """Applies the legal ones of a strategy's steps, until at most `target` tokens are left."""
         if not steps:
             return
-        before, applied = self.state.tokens, list[PlanStep | DeferredReplace]()
+        before, applied = self.state.tokens, list[ProposedStep]()
         for unit in filter_steps(self.current_view(), steps, last_resort=last_resort):
             if target >= 0 and self.state.tokens <= target:
                 break
@@ -187,7 +198,7 @@ class _PlanRun:
 
     def build_proposals(self) -> tuple[Proposal, ...]:
         """Returns the applied steps that later steps did not undo, by strategy. Writes the deferred texts."""
-        final: dict[tuple[int, int], PlanStep | DeferredReplace] = {}
+        final: dict[tuple[int, int], ProposedStep] = {}
         for _, steps, _, _ in self._applied_steps:
             final |= {(step.slot, step.part): step for step in steps if isinstance(step, Replace | DeferredReplace)}
         proposals: list[Proposal] = []
@@ -198,9 +209,7 @@ class _PlanRun:
                 before = after
         return _merge_proposals(proposals)
 
-    def _is_still_valid(
-        self, step: PlanStep | DeferredReplace, final: dict[tuple[int, int], PlanStep | DeferredReplace]
-    ) -> bool:
+    def _is_still_valid(self, step: ProposedStep, final: dict[tuple[int, int], ProposedStep]) -> bool:
         """Whether no later step removed the replaced part or replaced it again."""
         if not isinstance(step, Replace | DeferredReplace):
             return True
@@ -228,11 +237,11 @@ class _PlanRun:
         return steps
 
 
-def _write_text(strategy: str, step: PlanStep | DeferredReplace) -> PlanStep:
-    return write_deferred_text(strategy, step) if isinstance(step, DeferredReplace) else step
+def _write_text(strategy: str, step: ProposedStep) -> PlanStep:
+    return _write_deferred_text(strategy, step) if isinstance(step, DeferredReplace) else step
 
 
-def _is_unwritten_summary(step: PlanStep | DeferredReplace) -> bool:
+def _is_unwritten_summary(step: ProposedStep) -> bool:
     return isinstance(step, Summarize) and not step.note
 
 
@@ -245,3 +254,114 @@ def _merge_proposals(proposals: Iterable[Proposal]) -> tuple[Proposal, ...]:
         else:
             merged.append(each)
     return tuple(merged)
+
+
+# -- proposals ---------------------------------------------------------------------------------------------------------
+
+
+class _StrategyFailed(Exception):
+    """A strategy raised an error or returned something unusable. `strategy` is its name, `reason` has no content of the
+    conversation."""
+
+    def __init__(self, strategy: str, reason: str) -> None:
+        super().__init__(f"{strategy}: {reason}")
+        self.strategy, self.reason = strategy, reason
+
+
+def _propose_steps(strategy: Strategy, view: StrategyView) -> list[ProposedStep]:
+    """Returns a strategy's well-formed steps. Raises _StrategyFailed."""
+    most = _MORE_STEPS + _MAX_STEPS_PER_PART * sum(len(slot.message.parts) for slot in view.slots)
+    try:
+        proposed = list(islice(strategy.propose(view), most + 1))
+    except (Exception, SystemExit) as error:
+        # The error's message may quote the conversation.
+        raise _StrategyFailed(strategy.name, type(error).__name__) from error
+    if len(proposed) > most:
+        raise _StrategyFailed(strategy.name, f"more than {most:,} steps")
+    steps = (_plausible_step(strategy, view, step) for step in proposed)
+    return [step for step in steps if step is not None]
+
+
+def _write_deferred_text(strategy: str, step: DeferredReplace) -> Replace:
+    """Returns a deferred step with its text. Raises _StrategyFailed."""
+    try:
+        text = step.render_text()
+    except (Exception, SystemExit) as error:
+        raise _StrategyFailed(strategy, type(error).__name__) from error
+    if not _is_text(text) or not text.strip():
+        raise _StrategyFailed(strategy, "a deferred step has no text")
+    tokens = estimate_tokens(text)
+    if tokens > _WRITTEN_FACTOR * step.tokens + _MORE_WRITTEN_TOKENS:
+        raise _StrategyFailed(strategy, "a deferred text is far longer than announced")
+    return Replace(step.slot, step.part, text, tokens)
+
+
+def _plausible_step(strategy: Strategy, view: StrategyView, step: object) -> ProposedStep | None:
+    """Returns a well-formed step, with an estimated count if the announced one is implausible; else None."""
+    if type(step) is Drop:
+        is_valid = _is_whole_number(step.slot) and type(step.parts) is tuple and all(map(_is_whole_number, step.parts))
+        return step if is_valid else None
+    if type(step) is Replace:
+        return _plausible_replacement(strategy, view, step)
+    if type(step) is DeferredReplace:
+        is_valid = _has_position(view, step) and callable(step.render_text) and _is_whole_number(step.tokens)
+        return step if is_valid and step.tokens > 0 and _is_worthwhile(strategy, view, step) else None
+    return _plausible_summary(strategy, step) if type(step) is Summarize else None
+
+
+def _plausible_replacement(strategy: Strategy, view: StrategyView, step: Replace) -> Replace | None:
+    if not (_has_position(view, step) and _is_text(step.text) and _is_whole_number(step.tokens)):
+        return None
+    plausible = replace(step, tokens=_plausible_tokens(step.text, step.tokens))
+    has_content = bool(step.text.strip()) or _is_result(view, step)
+    return plausible if has_content and _is_worthwhile(strategy, view, plausible) else None
+
+
+def _plausible_summary(strategy: Strategy, step: Summarize) -> Summarize | None:
+    if not all(map(_is_whole_number, (step.first, step.last, step.budget))) or not _is_text(step.note):
+        return None
+    if step.note:
+        return replace(step, budget=_plausible_tokens(step.note, step.budget)) if step.note.strip() else None
+    return step if strategy.summary_model is not None else None
+
+
+def _plausible_tokens(text: str, announced: int) -> int:
+    estimate = estimate_tokens(text)
+    return announced if estimate <= announced * _ESTIMATE_FACTOR <= estimate * _ESTIMATE_FACTOR**2 else estimate
+
+
+def _is_worthwhile(strategy: Strategy, view: StrategyView, step: Replace | DeferredReplace) -> bool:
+    """Whether a replacement is shorter than the part. One for another limit may be somewhat longer; of protected
+    messages it replaces only media and results."""
+    tokens = view.count_part_tokens(step.slot)[step.part]
+    if strategy.budget == "tokens":
+        return step.tokens < tokens
+    is_permitted = view.free[step.slot] or not isinstance(view.slots[step.slot].message.parts[step.part], Text)
+    return is_permitted and step.tokens <= 2 * tokens + 500
+
+
+def _is_result(view: StrategyView, step: Replace) -> bool:
+    return isinstance(view.slots[step.slot].message.parts[step.part], ToolResult)
+
+
+def _has_position(view: StrategyView, step: Replace | DeferredReplace) -> bool:
+    return (
+        _is_whole_number(step.slot)
+        and _is_whole_number(step.part)
+        and 0 <= step.slot < len(view.slots)
+        and 0 <= step.part < len(view.slots[step.slot].message.parts)
+    )
+
+
+def _is_whole_number(value: object) -> bool:
+    return type(value) is int
+
+
+def _is_text(value: object) -> bool:
+    if type(value) is not str:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,8 +1,13 @@
-"""Builds the archive's rows and artifacts from the content that a layout removes from the window."""
+"""Builds the archive's rows and artifacts from the content that a layout removes from the window.
+
+Removed messages are archived in ranges that a model can read as a whole; a removed result is an artifact of its own.
+"""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate, pairwise
 from math import ceil
 
 import msgspec
@@ -18,8 +23,11 @@ from accordion.archive.references import (
     shorten_arguments,
     slice_id,
 )
-from accordion.compaction.layout import PlanLayout, TextBlock, merge_oldest, split_into_ranges
-from accordion.model.boundaries import find_indivisible_groups, match_results_to_calls
+from accordion.compaction.apply import PlanLayout, TextBlock
+from accordion.model.boundaries import (
+    find_indivisible_groups,
+    match_results_to_calls,
+)
 from accordion.model.conversation import Message, Part, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.delegation import DelegationNode
 from accordion.model.plan import Slot
@@ -30,7 +38,7 @@ MAX_RANGE_TOKENS = 6_000
 are artifacts of its slices too."""
 
 
-RangeArtifacts = tuple[Artifact, ...]
+_RangeArtifacts = tuple[Artifact, ...]
 """A range, and its slices if it is too large to be read at once."""
 
 
@@ -132,7 +140,7 @@ class RemovalBuilder:
         weights = [self._count_message(self._full_message(message)) for message in self._messages[first : last + 1]]
         yield from map(self._build_range, split_into_ranges(self._groups, first, last, weights, MAX_RANGE_TOKENS))
 
-    def _list_block_ranges(self, block: TextBlock, ranges: Sequence[Artifact]) -> list[RangeArtifacts]:
+    def _list_block_ranges(self, block: TextBlock, ranges: Sequence[Artifact]) -> list[_RangeArtifacts]:
         """Returns the ranges listed in a block. The oldest are merged if there is no room for a line of each, so that
         all removed messages can still be found."""
         own = [self._add_slices(each) for each in ranges if block.first <= each.first and each.last <= block.last]
@@ -148,7 +156,7 @@ class RemovalBuilder:
             listed[0] = listed[0][:1]
         return listed
 
-    def _add_slices(self, artifact: Artifact) -> RangeArtifacts:
+    def _add_slices(self, artifact: Artifact) -> _RangeArtifacts:
         # An image has tokens, but no text that could be sliced.
         of = ceil(min(artifact.tokens, artifact.characters) / MAX_RANGE_TOKENS)
         if of < 2:
@@ -167,7 +175,7 @@ class RemovalBuilder:
         )
         return (artifact, *slices)
 
-    def _line_tokens(self, range_artifacts: RangeArtifacts) -> int:
+    def _line_tokens(self, range_artifacts: _RangeArtifacts) -> int:
         return self._count_text(f"{_reference_line(range_artifacts)}\n")
 
     def _build_note_artifact(self, block: TextBlock) -> Artifact:
@@ -284,7 +292,7 @@ class RemovalBuilder:
         )  # fmt: skip
 
 
-def _reference_line(range_artifacts: RangeArtifacts) -> str:
+def _reference_line(range_artifacts: _RangeArtifacts) -> str:
     """Describes a range and its slices in one line of a summary."""
     whole, *slices = range_artifacts
     line = f"[{whole.first}-{whole.last}] whole as {whole.id}, {whole.tokens:,} tokens"
@@ -311,3 +319,53 @@ def _count_characters(part: Part) -> int:
     if isinstance(part, ToolResult):
         return sum(_count_characters(inner) for inner in part.parts)
     return 0
+
+
+# -- ranges ------------------------------------------------------------------------------------------------------------
+
+
+def split_into_ranges(
+    groups: Sequence[tuple[int, int]], first: int, last: int, weights: Sequence[int], max_tokens: int
+) -> list[range]:
+    """Splits the messages `first` to `last` into ranges of at most `max_tokens` each, cut between the given groups.
+
+    A larger group is a range of its own. `weights[i]` are the tokens of message `first + i`. Ranges are filled from the
+    front, so that a later compaction of the same beginning cuts at the same places.
+    """
+    result: list[range] = []
+    start, tokens = first, 0
+    for at in range(bisect_right(groups, first, key=lambda group: group[0]) - 1, len(groups)):
+        begin, end = max(groups[at][0], first), min(groups[at][1], last)
+        if begin > end:
+            break
+        group_tokens = sum(weights[begin - first : end - first + 1])
+        if tokens and tokens + group_tokens > max_tokens:
+            result.append(range(start, begin))
+            start, tokens = begin, 0
+        tokens += group_tokens
+    if start <= last:
+        result.append(range(start, last + 1))
+    return result
+
+
+def merge_oldest(costs: Sequence[int], room: int, merged_cost: int) -> list[range]:
+    """Merges the oldest entries of a list until the total cost is at most `room`. Returns ranges of merged entries.
+
+    Entry i alone costs `costs[i]`, any number of them merged `merged_cost`. Entries are merged in pairs, then pairs of
+    pairs, always the same ones, so that a later compaction has the same ranges. If that is not enough, all but the
+    newest are merged into one.
+    """
+    cost_by_start, total, size = dict(enumerate(costs)), sum(costs), 2
+    while total > room and size <= len(costs):
+        for start in range(0, len(costs) - size + 1, size):
+            if total <= room:
+                break
+            total += merged_cost - sum(cost_by_start.pop(at, 0) for at in range(start, start + size))
+            cost_by_start[start] = merged_cost
+        size *= 2
+    starts = sorted(cost_by_start)
+    if total > room:
+        sums = accumulate((cost_by_start[at] for at in reversed(starts)), initial=merged_cost)
+        single_count = max(0, sum(each <= room for each in sums) - 1)
+        starts = [0, *starts[len(starts) - single_count :]]
+    return [range(start, stop) for start, stop in pairwise([*starts, len(costs)])]

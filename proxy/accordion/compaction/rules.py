@@ -11,20 +11,18 @@ from collections.abc import Iterator, Sequence
 
 from accordion.accounting.token_meter import MESSAGE
 from accordion.compaction.plan_state import REMOVED_PART
-from accordion.compaction.strategies.base import DeferredReplace, StrategyView
+from accordion.compaction.strategies.base import DeferredReplace, ProposedStep, StrategyView
 from accordion.model.boundaries import has_item_reference, is_reasoning_only
 from accordion.model.conversation import Opaque, Part, Reasoning, ToolCall, ToolResult
-from accordion.model.plan import Drop, PlanStep, Replace, Summarize
+from accordion.model.plan import Drop, Replace, Summarize
 
-Unit = tuple[PlanStep | DeferredReplace, ...]
+Unit = tuple[ProposedStep, ...]
 """Steps that are only legal together."""
 
 Group = tuple[int, int]
 
 
-def filter_steps(
-    view: StrategyView, steps: Sequence[PlanStep | DeferredReplace], *, last_resort: bool = False
-) -> Iterator[Unit]:
+def filter_steps(view: StrategyView, steps: Sequence[ProposedStep], *, last_resort: bool = False) -> Iterator[Unit]:
     """Yields the legal steps in order, in units that belong together. `last_resort`: reachable slots count as free.
 
     Of steps that contradict each other, the first one counts.
@@ -52,7 +50,7 @@ class _AcceptedChanges:
         self._groups_without_reasoning: set[int] = set()
         """Groups with a drop of reasoning alone."""
 
-    def add(self, step: PlanStep | DeferredReplace) -> None:
+    def add(self, step: ProposedStep) -> None:
         """Adds an accepted step."""
         if isinstance(step, Summarize):
             self._replaced_slots.update(index for index in range(step.first, step.last + 1) if self._view.whole[index])
@@ -63,7 +61,7 @@ class _AcceptedChanges:
             groups = self._groups_without_reasoning if is_reasoning else self._changed_groups
             groups.add(self._group(step.slot))
 
-    def contradict(self, step: PlanStep | DeferredReplace) -> bool:
+    def contradict(self, step: ProposedStep) -> bool:
         """Whether a step relies on something that has changed since the view was built."""
         if isinstance(step, Summarize):
             return not self._replaced_slots.isdisjoint(range(step.first, step.last + 1))
@@ -81,9 +79,7 @@ class _AcceptedChanges:
         return bisect_right(self._starts, slot) - 1
 
 
-def _list_legal_units(
-    view: StrategyView, steps: Sequence[PlanStep | DeferredReplace], last_resort: bool
-) -> Iterator[Unit]:
+def _list_legal_units(view: StrategyView, steps: Sequence[ProposedStep], last_resort: bool) -> Iterator[Unit]:
     """Yields the units that are legal by themselves."""
     starts = [first for first, _ in view.groups]
     drops: dict[int, dict[int, set[int]]] = {}

@@ -13,7 +13,7 @@ from accordion.compaction.strategies.base import (
     StrategyOptions,
     StrategyView,
 )
-from accordion.compaction.strategies.media_references import list_replaceable_parts, part_bytes, replace_with_reference
+from accordion.compaction.strategies.steps import list_replaceable_parts, part_bytes, replace_with_reference
 
 
 class BodyOptions(StrategyOptions, frozen=True):

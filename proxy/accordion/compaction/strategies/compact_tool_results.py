@@ -27,7 +27,7 @@ from accordion.compaction.strategies.base import (
     estimate_tokens,
     text_of,
 )
-from accordion.compaction.strategies.tool_results import find_old_batches, is_earlier_replacement
+from accordion.compaction.strategies.steps import find_old_batches, is_earlier_replacement
 from accordion.model.boundaries import PartPosition, is_reasoning_only
 from accordion.model.conversation import Media, Message, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.plan import Drop, PlanStep, Replace
@@ -111,9 +111,7 @@ class CompactToolResults(Strategy):
 
     # -- replacing ----------------------------------------------------------------
 
-    def _replace_result(
-        self, view: StrategyView, slot: int, part: int, result: ToolResult
-    ) -> PlanStep | DeferredReplace | None:
+    def _replace_result(self, view: StrategyView, slot: int, part: int, result: ToolResult) -> ProposedStep | None:
         call = view.find_call(slot, part) or ToolCall(result.call_id, "", "")
         tokens = view.count_part_tokens(slot)[part]
         if tokens < estimate_tokens("") or self._should_skip(call.name) or result.call_id in view.delegations_by_call:

@@ -18,7 +18,7 @@ from accordion.compaction.strategies.base import (
     StrategyView,
     text_of,
 )
-from accordion.compaction.strategies.tool_results import find_old_batches, is_earlier_replacement
+from accordion.compaction.strategies.steps import find_old_batches, is_earlier_replacement
 from accordion.model.boundaries import PartPosition
 from accordion.model.conversation import ToolCall, ToolResult
 from accordion.model.delegation import DelegationNode

@@ -14,7 +14,7 @@ from accordion.compaction.strategies.base import (
     StrategyView,
     group_slice,
 )
-from accordion.compaction.strategies.notes import replace_groups_before
+from accordion.compaction.strategies.steps import replace_groups_before
 
 
 class FixedLimitsOptions(StrategyOptions, frozen=True):

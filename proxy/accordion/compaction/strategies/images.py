@@ -14,7 +14,7 @@ from accordion.compaction.strategies.base import (
     StrategyView,
     media_parts,
 )
-from accordion.compaction.strategies.media_references import list_replaceable_parts, replace_with_reference
+from accordion.compaction.strategies.steps import list_replaceable_parts, replace_with_reference
 
 
 class ImagesOptions(StrategyOptions, frozen=True):

@@ -13,7 +13,7 @@ from accordion.compaction.strategies.base import (
     StrategyOptions,
     StrategyView,
 )
-from accordion.compaction.strategies.notes import replace_groups_before
+from accordion.compaction.strategies.steps import replace_groups_before
 
 
 class KeepLastNTurnsOptions(StrategyOptions, frozen=True):
