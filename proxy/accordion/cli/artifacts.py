@@ -26,22 +26,34 @@ from accordion.archive.erasure import ExportAndErasure
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.archive.paths import InvalidPath
 from accordion.archive.reader import ReadRequest, UnanswerableRequest
+from accordion.archive.tool_definition import define_tool
 from accordion.archive.transcripts import TranscriptStore
 from accordion.cli.listing import count_with_noun, print_table
+from accordion.cli.stored_delegations import DiscardingOutbox
 from accordion.cli.tenants import caller_of, resolve_tenant, tenant_rows
 from accordion.compaction.export_format import describe_value
+from accordion.compaction.rendering import RequestRenderer
+from accordion.compaction.repository import CompactionRepository
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.composition.memory_builder import memories_folder
 from accordion.composition.spool_builder import build_spool
 from accordion.composition.store_identity import MARK, TENANT_SECRET, identity_from_mark
-from accordion.composition.tables import build_windows, protocols_by_path, thresholds_by_model
+from accordion.composition.tables import (
+    artifact_tools_by_protocol,
+    build_windows,
+    protocols_by_path,
+    thresholds_by_model,
+)
 from accordion.config import Settings
 from accordion.http.json_views import artifact_json, artifact_part_json
+from accordion.insertions.composer import InsertionComposer
+from accordion.insertions.store import InsertionStore
 from accordion.model.errors import AccordionError, ConfigError
 from accordion.model.memories import MemoryStore
 from accordion.model.ports import KeyValueStore
 from accordion.pipeline.queries import Queries, forget_memories
 from accordion.pipeline.queries import erase as erase_archive
+from accordion.pipeline.sent_history import SentHistory
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.providers.models.static_embedder import StaticEmbedder
 from accordion.server.event_loop import LoopClock, LoopTasks
@@ -76,11 +88,12 @@ class TenantStore:
     queries: Queries
     overrides: SessionOverrideStore
     caller: Caller
+    sent: SentHistory
 
 
 def read(settings: Settings, tenant: str | None, selection: ArtifactSelection) -> int:
     """Shows an artifact, or lists artifacts. Returns the exit code: 1 for an unknown artifact."""
-    return _run(
+    return run_for_tenant(
         settings,
         tenant,
         lambda store: _read(store, selection) if selection.id else _list(store, selection),
@@ -89,7 +102,7 @@ def read(settings: Settings, tenant: str | None, selection: ArtifactSelection) -
 
 def export(settings: Settings, tenant: str | None, session: str | None) -> int:
     """Prints the export of a session, or of a whole tenant. Returns the exit code: 1 for an unknown session."""
-    return _run(settings, tenant, lambda store: _export(store, session))
+    return run_for_tenant(settings, tenant, lambda store: _export(store, session))
 
 
 def erase(settings: Settings, tenant: str | None, session: str | None, confirm: Callable[[str], bool]) -> int:
@@ -102,7 +115,7 @@ def erase(settings: Settings, tenant: str | None, session: str | None, confirm: 
         async with open_stored_memories(settings) as memories:
             return await _erase(store, memories, session, confirm)
 
-    return _run(settings, tenant, work)
+    return run_for_tenant(settings, tenant, work)
 
 
 def tenants(settings: Settings, as_json: bool) -> int:
@@ -134,7 +147,9 @@ def tenants(settings: Settings, as_json: bool) -> int:
     return run_command(settings, run)
 
 
-def _run(settings: Settings, tenant: str | None, operation: Callable[[TenantStore], Awaitable[int]]) -> int:
+def run_for_tenant(settings: Settings, tenant: str | None, operation: Callable[[TenantStore], Awaitable[int]]) -> int:
+    """Opens the store for a tenant and runs an operation. Returns its exit code."""
+
     async def run() -> int:
         async with open_tenant(settings, tenant) as store:
             return await operation(store)
@@ -148,11 +163,12 @@ def run_command(settings: Settings, command: Callable[[], Coroutine[None, None, 
         _check_store(settings, creates)
         return asyncio.run(command())
     except (AccordionError, UnanswerableRequest, InvalidPath) as error:
-        _print_error(str(error))
+        print_error(str(error))
         return 2
 
 
-def _print_error(text: str, style: str = "red") -> None:
+def print_error(text: str, style: str = "red") -> None:
+    """Prints a line to standard error."""
     Console(stderr=True, highlight=False).print(Text(text, style=style))
 
 
@@ -195,7 +211,14 @@ async def open_tenant(settings: Settings, tenant: str | None) -> AsyncIterator[T
             thresholds_by_model(settings),
             spooled_store=spool,
         )
-        yield TenantStore(archive_reader, queries, SessionOverrideStore(store), caller)
+        insertions = InsertionStore(archive, DiscardingOutbox(), clock, erasures)
+        tool = define_tool if settings.unfold.tool else None
+        composer = InsertionComposer(insertions, artifact_tools_by_protocol(), reader, tool)
+        compactions = CompactionRepository(spool, message_reader=reader, sealer=sealer)
+        sent = SentHistory(
+            archive, transcripts, protocols, reader, compactions, lambda: composer, RequestRenderer(), tasks
+        )
+        yield TenantStore(archive_reader, queries, SessionOverrideStore(store), caller, sent)
     finally:
         await tasks.close()
         await spool.close()
@@ -232,15 +255,15 @@ async def _read(store: TenantStore, selection: ArtifactSelection) -> int:
     read_request = ReadRequest(selection.id, selection.offset, selection.limit, selection.pattern, selection.path)
     excerpt = await store.archive.read(store.caller.tenant_key, read_request)
     if excerpt is None:
-        _print_error(f"{selection.id}: there is no such artifact; it may have expired or been erased")
+        print_error(f"{selection.id}: there is no such artifact; it may have expired or been erased")
         return 1
     if selection.as_json:
         _print_line(artifact_part_json(excerpt))
         return 0
-    _print_error(f"{selection.id}: {excerpt.what}; {excerpt.part.shown}", "dim")
+    print_error(f"{selection.id}: {excerpt.what}; {excerpt.part.shown}", "dim")
     sys.stdout.write(excerpt.part.text + "\n")
     if excerpt.part.next:
-        _print_error(f"continue with --offset {excerpt.part.next}", "dim")
+        print_error(f"continue with --offset {excerpt.part.next}", "dim")
     return 0
 
 
@@ -285,8 +308,9 @@ async def _all_artifacts(store: TenantStore, session: str) -> list[Artifact]:
     return [artifact for page in pages for artifact in page]
 
 
-def _report_missing(store: TenantStore, session: str) -> int:
-    _print_error(f"{session}: tenant {store.caller.tenant!r} has no such session")
+def report_missing(store: TenantStore, session: str) -> int:
+    """Prints that a tenant has no such session; returns the exit code."""
+    print_error(f"{session}: tenant {store.caller.tenant!r} has no such session")
     return 1
 
 
@@ -296,7 +320,7 @@ async def _export(store: TenantStore, session: str | None) -> int:
         await archive.has_session(caller.tenant_key, session)
         or await store.queries.find_session(caller.tenant, session)
     ):
-        return _report_missing(store, session)
+        return report_missing(store, session)
     async for line in archive.export_and_erasure.export(caller.tenant_key, session):
         sys.stdout.write(line.decode())
     return 0
@@ -311,7 +335,7 @@ async def _erase(store: TenantStore, memories: MemoryStore, session: str | None,
         store.queries, store.archive.export_and_erasure, store.overrides, caller, session
     )
     if session is not None and erased.verified and not (sessions or erased.entries or erased.values):
-        return _report_missing(store, session)
+        return report_missing(store, session)
     repeat_note = "" if erased.verified else "; new data was written in the meantime, run the command again"
     shared_note = f"; {count_with_noun(erased.shared, 'value')} used by other sessions kept" if erased.shared else ""
     parts = (

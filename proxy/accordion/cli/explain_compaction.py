@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -18,12 +18,14 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text as RichText
 
+from accordion.archive.artifacts import Artifact
 from accordion.cli.listing import count_with_noun
 from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation, Message, Part, Text, ToolResult
 from accordion.model.plan import WRITTEN_BY_COMPACTION
 from accordion.pipeline.request import MeasuredRequest, PreparedRequest
+from accordion.pipeline.sent_history import SentRequest
 from accordion.protocols.json_spans import FIELDS
 from accordion.sessions.tenants import Caller
 
@@ -163,6 +165,39 @@ async def report_compaction(
     return await _compare(report, request.conversation, result, result.history, pipeline, caller)
 
 
+def report_sent(
+    sent: SentRequest, artifacts: Sequence[Artifact], count: Callable[[Message], int], *, full: bool
+) -> CompactionReport:
+    """Compares the last request of a session, as it was sent, with the client's. `full` adds the whole body."""
+    client, exchange, compaction = sent.original.conversation, sent.exchange, sent.compaction
+    tokens, body = exchange.utilization.tokens, sent.body.decode(errors="replace") if full else ""
+    if compaction is None:
+        return CompactionReport("none", exchange.decision, before=tokens, after=tokens, body=body)
+    blocks, field = _blocks(sent.history, count), sent.original.protocol.messages_field
+    return CompactionReport(
+        state="folded",
+        why=exchange.decision,
+        kind=compaction.kind,
+        before=tokens + (exchange.compaction.saved if exchange.compaction is not None else 0),
+        after=tokens,
+        messages=(count_entries(sent.original.body, field), count_entries(sent.body, field)),
+        bytes=(len(sent.original.body), len(sent.body)),
+        generation=compaction.generation,
+        id=compaction.id,
+        steps=tuple(StrategyReport(step.compactor, step.before, step.after) for step in compaction.steps),
+        writer=compaction.writer,
+        listed=tuple(_describe_messages(client, sent.history, blocks, len(client.lead), count)),
+        blocks=tuple(blocks),
+        artifacts=tuple(map(_describe_artifact, artifacts)),
+        body=body,
+    )
+
+
+def _describe_artifact(artifact: Artifact) -> ArchivedPart:
+    names = ("id", "kind", "tool", "first", "last", "tokens", "characters", "description")
+    return ArchivedPart(*(getattr(artifact, name) for name in names))
+
+
 async def _describe_tool(
     request: MeasuredRequest, result: PreparedRequest, pipeline: OfflinePipeline
 ) -> ToolReport | None:
@@ -213,10 +248,7 @@ async def _compare(
         writer=compaction.writer,
         listed=tuple(_describe_messages(client, compacted, blocks, lead, count)),
         blocks=tuple(blocks),
-        artifacts=tuple(
-            ArchivedPart(a.id, a.kind, a.tool, a.first, a.last, a.tokens, a.characters, a.description)
-            for a in await pipeline.artifacts(compaction.artifacts, caller)
-        ),
+        artifacts=tuple(map(_describe_artifact, await pipeline.artifacts(compaction.artifacts, caller))),
     )
 
 

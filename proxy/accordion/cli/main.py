@@ -174,7 +174,15 @@ def replay(
 
 @app.command()
 def explain(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="Request body in JSON; - reads standard input.")],
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE", help="Request body in JSON; - reads standard input.", show_default=False),
+    ] = None,
+    session: Annotated[
+        str | None,
+        typer.Option(help="Explain the last request of this session, from the store.", show_default=False),
+    ] = None,
+    tenant: Tenant = None,
     path: Annotated[
         str | None,
         typer.Option(
@@ -194,6 +202,13 @@ def explain(
 ) -> None:
     """Explain one request: how it is parsed and counted, what would be compacted, and why."""
     from accordion.cli.explain_command import ExplainOptions, run  # noqa: PLC0415  # see above
+    from accordion.cli.explain_session import explain_session  # noqa: PLC0415  # see above
+
+    if (file is None) == (session is None):
+        raise typer.BadParameter("name either a FILE or a --session")
+    if session is not None:
+        raise typer.Exit(explain_session(load_settings(config), tenant, session, full=full, as_json=as_json))
+    assert file is not None  # noqa: S101  # see above
 
     raise typer.Exit(run(file, load_settings(config), ExplainOptions(path, header or [], window, full, as_json)))
 

@@ -18,7 +18,7 @@ from accordion.sessions.tenants import ProxyKey, Tenants
 from accordion.stores.open import open_store
 
 
-class _DiscardingOutbox:
+class DiscardingOutbox:
     """An outbox (model/ports.py) that discards all writes."""
 
     def put(self, key: Key, value: Callable[[], bytes], ttl: float | None = None) -> None:
@@ -56,14 +56,14 @@ class StoredState:
         """Returns a tracker that reads the recorded delegations."""
         options = settings.delegation
         return DelegationTracker.build(
-            self.store, _DiscardingOutbox(), clock, tasks,
+            self.store, DiscardingOutbox(), clock, tasks,
             tools=options.tools, handoff_tools=options.handoff_tools,
             max_depth=options.max_depth, max_agents=options.max_agents,
         )  # fmt: skip
 
     def sessions(self, clock: Clock) -> Sessions:
         """Returns the recorded sessions."""
-        return Sessions(self.store, _DiscardingOutbox(), clock, "explain")
+        return Sessions(self.store, DiscardingOutbox(), clock, "explain")
 
 
 @asynccontextmanager
