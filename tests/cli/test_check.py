@@ -62,3 +62,14 @@ def test_each_configured_model_is_shown_with_its_window_and_triggers(tmp_path: P
     assert "window b: 32,000 tokens (from the config); compacts at: turn start 16,000, mid-turn 24,000" in said
     assert "tokens (from LiteLLM's table)" in said
     assert "warning $.model_list[0].model_info.max_input_tokens" in said
+
+
+def test_a_name_with_a_star_has_the_window_of_the_model_that_is_asked_for(tmp_path: Path) -> None:
+    entries = [
+        '{model_name: "openai/*", litellm_params: {model: "openai/*"}}',
+        '{model_name: "local/*", litellm_params: {model: "openai/*"}, model_info: {max_input_tokens: 32000}}',
+    ]
+    said = "\n".join(lines(tmp_path, f"model_list: [{', '.join(entries)}]\n"))
+    assert "window openai/*: that of the model that a client names" in said
+    assert "window local/*: 32,000 tokens (from the config)" in said
+    assert "120,000" not in said

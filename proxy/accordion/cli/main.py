@@ -326,6 +326,9 @@ def _format_windows(settings: Settings) -> Iterator[str]:
     windows = build_windows(settings, LearnedLimits(lambda: 0.0))
     for name in dict.fromkeys(model.model_name for model in settings.model_list):
         window = windows.window(name)
+        if "*" in name and window.source != "config":
+            yield f"{name}: that of the model that a client names"
+            continue
         limits = settings.thresholds.thresholds_for(name).limits(window.size)
         triggers = f"turn start {limits.conversation:,}, mid-turn {limits.generation:,}, hard limit {limits.hard:,}"
         yield f"{name}: {window.size:,} tokens ({_SOURCES[window.source]}); compacts at: {triggers}"
