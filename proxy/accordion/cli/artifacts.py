@@ -40,6 +40,7 @@ from accordion.composition.spool_builder import build_spool
 from accordion.composition.store_identity import MARK, TENANT_SECRET, identity_from_mark
 from accordion.composition.tables import (
     artifact_tools_by_protocol,
+    build_prices,
     build_windows,
     protocols_by_path,
     thresholds_by_model,
@@ -136,7 +137,7 @@ def tenants(settings: Settings, as_json: bool) -> int:
             memory_count = "sealed" if row.memories is None else f"{row.memories:,}"
             table.add_row(row.tenant, f"{row.sessions:,}", f"{row.held:,}", memory_count)
             if as_json:
-                _print_line(row)
+                print_json(row)
         if not as_json:
             if rows:
                 print_table(table)
@@ -210,6 +211,7 @@ async def open_tenant(settings: Settings, tenant: str | None) -> AsyncIterator[T
             build_windows(settings, LearnedLimits(clock.now)),
             thresholds_by_model(settings),
             spooled_store=spool,
+            prices=build_prices(settings),
         )
         insertions = InsertionStore(archive, DiscardingOutbox(), clock, erasures)
         tool = define_tool if settings.unfold.tool else None
@@ -258,7 +260,7 @@ async def _read(store: TenantStore, selection: ArtifactSelection) -> int:
         print_error(f"{selection.id}: there is no such artifact; it may have expired or been erased")
         return 1
     if selection.as_json:
-        _print_line(artifact_part_json(excerpt))
+        print_json(artifact_part_json(excerpt))
         return 0
     print_error(f"{selection.id}: {excerpt.what}; {excerpt.part.shown}", "dim")
     sys.stdout.write(excerpt.part.text + "\n")
@@ -271,7 +273,7 @@ async def _list(store: TenantStore, selection: ArtifactSelection) -> int:
     artifacts = await _all_artifacts(store, selection.session)
     if selection.as_json:
         for artifact in artifacts:
-            _print_line(artifact_json(artifact))
+            print_json(artifact_json(artifact))
     elif not artifacts:
         sys.stdout.write("there are no artifacts\n")
     else:
@@ -355,5 +357,6 @@ async def _erase_memories(store: TenantStore, memories: MemoryStore) -> bool:
     return not after
 
 
-def _print_line(value: object) -> None:
+def print_json(value: object) -> None:
+    """Prints a value as one line of JSON."""
     sys.stdout.write(msgspec.json.encode(value).decode() + "\n")

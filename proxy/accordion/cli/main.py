@@ -1,4 +1,4 @@
-"""The command line: init, serve, check, replay, explain, tenants, artifacts, export, erase, memory, mcp."""
+"""The command line: serve, check, replay, explain, sessions, savings, artifacts, export, erase, memory and others."""
 
 from __future__ import annotations
 
@@ -256,6 +256,32 @@ def tenants(
     from accordion.cli.artifacts import tenants as run  # noqa: PLC0415  # see above
 
     raise typer.Exit(run(load_settings(config), as_json))
+
+
+@app.command()
+def savings(
+    days: Annotated[int, typer.Option(min=1, max=400, help="Number of days (UTC), today included.")] = 30,
+    tenant: Tenant = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    config: Config = None,
+) -> None:
+    """Show what requests cost, what they would have cost without Accordion, and the difference, in dollars."""
+    from accordion.cli.savings import savings as run  # noqa: PLC0415  # see above
+
+    raise typer.Exit(run(load_settings(config), tenant, days, as_json))
+
+
+@app.command()
+def sessions(
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Maximum number of sessions to list.")] = 100,
+    tenant: Tenant = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
+    config: Config = None,
+) -> None:
+    """List the sessions in the store, latest first, with what each cost and saved."""
+    from accordion.cli.savings import sessions as run  # noqa: PLC0415  # see above
+
+    raise typer.Exit(run(load_settings(config), tenant, limit, as_json))
 
 
 @app.command()

@@ -1,0 +1,169 @@
+"""`accordion savings` and `accordion sessions`: what requests cost and what compaction saved, from the store."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from accordion.accounting.savings import SavingsReport
+from accordion.cli.artifacts import TenantStore, print_json, run_for_tenant
+from accordion.cli.listing import count_with_noun, print_table
+from accordion.config import Settings
+from accordion.http.json_views import costs_json, savings_json
+from accordion.model.costs import Costs, to_dollars
+from accordion.model.records import Session
+
+_UNKNOWN = "unknown"
+_SMALLEST = 0.01
+_COLUMNS = ("requests", "sent", "without", "spent", "without", "own cost", "net")
+
+
+def savings(settings: Settings, tenant: str | None, days: int, as_json: bool) -> int:
+    """Prints the costs of the last days. Returns the exit code."""
+    return run_for_tenant(settings, tenant, lambda store: _savings(store, days, as_json))
+
+
+def sessions(settings: Settings, tenant: str | None, limit: int, as_json: bool) -> int:
+    """Lists the sessions with their costs, the latest first. Returns the exit code."""
+    return run_for_tenant(settings, tenant, lambda store: _sessions(store, limit, as_json))
+
+
+async def _savings(store: TenantStore, days: int, as_json: bool) -> int:
+    report = await store.queries.read_savings(store.caller.tenant, datetime.now(UTC).timestamp(), days)
+    if as_json:
+        print_json(savings_json(report, store.queries.prices))
+        return 0
+    if not report.total.requests:
+        sys.stdout.write(f"no request is on record from {report.first} to {report.last} (UTC)\n")
+        return 0
+    _print_summary(report)
+    for title, rows in (
+        ("day", [(each.day, each.costs) for each in report.days]),
+        ("model", [(each.model or "not read", each.costs) for each in report.models]),
+        ("agent", [(each.agent or "no name", each.costs) for each in report.agents]),
+    ):
+        sys.stdout.write("\n")
+        print_table(_cost_table(title, rows))
+    return 0
+
+
+def _print_summary(report: SavingsReport) -> None:
+    costs, console = report.total, Console(highlight=False, soft_wrap=True)
+    requests = count_with_noun(costs.requests, "request")
+    console.print(Text(f"{report.first} to {report.last} (UTC): {requests}", style="bold"))
+    if costs.unpriced < costs.requests:
+        own_costs = {
+            "broken prefix": costs.prefix_cost,
+            "summaries": costs.summary_cost,
+            "insertions": costs.insertion_cost,
+            "reads": costs.read_cost,
+        }
+        details = ", ".join(f"{name} {format_dollars(cost)}" for name, cost in own_costs.items())
+        console.print(f"spent              {_mark(costs, costs.spent, is_original=False)}")
+        console.print(f"without Accordion  {_mark(costs, costs.original_cost, is_original=True)}")
+        console.print(f"saved              {_mark(costs, costs.saved, is_original=True)} before its own cost")
+        console.print(f"own cost           {_mark(costs, costs.own_cost, is_original=True)}: {details}")
+        console.print(Text(f"net                {_mark(costs, costs.net, is_original=True)}", style="bold"))
+    for note in _notes(costs):
+        console.print(Text(note, style="dim"))
+
+
+def _notes(costs: Costs) -> Iterable[str]:
+    """Yields the notes below the sums."""
+    yield "~ is an estimate; the rest is what providers reported. docs/savings.md explains each figure."
+    if costs.unpriced:
+        requests = count_with_noun(costs.unpriced, "request")
+        yield f"{requests} of unknown price: in the tokens, not in the dollars. Set prices.models in the config."
+    if costs.over_window:
+        requests = count_with_noun(costs.over_window, "request")
+        yield f"{requests} would not have fitted the window; beyond it, nothing counts as saved."
+
+
+async def _sessions(store: TenantStore, limit: int, as_json: bool) -> int:
+    found = await store.queries.list_sessions(store.caller.tenant, limit=limit)
+    if as_json:
+        for session in found:
+            print_json(_session_json(session))
+    elif not found:
+        sys.stdout.write("there are no sessions\n")
+    else:
+        print_table(_session_table(found))
+    return 0
+
+
+def _session_json(session: Session) -> dict[str, object]:
+    agent = (session.seen.name if session.seen is not None else "") or session.agent
+    return {
+        "id": session.id,
+        "label": session.label,
+        "client": session.client,
+        "agent": agent,
+        "model": session.model,
+        "created": session.created,
+        "updated": session.updated,
+        "compactions": session.totals.compactions,
+        "costs": costs_json(session.costs),
+    }
+
+
+def _session_table(found: Iterable[Session]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("session", no_wrap=True)
+    table.add_column("last request (UTC)", no_wrap=True)
+    table.add_column("model", overflow="fold")
+    for name in ("requests", "compactions", "spent", "without", "net"):
+        table.add_column(name, no_wrap=True, justify="right")
+    for session in found:
+        costs = session.costs
+        updated = datetime.fromtimestamp(session.updated, UTC).strftime("%Y-%m-%d %H:%M")
+        table.add_row(
+            session.id,
+            updated,
+            session.model,
+            f"{session.totals.requests:,}",
+            f"{session.totals.compactions:,}",
+            _mark(costs, costs.spent, is_original=False),
+            _mark(costs, costs.original_cost, is_original=True),
+            _mark(costs, costs.net, is_original=True),
+        )
+    return table
+
+
+def _cost_table(title: str, rows: Iterable[tuple[str, Costs]]) -> Table:
+    """Returns a table of costs; tokens of input, then dollars."""
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column(title, overflow="fold")
+    for name in _COLUMNS:
+        table.add_column(name, no_wrap=True, justify="right")
+    for name, costs in rows:
+        table.add_row(
+            name,
+            f"{costs.requests:,}",
+            f"{costs.input:,}",
+            f"{costs.original_input:,}",
+            _mark(costs, costs.spent, is_original=False),
+            _mark(costs, costs.original_cost, is_original=True),
+            _mark(costs, costs.own_cost, is_original=True),
+            _mark(costs, costs.net, is_original=True),
+        )
+    return table
+
+
+def _mark(costs: Costs, amount: int, *, is_original: bool) -> str:
+    """Formats an amount, with `~` before an estimate; `unknown` where no price is known."""
+    if costs.requests and costs.unpriced == costs.requests:
+        return _UNKNOWN
+    basis = costs.original_basis if is_original else costs.sent_basis
+    return ("" if basis == "reported" else "~") + format_dollars(amount)
+
+
+def format_dollars(nanodollars: int) -> str:
+    """Formats an amount: cents, or four decimals below one cent."""
+    dollars = to_dollars(nanodollars)
+    digits = 2 if abs(dollars) >= _SMALLEST or not dollars else 4
+    return f"{'-' if dollars < 0 else ''}${abs(dollars):,.{digits}f}"
