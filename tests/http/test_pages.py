@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from accordion.accounting.savings import DaySavings
 from accordion.http.pages.access import COOKIE, TICKET_SECONDS
-from accordion.http.pages.charts import CurvePoint, draw_curve, draw_small_curve
+from accordion.http.pages.charts import CurvePoint, draw_curve, draw_days, draw_small_curve
 from accordion.http.pages.comparison import link_text
 from accordion.http.pages.feed import MAX_READERS, ExchangeFeed, TooManyReaders
+from accordion.http.pages.formats import format_dollars
 from accordion.model.budget import Thresholds
+from accordion.model.costs import Costs
 from accordion.sessions.tenants import ProxyKey, Tenants
 from tests.http.rooms import client
 from tests.talks import FOLDS_AT, Talk, call_id, small
@@ -68,7 +71,7 @@ async def test_each_view_shows_the_records_and_has_nothing_inline() -> None:
         f"{PAGES}/sessions/{session}/erase": "cannot be undone",
         f"{PAGES}/artifacts/{artifact['id']}": artifact["id"],
         f"{PAGES}/memories": "Memories are off",
-        f"{PAGES}/savings": f"{record['totals']['saved']:,}",
+        f"{PAGES}/savings": "By model",
         f"{PAGES}/health": "available",
     }
     for path, words in views.items():
@@ -119,6 +122,25 @@ async def test_an_error_is_a_page_that_says_what_happened() -> None:
         assert "There is no such" in answer.text
     assert http.get(f"{PAGES}/static/routes.py").status_code == 404
     assert http.get(f"{PAGES}/artifacts/art_000000000000?offset=x").status_code == 400
+
+
+async def test_savings_are_those_of_the_api_and_a_loss_is_shown_as_such() -> None:
+    world = recording()
+    talk = Talk(world)
+    await talk.until(FOLDS_AT + 1)
+    http = client(world)
+    report = http.get("/accordion/savings").json()
+    html = http.get(f"{PAGES}/savings").text
+    assert report["days"]
+    assert all(each["day"] in html for each in report["days"])
+    assert f">{report['total']['requests']:,}<" in html
+    assert 'aria-current="page">7 days' in http.get(f"{PAGES}/savings?days=7").text
+    assert http.get(f"{PAGES}/savings?days=0").status_code == 400
+    assert (format_dollars(-2_500_000), format_dollars(1_234_560_000_000)) == ("−$0.0025", "$1,234.56")
+    days = [DaySavings("2026-01-02", Costs(original_cost=10, sent_cost=90)), DaySavings("2026-01-01", Costs())]
+    svg = str(draw_days(days, "two days"))
+    assert svg.index("2026-01-01") < svg.index("2026-01-02")
+    assert "$0.0000 without Accordion" in svg
 
 
 # -- changes -----------------------------------------------------------------------------------------------------------

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 from markupsafe import Markup, escape
 
+from accordion.accounting.savings import DaySavings
+from accordion.http.pages.formats import format_dollars
 from accordion.model.budget import TokenLimits
 from accordion.model.records import Exchange
 
@@ -20,6 +22,11 @@ _GAP = 0.18
 """The share of a column's width that stays empty."""
 _HEADROOM = 1.08
 _SMALL_HEIGHT = 36
+_DOTTED = Markup(
+    '<defs><pattern id="came" width="4" height="4" patternUnits="userSpaceOnUse">'
+    '<rect class="came-ground" width="4" height="4"/><rect class="came-dot" width="1.4" height="1.4"/>'
+    '<rect class="came-dot" x="2" y="2" width="1.4" height="1.4"/></pattern></defs>'
+)
 
 
 class CurvePoint(msgspec.Struct, frozen=True):
@@ -50,16 +57,31 @@ def draw_curve(points: Sequence[CurvePoint], limits: TokenLimits, label: str, li
     top = _top(points, limits)
     pieces = [
         Markup('<svg class="curve" role="img" aria-label="{}" width="100%" height="240">').format(label),
-        Markup(
-            '<defs><pattern id="came" width="4" height="4" patternUnits="userSpaceOnUse">'
-            '<rect class="came-ground" width="4" height="4"/><rect class="came-dot" width="1.4" height="1.4"/>'
-            '<rect class="came-dot" x="2" y="2" width="1.4" height="1.4"/></pattern></defs>'
-        ),
+        _DOTTED,
         *_columns(points, top, link),
         *_levels(limits, top),
         Markup("</svg>"),
     ]
     return Markup("").join(pieces)
+
+
+def draw_days(days: Sequence[DaySavings], label: str) -> Markup:
+    """Draws a column for each day, the oldest first: dotted what it would have cost, solid what was paid."""
+    top = _HEADROOM * max(1, *(max(day.costs.original_cost, day.costs.spent) for day in days))
+    width = 100 / max(len(days), 12)
+    pieces = [
+        Markup('<svg class="curve days" role="img" aria-label="{}" width="100%" height="140">').format(label),
+        _DOTTED,
+    ]
+    for index, day in enumerate(reversed(days)):
+        left, inner, costs = index * width + width * _GAP / 2, width * (1 - _GAP), day.costs
+        title = (
+            f"{day.day}: {format_dollars(costs.spent)} paid, {format_dollars(costs.original_cost)} without Accordion"
+        )
+        columns = [("came", costs.original_cost), ("sent", costs.spent)]
+        bars = [_bar(kind, left, inner, cost, top) for kind, cost in sorted(columns, key=lambda each: -each[1])]
+        pieces += [Markup("<g><title>{}</title>").format(title), *bars, Markup("</g>")]
+    return Markup("").join([*pieces, Markup("</svg>")])
 
 
 def draw_small_curve(points: Sequence[CurvePoint], limits: TokenLimits, label: str) -> Markup:

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from accordion.http.pages.views import (
+from accordion.http.pages.formats import (
+    describe_basis,
     format_age,
+    format_dollars,
     format_machine_time,
     format_number,
     format_seconds,
@@ -43,5 +45,7 @@ def _environment() -> Environment:
         "machine_time": format_machine_time,
         "age": format_age,
         "seconds": format_seconds,
+        "dollars": format_dollars,
+        "basis": describe_basis,
     }
     return environment

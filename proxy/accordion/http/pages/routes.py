@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from accordion.accounting.savings import DAYS
 from accordion.archive.archive_reader import ArchiveReader
 from accordion.archive.reader import ReadRequest, UnanswerableRequest
 from accordion.compaction.session_overrides import MODES, MOST_PINS, SessionOverrides, SessionOverrideStore
@@ -26,7 +27,7 @@ from accordion.http.api_requests import check_origin, parse_number, read_body, s
 from accordion.http.memory_requests import ListMemoriesRequest, SearchMemoriesRequest
 from accordion.http.memory_services import MemoryServices
 from accordion.http.pages import access
-from accordion.http.pages.charts import curve_points, draw_curve
+from accordion.http.pages.charts import curve_points, draw_curve, draw_days
 from accordion.http.pages.comparison import link_text, view_blocks
 from accordion.http.pages.feed import ExchangeFeed
 from accordion.http.pages.rendering import render_template
@@ -168,11 +169,13 @@ class Pages:
         queries = self._services.queries()
         models = await queries.list_models(caller.tenant)
         sessions = await queries.list_sessions(caller.tenant, limit=_RECENT)
+        savings = await queries.read_savings(caller.tenant, self._services.clock.now())
         return self._render(
             "overview.html",
             caller,
             models=model_rows(models),
             totals=sum_totals(models),
+            costs=savings.total,
             sessions=await self._session_rows(caller, sessions),
             origin=str(request.base_url).rstrip("/"),
         )
@@ -300,9 +303,12 @@ class Pages:
         )
 
     async def _savings(self, request: Request, caller: Caller) -> Response:
-        models = await self._services.queries().list_models(caller.tenant)
-        used = [view for view in models if view.row.updated]
-        return self._render("savings.html", caller, models=used, totals=sum_totals(used))
+        days = parse_number(request.query_params.get("days", "30"), "days", 1, DAYS)
+        services = self._services
+        report = await services.queries().read_savings(caller.tenant, services.clock.now(), days)
+        chart = draw_days(report.days, f"Costs of the last {days} days") if report.total.original_cost else None
+        choices = (7, 30, 90, 365)
+        return self._render("savings.html", caller, report=report, days=days, choices=choices, chart=chart)
 
     async def _health(self, request: Request, caller: Caller) -> Response:
         return self._render("health.html", caller, health=self._services.health(caller.tenant))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 
 import msgspec
 from markupsafe import Markup
@@ -111,42 +110,3 @@ def agent_rows(views: Sequence[AgentView], limits: Callable[[Session], TokenLimi
 def sum_totals(views: Sequence[ModelView]) -> Totals:
     """Returns the totals over all models."""
     return sum((view.row.totals for view in views), Totals())
-
-
-# -- filters -----------------------------------------------------------------------------------------------------------
-
-
-def format_number(value: float) -> str:
-    """Formats a whole number with commas."""
-    return f"{value:,.0f}"
-
-
-def format_share(value: float) -> str:
-    """Formats a share as a percentage."""
-    return f"{value:.1%}"
-
-
-def format_time(at: float) -> str:
-    """Formats seconds since the epoch, in UTC."""
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S") if at else "never"
-
-
-def format_machine_time(at: float) -> str:
-    """Formats seconds since the epoch for the `datetime` attribute."""
-    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
-
-
-def format_age(at: float, now: float) -> str:
-    """Formats how long ago a time is."""
-    if not at:
-        return "never"
-    seconds = max(0, int(now - at))
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds // size} {unit} ago"
-    return f"{seconds} s ago"
-
-
-def format_seconds(seconds: float) -> str:
-    """Formats a duration."""
-    return f"{seconds * 1_000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
