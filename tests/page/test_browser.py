@@ -10,6 +10,7 @@ import httpx
 import pytest
 from playwright.async_api import Browser, expect
 
+from accordion.http.pages.feed import MAX_READERS
 from tests.conftest import Start
 from tests.page.conftest import KEYS, Site, build_site, site_config, visit
 from tests.page.recorded_run import provider, recorded_requests, send
@@ -119,6 +120,14 @@ async def test_an_open_page_shows_the_next_request_by_itself(site: Site, browser
             body = {"model": "new-model", "messages": [{"role": "user", "content": "Hello."}]}
             await send(site.proxy, body)
         await expect(opened.page.get_by_role("heading", name="new-model")).to_be_visible(timeout=20_000)
+
+
+async def test_a_page_that_was_closed_leaves_its_place_to_another(site: Site) -> None:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+        for _ in range(MAX_READERS + 10):
+            async with client.stream("GET", f"{site.proxy.url}/accordion/pages/events") as answer:
+                assert answer.status_code == 200
+                assert (await anext(answer.aiter_lines())).startswith("retry:")
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ def draw_curve(points: Sequence[CurvePoint], limits: TokenLimits, label: str, li
 def draw_days(days: Sequence[DaySavings], label: str) -> Markup:
     """Draws a column for each day, the oldest first: dotted what it would have cost, solid what was paid."""
     top = _HEADROOM * max(1, *(max(day.costs.original_cost, day.costs.spent) for day in days))
-    width = 100 / max(len(days), 12)
+    width = 100 / max(len(days), 30)
     pieces = [
         Markup('<svg class="curve days" role="img" aria-label="{}" width="100%" height="140">').format(label),
         _DOTTED,
