@@ -55,6 +55,7 @@ def client(
             lambda tenant: Health("memory://", world.store.is_available, "", 0, {}, []),
             ExchangeFeed(),
             world.clock,
+            world.tasks,
             "1.2.3",
         )
     )

@@ -11,13 +11,16 @@ import pytest
 from starlette.testclient import TestClient
 
 from accordion.accounting.savings import DaySavings
+from accordion.compaction.session_overrides import SessionOverrides
 from accordion.http.pages.access import COOKIE, TICKET_SECONDS
 from accordion.http.pages.charts import CurvePoint, draw_curve, draw_days, draw_small_curve
-from accordion.http.pages.comparison import link_text
+from accordion.http.pages.comparison import link_text, view_blocks
 from accordion.http.pages.feed import MAX_READERS, ExchangeFeed, TooManyReaders
 from accordion.http.pages.formats import format_dollars
 from accordion.model.budget import Thresholds
+from accordion.model.conversation import Message, Text
 from accordion.model.costs import Costs
+from accordion.pipeline.sent_history import ComparedBlock
 from accordion.sessions.tenants import ProxyKey, Tenants
 from tests.http.rooms import client
 from tests.talks import FOLDS_AT, Talk, call_id, small
@@ -170,11 +173,12 @@ async def test_a_session_is_erased_only_after_it_was_confirmed() -> None:
     http = client(world)
     path = f"{PAGES}/sessions/{session}/erase"
     assert http.post(path, data={"confirm": "yes"}, headers=OWN).status_code == 400
-    assert http.get(f"/accordion/sessions/{session}").status_code == 200
+    assert http.put(f"/accordion/sessions/{session}/mode", json={"mode": "off"}).status_code == 200
     answer = http.post(path, data={"confirm": session}, headers=OWN)
     assert answer.status_code == 200
     assert "Erased" in answer.text
     assert http.get(f"/accordion/sessions/{session}").status_code == 404
+    assert await world.builder.session_overrides.load("default", [session]) == [SessionOverrides()]
 
 
 async def test_a_change_that_another_site_sends_is_refused() -> None:
@@ -308,6 +312,19 @@ async def test_pages_beyond_the_limit_are_not_kept_open_and_a_closed_one_makes_r
     opened[0] = feed.open("one", None)
     for events in opened:
         await events.aclose()
+
+
+# -- comparisons -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("count", "least"), [(1, 6_000), (2_000, 1_000), (20_000, 200)])
+def test_a_comparison_of_many_messages_shows_less_of_each(count: int, least: int) -> None:
+    message = Message(b"", "user", (Text("x" * 10_000),), b"")
+    blocks = [ComparedBlock("removed", 0, count - 1, tuple((index, message) for index in range(count)))]
+    (view,) = view_blocks(blocks, [])
+    assert len(view.client) == count
+    (part,) = view.client[-1].parts
+    assert (part.characters, part.left_out) == (10_000, 10_000 - least)
 
 
 # -- drawings and links ------------------------------------------------------------------------------------------------

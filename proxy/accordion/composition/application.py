@@ -413,6 +413,7 @@ class Application:
                 self._health,
                 self._feed,
                 self.clock,
+                self.tasks,
                 __version__,
             )
         )

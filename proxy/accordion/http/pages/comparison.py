@@ -11,8 +11,9 @@ from accordion.archive.artifacts import Artifact
 from accordion.model.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
 from accordion.pipeline.sent_history import BlockKind, ComparedBlock, find_artifacts
 
-_MOST = 6_000
-"""Characters of a part that are shown."""
+_MOST, _LEAST = 6_000, 200
+"""Characters of a part that are shown: fewer in a conversation of many messages."""
+_MOST_IN_ALL = 2_000_000
 _MOST_FORWARDED = 60_000
 _MOST_UNCHANGED = 400
 _SHORT = 500
@@ -88,8 +89,9 @@ _TITLES: Mapping[BlockKind, str] = {
 def view_blocks(blocks: Sequence[ComparedBlock], artifacts: Sequence[Artifact]) -> list[BlockView]:
     """Returns the views of compared blocks."""
     views, count = [], sum(len(block.client) for block in blocks)
+    most_changed = max(_LEAST, min(_MOST, _MOST_IN_ALL // max(1, count)))
     for block in blocks:
-        most = _MOST_UNCHANGED if block.kind == "unchanged" else _MOST
+        most = min(_MOST_UNCHANGED, most_changed) if block.kind == "unchanged" else most_changed
         client = tuple(_view_message(message, most, index=index) for index, message in block.client)
         # Only what the proxy wrote cites messages; in other texts a number in brackets is something else.
         written = () if block.kind == "unchanged" else block.forwarded

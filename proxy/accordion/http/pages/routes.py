@@ -6,7 +6,7 @@ a page that says what happened. A change answers with a redirect to the view tha
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from importlib.resources import files
@@ -20,6 +20,7 @@ from starlette.routing import Route
 
 from accordion.accounting.savings import DAYS
 from accordion.archive.archive_reader import ArchiveReader
+from accordion.archive.artifacts import Artifact
 from accordion.archive.reader import ReadRequest, UnanswerableRequest
 from accordion.compaction.session_overrides import MODES, MOST_PINS, SessionOverrides, SessionOverrideStore
 from accordion.http import memory_calls
@@ -28,13 +29,15 @@ from accordion.http.memory_requests import ListMemoriesRequest, SearchMemoriesRe
 from accordion.http.memory_services import MemoryServices
 from accordion.http.pages import access
 from accordion.http.pages.charts import curve_points, draw_curve, draw_days
-from accordion.http.pages.comparison import link_text, view_blocks
+from accordion.http.pages.comparison import BlockView, link_text, view_blocks
 from accordion.http.pages.feed import ExchangeFeed
 from accordion.http.pages.rendering import render_template
 from accordion.http.pages.views import Health, MemoryRow, agent_rows, model_rows, session_row, sum_totals
 from accordion.http.proxy_app import STOPPING
+from accordion.model.compaction import CompactedConversation
+from accordion.model.conversation import Conversation
 from accordion.model.errors import AccordionError, BadRequest, NotFound, Unauthorized
-from accordion.model.ports import Clock
+from accordion.model.ports import Clock, Tasks
 from accordion.model.records import Session
 from accordion.pipeline.queries import Queries, SessionPosition, SessionView, erase
 from accordion.pipeline.sent_history import SentHistory, compare_histories
@@ -73,6 +76,7 @@ class PageServices(msgspec.Struct, frozen=True):
     health: Callable[[str], Health]
     feed: ExchangeFeed
     clock: Clock
+    tasks: Tasks
     version: str
 
 
@@ -124,7 +128,7 @@ class Pages:
             target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
             return _redirect(f"{BASE}/sign-in?{urlencode({'to': target})}")
         except AccordionError as error:
-            return self._error(error)
+            return await self._error(error)
 
     async def _change(self, change: Change, request: Request) -> Response:
         """Runs a change for the caller, if a page of this address sends it."""
@@ -135,14 +139,16 @@ class Pages:
         except Unauthorized:
             return _redirect(f"{BASE}/sign-in")
         except AccordionError as error:
-            return self._error(error)
+            return await self._error(error)
 
     def _identify(self, request: Request) -> Caller:
         return access.identify_reader(request, self._services.tenants(), self._services.clock.now())
 
-    def _render(self, template: str, caller: Caller | None, status: int = 200, **values: Any) -> Response:
+    async def _render(self, template: str, caller: Caller | None, status: int = 200, **values: Any) -> Response:
+        """Renders a template, in a thread: a long one would keep requests to the providers waiting."""
         services = self._services
-        html = render_template(
+        html = await services.tasks.offload(
+            render_template,
             template,
             {
                 "base": BASE,
@@ -156,9 +162,9 @@ class Pages:
         )
         return Response(html, status, headers=access.HEADERS, media_type="text/html")
 
-    def _error(self, error: AccordionError) -> Response:
+    async def _error(self, error: AccordionError) -> Response:
         title = HTTPStatus(error.status).phrase
-        return self._render("error.html", None, error.status, title=title, message=error.message)
+        return await self._render("error.html", None, error.status, title=title, message=error.message)
 
     # -- views --------------------------------------------------------------------
 
@@ -170,7 +176,7 @@ class Pages:
         models = await queries.list_models(caller.tenant)
         sessions = await queries.list_sessions(caller.tenant, limit=_RECENT)
         savings = await queries.read_savings(caller.tenant, self._services.clock.now())
-        return self._render(
+        return await self._render(
             "overview.html",
             caller,
             models=model_rows(models),
@@ -188,7 +194,7 @@ class Pages:
         page = sessions[:_PAGE]
         query = {"after": f"{page[-1].updated!r}:{page[-1].id}"} if len(sessions) > _PAGE else {}
         next_page = f"{BASE}/sessions?{urlencode(query | ({'label': label} if label else {}))}" if query else ""
-        return self._render(
+        return await self._render(
             "sessions.html",
             caller,
             sessions=await self._session_rows(caller, page),
@@ -215,7 +221,7 @@ class Pages:
         agents = await queries.list_agents(caller, session.id)
         url = f"{BASE}/sessions/{quote(session.id)}"
         label = f"The window over the last {len(points)} requests"
-        return self._render(
+        return await self._render(
             "session.html",
             caller,
             view=view,
@@ -236,9 +242,9 @@ class Pages:
         sent = await self._services.sent.reconstruct(caller, view.session, view.exchanges)
         ids = sent.compaction.artifacts if sent.compaction is not None else ()
         artifacts = await self._services.archive.load_records(caller.tenant_key, ids)
-        blocks = view_blocks(compare_histories(sent.original.conversation, sent.history), artifacts)
+        blocks = await self._services.tasks.offload(_compare, sent.original.conversation, sent.history, artifacts)
         url = f"{BASE}/sessions/{quote(view.session.id)}"
-        return self._render("sent.html", caller, session=view.session, url=url, sent=sent, blocks=blocks)
+        return await self._render("sent.html", caller, session=view.session, url=url, sent=sent, blocks=blocks)
 
     async def _compaction(self, request: Request, caller: Caller) -> Response:
         services, (view, _) = self._services, await self._find_session(request, caller)
@@ -255,10 +261,10 @@ class Pages:
             covered = msgspec.structs.replace(
                 original.conversation, messages=original.conversation.messages[: compaction.covered]
             )
-            blocks = view_blocks(compare_histories(covered, history), artifacts)
+            blocks = await services.tasks.offload(_compare, covered, history, artifacts)
         made = next((each for each in view.exchanges if each.compaction and each.compaction.id == name), None)
         url = f"{BASE}/sessions/{quote(view.session.id)}"
-        return self._render(
+        return await self._render(
             "compaction.html",
             caller,
             session=view.session,
@@ -279,11 +285,11 @@ class Pages:
         if part is None:
             raise NotFound("There is no such artifact. It may have expired or been erased.")
         lines = [list(link_text(line)) for line in part.part.text.split("\n")]
-        return self._render("artifact.html", caller, part=part, artifact=part.artifact, lines=lines)
+        return await self._render("artifact.html", caller, part=part, artifact=part.artifact, lines=lines)
 
     async def _memories(self, request: Request, caller: Caller) -> Response:
         if self._services.memory is None:
-            return self._render("memories.html", caller, rows=[], query="", kind="", total=0, next_page="")
+            return await self._render("memories.html", caller, rows=[], query="", kind="", total=0, next_page="")
         services, params = self._services.memory(), request.query_params
         query, kind, after = params.get("q", "").strip(), params.get("kind", ""), params.get("after", "")
         types = ["session"] if kind == "session" else []
@@ -298,7 +304,7 @@ class Pages:
             rows, total = [_memory_row(each) for each in page.memories], page.total
             if page.next:
                 next_page = f"{BASE}/memories?{urlencode({'kind': kind, 'after': page.next})}"
-        return self._render(
+        return await self._render(
             "memories.html", caller, rows=rows, query=query, kind=kind, total=total, next_page=next_page
         )
 
@@ -308,10 +314,10 @@ class Pages:
         report = await services.queries().read_savings(caller.tenant, services.clock.now(), days)
         chart = draw_days(report.days, f"Costs of the last {days} days") if report.total.original_cost else None
         choices = (7, 30, 90, 365)
-        return self._render("savings.html", caller, report=report, days=days, choices=choices, chart=chart)
+        return await self._render("savings.html", caller, report=report, days=days, choices=choices, chart=chart)
 
     async def _health(self, request: Request, caller: Caller) -> Response:
-        return self._render("health.html", caller, health=self._services.health(caller.tenant))
+        return await self._render("health.html", caller, health=self._services.health(caller.tenant))
 
     async def _export(self, request: Request, caller: Caller) -> Response:
         view, _ = await self._find_session(request, caller)
@@ -365,7 +371,7 @@ class Pages:
     async def _confirm_erasure(self, request: Request, caller: Caller) -> Response:
         view, _ = await self._find_session(request, caller)
         url = f"{BASE}/sessions/{quote(view.session.id)}"
-        return self._render("confirm_erasure.html", caller, session=view.session, url=url)
+        return await self._render("confirm_erasure.html", caller, session=view.session, url=url)
 
     async def _erase(self, request: Request, caller: Caller, form: Form) -> Response:
         view, _ = await self._find_session(request, caller)
@@ -376,7 +382,7 @@ class Pages:
             services.queries(), services.archive.export_and_erasure, services.overrides, caller, session
         )
         status = 200 if erased.verified else 409
-        return self._render("erased.html", caller, status, session=session, erased=erased)
+        return await self._render("erased.html", caller, status, session=session, erased=erased)
 
     # -- signing in ---------------------------------------------------------------
 
@@ -388,25 +394,25 @@ class Pages:
             if not tenants.has_proxy_keys:
                 return _redirect("/accordion/")
             if request.method == "GET":
-                return self._render("sign_in.html", None, target=target, is_wrong=False)
+                return await self._render("sign_in.html", None, target=target, is_wrong=False)
             access.check_change(request)
             form = await _read_form(request)
             until = self._services.clock.now() + access.TICKET_SECONDS
             ticket = tenants.issue_ticket(form.get("key", "").strip()[:_MAX_KEY], until)
             target = _own_path(form.get("to", ""))
             if ticket is None:
-                return self._render("sign_in.html", None, 401, target=target, is_wrong=True)
+                return await self._render("sign_in.html", None, 401, target=target, is_wrong=True)
             response = _redirect(target)
             access.set_ticket(response, request, ticket)
             return response
         except AccordionError as error:
-            return self._error(error)
+            return await self._error(error)
 
     async def _sign_out(self, request: Request) -> Response:
         try:
             access.check_change(request)
         except AccordionError as error:
-            return self._error(error)
+            return await self._error(error)
         response = _redirect(f"{BASE}/sign-in")
         access.set_ticket(response, request, "")
         return response
@@ -416,11 +422,15 @@ class Pages:
     async def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
         if name not in _STATIC:
-            return self._error(NotFound("There is no such file."))
+            return await self._error(NotFound("There is no such file."))
         content = files(__package__).joinpath("static", name).read_bytes()
         # The address has the version, so a new version is loaded at once.
         headers = {**access.HEADERS, "cache-control": "max-age=86400"}
         return Response(content, headers=headers, media_type=_STATIC[name])
+
+
+def _compare(original: Conversation, history: CompactedConversation, artifacts: Sequence[Artifact]) -> list[BlockView]:
+    return view_blocks(compare_histories(original, history), artifacts)
 
 
 def _redirect(url: str, *, permanent: bool = False) -> Response:
