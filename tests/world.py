@@ -25,11 +25,10 @@ from accordion.model.records import Exchange
 from accordion.model.summarizer import Summarizer
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
-from accordion.pipeline.compose import RequestComposer
 from accordion.pipeline.costs import CostCalculator
 from accordion.pipeline.features import HiddenResultArchiving, NamedItemRecording, TranscriptRecording
 from accordion.pipeline.identify import Identifier
-from accordion.pipeline.measure import Measurer
+from accordion.pipeline.measure import Measurer, RequestComposer
 from accordion.pipeline.queries import Queries
 from accordion.pipeline.receive import Receiver
 from accordion.pipeline.request import MeasuredRequest

@@ -109,7 +109,7 @@ def test_each_table_of_headers_has_the_headers_of_its_direction():
     page = read("docs/api.md")
     requests = headers_in_code("sessions", "delegation", "compaction")
     assert headers_in_rows(section(page, "## Request headers\n")) == requests
-    assert headers_in_rows(section(page, "## Response headers\n")) == headers_in_code("pipeline/response_headers.py")
+    assert headers_in_rows(section(page, "## Response headers\n")) == headers_in_code("pipeline/respond.py")
     assert headers_in_code("http/archive_api.py") <= set(HEADER.findall(read("docs/archive.md")))
 
 

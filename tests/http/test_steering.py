@@ -18,7 +18,7 @@ from accordion.sessions.tenants import ProxyKey
 from tests.fakes import FickleStore
 from tests.http.rooms import client
 from tests.http.test_metrics import samples
-from tests.pipeline.test_response_headers import results
+from tests.pipeline.test_respond import results
 from tests.talks import FOLDS_AT, Talk, call_id, record, reported, small
 from tests.world import World, header
 

@@ -14,7 +14,7 @@ from accordion.http.telemetry import SpanExporter, create_provider
 from accordion.model.budget import Utilization
 from accordion.model.records import AgentReport, CompactionOutcome, Exchange, ToolLoopUsage, Usage
 from tests.http import exchanges
-from tests.pipeline.test_response_headers import SEEN
+from tests.pipeline.test_respond import SEEN
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

@@ -23,7 +23,7 @@ from accordion.cli.replay_tables import MeasuredConversation
 from accordion.cli.transcripts import MalformedTranscript, RecordedTranscript, TranscriptSource, count_requests
 from accordion.config import Settings
 from accordion.model.budget import Decision, TokenLimits, Utilization, Window
-from accordion.pipeline.response_headers import encode_compaction_header
+from accordion.pipeline.respond import encode_compaction_header
 
 ConversationReplay = MeasuredConversation | CompactedReplay
 

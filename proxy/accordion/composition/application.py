@@ -65,7 +65,6 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, Observer
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
-from accordion.pipeline.compose import RequestComposer
 from accordion.pipeline.costs import CostCalculator
 from accordion.pipeline.features import (
     ExchangeFeature,
@@ -75,7 +74,7 @@ from accordion.pipeline.features import (
     TranscriptRecording,
 )
 from accordion.pipeline.identify import Identifier
-from accordion.pipeline.measure import Measurer
+from accordion.pipeline.measure import Measurer, RequestComposer
 from accordion.pipeline.queries import Queries
 from accordion.pipeline.receive import Receiver
 from accordion.pipeline.send import DeploymentPauses, Sender

@@ -7,6 +7,7 @@ and the response. Nothing is kept of a session that was erased during the reques
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -16,21 +17,24 @@ from accordion.accounting.ledger import Ledger
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.model.budget import Utilization
 from accordion.model.cache import LONGEST_NAME
+from accordion.model.delegation import display_name
 from accordion.model.http import Inbound
 from accordion.model.ports import Clock, Tasks
-from accordion.model.records import Exchange, ObservedResponse
+from accordion.model.records import AgentReport, Exchange, ObservedResponse
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.costs import CostCalculator
 from accordion.pipeline.features import ExchangeFeature
 from accordion.pipeline.relay import ExchangeProgress
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest, advance
-from accordion.pipeline.response_headers import build_agent_report
 from accordion.pipeline.response_history import ResponseHistory
+from accordion.pipeline.visibility import VisibleRequest
 from accordion.sessions.sessions import Sessions
 
 _log = logging.getLogger("accordion")
 
 _UNMEASURED = Utilization(0)
+_MAX_OWNERS = 16
+"""The most owners of hidden results in a report."""
 
 
 class RequestProgress(ExchangeProgress, kw_only=True):
@@ -161,7 +165,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
             folding=progress.compaction_seconds,
             unfolded=progress.tool_loop_usage,
             recalled=measured.recall_usage if measured else None,
-            agent=build_agent_report(request.visible_request),
+            agent=_build_agent_report(request.visible_request),
         )
 
 
@@ -184,4 +188,30 @@ def _with_first_usage(progress: ExchangeProgress, observed_response: ObservedRes
         observed_response
         if progress.tool_loop_usage is None
         else replace(observed_response, usage=progress.tool_loop_usage.first)
+    )
+
+
+def _build_agent_report(visible_request: VisibleRequest | None) -> AgentReport | None:
+    """Describes the agent that sent a request and the results hidden from it.
+
+    Returns None for the main agent if it gives no information about itself.
+    """
+    if visible_request is None:
+        return None
+    position = visible_request.position
+    if not (position.node or position.delegated or position.agent or position.candidates):
+        return None
+    owners = Counter(visible_request.owners.values())
+    if len(visible_request.hidden_results) < len(visible_request.owners):
+        # Some results could not be hidden.
+        owners = Counter(visible_request.owners.get(each.result, "") for each in visible_request.hidden_results)
+    return AgentReport(
+        delegated=position.delegated,
+        name=position.agent,
+        delegation=display_name(position.node),
+        parent=display_name(position.parent),
+        evidence=position.evidence,
+        candidates=position.candidates,
+        hidden=len(visible_request.hidden_results),
+        owners=tuple((display_name(node), count) for node, count in owners.most_common(_MAX_OWNERS)),
     )

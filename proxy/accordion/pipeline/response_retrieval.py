@@ -19,9 +19,8 @@ from accordion.model.errors import AccordionError
 from accordion.model.http import CompleteResponse
 from accordion.model.insertions import ToolRoundInsertion
 from accordion.model.ports import UpstreamResponse
-from accordion.pipeline.relay import content_type_and_encoding
+from accordion.pipeline.relay import RewrittenResponse, content_type_and_encoding, read_body, strip_body_headers
 from accordion.pipeline.request import PassthroughRequest
-from accordion.pipeline.response_rewriting import RewrittenResponse, read_body, strip_body_headers
 from accordion.protocols.content_encoding import Decoder
 from accordion.protocols.openai_responses.stored_responses import rewrite_document, rewrite_events
 from accordion.protocols.response_observer import BOUND

@@ -17,6 +17,7 @@ from accordion.model.errors import BadRequest, ContextOverflow, ThreadNotFound, 
 from accordion.model.http import CompleteResponse
 from accordion.model.ports import Clock, Headers, Route, Router, Translator, Upstream, UpstreamRequest, UpstreamResponse
 from accordion.model.summarizer import SummaryCaller
+from accordion.pipeline.relay import strip_proxy_headers
 from accordion.pipeline.request import (
     IncomingRequest,
     MeasuredRequest,
@@ -24,7 +25,6 @@ from accordion.pipeline.request import (
     PreparedRequest,
     SendableRequest,
 )
-from accordion.pipeline.response_rewriting import strip_proxy_headers
 from accordion.protocols.model_name import model_in_target, replace_model_in_body, replace_model_in_target
 from accordion.sessions.tenants import CREDENTIAL_HEADERS, Tenants
 

@@ -27,9 +27,14 @@ from accordion.model.http import CompleteResponse
 from accordion.model.insertions import ToolRound, ToolRoundInsertion
 from accordion.model.ports import Clock, Headers, UpstreamResponse
 from accordion.model.records import ToolLoopUsage, Usage
-from accordion.pipeline.relay import ExchangeProgress, content_type_and_encoding
+from accordion.pipeline.relay import (
+    ExchangeProgress,
+    RewrittenResponse,
+    content_type_and_encoding,
+    read_body,
+    strip_body_headers,
+)
 from accordion.pipeline.request import PreparedRequest
-from accordion.pipeline.response_rewriting import RewrittenResponse, read_body, strip_body_headers
 from accordion.pipeline.shared_artifacts import SharedArtifacts, VisibleArtifacts
 from accordion.protocols.content_encoding import Decoder
 from accordion.protocols.json_spans import fields_of, items_of, list_of, object_of
