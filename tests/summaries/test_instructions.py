@@ -38,6 +38,29 @@ RULES = [
     "必ず日本語で答えてください。",
     "로그 파일은 절대 지우지 마세요.",
 ]
+CHATTED = [
+    "Hands off the tables of the payroll.",
+    "Nobody restarts the box without asking me first, got it?",
+    "And whatever you do, the old bucket stays as it is.",
+    "I really can't stand emoji in commit messages.",
+    "Hm, I misspoke earlier: the other office gets the invoices.",
+    "Never mind the idea with the tapes.",
+    "We're using the small cluster for the nightly jobs.",
+    "An dem Ordner wird bitte nichts angefasst.",
+    "Wenn es um Verträge geht, läuft das erst über die Rechtsabteilung.",
+    "Mir wäre es lieber, die Diagramme kämen als Text.",
+    "Ich hab mich vertan, die andere Halle wird geräumt.",
+    "On ne touche pas aux tables de la paie.",
+    "Rien ne part avant la fin du gel.",
+    "J'aime mieux les tableaux étroits.",
+    "Je me suis trompé, c'est l'autre salle.",
+    "Que nadie toque las carpetas de la auditoría.",
+    "Me gustan más las tablas estrechas.",
+    "Perdona, me equivoqué antes: es la otra sala.",
+    "谁都别碰那台机器。",
+    "我更喜欢窄一点的表格。",
+    "刚才说错了,发票寄到另一个办公室。",
+]
 STATEMENTS = [
     "The staging server is at https://staging.example/v2.",
     "Our customer number is KD-48213.",
@@ -51,6 +74,15 @@ REMARKS = [
     "The retries back off, capped at thirty seconds.",
     "The retry budget for the importer is still being tuned.",
     "Discussing headers for the static route and CDN behavior.",
+    "The worker still hangs now and then.",
+    "That part reads fine now.",
+    "It never finished, and it always prints the same line.",
+    "I love it!",
+    "Der Worker hängt immer noch ab und zu.",
+    "Schaust du dir die nächste Datei auch noch an?",
+    "Der Teil liest sich jetzt ganz gut.",
+    "Il bloque toujours de temps en temps.",
+    "这一段现在读起来不错。",
 ]
 PROMISES = [
     "I will send the report Kestrel-7 tomorrow.",
@@ -60,6 +92,14 @@ PROMISES = [
     "Voy a enviar el informe Kestrel mañana.",
     "我会明天发送报告 Kestrel。",
     "The migration of Kestrel is still open.",
+    "I'm sending the diff for the Kestrel parser tonight.",
+    "You'll have the Kestrel report on Thursday.",
+    "I'll get back to you with the figures for Kestrel once the run is through.",
+    "Den Diff für Kestrel schicke ich heute Abend.",
+    "Ich melde mich mit den Messwerten zu Kestrel, sobald der Lauf durch ist.",
+    "Je vous envoie le diff de Kestrel ce soir.",
+    "Os mando el diff de Kestrel en cuanto termine la prueba.",
+    "今晚我把 Kestrel 的数据发给你。",
 ]
 OFFERS = [
     "Please confirm, and I'll proceed with the booking.",
@@ -67,6 +107,9 @@ OFFERS = [
     "To proceed, I'll need your user ID.",
     "Would you like me to book it? I can.",
     "Here is what I will do:",
+    "Once you confirm, I will send the report Kestrel tomorrow.",
+    "Once I have your user ID, I'll proceed with the booking.",
+    "Sobald Sie zustimmen, schicke ich den Bericht Kestrel.",
     "I read the module and noted what it does.",
 ]
 
@@ -88,6 +131,41 @@ def test_a_rule_is_known_by_its_form_in_many_languages(text: str) -> None:
     (found,) = find_instructions(text)
     assert found.text == text
     assert found.rank in (RULE, REQUEST)
+
+
+@pytest.mark.parametrize("text", CHATTED)
+def test_a_rule_in_the_words_of_a_chat_is_more_than_a_request(text: str) -> None:
+    (found,) = find_instructions(text)
+    assert found.text == text
+    assert found.rank in (RULE, FACT)
+
+
+@pytest.mark.parametrize("text", [each for each in (*RULES, *CHATTED) if each.partition(" ")[0] not in ("No,", "And")])
+def test_a_rule_is_taken_from_the_remarks_around_it(text: str) -> None:
+    around = (
+        "The second run got further than the first one. {} Thanks a lot for the help with the parser.\n\n```\n{}\n```"
+    )
+    assert [each.text for each in find_instructions(around.format(text, "2026-01-02 job 17 did not start"))] == [text]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("Look at the importer. Never touch it again.", ["Look at the importer. Never touch it again."]),
+        ("The cap is 10. Thanks a lot.", ["The cap is 10."]),
+        ("Never deploy on Fridays. Use tabs, not spaces.", ["Never deploy on Fridays.", "Use tabs, not spaces."]),
+        ("Our contact is Ms. Okafor. Never call her.", ["Our contact is Ms. Okafor.", "Never call her."]),
+        ("Vor dem 24. April geht nichts live.", ["Vor dem 24. April geht nichts live."]),
+        ("数据库是 Postgres。不要修改它。", ["数据库是 Postgres。不要修改它。"]),
+    ],
+)
+def test_a_sentence_stands_alone_unless_it_refers_to_the_one_before_it(line: str, expected: list[str]) -> None:
+    assert [each.text for each in find_instructions(line)] == expected
+
+
+def test_a_heading_before_a_statement_is_not_its_subject() -> None:
+    said = ["我看到的是这样: 费用最多 900 欧元。", "我看到的是这样: 任务 12 失败了。"]
+    assert selected_texts(*said) == [f"[{index}] {text}" for index, text in enumerate(said)]
 
 
 @pytest.mark.parametrize(
@@ -169,13 +247,17 @@ def test_a_statement_of_several_sentences_is_replaced_if_each_comes_again() -> N
     old, new = (f"The budget cap is ${cap} in total. Never exceed it without approval." for cap in (300, 750))
     assert selected_texts(old, new) == [f"[1] {new} (replaces [0])"]
     other = "The budget cap is $750 in total. Always ask Ana."
-    assert [line[:3] for line in selected_texts(old, other)] == ["[0]", "[1]"]
+    assert selected_texts(old, other) == [
+        f"[0] {old}",
+        "[1] The budget cap is $750 in total. (newer than [0])",
+        "[1] Always ask Ana.",
+    ]
 
 
 def test_a_value_that_is_stated_again_corrects_nothing() -> None:
     said = ["Sure! My reservation is HXDUBJ, but I forgot my user name.", "Of course. My reservation is HXDUBJ."]
     (found,) = select_standing(find_all(*said), lambda index, _: index > 0).cited
-    assert str(found) == f"[1] {said[1]}"
+    assert str(found) == "[1] My reservation is HXDUBJ."
     assert found.priority == found.instruction.rank
 
 
@@ -232,7 +314,6 @@ def test_a_later_value_replaces_the_earlier_one_in_many_languages(earlier: str, 
         ("Utilise le service Kato pour la sauvegarde.", "Utilise plutôt le service Baru pour la sauvegarde."),
         ("Usa el servicio Kato para la copia.", "Usa mejor el servicio Baru para la copia."),
         ("数据库服务使用 Postgres。", "数据库服务改为使用 MySQL。"),
-        ("Use tabs. The cap is 10.", "The cap is 20."),
     ],
 )
 def test_what_may_be_contradicted_stands_with_the_newer_one_marked(earlier: str, later: str) -> None:

@@ -30,7 +30,7 @@ from accordion.summaries.facts import (
     author_text,
     extract_facts,
 )
-from accordion.summaries.instructions import WHOLE, StandingInstructions, find_instructions, select_standing
+from accordion.summaries.instructions import StandingInstructions, find_instructions, select_standing
 
 _CHARACTERS_PER_TOKEN: Final = 3.4
 """A first estimate, corrected by counting."""
@@ -341,8 +341,7 @@ def _utterance_lines(utterance: _Utterance, used_lines: set[str], listed: Collec
         if len(line_text) < 3 or line_text.startswith("```") or line_text in used_lines:
             continue
         used_lines.add(line_text)
-        # A user's short line is an instruction as a whole.
-        text = line_text if is_user and len(line_text) <= WHOLE else _without(line_text, listed_texts)
+        text = _without(line_text, listed_texts)
         if text == "…":
             continue
         worth = (_USER_WORTH if is_user else _ASSISTANT_WORTH) * fade / (1 + number / (8 if is_user else 2))

@@ -26,14 +26,15 @@ from accordion.summaries.sentence_forms import (
     BULLET,
     FACT,
     RULE,
-    SENTENCE_END,
     STATEMENT,
     Claim,
     is_change,
     is_correction,
+    needs_previous,
     parse_claim,
     rank_promise,
     rank_sentence,
+    split_sentences,
 )
 
 TITLE: Final = "Standing instructions of the user"
@@ -47,7 +48,7 @@ _CORRECTION: Final = 5
 _MAX_SENTENCE_LENGTH: Final = 600
 """Characters. A longer sentence is a document, not an instruction."""
 WHOLE: Final = 240
-"""Characters up to which a line is not split, since its sentences explain each other."""
+"""Characters up to which sentences that explain each other stay together, and of the longest promise."""
 _EDGE_LINES: Final = 12
 """Lines to read at both ends of a long text; between them is pasted material."""
 _MAX_INSTRUCTIONS: Final = 48
@@ -150,18 +151,17 @@ def find_instructions(text: str) -> tuple[Instruction, ...]:
     """Finds the instructions and statements in a user's text, in order, with those that a summary in it lists."""
     instructions: list[Instruction] = []
     before, listed_sentences, promises, after = _split_at_summary(text)
-    for sentence in chain(_split_sentences(before), listed_sentences, _split_sentences(after)):
-        rank = max(map(rank_sentence, SENTENCE_END.split(sentence)), default=0)
-        if rank or sentence in listed_sentences:
-            instructions.append(_build_instruction(sentence, rank or STATEMENT))
-            if len(instructions) >= _MAX_INSTRUCTIONS + len(listed_sentences):
-                break
+    listed = ((each, max(map(rank_sentence, split_sentences(each)), default=0)) for each in listed_sentences)
+    for sentence, rank in chain(_rank_sentences(before), listed, _rank_sentences(after)):
+        instructions.append(_build_instruction(sentence, rank or STATEMENT))
+        if len(instructions) >= _MAX_INSTRUCTIONS + len(listed_sentences):
+            break
     return (*instructions, *(_build_promise(sentence) for sentence in promises))
 
 
 def find_promises(text: str) -> tuple[Instruction, ...]:
     """Finds the promises and open items in an assistant's text, in order."""
-    sentences = (part.strip() for line in _prose_lines(text) for part in SENTENCE_END.split(line))
+    sentences = (part for line in _prose_lines(text) for part in split_sentences(line))
     promises = (sentence for sentence in sentences if len(sentence) <= WHOLE and rank_promise(sentence))
     return tuple(_build_promise(sentence) for sentence in islice(promises, _MAX_INSTRUCTIONS))
 
@@ -416,7 +416,7 @@ def _render_section(
 
 def _replaces(later: Claim, earlier: Claim) -> bool:
     if later.subject and later.subject == earlier.subject:
-        return later.has_value and earlier.has_value
+        return later.has_value and earlier.has_value and not _repeats_value(later, earlier)
     return len(later.words) > 1 and later.words == earlier.words and _differ_in_values(later, earlier)
 
 
@@ -424,8 +424,7 @@ def _may_replace(later: Claim, earlier: Claim, is_change: bool) -> bool:
     if _repeats(later, earlier):
         return False
     if later.subject and later.subject == earlier.subject:
-        # The same value may be stated again, with other words around it.
-        return not (later.value and earlier.value and (later.value <= earlier.value or earlier.value <= later.value))
+        return not _repeats_value(later, earlier)
     if is_change:
         shared_count = len(later.words & earlier.words)
         if shared_count >= 2 and shared_count * 2 >= min(len(later.words), len(earlier.words)):
@@ -440,6 +439,15 @@ def _repeats(later: Claim, earlier: Claim) -> bool:
     """Whether the two say the same, one of them in more words."""
     is_same = later.figures == earlier.figures and later.is_negative == earlier.is_negative
     return is_same and (later.words <= earlier.words or earlier.words <= later.words)
+
+
+def _repeats_value(later: Claim, earlier: Claim) -> bool:
+    """Whether the two state the same value, maybe with other words around it."""
+    if not later.value or not earlier.value:
+        return False
+    if later.value == earlier.value:
+        return later.is_negative == earlier.is_negative
+    return later.value < earlier.value or earlier.value < later.value
 
 
 def _differ_in_values(later: Claim, earlier: Claim) -> bool:
@@ -470,16 +478,31 @@ def _split_at_summary(text: str) -> tuple[str, list[str], list[str], str]:
     return text[:start], by_title[TITLE], by_title[PROMISE_TITLE], text[ends[-1] :] if ends else ""
 
 
-def _split_sentences(text: str) -> Iterator[str]:
+def _rank_sentences(text: str) -> Iterator[tuple[str, int]]:
+    """Yields the sentences that are more than remarks, verbatim, each with what it refers to, and the rank."""
     for line in _prose_lines(text):
-        if len(line) <= WHOLE:
-            yield line
-        else:
-            yield from (
-                part
-                for each in SENTENCE_END.split(line)
-                if _is_long_enough(part := each.strip()) and len(part) <= _MAX_SENTENCE_LENGTH
-            )
+        yield from (
+            (part, rank)
+            for part, rank in _join_dependent(line)
+            if _is_long_enough(part) and len(part) <= _MAX_SENTENCE_LENGTH
+        )
+
+
+def _join_dependent(line: str) -> Iterator[tuple[str, int]]:
+    """Yields the ranked sentences of a line, joined with those before them that they need, up to `WHOLE` characters."""
+    start, end, rank, position = 0, 0, 0, 0
+    for sentence in split_sentences(line):
+        first = line.index(sentence, position)
+        position = first + len(sentence)
+        sentence_rank = rank_sentence(sentence)
+        if not needs_previous(sentence) or position - start > WHOLE:
+            if rank:
+                yield line[start:end], rank
+            start, rank = first, 0
+        if sentence_rank:
+            end, rank = position, max(rank, sentence_rank)
+    if rank:
+        yield line[start:end], rank
 
 
 def _prose_lines(text: str) -> Iterator[str]:
@@ -519,5 +542,5 @@ def _build_promise(sentence: str) -> Instruction:
 
 def _build_instruction(sentence: str, rank: int) -> Instruction:
     text = BULLET.sub("", sentence)
-    claims = tuple(parse_claim(part) for each in SENTENCE_END.split(text) if (part := each.strip()))
+    claims = tuple(map(parse_claim, split_sentences(text)))
     return Instruction(sentence, rank, claims, is_change(text), is_correction(text))

@@ -12,6 +12,7 @@ the parts by which two sentences are compared.
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -28,6 +29,39 @@ STATEMENT: Final = 1
 """The rank of another sentence with particulars, and of a question."""
 BRIEF: Final = 120
 """Characters of a short sentence."""
+_RETRACTIONS: Final = (
+    r"misspoke|(?:mixed|mix) (?:that|it|them|this|things) up|got (?:that|it|this) wrong|(?:i|that) was wrong|"
+    r"my (?:mistake|bad)|(?:scrap|scratch|strike) (?:that|what|the|this)|"
+    r"(?<!['’]t )(?<!not )forget (?:what|about|that|the)|never ?mind|ignore what|disregard|on second thoughts?|i meant|"
+    r"changed? (?:my|our) mind|(?:gave|told) you the wrong|"
+    r"(?:mich|uns) (?:vertan|geirrt|vertippt)|verwechselt|falsch (?:gesagt|von mir)|war falsch|mein fehler|"
+    r"war (?:der|die|das) falsche|"
+    r"richtig (?:ist|wäre)|"
+    r"kommando zurück|vergiss (?:das|was|die|den)|hat sich erledigt|ich meinte|lieber doch|doch lieber|"
+    r"tromp[ée]e?s?|c['’]était faux|mon erreur|(?<!n['’])oublie[zr]?(?! pas)|laisse[zr]? tomber|je voulais dire|"
+    r"donné (?:la|le) mauvaise?|"
+    r"me (?:equivoqué|he equivocado)|(?:lo )?dije mal|te di mal|mi error|olvida(?:d|te|os)? (?:lo|de|el|la)|deja lo de|"
+    r"qui(?:se|ería) decir|me enganei|esque[çc]e o|mi sono sbagliat[oa]|lascia perdere|vergist|laat maar|"
+    r"я ошиб\w+|забудь"
+)
+"""The words that withdraw an earlier statement."""
+_EAST_ASIAN_RETRACTIONS: Final = (
+    "[说說弄搞记記写寫给發发][错錯]|应该是|算了|不要了|别管|收回|我是说|間違え|やっぱり|잘못 ?말|취소"
+)
+_PROHIBITIONS: Final = (
+    r"nobody|no one|hands off|stay away|under no circumstances|whatever you do|not to be|without asking|"
+    r"stays? (?:as|where|the way)|leave .{1,40}?\b(?:alone|out|as)|keep (?:it|that|this|them) (?:below|under|off|out)|"
+    r"niemand|finger weg|auf keinen fall|unter keinen umständen|grundsätzlich|bitte nichts|geht nichts|"
+    r"personne ne|que personne|pas touche|(?:on|nous) ne \w+ (?:pas|plus|jamais)|rien ne|en aucun cas|"
+    r"pas une? de plus|tout au plus|maxi|como mucho|a lo sumo|nadie|ni tocar\w*|nada de|no se (?:toc|reinici|"
+    r"envi|borr|cambi|us)\w+|"
+    r"en ningún caso|bajo ningún concepto|cuidado con|ni uno más|ninguém|em hipótese alguma|"
+    r"nessuno|in nessun caso|in geen geval|никто|ни в коем случае"
+)
+"""Other words that forbid."""
+_EAST_ASIAN_PROHIBITIONS: Final = (
+    "别(?![人的处名管])|不准|不许|不許|谁都|誰都|任何人|一律|千万|先不|先.{1,12}再|够了|就好|勿|아무도"
+)
 _MODALS: Final = (
     # English
     r"never|always|must(?:n['’]t)?|shall|should(?:n['’]t)?|do(?:es)? not|do(?:es)?n['’]t|cannot|can['’]t|may not|"
@@ -38,7 +72,8 @@ _MODALS: Final = (
     r"remember|important|correction|actually|scratch that|changed? (?:to|my mind)|decided|decision|agreed|"
     r"let['’]s (?:use|go|keep|stick)|"
     # German
-    r"nie(?:mals)?|immer|muss|müssen|musst|darf|dürfen|darfst|soll(?:te|ten|en|st)?|nicht|kein(?:e|en|em|er)?|nur|"
+    r"nie(?:mals)?|immer|nichts|muss|müssen|musst|darf|dürfen|darfst|soll(?:te|ten|en|st)?|nicht|kein(?:e|en|em|"
+    r"er)?|nur|"
     r"bitte|statt(?:dessen)?|ab (?:jetzt|sofort)|höchstens|mindestens|bevorzug\w*|lieber|ohne|verboten|erlaubt|"
     # French
     r"jamais|toujours|doi(?:t|s|vent)|devez|devons|ne\b.{1,40}?\bpas|il faut|interdit|uniquement|seulement|"
@@ -54,7 +89,9 @@ _MODALS: Final = (
     r"никогда|всегда|нельзя|долж\w+|не|только|предпочита\w*|вместо|отныне|запрещ\w*|пожалуйста|обязательно"
 )
 _LASTING_WORDS = re.compile(
-    r"(?<!\w)(?:never|always|must(?:n['’]t)?|shall|(?<!is )(?<!are )(?<!was )(?<!were )(?<!['’]s )only|"
+    r"(?<!\w)(?:"
+    + f"{_PROHIBITIONS}|"
+    + r"never(?! ?mind)|always|must(?:n['’]t)?|shall|(?<!is )(?<!are )(?<!was )(?<!were )(?<!['’]s )only|"
     r"prefer(?:s|red|ably)?|(?:would|['’]d) rather|from now on|going forward|no longer|at (?:most|least)|"
     r"(?:no|not) (?:more|less|later|sooner|earlier|fewer) than|forbidden|prohibited|not allowed|off[- ]limits|"
     r"mandatory|insist|decided|decision|agreed|"
@@ -69,13 +106,58 @@ _LASTING_WORDS = re.compile(
     r"mai|devono|soltanto|vietat\w*|preferisc\w*|d['’]ora in poi|al massimo|almeno|deciso|"
     r"nooit|altijd|moet(?:en)?|mag niet|mogen niet|alleen|liever|voortaan|hoogstens|minstens|besloten|"
     r"никогда|всегда|нельзя|долж\w+|только|предпочита\w*|отныне|запрещ\w*|обязательно|решили)(?!\w)|"
+    + f"{_EAST_ASIAN_PROHIBITIONS}|"
     "不要|不得|必须|必須|禁止|永远|始终|只能|不可|务必|优先|優先|改为|改成|从现在起|以后|最多|最少|决定|決定|"
     "ないで|べき|必ず|決して|常に|だけ|今後|ではなく|하지 ?마|지 ?마|반드시|금지|절대|항상|앞으로|결정",
     re.IGNORECASE,
 )
 """The signs of a lasting rule, as opposed to a present request."""
-_LIMIT = re.compile(r"(?<!\w)(?:limit(?:ed)?|cap(?:ped)?|budget|deadline|due|up to)(?!\w)", re.IGNORECASE)
+_REPORTED = re.compile(
+    r"(?<!\w)(?:(?:it|he|she|they) (?!must|should|shall|can|may|will|has to|have to)(?:\w+ )?(?:always|never|only)|"
+    r"(?:il|elle|ils|elles|ça) (?!faut|doit|doivent)\w+ (?:toujours|jamais)|toujours pas|"
+    r"immer (?:noch|wieder|mehr|öfter|weiter)|noch nie|never \w+ed|now and (?:then|again)|"
+    r"only just)(?!\w)",
+    re.IGNORECASE,
+)
+"""The words that say how something behaves, not how it has to behave."""
+_LIMIT = re.compile(
+    r"(?<!\w)(?:limit(?:ed)?|cap(?:ped)?|budget|deadline|due|up to|tops)(?!\w)|"
+    r"(?<!\w)(?:mehr|weniger) als .{1,60}(?<!\w)(?:nicht|kein\w*)(?!\w)",
+    re.IGNORECASE,
+)
 """The words that state a limit if the sentence has a figure."""
+_RATE = re.compile(
+    r"(?<!\w)(?:(?:per|an?) (?:minute|hour|day|month)|(?:pro|je) (?:minute|stunde|tag|monat)|im monat|"
+    r"par (?:minute|heure|jour|mois)|por (?:minuto|hora|día|mes))(?!\w)|每(?:分钟|小时|天|月)",
+    re.IGNORECASE,
+)
+"""The words that may state a limit if the sentence has a figure."""
+_CONDITION = re.compile(
+    r"(?<!\w)(?:if|when(?:ever)?|before|wenn|falls|bevor|si|dès|avant|cuando|antes|se|als|если)(?!\w)", re.IGNORECASE
+)
+_ORDER = re.compile(
+    r"(?<!\w)(?:(?<!at )(?<!the )first|zuerst|erst(?! (?:mal|recht))|d['’]abord|primero|prima|eerst|сначала)(?!\w)",
+    re.IGNORECASE,
+)
+"""The words that order a step before another one, in a sentence with a condition."""
+_DECISION = re.compile(
+    r"(?<!\w)(?:we(?:['’]re| are)? (?:go(?:ing)? (?:with|for)|us(?:e|ing)|tak(?:e|ing)|on|stick\w*|stay\w*)|"
+    r"wir (?:nehmen|gehen|nutzen|verwenden|bleiben)|(?:nehmen|gehen|nutzen|verwenden|bleiben) wir|"
+    r"on (?:part|prend|passe|reste|garde)|nous (?:prenons|utilisons|passons|restons|gardons)|"
+    r"vamos con|usamos|nos quedamos|usiamo|используем|берём)(?!\w)|我们(?:用|选|改|走)|还是用|就用",
+    re.IGNORECASE,
+)
+"""The words by which a group decides."""
+_TASTE = re.compile(
+    r"(?<!\w)(?:(?:I|we) (?:really |just |only )?(?:like|love|hate|dislike)(?! (?:it|that|this|these|those|how|what|"
+    r"where|when|the (?:way|idea|look)|to)\b)|can['’]t stand|"
+    r"(?<=\w )(?<!ja )(?<!würde )(?<!hätte )(?<!möchte )gerne?|ungern|mir wäre|wäre (?:es )?mir|stört mich|"
+    r"j['’]aime(?: mieux| bien)?|je déteste|me (?:gusta|molesta)n?|odio|gosto|mi piace|ik hou van|нравится|"
+    r"люблю)(?!\w)|"
+    "喜欢(?![这那它])|喜歡(?![這那它])|讨厌|討厭|好き|嫌い|좋아해|싫어",
+    re.IGNORECASE,
+)
+"""The words for likes and dislikes."""
 _PROHIBITION = re.compile(
     r"^(?:ne\s|n['’]|no (?:(?:me|te|se|l[aeo]s?|nos) )?\w{2,}[ea]s(?!\w)|не \w+(?:й|йте|и|ите|ь|ьте)(?!\w))",
     re.IGNORECASE,
@@ -102,30 +184,63 @@ _PENDING = re.compile(
 """The signs of something that is still open."""
 _PROMISE = re.compile(
     r"(?<!\w)(?:(?:I|we)(?:['’]ll| will|['’](?:m|re) going to| am going to| are going to| promise)(?! need)|"
-    r"you(?:['’]ll| will) (?:receive|get|hear)|will be \w+ed|(?:ich|wir) werden?|werde ich|werden wir|je vais|"
-    r"nous allons|voy a|vamos a|vou|vamos|farò|faremo|ik zal|we zullen|сделаю|отправлю)(?!\w)|"
+    r"you(?:['’]ll| will) (?:receive|get|hear|have)|will be \w+ed|(?:ich|wir) werden?|werde ich|werden wir|je vais|"
+    r"nous allons|voy a|vamos a|vou|vamos|farò|faremo|ik zal|we zullen|сделаю|отправлю|"
+    r"(?:bekommst|kriegst|erhältst) du|du (?:bekommst|kriegst|erhältst)|(?:bekommen|erhalten) sie|"
+    r"(?:vous|tu) (?:aur|recevr)(?:ez|as)|(?:tendr|recibir)(?:ás|éis|án?)|(?:avr|ricever)(?:ai|ete)|"
+    r"krijgt u|je krijgt|получите|получишь)(?!\w)|"
     "我会|我将|我們會|我们会|予定です|しておきます|하겠습니다",
     re.IGNORECASE,
 )
 """The signs of an assistant's promise."""
+_SPEAKER = re.compile(
+    r"(?<!\w)(?:(?:I|we)['’](?:m|re) \w+ing|(?:I am|we are) \w+ing|ich|wir|je|j['’]\w+|nous|"
+    r"(?:te|le|les|os|se l[oa]s?) \w{2,}[oe]|eu|io|ik|я|мы)(?!\w)|我|私|给你",
+    re.IGNORECASE,
+)
+"""The speaker or the listener, and what one does for the other."""
+_LATER = re.compile(
+    r"(?<!\w)(?:tonight|tomorrow|later|soon|once (?:the|it|this|that|all)|as soon as|next week|"
+    r"this (?:afternoon|evening)|(?:by|on) (?:mon|tues|wednes|thurs|fri|satur|sun)day|"
+    r"heute (?:abend|nachmittag|noch)|(?<!heute )morgen|später|gleich|nachher|sobald|nächste woche|"
+    r"(?:am|bis) (?:montag|dienstag|mittwoch|donnerstag|freitag|samstag|sonntag)|(?:lun|mar|mercre|jeu|vendre|same)di|"
+    r"(?:el|para el) (?:lunes|martes|miércoles|jueves|viernes|sábado|domingo)|"
+    r"ce soir|demain|plus tard|bientôt|dès que|la semaine prochaine|"
+    r"esta (?:noche|tarde)|mañana|luego|pronto|más tarde|en cuanto|amanhã|assim que|stasera|domani|appena|"
+    r"vanavond|straks|zodra|вечером|завтра|как только)(?!\w)|"
+    "今晚|明天|[周週][一二三四五六日]|星期|稍后|等会|之后|等.{1,20}[完后好]|明日|今夜|後で|내일|나중에",
+    re.IGNORECASE,
+)
+"""The times at which something is to be done, or what it waits for."""
 _OFFER = re.compile(
-    r"(?<!\w)(?:please|would you|do you|if|once|when|as soon as|after (?:you|that)|"
-    r"your (?:confirmation|choice|approval)|until you|confirm|let me know|"
-    r"bitte|wenn|falls|sobald|s['’]il|si (?:vous|tu|l|c)|dès que|lorsque|por favor|si|"
-    r"cuando|"
-    r"se (?:quiser|desejar|vuole|vuoi)|quando|per favore|als (?:u|je)|zodra|пожалуйста|если|когда)(?!\w)|"
+    r"(?<!\w)(?:please|would you|do you|if|(?:once|when|as soon as|after|until) (?:you|i|we|confirmed|approved)(?!\w)|"
+    r"your (?:confirmation|choice|approval)|confirm|let me know|"
+    r"bitte|wenn|falls|sobald (?:sie|du|ihr)|s['’]il|si (?:vous|tu|l|c)|dès que (?:vous|tu)|lorsque (?:vous|tu)|"
+    r"por favor|si|cuando (?:me|usted|tú|quiera\w*)|en cuanto (?:me|usted|tú)|"
+    r"se (?:quiser|desejar|vuole|vuoi)|quando (?:você|vuole|vuoi)|per favore|als (?:u|je)|zodra (?:u|je)|"
+    r"пожалуйста|если|когда (?:вы|ты))(?!\w)|"
     "请|請|如果|もし|ください|주세요|[?？]",
     re.IGNORECASE,
 )
-"""The signs of an offer: what an assistant does on a condition."""
+"""The signs of an offer: what an assistant does on the user's condition."""
+_TAG_QUESTION = re.compile(
+    r"[,;:–—] ?(?:ok(?:ay)?|got it|right|please|understood|deal|alright|ja|oder|klar|verstanden|gell|d['’]accord|"
+    r"compris|vale|entendido|de acuerdo|va bene|oké|хорошо)\?$|(?:好吗|好吧|可以吗|行吗|いいですか)[?？]$",
+    re.IGNORECASE,
+)
+"""A question that only asks for agreement."""
 _DIALOGUE = re.compile(
     r"(?:yes|yeah|no|ok(?:ay)?|sure|thanks?|thank you|great|perfect|hi|hello|hey|oh|so|and|but|well|hmm|sorry|i|"
-    r"i['’]\w+|that|that['’]s|it|it['’]s|this|ja|nein|danke|gut|hallo|also|ich|das|oui|merci|bonjour|je|j|c['’]est|sí|gracias|"
+    r"i['’]\w+|that|that['’]s|it|it['’]s|this|ja|nein|danke|gut|hallo|also|ich|das|oui|merci|bonjour|je|j|"
+    r"c['’]est|sí|gracias|"
     r"hola|bueno|eso|sim|obrigad[oa]|olá|eu|sì|grazie|ciao|io|dank|hoi|ik|да|спасибо|привет|я)(?!\w)|[好是我]",
     re.IGNORECASE,
 )
 """The openings of sentences that depend on what was said before them."""
-_GERMAN = re.compile(r"\b(?:der|die|das|den|dem|ein|eine|und|ich|wir|ist|für|mit|nicht)\b", re.IGNORECASE)
+_GERMAN = re.compile(
+    r"\b(?:der|die|das|den|dem|ein|eine|und|ich|wir|ist|für|mit|nicht|hab|mir|dir|wird|noch|auf|vom|geht)\b",
+    re.IGNORECASE,
+)
 """A language that writes all nouns with capitals, so that these are no names."""
 _MODAL_VERB = re.compile(rf"(?<!\w)(?:{_MODALS})(?!\w)", re.IGNORECASE)
 _FORM_EAST_ASIA = re.compile(
@@ -162,7 +277,9 @@ _FOREIGN_IMPERATIVES: Final = frozenset(
 )
 """The same in German, French, Spanish, Portuguese, Italian, Dutch and Russian."""
 _CHANGE = re.compile(
-    r"(?<!\w)(?:instead|no longer|not any ?more|from now on|going forward|changed?|moved|raised|lowered|extended|"
+    r"(?<!\w)(?:"
+    + _RETRACTIONS
+    + r"|instead|no longer|not any ?more|from now on|going forward|changed?|moved|raised|lowered|extended|"
     r"updated?|correction|actually|scratch that|rather|"
     r"stattdessen|statt|ab (?:jetzt|sofort)|nicht mehr|doch|korrektur|geändert|"
     r"désormais|dorénavant|plutôt|au lieu|à la place|finalement|en fait|"
@@ -170,15 +287,17 @@ _CHANGE = re.compile(
     r"invece|d['’]ora in poi|anzi|voortaan|in plaats van|toch|вместо|отныне|лучше|"
     # At the beginning these words only go on: "Now, I would like ..."
     r"(?<=\w )(?:(?<!right )now|nun|jetzt|maintenant|ahora|agora|adesso|nu|теперь))(?!\w)|"
-    r"改为|改成|改用|换成|不再|而不是|更正|其实|从现在起|现在|今後|ではなく|代わりに|訂正|앞으로|대신|정정|"
+    + f"{_EAST_ASIAN_RETRACTIONS}|"
+    + r"改为|改成|改用|换成|不再|而不是|更正|其实|从现在起|现在|今後|ではなく|代わりに|訂正|앞으로|대신|정정|"
     r"^(?:no|wait|sorry|change of plans?|nein|moment|non|нет)\b[,.:;–—]|^(?:不[对是]?|いいえ|아니요?)",
     re.IGNORECASE,
 )
 _CORRECTS = re.compile(
-    r"(?<!\w)(?:correction|scratch that|i was wrong|my mistake|instead|stattdessen|korrektur|au lieu|"
+    r"(?<!\w)(?:" + _RETRACTIONS + r"|correction|instead|stattdessen|korrektur|au lieu|"
     r"plutôt|à la place|en lugar|en vez|mejor|corrección|em vez|correção|invece|anzi|"
     r"in plaats|вместо|исправление)(?!\w)|"
-    r"更正|改为|改成|改用|换成|而不是|訂正|代わりに|ではなく|정정|대신|"
+    + f"{_EAST_ASIAN_RETRACTIONS}|"
+    + r"更正|改为|改成|改用|换成|而不是|訂正|代わりに|ではなく|정정|대신|"
     r"^(?:no|wait|actually|change of plans?|nein|doch|moment|non|en fait|en realidad|нет)\b[,.:;–—]|"
     r"^(?:不对|不是|いいえ|아니)",
     re.IGNORECASE,
@@ -210,19 +329,44 @@ _NEGATION = re.compile(
     re.IGNORECASE,
 )
 _PARTICULARS = re.compile(
-    r"[$€£¥]\s?\d|\d\s?[%€$]|\d{2,}|\d\.\d|https?://|(?<=[a-z,;:] )(?![A-Z]{2,4}\b)[A-Z][\w-]+|"
-    rf"[{EAST_ASIA}] ?[A-Z][A-Za-z]{{2,}}|"
+    r"[$€£¥]\s?\d|\d\s?[%€$]|\d{2,}|\d\.\d|https?://|\w_|\b(?:Herrn?|Frau) [A-ZÄÖÜ]|\b[A-Z]*[a-z]+[A-Z]|"
+    rf"[{EAST_ASIA}] ?[A-Z][A-Za-z]{{2,}}|是[{EAST_ASIA}]{{2,4}}[。.]?$|"
     r"\b[A-Z]{2,}[\w-]*\d|"
     r"\b\w+[-_/.]\w*\d|[\"“`«][^\"”`»\n]{2,60}[\"”`»]"
 )
+_CAPITALIZED = re.compile(r"(?<=[a-z,;:] )(?![A-Z]{2,4}\b)[A-Z][\w-]+")
+"""A name in most languages."""
+_NAMES = re.compile(r"(?<!das)(?<!es) (?:ist|sind|heißt|heißen|lautet) (?:[A-ZÄÖÜ][\w-]+[ .!]?){1,3}$")
+"""A German sentence that ends in a name."""
 _COPULA = re.compile(
-    r"\s(?:is|are|was|will be|ist|sind|heißt|lautet|est|sont|es|son|é|são|è|sono|—|=)\s|: |是|は|은 |는 ",
+    r"\s(?:is|are|was|will be|ist|sind|heißt|lautet|est|sont|es|son|é|são|è|sono|—|=)\s|是|は|은 |는 ",
     re.IGNORECASE,
 )
+_HEADING = re.compile(r": |：")
 _VALUE = re.compile(r"\d|[\"“`«]|(?:^|\s)[A-Z]|^[^\W_a-z]{1,12}[。.]?$")
 """The signs of a value after "is": a figure, a name, a quotation."""
 _VALUE_WORDS: Final = 8
-SENTENCE_END = re.compile(r"(?<=[.!?])[\"”')\]]?\s+(?=[^\W\d_a-z]|[\"“(¿¡])|(?<=[。！？])\s*")
+_SENTENCE_END = re.compile(
+    r"(?<=[.!?])[\"”')\]]?\s+(?=[^\W\d_]|[\"“(¿¡])|(?<=[。！？])\s*(?=\S)",
+)
+_ABBREVIATION = re.compile(
+    r"(?<!\w)(?:[A-Za-z]|Ms|Mrs?|Dr|Prof|St|Sra?|Sras|Dra|Mme|Mlle|Hr|Fr|Nr|No|vs|approx|bzw|ca|etc|bspw|usw|vgl|núm|"
+    r"(?:am|den|dem|der|vom|zum|bis|im|ab) \d{1,2})\.$",
+    re.IGNORECASE,
+)
+"""A word whose full stop ends no sentence."""
+_DEPENDENT = re.compile(
+    r"(?:(?:it|this|that|these|those|they|he|she|so|but|and|or|then|otherwise|also|instead|there|except|unless|"
+    r"er|sie|es|das(?! (?-i:[A-ZÄÖÜ]))|dies\w*|aber|und|oder|sonst|dann|also|außer|dort|"
+    r"il (?!faut|ne faut)|elle|ça|cela|ce|c['’]est|mais|et|ou|sinon|alors|"
+    r"eso|esto|ese|este|pero|y|o|si no|entonces|isso|mas|e|ma|maar|en|но|и|это|"
+    r"(?:no|yes|nein|ja|non|oui|sí|sim|sì|нет|да)(?=[,.;:–—!]))(?!\w)|"
+    r"[^.!?]{0,100}(?<!\w)(?:(?<!got )it|them|those|these|that|this|one|ones|ihn|davon|damit|darauf|dafür|dort|"
+    r"celui\w*|celles?|ceux|ello|eso|él)(?!\w))|"
+    "[它这那否但]|[^。！？]{0,40}它",
+    re.IGNORECASE,
+)
+"""A sentence that cannot be understood without the one before it."""
 BULLET = re.compile(r"^(?:[-*•+]|\d{1,3}[.)])\s+")
 _OPENING_WORD = re.compile(
     r"(?:^|: )\W*(?:(?:please|bitte|por favor|per favore|s['’]il (?:te|vous) plaît)\W+)?([^\W_]+)", re.IGNORECASE
@@ -246,30 +390,54 @@ class Claim(msgspec.Struct, frozen=True):
     is_negative: bool
 
 
+def split_sentences(line: str) -> list[str]:
+    """Splits a line into sentences, verbatim."""
+    starts = [0]
+    for end in _SENTENCE_END.finditer(line):
+        if not _ABBREVIATION.search(line, starts[-1], end.start()):
+            starts.append(end.end())
+    return [part for start, end in pairwise([*starts, len(line)]) if (part := line[start:end].strip())]
+
+
+def needs_previous(sentence: str) -> bool:
+    """Whether a sentence cannot be understood without the one before it."""
+    return _DEPENDENT.match(sentence) is not None
+
+
 def rank_sentence(sentence: str) -> int:
     """Returns the rank of a user's sentence, from STATEMENT to RULE, or 0 for a remark."""
-    text = BULLET.sub("", sentence)
-    is_particular = _PARTICULARS.search(text) is not None
-    is_request = _begins_with(_IMPERATIVES | _FOREIGN_IMPERATIVES, text) or any(
-        form.search(text) for form in (_MODAL_VERB, _FORM_EAST_ASIA, _CHANGE)
+    text = _REPORTED.sub(" ", BULLET.sub("", sentence))
+    is_particular = _has_particulars(text)
+    is_request = (
+        _begins_with(_IMPERATIVES | _FOREIGN_IMPERATIVES, text)
+        or any(form.search(text) for form in (_MODAL_VERB, _FORM_EAST_ASIA, _TASTE, _CORRECTS))
+        or (is_particular and _CHANGE.search(text) is not None)
     )
-    if text[-1:] in "?？":
+    if text[-1:] in "?？" and not _TAG_QUESTION.search(text):
         return STATEMENT if is_particular or is_request else 0
     if _is_lasting(text) or (is_particular and _CORRECTS.search(text)):
         return RULE
     if len(text) <= BRIEF and is_particular and _is_self_contained(text):
         # A change overrules something, maybe in other words.
         return RULE if _CHANGE.search(text) else FACT
-    if len(text) <= BRIEF and _PENDING.search(text):
+    if len(text) <= BRIEF and any(form.search(text) for form in (_PENDING, _DECISION, _TASTE, _CORRECTS)):
         return FACT
     return REQUEST if is_request or _PENDING.search(text) else STATEMENT if is_particular else 0
+
+
+def _has_particulars(text: str) -> bool:
+    """Whether a sentence has an amount, a date, a name, an address, an identifier or a quotation."""
+    if _PARTICULARS.search(text):
+        return True
+    return _CAPITALIZED.search(text) is not None and (_GERMAN.search(text) is None or _NAMES.search(text) is not None)
 
 
 def _is_lasting(text: str) -> bool:
     return (
         _LASTING_WORDS.search(text) is not None
-        or (_LIMIT.search(text) is not None and _FIGURE.search(text) is not None)
+        or (_FIGURE.search(text) is not None and _LIMIT.search(text) is not None)
         or (_GENERALIZING_WORD.search(text) is not None and _begins_with(_IMPERATIVES, text))
+        or (_ORDER.search(text) is not None and _CONDITION.search(text) is not None)
         or _PROHIBITION.match(text) is not None
         or (_NEGATED.search(text) is not None and _begins_with(_FOREIGN_IMPERATIVES, text))
     )
@@ -278,6 +446,8 @@ def _is_lasting(text: str) -> bool:
 def _is_self_contained(text: str) -> bool:
     """Whether a sentence with particulars can be understood without the ones before it."""
     if parse_claim(text).has_value:
+        return True
+    if _RATE.search(text) and _FIGURE.search(text):
         return True
     if _DIALOGUE.match(text) or _GERMAN.search(text):
         return False
@@ -294,9 +464,11 @@ def rank_promise(sentence: str) -> int:
     """Returns the rank of a promise, or of something that an assistant left open; 0 for any other sentence."""
     if sentence[:1] == '"' or sentence[-1:] in ":：" or _OFFER.search(sentence):
         return 0
-    if _PROMISE.search(sentence) is None and _PENDING.search(sentence) is None:
+    is_promise = _PROMISE.search(sentence) or (_SPEAKER.search(sentence) and _LATER.search(sentence))
+    if not is_promise and _PENDING.search(sentence) is None:
         return 0
-    return FACT if len(sentence) <= BRIEF and _PARTICULARS.search(sentence) else STATEMENT
+    is_particular = _PARTICULARS.search(sentence) or _CAPITALIZED.search(sentence)
+    return FACT if len(sentence) <= BRIEF and is_particular else STATEMENT
 
 
 def is_change(sentence: str) -> bool:
@@ -311,11 +483,9 @@ def is_correction(sentence: str) -> bool:
 
 def parse_claim(sentence: str) -> Claim:
     """Splits a sentence into the parts by which it is compared with others."""
-    copula = _COPULA.search(sentence)
-    # The text up to the last colon before "is" is a heading such as "Note:".
-    start = 0
-    while copula is not None and copula.group().strip() == ":":
-        start, copula = copula.end(), _COPULA.search(sentence, copula.end())
+    # The text up to the last colon is a heading such as "Note:".
+    start = max((heading.end() for heading in _HEADING.finditer(sentence)), default=0)
+    copula = _COPULA.search(sentence, start)
     subject, value_words, has_value = frozenset[str](), frozenset[str](), False
     if copula is not None:
         value = sentence[copula.end() :].strip()
