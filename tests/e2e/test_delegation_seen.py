@@ -139,6 +139,14 @@ async def test_an_answer_says_whose_it_is_and_how_much_was_hidden(tmp_path: Path
     assert not {"x-accordion-delegation", "x-accordion-filtered"} & set(told["main"])
 
 
+async def test_a_request_that_is_only_observed_hides_nothing(tmp_path: Path):
+    async with houses(tmp_path) as ([house], provider):
+        told = await family(house, compact="observe")
+        sent = provider.requests[-2].body
+    assert "x-accordion-filtered" not in told["a"]
+    assert json.loads(sent) == asked("a", "b", "c")
+
+
 async def test_the_api_tells_of_each_session_and_exchange_which_agent_it_was(tmp_path: Path):
     async with houses(tmp_path) as ([house], _):
         told = await family(house)

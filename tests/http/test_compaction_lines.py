@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from accordion.http.exchange_log import OFTEN, REQUESTS, CompactionLogger
+from accordion.http.exchange_log import MAX_UNKNOWN_MODELS, OFTEN, REQUESTS, CompactionLogger
 from accordion.model.budget import Thresholds, TokenLimits, Utilization
 from accordion.model.records import AgentReport, CompactionOutcome
 from tests.http.exchanges import exchange
@@ -19,6 +19,7 @@ MADE = CompactionOutcome(
     after=3_381,
     writer="extractive",
     artifacts=12,
+    saved=11_626,
 )
 
 
@@ -44,12 +45,13 @@ def changed(**fields: Any) -> CompactionOutcome:
 
 
 def test_a_compaction_is_one_line_with_its_figures(lines: CompactionLogger, caplog: pytest.LogCaptureFixture):
-    log_exchange(lines, MADE)
+    log_exchange(lines, MADE, folding=0.0416)
     (line,) = caplog.records
     assert (line.levelname, line.request_id) == ("INFO", "r")  # type: ignore[attr-defined]
     assert line.getMessage() == (
         "compacted session s-1 (m): 15,291 to 3,381 tokens, over the conversation trigger of 12,000; "
-        "compact_tool_results 100, summarize 11,810; summary by the extractive writer; 12 artifacts"
+        "compact_tool_results 100, summarize 11,810; summary by the extractive writer; 12 artifacts; "
+        "saved 11,626 tokens in 42 ms"
     )
 
 
@@ -99,6 +101,22 @@ def test_what_would_be_compacted_is_one_line_a_session(lines: CompactionLogger, 
     found = [line.getMessage() for line in caplog.records]
     assert len(found) == 2
     assert found[0].startswith("would compact session s-1 (m): 15,291 to 3,381 tokens")
+    assert "saved" not in found[0]
+
+
+def test_a_window_that_is_not_known_is_one_warning_a_model(lines: CompactionLogger, caplog: pytest.LogCaptureFixture):
+    used = Utilization(120_000, messages=10, window_known=False)
+    for model, session in (("m", "s-1"), ("m", "s-2"), ("n", "s-1")):
+        log_exchange(lines, None, utilization=used, model=model, session=session)
+    assert [line.levelname for line in caplog.records] == ["WARNING", "WARNING"]
+    assert (
+        caplog.records[0]
+        .getMessage()
+        .startswith("session s-1 (m): the context window of this model is not known; 120,000 tokens are assumed")
+    )
+    for number in range(1_000):
+        log_exchange(lines, None, utilization=used, model=f"made-up-{number}")
+    assert len(caplog.records) == MAX_UNKNOWN_MODELS
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

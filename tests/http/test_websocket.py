@@ -113,6 +113,22 @@ async def test_a_client_that_leaves_while_a_refusal_arrives_ends_that() -> None:
     assert wire.sent == []
 
 
+async def test_a_socket_that_is_relayed_unread_is_one_warning_a_client(caplog: pytest.LogCaptureFixture) -> None:
+    async def at_once(*_: object) -> UpstreamSocket:
+        return Provider()
+
+    upgrade = World().upgrade
+    codex = ((b"user-agent", b"codex_exec/1"), (b"session-id", b"session-of-codex"))
+    other = ((b"user-agent", b"codex_exec/1"), (b"x-accordion-session", b"malformed!"))
+    for path, headers in (("/v1/responses", codex), ("/v1/responses", other), ("/v1/realtime", ())):
+        wire = Wire({"type": "websocket.receive", "text": "hello"})
+        asked = Inbound("GET", path, "", headers, b"", "req-1")
+        await WebSocketRelay(at_once, Closed).serve(upgrade, asked, SCOPE, wire.said.get, wire.send)
+        assert wire.sent[0]["type"] == "websocket.accept"
+    (warning,) = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
+    assert warning.startswith("session session-of-codex (model not read): codex uses a WebSocket")
+
+
 @pytest.mark.parametrize("said", [{"text": "hello"}, {"bytes": b"hello"}])
 async def test_what_a_client_says_during_the_handshake_reaches_the_provider(said: dict[str, str | bytes]) -> None:
     socket = Provider()

@@ -313,7 +313,8 @@ class BackgroundSummaries:
         self._add_waste(conversation_ref, WastedTokens(*failure[2:], *failure[1:]))
         if summary_caller is None or not isinstance(error, SummaryRejected | TimeoutError):
             # The model is not at fault.
-            _log.info("no summary was prepared: %s", failure.reason, extra={"session": conversation_ref.session})
+            model = f" ({summary_caller.model})" if summary_caller is not None else ""
+            _log.info("session %s%s: no summary was prepared: %s", conversation_ref.session, model, failure.reason)
             return
         self._writers.record_failure(
             self._writer_for(summary_caller), conversation_ref, conversation_ref.session, failure

@@ -214,7 +214,9 @@ class Compactor:
                 problem = error
                 if not isinstance(error, AccordionError):
                     _log.warning(
-                        "one way to compact failed, the next is tried: %s",
+                        "session %s (%s): one way to compact failed, the next is tried: %s",
+                        request.session,
+                        original.model,
                         _describe_origin(error),
                         extra={"request_id": request.request_id},
                     )
@@ -413,7 +415,13 @@ class Compactor:
 
     def _report_failure(self, request: CompactionRequest, error: Exception) -> CompactionOutcome:
         reason = _failure_reason(error)
-        _log.warning("a request was not compacted: %s", reason, extra={"request_id": request.request_id})
+        _log.warning(
+            "session %s (%s): a request was not compacted: %s",
+            request.session,
+            request.history.conversation.model,
+            reason,
+            extra={"request_id": request.request_id},
+        )
         utilization = utilization_for_report(request.decision, request.utilization.ratio)
         return report_failure(
             request.decision,

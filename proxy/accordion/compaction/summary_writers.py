@@ -22,7 +22,7 @@ FIRST_PAUSE: Final = 300.0
 LONGEST_PAUSE: Final = 6 * 3_600.0
 TOKENS_BETWEEN_TRIALS: Final = 400_000
 """Tokens of requests near or over their trigger between two trials of a model. A trial takes 8,000 at most, or 2 %."""
-FAILURES_PER_WARNING: Final = 3
+FAILURES_BEFORE_WARNING: Final = 3
 """A warning is logged after so many consecutive failures, and after each further so many."""
 
 _RECORD_SIZE: Final = 700
@@ -129,15 +129,14 @@ class WriterHistory:
     ) -> None:
         pause = max(0.0, max(record.paused_until, own_record.paused_until) - self._clock.monotonic())
         extra = {
-            "session": label,
             "tokens": failure.input + failure.output,
             "pause_seconds": round(pause),
         }
-        if record.failures % FAILURES_PER_WARNING:
-            _log.info("a summary by %s failed: %s", writer.model, failure.reason, extra=extra)
+        if record.failures != FAILURES_BEFORE_WARNING:
+            _log.info("session %s: a summary by %s failed: %s", label, writer.model, failure.reason, extra=extra)
         else:
-            text = "summaries by %s failed %d times in a row, and are extracted without a model meanwhile: %s"
-            _log.warning(text, writer.model, record.failures, failure.reason, extra=extra)
+            text = "session %s: summaries by %s failed %d times in a row, and are extracted without a model: %s"
+            _log.warning(text, label, writer.model, record.failures, failure.reason, extra=extra)
 
     def _find_record(self, writer: SummaryWriter, session: object) -> _WriterRecord:
         key = (writer, session)

@@ -39,7 +39,6 @@ from accordion.composition.tables import (
     build_windows,
     find_summary_model,
     is_loopback,
-    log_unknown_window,
     protocols_by_path,
     routes,
     rules_by_model,
@@ -212,7 +211,7 @@ class Application:
             tuple(ProxyKey(key.id, key.key.reveal()) for key in settings.proxy_keys),
             loopback=is_loopback(settings.server.host),
         )
-        router, windows = routes(settings), build_windows(settings, self._limits, log_unknown_window)
+        router, windows = routes(settings), build_windows(settings, self._limits)
         prices = build_prices(settings)
         receiver = Receiver(
             protocols=self.dialects,

@@ -55,18 +55,7 @@ def artifact_tools_by_protocol() -> dict[str, ArtifactToolProtocol]:
     return {"chat": ChatArtifactTool(), "responses": ResponsesArtifactTool(), "messages": MessagesArtifactTool()}
 
 
-def log_unknown_window(model: str, size: int) -> None:
-    """Warns that a model's window is not known; each worker warns once for each model."""
-    _log.warning(
-        "the context window of model %r is not known; %d tokens are assumed (windows.default). Set "
-        "model_info.max_input_tokens for it in model_list",
-        model, size,
-    )  # fmt: skip
-
-
-def build_windows(
-    settings: Settings, limits: LearnedLimits, on_unknown: Callable[[str, int], None] = lambda model, size: None
-) -> ModelWindows:
+def build_windows(settings: Settings, limits: LearnedLimits) -> ModelWindows:
     """Builds the windows: the configured ones, then the learned limits, then LiteLLM's table."""
     overrides: dict[str, dict[str, object]] = {}
     for model in _smallest(settings):
@@ -79,7 +68,6 @@ def build_windows(
         overrides,
         default=settings.windows.default,
         base_models=base_models(settings),
-        on_unknown=on_unknown,
     )
 
 

@@ -17,6 +17,7 @@ off."""
 REQUESTS: Final = 10
 OFTEN: Final = 4
 """A session with this many compactions in its last `REQUESTS` requests has too small a window."""
+MAX_UNKNOWN_MODELS: Final = 100
 _LEVELS: Final = {"conversation": "conversation", "generation": "mid-generation"}
 _CAUSES: Final = {"manual": "on request", "overflow": "after the provider said that it does not fit"}
 _ADVICE: Final = "use a model with a larger window, offer fewer tools, or raise the trigger (thresholds)"
@@ -31,9 +32,10 @@ _log = logging.getLogger("accordion")
 
 
 class CompactionLogger:
-    """An exchange observer that logs each new compaction, and warns once about a session whose window is too small.
+    """An exchange observer that logs each new compaction.
 
-    It remembers the last `sessions` sessions.
+    It warns once about a session whose window is too small, and once about a model whose window is not known. It
+    remembers the last `sessions` sessions.
     """
 
     def __init__(self, limits: LimitsOf, sessions: int) -> None:
@@ -41,6 +43,7 @@ class CompactionLogger:
         self._history: OrderedDict[str, int] = OrderedDict()
         """By session: its last requests as bits, set for a new compaction. The lowest bit is the latest request."""
         self._logged: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._unknown_models: set[str] = set()
 
     def exchange(self, tenant: str, exchange: Exchange, traceparent: str) -> None:
         """Logs the exchange's compaction and checks its session's window."""
@@ -57,6 +60,8 @@ class CompactionLogger:
         ):
             _write_line(exchange, outcome, "would compact")
         self._check_window(exchange, is_automatic=is_automatic)
+        if not exchange.utilization.window_known:
+            self._report_unknown_window(exchange)
 
     def _check_window(self, exchange: Exchange, *, is_automatic: bool) -> None:
         """Warns once about a session that compaction cannot help, or that is compacted again and again."""
@@ -77,6 +82,21 @@ class CompactionLogger:
         if self._is_first(session, "small"):
             fields = {"request_id": exchange.request_id}
             _log.warning("session %s (%s) %s; %s", session, exchange.model, problem, _ADVICE, extra=fields)
+
+    def _report_unknown_window(self, exchange: Exchange) -> None:
+        """Warns once about each model, and about some models only, since clients choose the names."""
+        model, models = exchange.model, self._unknown_models
+        if model in models or len(models) >= MAX_UNKNOWN_MODELS:
+            return
+        models.add(model)
+        _log.warning(
+            "session %s (%s): the context window of this model is not known; %s tokens are assumed (windows.default). "
+            "Set model_info.max_input_tokens for it in model_list",
+            exchange.session,
+            model,
+            f"{exchange.utilization.window:,}",
+            extra={"request_id": exchange.request_id},
+        )
 
     def _is_first(self, session: str, subject: str) -> bool:
         key = (session, subject)
@@ -100,6 +120,8 @@ def _write_line(exchange: Exchange, outcome: CompactionOutcome, verb: str) -> No
     parts += [", ".join(f"{name} {before - after:,}" for name, before, after in outcome.steps)] if outcome.steps else []
     parts += _describe_summary(outcome)
     parts += [f"{outcome.artifacts:,} artifact{'s' * (outcome.artifacts != 1)}"] if outcome.artifacts else []
+    if outcome.state == "folded":
+        parts.append(f"saved {outcome.saved:,} tokens in {exchange.folding * 1_000:,.0f} ms")
     _log.info("%s", "; ".join(parts), extra={"request_id": exchange.request_id})
 
 

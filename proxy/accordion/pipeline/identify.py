@@ -34,7 +34,13 @@ class Identifier(msgspec.Struct, frozen=True):
         """
         metadata = self.memory_mentions.with_project(request.client_metadata, request.controls.project)
         visible_request = await self.visibility.resolve(
-            request.protocol, request.caller, metadata, request.client_conversation, request.decoded_body
+            request.protocol,
+            request.caller,
+            metadata,
+            request.client_conversation,
+            request.decoded_body,
+            # A request that is only observed is forwarded as it came.
+            hides_results=request.controls.mode != "observe",
         )
         try:
             session_match = await self._find_session(request, metadata, visible_request)

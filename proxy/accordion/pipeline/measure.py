@@ -71,7 +71,8 @@ class Measurer(msgspec.Struct, frozen=True):
         """
         try:
             measured = await self._measure(self._apply_session_mode(request))
-            if measured.decision.action == "compact" and not measured.is_token_count:
+            decision = measured.decision
+            if decision.action == "compact" and not (decision.observed or measured.is_token_count):
                 measured = await self.hide_foreign_results(measured)
             return measured
         except Exception:

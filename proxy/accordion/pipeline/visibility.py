@@ -76,8 +76,10 @@ class Visibility(msgspec.Struct, frozen=True):
         client_metadata: ClientMetadata,
         conversation: Conversation,
         body: bytes,
+        *,
+        hides_results: bool = True,
     ) -> VisibleRequest:
-        """Finds the agent's position and the visible part of its request.
+        """Finds the agent's position and the visible part of its request: all of it, unless `hides_results`.
 
         Raises BadRequest if the client declares an impossible position. After any other error the whole request is
         visible.
@@ -87,7 +89,7 @@ class Visibility(msgspec.Struct, frozen=True):
                 client_metadata, conversation
             ) or await self.delegation_tracker.find_position(caller, client_metadata, conversation)
             hidden = NOTHING_HIDDEN
-            if position.path:
+            if position.path and hides_results:
                 label = label_prefix(caller, metadata_with_scope(client_metadata, position))
                 last_sent_index, _ = find_deepest(self.sessions.prefix_index.nodes, label, conversation.chain)
                 hidden = await self.delegation_tracker.find_hidden(caller, position, conversation, last_sent_index)

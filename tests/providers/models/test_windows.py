@@ -291,15 +291,3 @@ def test_the_table_is_kept_compact() -> None:
 def test_no_output_limit_takes_more_than_a_third_of_a_shared_window() -> None:
     assert make_window("m", 9_000, 3_000).usable_input == 6_000
     assert make_window("m", 9_000, 3_001).usable_input == 9_000
-
-
-def test_a_model_whose_window_nobody_knows_is_reported_once() -> None:
-    reported: list[tuple[str, int]] = []
-    windows = ModelWindows(LearnedLimits(lambda: 0.0), on_unknown=lambda model, size: reported.append((model, size)))
-    for model in ("qwen-local", "gpt-4o", "qwen-local", "other-local", "qwen-local[1m]"):
-        windows.window(model)
-        windows.window(model)
-    assert reported == [("qwen-local", 120_000), ("other-local", 120_000), ("qwen-local[1m]", 120_000)]
-    for number in range(1_000):
-        windows.window(f"made-up-{number}")
-    assert len(reported) == 100

@@ -19,7 +19,7 @@ The meaning of the table's `max_input_tokens` (tests/providers/models/test_windo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from msgspec.structs import replace
 
@@ -32,7 +32,6 @@ DEFAULT_WINDOW = 120_000
 LEARNED_LIMIT_SECONDS = 24 * 3600.0
 """A day: a provider may raise a limit, and a limit that still holds is learned again by one more overflow."""
 MAX_CACHED_WINDOWS = 1_024
-MAX_REPORTS = 100
 
 INPUT_LIMITS = {272_000: 400_000, 922_000: 1_050_000, 111_616: 128_000}
 WHOLE_WINDOWS = {400_000: 272_000, 1_050_000: 922_000}
@@ -52,8 +51,7 @@ class ModelWindows:
 
     `overrides` maps a model id to the config's `max_input_tokens` and optional `max_output_tokens`, which are used
     unchanged. `base_models` maps a configured name to an id of the table. Learned limits stay in `limits` for
-    `learnt_for` seconds. `on_unknown` is called once for each model with the default window, with that window's size.
-    Raises ConfigError for an override that is not a number above 0.
+    `learnt_for` seconds. Raises ConfigError for an override that is not a number above 0.
     """
 
     def __init__(
@@ -65,7 +63,6 @@ class ModelWindows:
         learnt_for: float = LEARNED_LIMIT_SECONDS,
         base_models: Mapping[str, str] | None = None,
         table: ModelTable | None = None,
-        on_unknown: Callable[[str, int], None] = lambda model, size: None,
     ) -> None:
         self._limits = limits
         self._overrides = {model: _window_from_config(model, values) for model, values in (overrides or {}).items()}
@@ -76,8 +73,6 @@ class ModelWindows:
         self._base_models = dict(base_models or {})
         self._table = table if table is not None else ModelTable()
         self._windows: dict[tuple[str, bool], Window] = {}
-        self._on_unknown = on_unknown
-        self._reported_models: set[str] = set()
 
     def window(self, model: str, upstream: str = "", beta: str = "", tenant: str = "") -> Window:
         """Returns the window of `model` at `upstream`; `beta` are the request's beta flags, which may change it."""
@@ -96,24 +91,11 @@ class ModelWindows:
 
     def _look_up(self, model: str, long: bool) -> Window:
         window = self._from_config(model) or self._from_table(model, long) or self._default
-        if window is self._default:
-            self._report(model)
         if len(model) <= LONGEST_ID:
             if len(self._windows) >= MAX_CACHED_WINDOWS:
                 self._windows.clear()
             self._windows[model, long] = window
         return window
-
-    def _report(self, model: str) -> None:
-        """Reports an unknown window once for each model, and for some models only, since clients choose the names."""
-        if (
-            model
-            and len(model) <= LONGEST_ID
-            and len(self._reported_models) < MAX_REPORTS
-            and model not in self._reported_models
-        ):
-            self._reported_models.add(model)
-            self._on_unknown(model, self._default.size)
 
     def _from_config(self, model: str) -> Window | None:
         if model in self._overrides or not self._overrides or len(model) > LONGEST_ID:
