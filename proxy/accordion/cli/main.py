@@ -1,4 +1,4 @@
-"""The command line: serve, check, replay, explain, sessions, savings, artifacts, export, erase, memory and others."""
+"""The command line: serve, run, check, replay, explain, sessions, savings, artifacts, export, erase, memory, …."""
 
 from __future__ import annotations
 
@@ -99,6 +99,36 @@ def serve(
         run(config, overrides, typer.echo)
     except ConfigError as error:
         raise config_error(error) from None
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def run(
+    command: Annotated[
+        list[str],
+        typer.Argument(metavar="COMMAND [ARGUMENT...]", help="claude, codex, opencode, or another command."),
+    ],
+    observe: Annotated[bool, typer.Option("--observe", help="Change no request; only report.")] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65_535, help="Port of the proxy. Default: any free one.", show_default=False)
+    ] = 0,
+    config: Config = None,
+) -> None:
+    """Run an agent through a proxy that already runs, or that starts and ends with it.
+
+    Options come before the command; all that follows the command belongs to it.
+    """
+    from accordion.cli.agents import AgentError  # noqa: PLC0415  # see above
+    from accordion.cli.run import RunOptions  # noqa: PLC0415
+    from accordion.cli.run import run as run_agent  # noqa: PLC0415
+
+    try:
+        code = run_agent(command, RunOptions(config, port, observe))
+    except AgentError as error:
+        typer.secho(f"accordion run: {error}", fg=typer.colors.RED, err=True)
+        raise typer.Exit(error.status) from None
+    except ConfigError as error:
+        raise config_error(error) from None
+    raise typer.Exit(code)
 
 
 @app.command()

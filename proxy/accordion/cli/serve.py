@@ -7,17 +7,21 @@ import logging
 import os
 import shutil
 import signal
+import socket
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import parent_process
+from multiprocessing import get_context, parent_process
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from accordion.cli.running_proxy import find_proxy, loopback_url
+from accordion.compaction.request_controls import CONTROL_HEADER
 from accordion.composition import Application
 from accordion.config import Settings, SettingsFile
 from accordion.config.extras import is_installed
@@ -27,6 +31,7 @@ from accordion.server.interpreter import set_up_interpreter
 from accordion.server.uvicorn_compat import (
     ClientTimeouts,
     Server,
+    ServerConfig,
     Supervisor,
     block_reload_signal,
     server_config,
@@ -52,6 +57,8 @@ class ApplicationFactory:
     so a worker that replaces another starts with the same settings."""
     slots: Slots | None = None
     """The workers' shared slots; None for one process. They can be pickled only while a process is spawned."""
+    is_observing: bool = False
+    """Whether every request is only observed, whatever the settings and its own headers say."""
 
     def __call__(self) -> ASGIApp:
         """Builds the application. Raises ConfigError, or in a worker SystemExit, after which another one starts."""
@@ -67,7 +74,7 @@ class ApplicationFactory:
             await application.start()
             application.tasks.spawn(_reload_on_request(file, application, reload_requested), "follow the config file")
             application.tasks.spawn(_warm_up(application), "load an encoding")
-            if self.slots is not None:
+            if parent_process() is not None:
                 application.tasks.spawn(_end_with_supervisor(), "end with the supervisor")
             yield
             await application.stop()
@@ -80,9 +87,15 @@ class ApplicationFactory:
             if scope["type"] == "lifespan":
                 await lifespan_app(scope, receive, send)
             else:
-                await app(scope, receive, send)
+                await app(_observe(scope) if self.is_observing else scope, receive, send)
 
         return serve
+
+
+def _observe(scope: Scope) -> Scope:
+    """Returns a request's scope with the header that forbids every change."""
+    headers = [header for header in scope["headers"] if header[0] != CONTROL_HEADER]
+    return {**scope, "headers": [*headers, (CONTROL_HEADER, b"observe")]}
 
 
 def _build_application(settings: Settings, slots: Slots | None) -> Application:
@@ -159,37 +172,78 @@ def serve(path: Path | None, overrides: Mapping[str, object], print_line: Callab
     file = SettingsFile(path, os.environ, overrides)
     settings = file.settings
     logging_setup.configure(settings.logging.level, settings.logging.format)
-    server = settings.server
     for hint in file.find_hints():
         _log.warning("%s", hint)
-    # An unsuitable store or spool, such as one of a newer version, is reported here once, and not by each worker.
+    _check_stores(settings)
+    _raise_file_limit()
+    workers = settings.server.workers
+    config = _server_config(ApplicationFactory(file, shared_slots() if workers > 1 else None))
+    sock = bind(file)
+    print_line(_format_greeting(settings, sock.getsockname()[1]))
+    if workers == 1:
+        Server(config).run(sockets=[sock])
+        return
+    with tempfile.TemporaryDirectory(prefix="accordion-metrics-") as folder:
+        os.environ[_METRICS_DIRECTORY_VARIABLE] = folder
+        Supervisor(config, [sock], file).run()
+
+
+def start_serving(file: SettingsFile, sock: socket.socket, log: Path, *, is_observing: bool) -> SpawnProcess:
+    """Starts a process that serves on `sock` and logs to a file. It ends with this process, or at SIGTERM.
+
+    Raises ConfigError for a store that cannot be used.
+    """
+    _check_stores(file.settings)
+    serving = get_context("spawn").Process(target=_serve_apart, args=(file, sock, log, is_observing), daemon=True)
+    serving.start()
+    return serving
+
+
+def _serve_apart(file: SettingsFile, sock: socket.socket, log: Path, is_observing: bool) -> None:
+    """Serves in a process of its own, which the keys and the output of this terminal do not reach."""
+    os.setsid()
+    with log.open("ab") as output, open(os.devnull, "rb") as nothing:
+        for source, target in ((nothing, 0), (output, 1), (output, 2)):
+            os.dup2(source.fileno(), target)
+    logging_setup.configure(file.settings.logging.level, file.settings.logging.format)
+    for hint in file.find_hints():
+        _log.warning("%s", hint)
+    _raise_file_limit()
+    Server(_server_config(ApplicationFactory(file, is_observing=is_observing))).run(sockets=[sock])
+
+
+def _check_stores(settings: Settings) -> None:
+    """Reports an unsuitable store or spool, such as one of a newer version, once and not in each worker."""
     open_store(settings.store.url.reveal(), timeout=settings.store.write_timeout_seconds)
     if spool := settings.store.spool_path():
         refuse_foreign(Path(spool), SPOOL)
-    _raise_file_limit()
-    config = server_config(
-        ApplicationFactory(file, shared_slots() if server.workers > 1 else None),
+
+
+def bind(file: SettingsFile) -> socket.socket:
+    """Binds the configured address. Raises ConfigError that says what uses it."""
+    server = file.settings.server
+    try:
+        return _server_config(ApplicationFactory(file)).bind_socket()
+    except SystemExit:  # Uvicorn has logged the system's error.
+        proxy = find_proxy(loopback_url(server.host, server.port))
+        advice = "An Accordion listens there already: use it" if proxy else "Stop the program that uses this port"
+        raise ConfigError(
+            f"cannot listen on {server.host}:{server.port}. {advice}, or choose another address (--host, --port, or "
+            "ACCORDION_HOST, ACCORDION_PORT)",
+            path="$.server",
+        ) from None
+
+
+def _server_config(factory: ApplicationFactory) -> ServerConfig:
+    server = factory.file.settings.server
+    return server_config(
+        factory,
         (server.host, server.port),
         server.workers,
         ClientTimeouts(server.idle_seconds, server.head_seconds, server.body_seconds),
         max_message=server.max_body_bytes,
         shutdown_seconds=server.shutdown_seconds,
     )
-    try:
-        sock = config.bind_socket()
-    except SystemExit:  # Uvicorn has logged the system's error.
-        raise ConfigError(
-            f"cannot listen on {server.host}:{server.port}. Stop the program that uses this port, or choose another "
-            "address (--host, --port, or ACCORDION_HOST, ACCORDION_PORT)",
-            path="$.server",
-        ) from None
-    print_line(_format_greeting(settings, sock.getsockname()[1]))
-    if server.workers == 1:
-        Server(config).run(sockets=[sock])
-        return
-    with tempfile.TemporaryDirectory(prefix="accordion-metrics-") as folder:
-        os.environ[_METRICS_DIRECTORY_VARIABLE] = folder
-        Supervisor(config, [sock], file).run()
 
 
 def _raise_file_limit() -> None:
@@ -206,9 +260,7 @@ def _raise_file_limit() -> None:
 
 
 def _format_greeting(settings: Settings, port: int) -> str:
-    host = settings.server.host
-    address = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
-    base = f"http://{address}:{port}"
+    base = loopback_url(settings.server.host, port)
     return f"""
   Accordion listens on {base}, its store is {settings.store.url}
 

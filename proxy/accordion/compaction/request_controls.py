@@ -11,8 +11,9 @@ from accordion.compaction.request import ThinkingMode
 from accordion.model.conversation import Conversation, Opaque, Reasoning, Text
 from accordion.model.errors import BadRequest
 
-_HEADER, _PINS, _PROJECT = b"x-accordion-compact", b"x-accordion-pin", b"x-accordion-project"
-_CONTROL_HEADERS = frozenset({_HEADER, _PINS, _PROJECT})
+CONTROL_HEADER = b"x-accordion-compact"
+_PINS, _PROJECT = b"x-accordion-pin", b"x-accordion-project"
+_CONTROL_HEADERS = frozenset({CONTROL_HEADER, _PINS, _PROJECT})
 _MODES = ("auto", "now", "off", "observe")
 _CALL_ID = re.compile(r"[\x21-\x2b\x2d-\x7e]{1,256}")
 _MOST_PINS = 64
@@ -60,7 +61,7 @@ def read_controls(
     is_client_compaction = is_client_compaction or is_compaction_request(conversation)
     if _CONTROL_HEADERS.isdisjoint(headers):
         return RequestControls(is_client_compaction=True) if is_client_compaction else _NO_CONTROLS
-    mode_header, pins, project = headers.get(_HEADER), headers.get(_PINS), headers.get(_PROJECT)
+    mode_header, pins, project = headers.get(CONTROL_HEADER), headers.get(_PINS), headers.get(_PROJECT)
     mode = mode_header.decode("latin-1").strip().lower() if mode_header is not None else "auto"
     if mode not in _MODES:
         raise BadRequest(f"x-accordion-compact must be one of {', '.join(_MODES)}.", param="x-accordion-compact")

@@ -390,6 +390,7 @@ class Application:
             ],
             self.spooled.spool.describe,
             self.clock.now,
+            lambda: self.settings.server.responses_websocket,
         )
         sockets = WebSocketRelay(
             lambda request, names: open_socket(request, names, timeout=self.settings.timeouts.connect_seconds),

@@ -56,7 +56,8 @@ class _ConfigOverride:
 
 
 def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, object] | None = None) -> Settings:
-    """Loads settings from the file `path`, else from ACCORDION_CONFIG's file, else from ./config.yaml if it exists.
+    """Loads settings from the file `path`, else from ACCORDION_CONFIG's file, else from ./config.yaml or, where there
+    is none, from the user's own file, if it exists.
 
     `overrides` come from the command line: dotted keys such as "server.port"; None means not set. An empty variable
     counts as not set. Raises ConfigError, whose `path` is that of the key (`$` for the whole file).
@@ -65,10 +66,18 @@ def load(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, 
     return build(read(file, required), environ, overrides or {})
 
 
-def find(path: Path | None, environ: Mapping[str, str]) -> tuple[Path, bool]:
-    """Returns the file to read, and whether it must exist."""
+def find(path: Path | None, environ: Mapping[str, str], *, reads_folder: bool = True) -> tuple[Path, bool]:
+    """Returns the file to read, and whether it must exist. `reads_folder`: ./config.yaml counts, if it exists."""
     file = path or (Path(environ["ACCORDION_CONFIG"]) if environ.get("ACCORDION_CONFIG") else None)
-    return (file.expanduser(), True) if file else (DEFAULT_FILE, False)
+    if file:
+        return file.expanduser(), True
+    own = user_file(environ)
+    return (DEFAULT_FILE if reads_folder and (DEFAULT_FILE.exists() or not own.exists()) else own), False
+
+
+def user_file(environ: Mapping[str, str]) -> Path:
+    """Returns the path of the user's own config file, which need not exist."""
+    return Path(environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "accordion" / "config.yaml"
 
 
 def read(file: Path, required: bool) -> bytes:

@@ -69,10 +69,15 @@ class SettingsFile:
     """
 
     def __init__(
-        self, path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, object] | None = None
+        self,
+        path: Path | None,
+        environ: Mapping[str, str],
+        overrides: Mapping[str, object] | None = None,
+        *,
+        reads_folder: bool = True,
     ) -> None:
-        """Reads the file as `load` does, with its ConfigError."""
-        self.path, self._required = find(path, environ)
+        """Reads the file as `load` does, with its ConfigError. `reads_folder`: see `find`."""
+        self.path, self._required = find(path, environ, reads_folder=reads_folder)
         self._environ = dict(environ)
         self._overrides = dict(overrides or {})
         # These two functions never fail, unlike the methods of Path.

@@ -69,7 +69,8 @@ _MODE = msgspec.json.Decoder(_Mode)
 class RestApi:
     """The application outside `/v1`, with its own routes and `routes`. `pending_writes` adds fields to `/readyz`.
 
-    `now` returns the time in seconds since the epoch.
+    `now` returns the time in seconds since the epoch. `relays_websockets`: whether models' WebSockets are relayed,
+    unread.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class RestApi:
         routes: Sequence[Route] = (),
         pending_writes: Callable[[], dict[str, object]] = dict,
         now: Callable[[], float] = time.time,
+        relays_websockets: Callable[[], bool] = lambda: True,
     ) -> None:
         self._queries = queries
         self._tenants = tenants
@@ -90,7 +92,7 @@ class RestApi:
         self._error_body = error_body
         self._version = version
         self._overrides = overrides
-        self._routes, self._pending_writes = routes, pending_writes
+        self._routes, self._pending_writes, self._relays_websockets = routes, pending_writes, relays_websockets
         self._now = now
 
     def app(self) -> Starlette:
@@ -146,7 +148,15 @@ class RestApi:
         )
 
     async def _health(self, request: Request) -> Response:
-        return json_response({"status": "ok"})
+        # `accordion run` joins a proxy by this answer.
+        return json_response(
+            {
+                "status": "ok",
+                "name": "accordion",
+                "version": self._version,
+                "responses_websocket": self._relays_websockets(),
+            }
+        )
 
     async def _ready(self, request: Request) -> Response:
         # Without its store the proxy still forwards, so it stays ready and reports the outage. A store that never

@@ -52,6 +52,8 @@ from accordion.model.errors import HeadTooLarge, RequestError, RequestTimeout
 from accordion.pipeline.relay import content_length
 from accordion.server.corked_transport import CorkedTransport
 
+ServerConfig = uvicorn.Config
+
 # Servers accept 8 to 64 KiB of a head. Four times as much fits tokens and tracing headers.
 _MAX_HEAD = 256 * 1024
 # Seconds that a client has to read the error before the connection closes.

@@ -1,0 +1,358 @@
+"""Points agents at a proxy: Claude Code, Codex, OpenCode, and any other command.
+
+Only environment variables and command-line options are used, so that no file of the user changes. An agent may already
+send its requests to a provider other than the default one, by its own settings. The proxy then has to send them there:
+`Agent.upstreams` has that address as a setting of the proxy.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+OPENAI, ANTHROPIC = "upstreams.openai.base_url", "upstreams.anthropic.base_url"
+_OUTPUT_SECONDS = 30.0
+_PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy")
+
+
+class AgentError(Exception):
+    """An agent cannot be run through a proxy; the message says why, and what to do. `status` is the exit code."""
+
+    def __init__(self, message: str, status: int = 2) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class AgentCommand:
+    """A command line with its environment, and the folder that it starts in."""
+
+    arguments: tuple[str, ...]
+    environ: Mapping[str, str]
+    folder: Path
+
+    @property
+    def program(self) -> str:
+        """The path of the program."""
+        return self.arguments[0]
+
+    def home(self, variable: str, name: str) -> Path:
+        """Returns the folder of an agent's own files: that of an environment variable, else `name` in the home."""
+        folder = self.environ.get(variable)
+        return Path(folder) if folder else Path(self.environ.get("HOME") or "~").expanduser() / name
+
+    def with_options(self, *options: str) -> AgentCommand:
+        """Returns the command with options before its other arguments."""
+        return AgentCommand((self.program, *options, *self.arguments[1:]), self.environ, self.folder)
+
+    def with_variables(self, **variables: str) -> AgentCommand:
+        """Returns the command with more environment variables."""
+        return AgentCommand(self.arguments, {**self.environ, **variables}, self.folder)
+
+
+class Agent:
+    """An agent's command that is to run through a proxy. This class knows no agent: it is for any other command."""
+
+    name, client = "", ""
+    """The name for people, and the client's name in the records of sessions; empty if every session counts."""
+    needs_http = False
+    """Whether the proxy must refuse WebSockets, so that the agent goes over HTTP."""
+
+    def __init__(self, command: AgentCommand) -> None:
+        """Reads the agent's own settings. Raises AgentError if its requests cannot be sent through a proxy."""
+        self.command = command
+        self.upstreams: dict[str, str] = {}
+        """Settings of the proxy that this agent needs, by their dotted keys."""
+        self.notes: list[str] = []
+        """Sentences about requests that do not go through the proxy."""
+        self._read()
+
+    def _read(self) -> None:
+        environ = self.command.environ
+        if url := environ.get("OPENAI_BASE_URL") or environ.get("OPENAI_API_BASE"):
+            self.upstreams[OPENAI] = url
+        if url := environ.get("ANTHROPIC_BASE_URL"):
+            self.upstreams[ANTHROPIC] = url
+
+    def through(self, url: str) -> AgentCommand:
+        """Returns the command with all that it needs to use the proxy at `url`."""
+        return self._point(_reach_loopback(self.command), url)
+
+    def _point(self, command: AgentCommand, url: str) -> AgentCommand:
+        openai = f"{url}/v1"
+        return command.with_variables(OPENAI_BASE_URL=openai, OPENAI_API_BASE=openai, ANTHROPIC_BASE_URL=url)
+
+
+class ClaudeCode(Agent):
+    """Claude Code. `env` in its settings overrides the environment, so that an option has to override `env`."""
+
+    name, client = "Claude Code", "claude-code"
+    _ELSEWHERE = (
+        "CLAUDE_CODE_USE_BEDROCK", "CLAUDE_CODE_USE_VERTEX", "CLAUDE_CODE_USE_FOUNDRY", "CLAUDE_CODE_USE_MANTLE",
+    )  # fmt: skip
+
+    def _read(self) -> None:
+        environ, folder = self.command.environ, self.command.folder
+        home = self.command.home("CLAUDE_CONFIG_DIR", ".claude")
+        user = _read_variables(home / "settings.json")
+        own = user.get("ANTHROPIC_BASE_URL") or environ.get("ANTHROPIC_BASE_URL", "")
+        self._has_setting = "ANTHROPIC_BASE_URL" in user
+        for file in (folder / ".claude" / "settings.json", folder / ".claude" / "settings.local.json"):
+            url = _read_variables(file).get("ANTHROPIC_BASE_URL", own)
+            if url != own:
+                # A project that somebody else wrote must not choose who receives the user's credential.
+                raise AgentError(
+                    f"{file} sets ANTHROPIC_BASE_URL to {url}. Accordion takes no address from a project's file. "
+                    f"To send requests there, set the variable yourself: ANTHROPIC_BASE_URL={url} accordion run claude"
+                )
+            self._has_setting |= "ANTHROPIC_BASE_URL" in _read_variables(file)
+        for variable in self._ELSEWHERE:
+            if _is_on({**environ, **user}.get(variable, "")):
+                raise AgentError(
+                    f"{variable} is set: Claude Code then sends its requests to that cloud by itself, not to a proxy. "
+                    "Unset it, or run claude without Accordion."
+                )
+        if own:
+            self.upstreams[ANTHROPIC] = own
+
+    def _point(self, command: AgentCommand, url: str) -> AgentCommand:
+        command = command.with_variables(ANTHROPIC_BASE_URL=url)
+        return _add_claude_setting(command, url) if self._has_setting else command
+
+
+class Codex(Agent):
+    """Codex. It keeps its provider, so that its record of sessions does; only the provider's address changes."""
+
+    name, client = "Codex", "codex"
+    needs_http = True
+    _CHATGPT = "https://chatgpt.com/backend-api/codex"
+    """The address to which Codex sends requests with a ChatGPT login."""
+    _OWN_CHOICES = ("model_provider", "model_providers", "openai_base_url")
+
+    def _read(self) -> None:
+        arguments = self.command.arguments[1:]
+        for option in ("--oss", "--remote"):
+            if option in arguments:
+                raise AgentError(f"codex {option} sends no request to a provider; run codex without Accordion.")
+        for value in (*_option_values(arguments, "-c"), *_option_values(arguments, "--config")):
+            if (key := value.partition("=")[0].partition(".")[0].strip()) in self._OWN_CHOICES:
+                raise AgentError(
+                    f"the option -c {key} chooses the provider, and so does Accordion. Put it into config.toml: "
+                    "Accordion reads it there, and sends requests to that provider."
+                )
+        config = self._read_config(arguments)
+        self._provider = str(config.get("model_provider", "openai"))
+        own: object = config.get("openai_base_url")
+        if self._provider != "openai":
+            own = config.get("model_providers", {}).get(self._provider, {}).get("base_url")
+            if not isinstance(own, str):
+                raise AgentError(
+                    f"Codex's provider {self._provider} has no base_url in config.toml, so that Accordion cannot stand "
+                    "between Codex and it."
+                )
+        if isinstance(own, str):
+            self.upstreams[OPENAI] = own
+        elif self._provider == "openai" and self._has_chatgpt_login():
+            # No request of Accordion's own goes out with such a login.
+            self.upstreams |= {OPENAI: self._CHATGPT, "summaries.writer": "extractive"}
+
+    def _read_config(self, arguments: Sequence[str]) -> dict[str, Any]:
+        """Reads config.toml with the profile that the arguments name on top of it."""
+        home = Path(
+            self.command.environ.get("CODEX_HOME")
+            or Path(self.command.environ.get("HOME", "~")).expanduser() / ".codex"
+        )
+        files = [home / "config.toml"]
+        for option in ("-p", "--profile"):
+            files += [home / f"{name}.config.toml" for name in _option_values(arguments, option)]
+        config: dict[str, Any] = {}
+        for file in files:
+            try:
+                config = _merge(config, tomllib.loads(file.read_text()))
+            except FileNotFoundError:
+                continue
+            except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+                raise AgentError(f"cannot read {file}: {error}") from None
+        return config
+
+    def _has_chatgpt_login(self) -> bool:
+        return not self.command.environ.get("CODEX_API_KEY") and "ChatGPT" in _output(self.command, "login", "status")
+
+    def _point(self, command: AgentCommand, url: str) -> AgentCommand:
+        key = "openai_base_url" if self._provider == "openai" else f"model_providers.{self._provider}.base_url"
+        options = ["-c", f'{key}="{url}/v1"']
+        if self._provider != "openai":
+            options += ["-c", f"model_providers.{self._provider}.supports_websockets=false"]
+        # A server that already runs in the background would use another provider.
+        if "--no-daemon" in _output(command, "--help"):
+            options.append("--no-daemon")
+        return command.with_options(*options)
+
+
+_FAMILIES: Mapping[str, str] = {
+    "@ai-sdk/openai": OPENAI,
+    "@ai-sdk/openai-compatible": OPENAI,
+    "openai": OPENAI,
+    "@ai-sdk/anthropic": ANTHROPIC,
+    "anthropic": ANTHROPIC,
+}
+"""The proxy's upstream for OpenCode's packages and built-in providers."""
+
+
+class OpenCode(Agent):
+    """OpenCode. Its configuration is merged from several files; it prints the result."""
+
+    name, client = "OpenCode", "opencode"
+
+    def _read(self) -> None:
+        try:
+            config = msgspec.json.decode(_output(self.command, "debug", "config"))
+        except msgspec.DecodeError:
+            config = {}
+        addresses = self._read_addresses(config if isinstance(config, dict) else {})
+        values = [value for option in ("-m", "--model") for value in _option_values(self.command.arguments, option)]
+        model = next(iter(values), "") or str(config.get("model") or "")
+        chosen = model.partition("/")[0]
+        self._routed = []
+        # The chosen model's provider first: all providers of one family share its address.
+        for provider in sorted(addresses, key=lambda each: (each != chosen, each in ("openai", "anthropic"))):
+            family, address = addresses[provider]
+            if self.upstreams.setdefault(family, address) == address:
+                self._routed.append(provider)
+        self.upstreams = {family: address for family, address in self.upstreams.items() if address}
+        if chosen and chosen not in self._routed:
+            self.notes.append(
+                f"OpenCode's provider {chosen} does not go through Accordion: its configuration names no baseURL. "
+                "See docs/run-an-agent.md#opencode."
+            )
+        skipped = [each for each in addresses if addresses[each][1] and each not in self._routed]
+        if skipped:
+            self.notes.append(f"These providers of OpenCode do not go through Accordion: {', '.join(skipped)}.")
+
+    def _read_addresses(self, config: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+        """Returns the family and the configured address of each provider; empty for a built-in one's own address."""
+        addresses = {"openai": (OPENAI, ""), "anthropic": (ANTHROPIC, "")}
+        for provider, entry in (config.get("provider") or {}).items():
+            family = _FAMILIES.get(entry.get("npm") or provider)
+            address = (entry.get("options") or {}).get("baseURL")
+            if family and isinstance(address, str):
+                addresses[provider] = (family, address)
+        return addresses
+
+    def _point(self, command: AgentCommand, url: str) -> AgentCommand:
+        own = command.environ.get("OPENCODE_CONFIG_CONTENT") or "{}"
+        try:
+            config = msgspec.json.decode(own, type=dict[str, Any])
+        except msgspec.MsgspecError as error:
+            raise AgentError(f"OPENCODE_CONFIG_CONTENT is set, and is no JSON object: {error}") from None
+        options = {provider: {"options": {"baseURL": f"{url}/v1"}} for provider in self._routed}
+        merged = _merge(config, {"provider": options})
+        return command.with_variables(OPENCODE_CONFIG_CONTENT=msgspec.json.encode(merged).decode())
+
+
+AGENTS: Mapping[str, type[Agent]] = {"claude": ClaudeCode, "codex": Codex, "opencode": OpenCode}
+"""The known agents, by the names of their programs."""
+INSTALL: Mapping[str, str] = {
+    "claude": "npm install -g @anthropic-ai/claude-code",
+    "codex": "npm install -g @openai/codex",
+    "opencode": "npm install -g opencode-ai",
+}
+
+
+def find_agent(command: AgentCommand) -> Agent:
+    """Returns the agent of a command, known by the name of its program. Raises AgentError."""
+    return AGENTS.get(Path(command.program).name, Agent)(command)
+
+
+def _reach_loopback(command: AgentCommand) -> AgentCommand:
+    """Excepts this machine from the HTTP proxy that the environment names, if it names one."""
+    environ = command.environ
+    if not any(value and name.lower() in _PROXY_VARIABLES for name, value in environ.items()):
+        return command
+    hosts = ",".join(filter(None, (environ.get("NO_PROXY") or environ.get("no_proxy"), "127.0.0.1,localhost,::1")))
+    return command.with_variables(NO_PROXY=hosts, no_proxy=hosts)
+
+
+def origin(url: str) -> str:
+    """Returns scheme, host and port of a URL."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _output(command: AgentCommand, *arguments: str) -> str:
+    """Returns what the agent's program prints for other arguments; empty if it cannot be run."""
+    try:
+        done = subprocess.run(  # noqa: S603  # the program that the user wants to run
+            (command.program, *arguments), env=dict(command.environ), cwd=command.folder, capture_output=True,
+            stdin=subprocess.DEVNULL, timeout=_OUTPUT_SECONDS, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return (done.stdout or done.stderr).decode(errors="replace")
+
+
+def _option_values(arguments: Sequence[str], option: str) -> list[str]:
+    """Returns the values of an option: `-c V`, `-cV` or `--config V`, `--config=V`."""
+    values: list[str] = []
+    for index, argument in enumerate(arguments):
+        if argument == "--":
+            break
+        if argument == option:
+            values += arguments[index + 1 : index + 2]
+        elif argument.startswith(f"{option}=" if option.startswith("--") else option):
+            values.append(argument.removeprefix(option).removeprefix("="))
+    return values
+
+
+def _read_variables(file: Path) -> dict[str, str]:
+    """Returns `env` of a settings file of Claude Code; empty if there is none that can be read."""
+    try:
+        variables = msgspec.json.decode(file.read_bytes(), type=dict[str, Any]).get("env")
+    except (OSError, msgspec.MsgspecError):
+        return {}
+    items = variables.items() if isinstance(variables, dict) else ()
+    return {name: value for name, value in items if isinstance(value, str)}
+
+
+def _add_claude_setting(command: AgentCommand, url: str) -> AgentCommand:
+    """Adds `--settings` with the proxy's address, to the user's own `--settings` where there is one: the last counts.
+
+    Raises AgentError if the user's own settings cannot be read.
+    """
+    arguments, own = list(command.arguments), ""
+    for index, argument in enumerate(command.arguments):
+        if argument == "--":
+            break
+        if argument == "--settings" and index + 1 < len(arguments):
+            own, arguments[index : index + 2] = arguments[index + 1], []
+            break
+        if argument.startswith("--settings="):
+            own, arguments[index : index + 1] = argument.removeprefix("--settings="), []
+            break
+    try:
+        text = own if own.lstrip().startswith("{") or not own else (command.folder / own).read_text()
+        settings = msgspec.json.decode(text or "{}", type=dict[str, Any])
+    except (OSError, UnicodeDecodeError, msgspec.MsgspecError) as error:
+        raise AgentError(f"the settings of the option --settings cannot be read: {error}") from None
+    merged = msgspec.json.encode(_merge(settings, {"env": {"ANTHROPIC_BASE_URL": url}})).decode()
+    return AgentCommand(tuple(arguments), command.environ, command.folder).with_options("--settings", merged)
+
+
+def _is_on(value: str) -> bool:
+    return value.strip().lower() in ("1", "true", "yes", "on")
+
+
+def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns two trees of settings as one; `above` has precedence."""
+    merged = dict(below)
+    for key, value in above.items():
+        before = merged.get(key)
+        merged[key] = _merge(before, value) if isinstance(before, dict) and isinstance(value, dict) else value
+    return merged

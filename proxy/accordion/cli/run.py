@@ -1,0 +1,250 @@
+"""`accordion run`: runs an agent through a proxy, and says at the end what happened.
+
+The proxy is one that already runs and serves this agent as it needs, or a process of this command's own on a free
+port of this machine, with the user's config and store. The agent has the terminal: input, output, keys and signals
+reach it as if it ran alone, and its exit code becomes the command's.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from accordion.cli.agents import ANTHROPIC, INSTALL, OPENAI, Agent, AgentCommand, AgentError, find_agent, origin
+from accordion.cli.run_report import RunReport
+from accordion.cli.running_proxy import RunningProxy, find_proxy, is_listening, loopback_url
+from accordion.config import SettingsFile
+
+if TYPE_CHECKING:
+    pass
+
+_START_SECONDS = 60.0
+_STOP_SECONDS = 15.0
+_MAX_LOGS = 20
+_LOGS = Path("~/.local/state/accordion/runs")
+_HOST = "127.0.0.1"
+_FORWARDED = ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+_FROM_KEYS = ("SIGINT", "SIGQUIT")
+"""Signals that a terminal's keys send to the agent as well as to this command."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options of `accordion run`. `port`: 0 for any."""
+
+    config: Path | None = None
+    port: int = 0
+    is_observing: bool = False
+
+
+@dataclass(frozen=True)
+class ProxyAccess:
+    """The proxy of a run; `process` and `log` belong to this command's own proxy."""
+
+    proxy: RunningProxy
+    process: SpawnProcess | None = None
+    log: Path | None = None
+
+
+def run(words: Sequence[str], options: RunOptions) -> int:
+    """Runs an agent's command line. Returns its exit code. Raises AgentError and ConfigError before it starts."""
+    command = AgentCommand((_find_program(words[0]), *words[1:]), dict(os.environ), Path.cwd())
+    agent = find_agent(command)
+    with _open_proxy(agent, options) as access:
+        command = agent.through(access.proxy.url)
+        report = RunReport(access.proxy, agent.client, command.environ, is_observing=options.is_observing)
+        _print(_describe_access(agent, access), *agent.notes)
+        code = run_command(command)
+        if access.process is None or access.process.is_alive():
+            _print(*report.lines(access.log))
+        else:
+            _print(f"Accordion ended before {command.program} did; {access.log} says why")
+    return code
+
+
+def _find_program(name: str) -> str:
+    """Returns the path of a program. Raises AgentError that says how to install it."""
+    path = shutil.which(name)
+    if path is not None:
+        return path
+    if os.path.exists(name) and os.sep in name:
+        raise AgentError(f"{name} is no program that can be run", 126)
+    known = INSTALL.get(name)
+    advice = f"install it: {known}" if known else f"known agents: {', '.join(INSTALL)}; or give any other command"
+    raise AgentError(f"{name} is not installed, or its folder is not in PATH; {advice}", 127)
+
+
+# -- the proxy ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _open_proxy(agent: Agent, options: RunOptions) -> Iterator[ProxyAccess]:
+    """Joins a proxy, or starts one and stops it at the end. Raises AgentError and ConfigError."""
+    overrides: dict[str, object] = {"server.host": _HOST, "server.port": options.port, "server.workers": 1}
+    if agent.needs_http:
+        overrides["server.responses_websocket"] = False
+    joined = _find_running(agent, options)
+    if joined is not None:
+        yield ProxyAccess(joined)
+        return
+    file = SettingsFile(options.config, os.environ, {**overrides, **agent.upstreams}, reads_folder=False)
+    access = _start_proxy(file, is_observing=options.is_observing)
+    try:
+        yield access
+    finally:
+        _stop_proxy(access)
+
+
+def _find_running(agent: Agent, options: RunOptions) -> RunningProxy | None:
+    """Finds a proxy to join. Removes its address from the agent's upstreams: it is no provider.
+
+    Raises AgentError if a port that the user names is in use, and cannot be joined.
+    """
+    settings = SettingsFile(options.config, os.environ, reads_folder=False).settings
+    named = _find_named(agent)
+    port = options.port or settings.server.port
+    url = loopback_url(settings.server.host if not options.port else _HOST, port)
+    proxy = named or find_proxy(url)
+    problem = _why_not_to_join(agent, proxy, options)
+    if proxy is not None and not problem:
+        return proxy
+    if options.port and is_listening(_HOST, options.port):
+        user = f"is Accordion's, but cannot be joined: {problem}" if problem else "belongs to another program"
+        raise AgentError(f"port {options.port} {user}. Choose another --port, or leave it out for a free one.")
+    if proxy is not None:
+        agent.notes.append(f"The Accordion at {proxy.url} is not used: {problem}.")
+    return None
+
+
+def _find_named(agent: Agent) -> RunningProxy | None:
+    """Finds the proxy that the agent's own settings name. Removes its address from the upstreams."""
+    found = None
+    for key in (OPENAI, ANTHROPIC):
+        if key in agent.upstreams and (proxy := find_proxy(origin(agent.upstreams[key]))) is not None:
+            del agent.upstreams[key]
+            found = proxy
+    return found
+
+
+def _why_not_to_join(agent: Agent, proxy: RunningProxy | None, options: RunOptions) -> str:
+    """Returns why this run needs a proxy of its own; empty if it may join this one."""
+    if proxy is None:
+        return ""
+    if options.is_observing:
+        return "it compacts, and --observe must not"
+    if agent.upstreams:
+        addresses = " and ".join(value for key, value in agent.upstreams.items() if key in (OPENAI, ANTHROPIC))
+        return f"the agent's requests belong to {addresses}"
+    if agent.needs_http and proxy.relays_websockets:
+        return "it relays WebSockets unread (server.responses_websocket), and Codex would use one"
+    return ""
+
+
+def _start_proxy(file: SettingsFile, *, is_observing: bool) -> ProxyAccess:
+    """Starts a proxy and waits until it answers. Raises AgentError and ConfigError."""
+    from accordion.cli.serve import bind, start_serving  # noqa: PLC0415  # a joined proxy needs no server here
+
+    sock, log = bind(file), _create_log()
+    with sock:
+        url = loopback_url(_HOST, sock.getsockname()[1])
+        process = start_serving(file, sock, log, is_observing=is_observing)
+    deadline = time.monotonic() + _START_SECONDS
+    while (proxy := find_proxy(url)) is None:
+        if not process.is_alive() or time.monotonic() > deadline:
+            process.kill()
+            raise AgentError(f"Accordion did not start; {log} says why", 1)
+        time.sleep(0.05)
+    return ProxyAccess(proxy, process, log)
+
+
+def _stop_proxy(access: ProxyAccess) -> None:
+    if access.process is not None:
+        access.process.terminate()
+        access.process.join(_STOP_SECONDS)
+        access.process.kill()
+
+
+def _create_log() -> Path:
+    """Creates this run's log file, and removes the oldest ones."""
+    folder = _LOGS.expanduser()
+    name = f"{time.strftime('%Y-%m-%dT%H-%M-%S')}-{os.getpid()}.log"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for old in sorted(folder.glob("*.log"))[: 1 - _MAX_LOGS]:
+            old.unlink()
+        (folder / name).touch(mode=0o600)
+    except OSError:
+        return Path(os.devnull)
+    return folder / name
+
+
+def _describe_access(agent: Agent, access: ProxyAccess) -> str:
+    name = agent.name or Path(agent.command.program).name
+    if access.process is None:
+        return f"Accordion: {name} uses the proxy that runs at {access.proxy.url}"
+    return f"Accordion listens on {access.proxy.url} for {name}, and ends with it; log: {access.log}"
+
+
+# -- the agent ---------------------------------------------------------------------------------------------------------
+
+
+def run_command(command: AgentCommand) -> int:
+    """Runs a command in the foreground and passes signals on. Returns its exit code, or 128 and its signal."""
+    with _pass_signals_on() as receivers:
+        try:
+            process = subprocess.Popen(command.arguments, env=dict(command.environ), cwd=command.folder)  # noqa: S603
+        except OSError as error:
+            raise AgentError(f"{command.program} cannot be run: {error.strerror}", 126) from None
+        receivers.append(process)
+        code = process.wait()
+    return 128 - code if code < 0 else code
+
+
+@contextmanager
+def _pass_signals_on() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Passes signals on to the processes of the list that it yields.
+
+    A key's signal reaches the whole foreground group of a terminal, so that the agent has it already.
+    """
+    processes: list[subprocess.Popen[bytes]] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        if signal.Signals(number).name in _FROM_KEYS and _is_in_foreground():
+            return
+        for process in processes:
+            with suppress(ProcessLookupError):
+                process.send_signal(number)
+
+    numbers = [getattr(signal, name) for name in (*_FORWARDED, *_FROM_KEYS) if hasattr(signal, name)]
+    # Not ignored: an ignored signal would stay ignored in the agent.
+    former = {number: signal.signal(number, pass_on) for number in numbers}
+    try:
+        yield processes
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+
+def _is_in_foreground() -> bool:
+    """Whether this process belongs to the foreground group of a terminal."""
+    try:
+        with open("/dev/tty", "rb") as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def _print(*lines: str) -> None:
+    for line in lines:
+        print(line, file=sys.stderr, flush=True)

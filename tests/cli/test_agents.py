@@ -1,0 +1,186 @@
+"""How each agent is pointed at a proxy: by variables and options, never by a file."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from accordion.cli.agents import ANTHROPIC, OPENAI, Agent, AgentCommand, AgentError, find_agent
+
+URL = "http://127.0.0.1:4000"
+
+
+def agent(folder: Path, *words: str, printed: str = "", **environ: str) -> Agent:
+    """Returns the agent of a program that prints `printed`, whatever it is asked."""
+    program = folder / "bin" / words[0]
+    program.parent.mkdir(exist_ok=True)
+    (folder / "printed").write_text(printed)
+    program.write_text(f"#!/bin/sh\ncat {folder}/printed\n")
+    program.chmod(0o755)
+    environ = {"HOME": str(folder), "PATH": "/usr/bin:/bin", **environ}
+    project = folder / "project"
+    project.mkdir(exist_ok=True)
+    return find_agent(AgentCommand((str(program), *words[1:]), environ, project))
+
+
+def write(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def test_another_command_gets_the_usual_variables(tmp_path: Path) -> None:
+    found = agent(tmp_path, "aider", "--model", "m", OPENAI_API_BASE="http://gate/v1", ANTHROPIC_BASE_URL="http://gate")
+    command = found.through(URL)
+    assert found.upstreams == {OPENAI: "http://gate/v1", ANTHROPIC: "http://gate"}
+    assert command.arguments[1:] == ("--model", "m")
+    names = ("OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_BASE_URL")
+    assert [command.environ[name] for name in names] == [f"{URL}/v1", f"{URL}/v1", URL]
+    assert "NO_PROXY" not in command.environ
+
+
+def test_an_http_proxy_is_not_asked_for_this_machine(tmp_path: Path) -> None:
+    environ = agent(tmp_path, "aider", HTTPS_PROXY="http://corp:3128", NO_PROXY="corp").through(URL).environ
+    assert environ["NO_PROXY"] == environ["no_proxy"] == "corp,127.0.0.1,localhost,::1"
+
+
+# -- Claude Code ---------------------------------------------------------------------------------------------------
+
+
+def test_claude_code_gets_one_variable(tmp_path: Path) -> None:
+    found = agent(tmp_path, "claude", "-p", "hi")
+    command = found.through(URL)
+    assert (found.upstreams, command.arguments[1:]) == ({}, ("-p", "hi"))
+    assert command.environ["ANTHROPIC_BASE_URL"] == URL
+
+
+@pytest.mark.parametrize(
+    ("words", "settings"),
+    [
+        (["-p", "hi"], {}),
+        (["--settings", '{"model": "m", "env": {"A": "b"}}', "-p", "hi"], {"model": "m"}),
+        (['--settings={"model": "m"}', "-p", "hi"], {"model": "m"}),
+        (["--settings", "own.json", "-p", "hi"], {"model": "from a file"}),
+    ],
+)
+def test_an_option_overrides_the_users_settings_of_claude_code(
+    tmp_path: Path, words: list[str], settings: dict[str, str]
+) -> None:
+    write(tmp_path / ".claude/settings.json", '{"env": {"ANTHROPIC_BASE_URL": "http://gate"}}')
+    write(tmp_path / "project/own.json", '{"model": "from a file"}')
+    found = agent(tmp_path, "claude", *words, ANTHROPIC_BASE_URL="http://ignored")
+    assert found.upstreams == {ANTHROPIC: "http://gate"}
+    option, text, *others = found.through(URL).arguments[1:]
+    merged = json.loads(text)
+    assert (option, others, merged["env"]["ANTHROPIC_BASE_URL"]) == ("--settings", ["-p", "hi"], URL)
+    assert settings.items() <= merged.items()
+
+
+def test_a_project_chooses_no_address_for_the_users_credential(tmp_path: Path) -> None:
+    write(tmp_path / "project/.claude/settings.json", '{"env": {"ANTHROPIC_BASE_URL": "http://evil"}}')
+    with pytest.raises(AgentError, match="takes no address from a project's file"):
+        agent(tmp_path, "claude")
+    found = agent(tmp_path, "claude", ANTHROPIC_BASE_URL="http://evil")
+    assert found.upstreams == {ANTHROPIC: "http://evil"}
+    assert found.through(URL).arguments[1] == "--settings"
+
+
+def test_claude_code_in_a_cloud_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(AgentError, match="CLAUDE_CODE_USE_BEDROCK is set"):
+        agent(tmp_path, "claude", CLAUDE_CODE_USE_BEDROCK="1")
+    agent(tmp_path, "claude", CLAUDE_CODE_USE_BEDROCK="0")
+
+
+# -- Codex -----------------------------------------------------------------------------------------------------------
+
+
+def test_codex_keeps_its_provider(tmp_path: Path) -> None:
+    found = agent(tmp_path, "codex", "exec", "hi", printed="Logged in using an API key\n  --no-daemon\n")
+    assert found.upstreams == {}
+    options = ("-c", f'openai_base_url="{URL}/v1"', "--no-daemon", "exec", "hi")
+    assert found.through(URL).arguments[1:] == options
+
+
+def test_an_older_codex_gets_no_option_that_it_does_not_know(tmp_path: Path) -> None:
+    assert "--no-daemon" not in agent(tmp_path, "codex", printed="Usage").through(URL).arguments
+
+
+def test_requests_with_a_chatgpt_login_go_where_codex_sends_them(tmp_path: Path) -> None:
+    login = "Logged in using ChatGPT\n"
+    chatgpt = {OPENAI: "https://chatgpt.com/backend-api/codex", "summaries.writer": "extractive"}
+    assert agent(tmp_path, "codex", printed=login).upstreams == chatgpt
+    assert agent(tmp_path, "codex", printed=login, CODEX_API_KEY="k").upstreams == {}
+
+
+def test_the_provider_of_codex_is_read_from_its_config_and_profile(tmp_path: Path) -> None:
+    write(tmp_path / ".codex/config.toml", 'openai_base_url = "http://gate/v1"\n')
+    assert agent(tmp_path, "codex").upstreams == {OPENAI: "http://gate/v1"}
+    write(
+        tmp_path / ".codex/work.config.toml",
+        'model_provider = "own"\n[model_providers.own]\nbase_url = "http://own/v1"\n',
+    )
+    found = agent(tmp_path, "codex", "-p", "work")
+    assert found.upstreams == {OPENAI: "http://own/v1"}
+    assert f'model_providers.own.base_url="{URL}/v1"' in found.through(URL).arguments
+    assert "model_providers.own.supports_websockets=false" in found.through(URL).arguments
+
+
+@pytest.mark.parametrize(
+    ("words", "config", "message"),
+    [
+        (["-c", "openai_base_url=http://x"], "", "the option -c openai_base_url"),
+        (["exec", "--config=model_providers.x.base_url='y'"], "", "the option -c model_providers"),
+        (["--oss"], "", "codex --oss"),
+        ([], 'model_provider = "ollama"', "provider ollama has no base_url"),
+        ([], "model = ", "cannot read .*config.toml"),
+    ],
+)
+def test_codex_that_cannot_be_routed_is_refused(tmp_path: Path, words: list[str], config: str, message: str) -> None:
+    write(tmp_path / ".codex/config.toml", config)
+    with pytest.raises(AgentError, match=message):
+        agent(tmp_path, "codex", *words)
+
+
+# -- OpenCode ----------------------------------------------------------------------------------------------------------
+
+
+def content(found: Agent) -> dict[str, str]:
+    """Returns the address of each provider in the configuration that OpenCode gets."""
+    config = json.loads(found.through(URL).environ["OPENCODE_CONFIG_CONTENT"])
+    return {name: entry["options"]["baseURL"] for name, entry in config["provider"].items() if "options" in entry}
+
+
+def test_opencode_gets_both_built_in_providers(tmp_path: Path) -> None:
+    found = agent(tmp_path, "opencode", printed="{}")
+    assert (found.upstreams, found.notes) == ({}, [])
+    assert content(found) == {"openai": f"{URL}/v1", "anthropic": f"{URL}/v1"}
+
+
+def test_the_provider_of_the_chosen_model_comes_first(tmp_path: Path) -> None:
+    provider = {
+        "one": {"npm": "@ai-sdk/openai-compatible", "options": {"baseURL": "http://one/v1"}},
+        "two": {"npm": "@ai-sdk/openai-compatible", "options": {"baseURL": "http://two/v1"}},
+    }
+    printed = json.dumps({"model": "one/m", "provider": provider})
+    found = agent(tmp_path, "opencode", printed=printed)
+    assert found.upstreams == {OPENAI: "http://one/v1"}
+    assert content(found) == {"one": f"{URL}/v1", "anthropic": f"{URL}/v1"}
+    assert found.notes == ["These providers of OpenCode do not go through Accordion: two."]
+    assert agent(tmp_path, "opencode", "run", "--model", "two/m", printed=printed).upstreams == {
+        OPENAI: "http://two/v1"
+    }
+
+
+def test_a_provider_without_an_address_is_named(tmp_path: Path) -> None:
+    (note,) = agent(tmp_path, "opencode", printed='{"model": "openrouter/m"}').notes
+    assert note.startswith("OpenCode's provider openrouter does not go through Accordion")
+
+
+def test_the_users_own_content_stays(tmp_path: Path) -> None:
+    own = '{"model": "openai/m", "provider": {"openai": {"options": {"apiKey": "k"}}}}'
+    config = json.loads(
+        agent(tmp_path, "opencode", OPENCODE_CONFIG_CONTENT=own).through(URL).environ["OPENCODE_CONFIG_CONTENT"]
+    )
+    assert config["model"] == "openai/m"
+    assert config["provider"]["openai"]["options"] == {"apiKey": "k", "baseURL": f"{URL}/v1"}
+    with pytest.raises(AgentError, match="OPENCODE_CONFIG_CONTENT is set"):
+        agent(tmp_path, "opencode", OPENCODE_CONFIG_CONTENT="[").through(URL)
