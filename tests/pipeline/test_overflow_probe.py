@@ -19,6 +19,7 @@ from accordion.model.records import ObservedResponse
 from accordion.pipeline.overflow_probe import MAX_KEEPALIVES, MAX_SMALL_DOCUMENT, ProbedResponse, probe_overflow
 from accordion.pipeline.relay import ExchangeProgress, relay
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
+from accordion.protocols.anthropic_messages.response import MessagesParser
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
@@ -404,12 +405,16 @@ async def test_a_reply_that_was_opened_and_never_read_can_be_closed() -> None:
     assert reply.closed
 
 
-async def test_a_dialect_that_fails_to_listen_holds_up_nothing() -> None:
-    class Deaf(AnthropicMessages):
-        def observer(self, stream: bool) -> Any:
+async def test_a_parser_that_fails_holds_up_nothing() -> None:
+    class BrokenParser(MessagesParser):
+        def feed(self, data: bytes) -> Any:
             raise KeyError("broken")
 
-    assert (await passes(reply_of(sse(*MESSAGES), cuts=(40, 90)), Deaf())).overflow is None
+    class BrokenProtocol(AnthropicMessages):
+        def parser(self, stream: bool, *, reads_content: bool = False) -> MessagesParser:
+            return BrokenParser(is_stream=stream)
+
+    assert (await passes(reply_of(sse(*MESSAGES), cuts=(40, 90)), BrokenProtocol())).overflow is None
 
 
 async def test_the_relay_gives_on_an_opened_reply_as_it_gives_the_reply() -> None:

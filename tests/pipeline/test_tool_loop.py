@@ -14,7 +14,7 @@ from accordion.pipeline.request import PreparedRequest
 from accordion.pipeline.tool_loop import ToolLoop
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.protocols.openai_chat.tools import ChatArtifactTool
-from accordion.protocols.response_observer import BOUND
+from accordion.protocols.response_parser import BOUND
 
 
 class Reply:

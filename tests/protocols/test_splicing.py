@@ -18,17 +18,16 @@ from accordion.protocols.artifact_placeholders import (
     json_text,
     replace_placeholders,
 )
+from accordion.protocols.json_values import from_json, to_json
+from accordion.protocols.sse import split_events
 from accordion.protocols.tool_loop import ArtifactPlaceholder
 from accordion.protocols.tool_loop_shared import (
     count_client_copy,
     find_tool_names,
-    from_json,
     is_same_text,
     legible_arguments,
     normalize_space,
-    split_events,
     sum_round_usage,
-    to_json,
 )
 
 # -- artifacts in arguments ----------------------------------------------------------

@@ -9,20 +9,25 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 
 from accordion.accounting.overflow import NEVER, WindowOverflow, read_overflow
 from accordion.model.ports import UpstreamResponse
 from accordion.pipeline.relay import content_length, content_type_and_encoding
-from accordion.protocols.base import ResponseObserver, WireProtocol
+from accordion.protocols.base import WireProtocol
 from accordion.protocols.content_encoding import Decoder, decode_body
-from accordion.protocols.json_values import as_list, as_mapping, find_error_text
-from accordion.protocols.message_keys import decode_json
-from accordion.protocols.sse import SseBuffer, SseEvent, parse, split_events
+from accordion.protocols.response_parser import (
+    KEEPALIVE,
+    RESPONSE_START,
+    CallPiece,
+    Content,
+    ErrorReport,
+    Finish,
+    ResponseEvent,
+)
 
 _log = logging.getLogger("accordion")
 
@@ -31,20 +36,7 @@ MAX_KEEPALIVES = 4
 MAX_SMALL_DOCUMENT = 65_536
 """Size in bytes below which a document (no stream, no error) is read whole before it goes on."""
 
-# Events at the beginning of a response without content (Responses, Messages), and keep-alive events.
-_OPENING_EVENTS = frozenset({"response.created", "response.in_progress", "response.queued", "message_start"})
-_KEEPALIVE_EVENTS = frozenset({"ping", "keepalive"})
 _WINDOW_FULL_REASONS = frozenset({"model_context_window_exceeded"})
-_OUTPUT_FIELDS = (
-    "content",
-    "output",
-    "tool_calls",
-    "function_call",
-    "refusal",
-    "reasoning_content",
-    "reasoning",
-    "audio",
-)
 
 
 class ProbedResponse(msgspec.Struct, frozen=True):
@@ -152,7 +144,8 @@ class _DocumentProbe:
         if self._status >= 400:
             self.refusal = body
             return read_overflow(self._status, body.decode(errors="replace"), is_near_window=self._is_near_window)
-        return _find_overflow(body, self._protocol.observer(stream=False), body)
+        parser = self._protocol.parser(stream=False, reads_content=True)
+        return _find_overflow(parser.parse_document(body))
 
 
 class _StreamProbe:
@@ -162,45 +155,32 @@ class _StreamProbe:
 
     def __init__(self, protocol: WireProtocol, encoding: str, limit: int) -> None:
         self.is_decided = False
-        self._protocol = protocol
         self._decoder = Decoder(encoding, limit)
-        self._events = SseBuffer(limit)
+        self._parser = protocol.parser(stream=True, reads_content=True)
         self._keepalives = 0
         self._overflow: WindowOverflow | None = None
 
     def feed(self, piece: bytes) -> None:
-        block = self._events.feed(self._decoder.feed(piece))
-        self._read_events(block)
+        self._inspect(self._parser.feed(self._decoder.feed(piece)))
         self.is_decided = self.is_decided or not self._decoder.readable
 
     def find_overflow(self, limit: int) -> WindowOverflow | None:
         if not self.is_decided:
             # The stream ended; its last event may lack the empty line.
-            self._read_events(self._events.flush())
+            self._inspect(self._parser.close())
         return self._overflow
 
-    def _read_events(self, block: bytes) -> None:
-        for piece in split_events(block):
+    def _inspect(self, events: Sequence[ResponseEvent]) -> None:
+        for event in events:
+            if RESPONSE_START in event.parts:
+                self._keepalives = 0
+            elif KEEPALIVE in event.parts:
+                self._count_keepalive()
+            elif event.data is not None:
+                self.is_decided = True
+                self._overflow = _find_overflow(event)
             if self.is_decided:
                 return
-            event = parse(piece)
-            if event is not None:
-                self._inspect_event(event, piece)
-            elif piece.strip(b"\n"):
-                self._count_keepalive()
-
-    def _inspect_event(self, event: SseEvent, piece: bytes) -> None:
-        kind = as_mapping(_decode_json(event.data)).get("type")
-        if kind in _OPENING_EVENTS:
-            self._keepalives = 0
-        elif kind in _KEEPALIVE_EVENTS:
-            self._count_keepalive()
-        else:
-            self.is_decided = True
-            if event.name == b"error":
-                self._overflow = read_overflow(200, event.data.decode(errors="replace"))
-            else:
-                self._overflow = _find_overflow(event.data, self._protocol.observer(stream=True), piece + b"\n\n")
 
     def _count_keepalive(self) -> None:
         self._keepalives += 1
@@ -229,30 +209,15 @@ async def _run_probe(
         raise
 
 
-def _find_overflow(body: bytes, observer: ResponseObserver, observed_bytes: bytes) -> WindowOverflow | None:
-    """Returns the overflow that a document or an event's data reports.
+def _find_overflow(event: ResponseEvent) -> WindowOverflow | None:
+    """Returns the overflow that a document or an event of a stream reports.
 
-    This is an error, or an answer that ended for lack of space before it had any content. `observed_bytes` is what the
-    observer reads of it.
+    This is an error, or an answer that ended for lack of space before it had any content.
     """
-    data = _decode_json(body)
-    observer.feed(observed_bytes)
-    observed = observer.observation()
-    if observed.error or find_error_text(data):
-        return read_overflow(200, body.decode(errors="replace"))
-    return WindowOverflow() if observed.finish in _WINDOW_FULL_REASONS and _has_no_output(as_mapping(data)) else None
-
-
-def _decode_json(raw: bytes) -> Any:
-    try:
-        return decode_json(raw)
-    except ValueError:
-        return None
-
-
-def _has_no_output(data: dict[str, Any]) -> bool:
-    """Returns whether an answer, or a piece of one, contains nothing from the model."""
-    choices = [as_mapping(choice) for choice in as_list(data.get("choices"))]
-    candidates = [data, as_mapping(data.get("response"))]
-    candidates += [as_mapping(choice.get(name)) for choice in choices for name in ("delta", "message")]
-    return not any(part.get(name) for part in candidates for name in _OUTPUT_FIELDS)
+    parts = {type(part): part for part in event.parts}
+    if ErrorReport in parts:
+        return read_overflow(200, (event.data or b"").decode(errors="replace"))
+    finish = parts.get(Finish)
+    has_output = Content in parts or CallPiece in parts
+    is_full = isinstance(finish, Finish) and finish.reason in _WINDOW_FULL_REASONS
+    return WindowOverflow() if is_full and not has_output else None

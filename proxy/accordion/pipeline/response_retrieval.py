@@ -23,7 +23,7 @@ from accordion.pipeline.relay import RewrittenResponse, content_type_and_encodin
 from accordion.pipeline.request import PassthroughRequest
 from accordion.protocols.content_encoding import Decoder
 from accordion.protocols.openai_responses.stored_responses import rewrite_document, rewrite_events
-from accordion.protocols.response_observer import BOUND
+from accordion.protocols.response_parser import BOUND
 from accordion.protocols.sse import SseBuffer
 from accordion.sessions.prefix_nodes import PrefixNode
 from accordion.sessions.sessions import Sessions

@@ -38,10 +38,11 @@ from accordion.pipeline.request import PreparedRequest
 from accordion.pipeline.shared_artifacts import SharedArtifacts, VisibleArtifacts
 from accordion.protocols.content_encoding import Decoder
 from accordion.protocols.json_spans import fields_of, items_of, list_of, object_of
-from accordion.protocols.response_observer import BOUND
+from accordion.protocols.json_values import to_json
+from accordion.protocols.response_parser import BOUND
 from accordion.protocols.sse import SseBuffer
 from accordion.protocols.tool_loop import ArtifactToolProtocol, ObservedRound
-from accordion.protocols.tool_loop_shared import repair_utf8, to_json
+from accordion.protocols.tool_loop_shared import repair_utf8
 
 _log = logging.getLogger("accordion")
 

@@ -16,7 +16,8 @@ import msgspec
 from accordion.model.conversation import Message, Part, ProviderState, Role
 from accordion.model.errors import AccordionError
 from accordion.model.http import Outbound
-from accordion.model.records import ObservedResponse
+from accordion.protocols.response_observer import ResponseObserver
+from accordion.protocols.response_parser import ResponseParser
 
 
 class ReadMessage(msgspec.Struct, frozen=True):
@@ -25,21 +26,6 @@ class ReadMessage(msgspec.Struct, frozen=True):
     role: Role
     parts: tuple[Part, ...]
     canonical: Any
-
-
-class ResponseObserver(ABC):
-    """Reads one response as its bytes pass. It changes nothing and never raises."""
-
-    @abstractmethod
-    def feed(self, data: bytes) -> None:
-        """Takes decoded bytes of the body: whole events of a stream (one or more), any piece of a document."""
-
-    @abstractmethod
-    def observation(self) -> ObservedResponse:
-        """Returns what was read so far."""
-
-    ended: bool = False
-    """Whether the protocol's own end of a stream passed (`[DONE]`, `message_stop`, `response.completed`, an error)."""
 
 
 class WireProtocol(ABC):
@@ -154,5 +140,10 @@ class WireProtocol(ABC):
         """Lists what a provider would reject in a list of messages (without its preamble), as sentences."""
 
     @abstractmethod
+    def parser(self, stream: bool, *, reads_content: bool = False) -> ResponseParser[Any]:
+        """Creates a parser for one response: an event stream or one JSON document. With `reads_content` it returns all
+        events, with their text; without, those that matter to an observer."""
+
     def observer(self, stream: bool) -> ResponseObserver:
         """Creates an observer for one response: an event stream or one JSON document."""
+        return ResponseObserver(self.parser(stream))

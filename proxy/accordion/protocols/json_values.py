@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import binascii
 import codecs
+import json
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
@@ -47,6 +48,25 @@ _ROLES: dict[Any, Role] = {
     "tool": "tool",
     "function": "tool",
 }
+
+
+def from_json(raw: bytes | str) -> Any:
+    """Decodes JSON of a provider: numbers stay as they are, lone surrogates and NaN are accepted. Raises ValueError."""
+    try:
+        return msgspec.json.decode(raw)
+    except (ValueError, RecursionError):
+        try:
+            return json.loads(raw)
+        except RecursionError as error:
+            raise ValueError("the JSON is nested too deeply") from error
+
+
+def to_json(value: Any) -> bytes:
+    """Encodes a value of `from_json`. Numbers that JSON cannot express become null."""
+    try:
+        return encode(value)
+    except (OverflowError, UnicodeError):
+        return json.dumps(value, separators=(",", ":")).encode()
 
 
 def role_of(value: Any) -> Role:

@@ -17,6 +17,7 @@ _BOM = b"\xef\xbb\xbf"
 # One line end and at least one more: the empty line that ends an event, and those that follow it.
 _EMPTY_LINE = re.compile(rb"(?:\r\n|\n|\r(?!\n))[\r\n]+")
 _LINE_END = re.compile(rb"\r\n?")
+_EVENT = re.compile(rb".*?(?:(?:\r\n|\n|\r(?!\n))[\r\n]+|\Z)", re.DOTALL)
 
 
 class SseEvent(NamedTuple):
@@ -106,8 +107,24 @@ def read_events(block: bytes) -> Iterator[SseEvent]:
 
 
 def split_events(block: bytes) -> list[bytes]:
-    """Splits a block into its events, with lines ended by LF."""
-    return lines_of(block).split(b"\n\n")
+    """Splits a block of whole events into events, each with its end, without changing a byte."""
+    if b"\r" in block:
+        return [match.group() for match in _EVENT.finditer(block) if match.group()]
+    if block.find(b"\n\n") == len(block) - 2:
+        return [block]
+    parts = block.split(b"\n\n")
+    out = [part + b"\n\n" for part in parts[:-1]]
+    return [*out, parts[-1]] if parts[-1] else out
+
+
+def event_end(block: bytes, at: int) -> int:
+    """Returns the end of the event that begins at `at` of a block of whole events."""
+    end = block.find(b"\n\n", at) + 2
+    end = end if end > 1 else len(block)
+    if block.find(b"\r", at, end) < 0:
+        return end
+    match = _EVENT.match(block, at)
+    return match.end() if match is not None else len(block)
 
 
 def lines_of(block: bytes) -> bytes:
@@ -116,11 +133,9 @@ def lines_of(block: bytes) -> bytes:
 
 
 def parse(piece: bytes) -> SseEvent | None:
-    """Reads one event whose lines end in LF; None where it has no data."""
-    if piece.startswith(_BOM):
-        piece = piece[3:]
+    """Reads one event; None where it has no data."""
     name, data = b"", None
-    for line in piece.split(b"\n"):
+    for line in lines_of(piece.removeprefix(_BOM)).split(b"\n"):
         field, _, value = line.partition(b":")
         if field == b"data":
             value = value.removeprefix(b" ")

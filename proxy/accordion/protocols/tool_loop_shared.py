@@ -1,5 +1,5 @@
 """Parts of the tool loop that the protocols share: usage of several rounds, the client's copy of a response, responses
-that are one JSON document, and splitting of events. For placeholders in arguments see artifact_placeholders.py.
+that are one JSON document. For placeholders in arguments see artifact_placeholders.py.
 
 Nothing here raises on what a provider sends or a client sends back.
 """
@@ -7,26 +7,22 @@ Nothing here raises on what a provider sends or a client sends back.
 from __future__ import annotations
 
 import json
-import re
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from accordion.model.conversation import Message, Part, Text, ToolCall, ToolResult
 from accordion.model.insertions import ToolRoundInsertion
 from accordion.protocols.json_spans import NULL, is_list, items_of
-from accordion.protocols.json_values import HOSTED, as_count, as_mapping, encode
-from accordion.protocols.response_observer import BOUND
+from accordion.protocols.json_values import HOSTED, as_count, as_mapping, from_json, to_json
+from accordion.protocols.response_parser import BOUND
 from accordion.protocols.tool_loop import ArtifactPlaceholder, ObservedRound, ToolLoopResponse
 
 UNREADABLE_ROUND = ObservedRound((), (), (), "", finished=False)
 """A round that could not be read: none of its calls is answered."""
-
-_EVENT = re.compile(rb".*?(?:(?:\r\n|\n|\r(?!\n))[\r\n]+|\Z)", re.DOTALL)
 
 # -- usage ---------------------------------------------------------------------------
 
@@ -256,27 +252,6 @@ def list_field(fields: Mapping[str, bytes], name: str) -> list[bytes]:
 # -- bytes -----------------------------------------------------------------------------
 
 
-def split_events(block: bytes) -> list[bytes]:
-    """Splits a block of whole events into events, each with its end, without changing a byte."""
-    if b"\r" in block:
-        return [match.group() for match in _EVENT.finditer(block) if match.group()]
-    if block.find(b"\n\n") == len(block) - 2:
-        return [block]
-    parts = block.split(b"\n\n")
-    out = [part + b"\n\n" for part in parts[:-1]]
-    return [*out, parts[-1]] if parts[-1] else out
-
-
-def event_end(block: bytes, at: int) -> int:
-    """Returns the end of the event that begins at `at` of a block of whole events."""
-    end = block.find(b"\n\n", at) + 2
-    end = end if end > 1 else len(block)
-    if block.find(b"\r", at, end) < 0:
-        return end
-    match = _EVENT.match(block, at)
-    return match.end() if match is not None else len(block)
-
-
 def repair_utf8(raw: bytes) -> bytes:
     """Replaces invalid UTF-8 by U+FFFD. JSON is UTF-8 (RFC 8259 8.1), and a call of the artifact tool that cannot be
     decoded could not be hidden."""
@@ -287,25 +262,6 @@ def repair_utf8(raw: bytes) -> bytes:
     except UnicodeDecodeError:
         return raw.decode(errors="replace").encode()
     return raw
-
-
-def from_json(raw: bytes | str) -> Any:
-    """Decodes JSON of a provider: numbers stay as they are, lone surrogates and NaN are accepted. Raises ValueError."""
-    try:
-        return msgspec.json.decode(raw)
-    except (ValueError, RecursionError):
-        try:
-            return json.loads(raw)
-        except RecursionError as error:
-            raise ValueError("the JSON is nested too deeply") from error
-
-
-def to_json(value: Any) -> bytes:
-    """Encodes a value of `from_json`. Numbers that JSON cannot express become null."""
-    try:
-        return encode(value)
-    except (OverflowError, UnicodeError):
-        return json.dumps(value, separators=(",", ":")).encode()
 
 
 def visible_text(parts: Iterable[Part]) -> str:

@@ -12,13 +12,19 @@ from typing import Any
 
 from accordion.model.records import Usage
 from accordion.protocols.anthropic_messages.blocks import CALLS
-from accordion.protocols.anthropic_messages.events import ContentDelta, DeltaPattern, delta_opening, read_event
+from accordion.protocols.anthropic_messages.response import (
+    ContentDelta,
+    DeltaPattern,
+    delta_opening,
+    read_messages_event,
+)
 from accordion.protocols.artifact_placeholders import PlaceholderScanner
 from accordion.protocols.json_spans import NULL, fields_of, is_list, is_object, items_of, list_of, object_of
 from accordion.protocols.json_values import as_count, as_mapping, as_string, encode
 from accordion.protocols.message_keys import decode_json
+from accordion.protocols.sse import split_events
 from accordion.protocols.tool_loop import ArtifactToolCall, ObservedRound
-from accordion.protocols.tool_loop_shared import split_events, sum_round_usage
+from accordion.protocols.tool_loop_shared import sum_round_usage
 
 NO_INPUT = b"{}"
 DONE = frozenset({"end_turn", "tool_use", "stop_sequence"})
@@ -107,11 +113,11 @@ class ResponseBlock:
             self._pieces.append(text)
         else:
             for piece in split_events(raw):
-                event = read_event(piece)
-                if event is None:
+                value = read_messages_event(piece)
+                if value is None:
                     self.has_unknown_content = True
-                elif event.delta is not None:
-                    self.grow(event.delta)
+                elif value.delta is not None:
+                    self.grow(value.delta)
         if self.arguments is not None:
             self._unscanned += self._pieces[first_new:]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
+from accordion.protocols.anthropic_messages.response import MessagesParser
 from accordion.protocols.anthropic_messages.response_blocks import (
     DONE,
     ResponseBlock,
@@ -15,9 +15,10 @@ from accordion.protocols.anthropic_messages.response_blocks import (
 )
 from accordion.protocols.artifact_placeholders import find_placeholders, replace_placeholders
 from accordion.protocols.json_spans import NULL, fields_of, items_of, list_of, object_of
-from accordion.protocols.json_values import as_mapping, as_string, encode
+from accordion.protocols.json_values import as_mapping, as_string, encode, to_json
+from accordion.protocols.response_observer import ResponseObserver
 from accordion.protocols.tool_loop import ArtifactPlaceholder, ObservedRound
-from accordion.protocols.tool_loop_shared import UNREADABLE_ROUND, ToolLoopDocument, to_json
+from accordion.protocols.tool_loop_shared import UNREADABLE_ROUND, ToolLoopDocument
 
 
 class MessagesToolDocument(ToolLoopDocument):
@@ -51,7 +52,7 @@ class MessagesToolDocument(ToolLoopDocument):
             if block.arguments is not None and (count := len(find_placeholders(block.arguments_text))):
                 self._blocks_with_placeholders[len(self._visible_blocks)] = (block.arguments_text, count)
             self._visible_blocks.append(raw)
-        observer = AnthropicMessages().observer(False)
+        observer = ResponseObserver(MessagesParser(is_stream=False))
         observer.feed(bytes(self._body))
         observed = observer.observation()
         container = as_string(as_mapping(document.get("container")).get("id"))

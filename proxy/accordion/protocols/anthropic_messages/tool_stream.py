@@ -25,16 +25,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from accordion.protocols.anthropic_messages.events import (
+from accordion.protocols.anthropic_messages.response import (
+    INPUT_COUNTS,
     ContentDelta,
     MessagesEvent,
+    MessagesParser,
     arguments_event,
-    read_event,
     read_fields,
     with_fields,
     with_index,
 )
-from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.anthropic_messages.response_blocks import (
     DONE,
     NO_INPUT,
@@ -47,12 +47,10 @@ from accordion.protocols.artifact_placeholders import find_placeholders
 from accordion.protocols.json_spans import NULL, fields_of, object_of
 from accordion.protocols.json_values import as_mapping, as_string, encode
 from accordion.protocols.message_keys import decode_json
-from accordion.protocols.response_observer import BOUND
-from accordion.protocols.sse import SseBuffer
+from accordion.protocols.response_observer import ResponseObserver
+from accordion.protocols.response_parser import BOUND
+from accordion.protocols.sse import SseBuffer, event_end
 from accordion.protocols.tool_loop import ArtifactPlaceholder, ObservedRound, ToolLoopResponse
-from accordion.protocols.tool_loop_shared import event_end
-
-_INPUTS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
 class MessagesToolStream(ToolLoopResponse):
@@ -77,7 +75,8 @@ class MessagesToolStream(ToolLoopResponse):
         self._round_blocks: list[ResponseBlock] = []
         # The difference from the provider's index to the client's.
         self._index_shift = self._next_index
-        self._observer = AnthropicMessages().observer(True)
+        self._parser = MessagesParser(is_stream=True)
+        self._observer = ResponseObserver(self._parser)
         self._end_events: list[tuple[str, bytes]] = []
         self._usage: dict[str, Any] = {}
         self._container = ""
@@ -172,36 +171,35 @@ class MessagesToolStream(ToolLoopResponse):
         return b"".join(out)
 
     def _take_event(self, piece: bytes) -> bytes:
-        event = read_event(piece)
-        if event is None:
+        value = self._parser.read_value(piece)
+        if value is None:
             return self._forward_unreadable(piece)
-        kind = event.type
+        kind = value.type
         if kind == "content_block_delta":
-            block = self._blocks.get(event.index)
-            if block is not None and event.delta is not None and not self._end_events:
-                block.grow(event.delta)
-                if block.is_own:
-                    return b""
-                if block is self._unchanged_block:
-                    block.set_pattern(piece)
-                visible_event = piece if block.client_index == event.index else with_index(piece, block.client_index)
-                return (
-                    visible_event
-                    if block.arguments is None
-                    else self._take_arguments(block, event.delta, visible_event)
-                )
+            block = self._blocks.get(value.index)
+            if block is not None and value.delta is not None and not self._end_events:
+                return self._take_delta(block, value.delta, value, piece)
         if kind in {"message_delta", "message_stop"}:
-            return self._take_end(kind, event, piece)
+            return self._take_end(value, piece)
         if kind.startswith("content_block_"):
-            return self._release_end() + self._take_content_event(kind, event, piece)
+            return self._release_end() + self._take_content_event(kind, value, piece)
         if kind == "message_start":
-            self._observer.feed(piece)
-            self._add_usage(as_mapping(_value(bytes(event.message))).get("usage"))
+            self._observer.take(self._parser.parse_event(piece))
+            self._add_usage(as_mapping(_value(bytes(value.message))).get("usage"))
             return b"" if self._usages else self._forward_unknown(kind, piece)
         if kind == "error":
-            self._observer.feed(piece)
+            self._observer.take(self._parser.parse_event(piece))
             return self._release_end() + piece
         return piece if kind == "ping" else self._forward_unknown(kind, piece)
+
+    def _take_delta(self, block: ResponseBlock, delta: ContentDelta, event: MessagesEvent, piece: bytes) -> bytes:
+        block.grow(delta)
+        if block.is_own:
+            return b""
+        if block is self._unchanged_block:
+            block.set_pattern(piece)
+        visible_event = _with_client_index(piece, event, block)
+        return visible_event if block.arguments is None else self._take_arguments(block, delta, visible_event)
 
     def _forward_unknown(self, kind: str, piece: bytes) -> bytes:
         """Passes an unknown event, or keeps it back behind the end events."""
@@ -224,9 +222,7 @@ class MessagesToolStream(ToolLoopResponse):
             self._hidden_index = -1 if is_stop else self._hidden_index
             return b""
         remaining_arguments = block.arguments.finish() if is_stop and block.arguments is not None else ""
-        return arguments_event(block.client_index, remaining_arguments) + (
-            piece if block.client_index == event.index else with_index(piece, block.client_index)
-        )
+        return arguments_event(block.client_index, remaining_arguments) + _with_client_index(piece, event, block)
 
     def _take_block_start(self, event: MessagesEvent, piece: bytes) -> bytes:
         raw = bytes(event.content_block)
@@ -244,7 +240,7 @@ class MessagesToolStream(ToolLoopResponse):
         self._unchanged_block = block if block.client_index == event.index else None
         self._hidden_index = -1
         self._next_index = max(self._next_index, block.client_index + 1)
-        visible_event = piece if block.client_index == event.index else with_index(piece, block.client_index)
+        visible_event = _with_client_index(piece, event, block)
         text = block.arguments_text if block.arguments is not None else ""
         if not find_placeholders(text):
             return visible_event
@@ -264,15 +260,15 @@ class MessagesToolStream(ToolLoopResponse):
             self._waiting_block = block
         return event if event and out == delta.partial_json else arguments_event(block.client_index, out)
 
-    def _take_end(self, kind: str, event: MessagesEvent, piece: bytes) -> bytes:
-        self._observer.feed(piece)
-        if kind == "message_delta":
+    def _take_end(self, value: MessagesEvent, piece: bytes) -> bytes:
+        self._observer.take(self._parser.parse_event(piece))
+        if value.type == "message_delta":
             self._unchanged_block = None
-            self._add_usage(_value(bytes(event.usage)))
+            self._add_usage(_value(bytes(value.usage)))
             self._container = _container(piece)
-            self._end_events.append((kind, piece))
+            self._end_events.append((value.type, piece))
             return b""
-        return self._forward_unknown(kind, piece)
+        return self._forward_unknown(value.type, piece)
 
     def _add_usage(self, usage: Any) -> None:
         self._usage |= {name: value for name, value in as_mapping(usage).items() if value is not None}
@@ -315,17 +311,23 @@ class MessagesToolStream(ToolLoopResponse):
     def _total_usage(self, usage: dict[str, Any]) -> dict[str, Any]:
         """Returns the usage of all rounds. A client that finds no input here keeps that of the first round, so the last
         round's input is always included."""
-        counts = {name: self._usage[name] for name in (*_INPUTS, "output_tokens") if name in self._usage}
-        absent = {name: 0 for name in _INPUTS[1:] if "input_tokens" in counts and any(name in u for u in self._usages)}
+        counts = {name: self._usage[name] for name in (*INPUT_COUNTS, "output_tokens") if name in self._usage}
+        absent = {
+            name: 0 for name in INPUT_COUNTS[1:] if "input_tokens" in counts and any(name in u for u in self._usages)
+        }
         known_usage = {name: value for name, value in usage.items() if value is not None}
         return sum_usage([*self._usages, {**absent, **counts, **known_usage}])
 
     def _forward_rest(self) -> bytes:
         """Returns the beginning of a truncated event, unless it may belong to an own call."""
         unfinished_event = self._events.flush()
-        if not unfinished_event.strip() or read_event(unfinished_event) is not None:
+        if not unfinished_event.strip() or self._parser.read_value(unfinished_event) is not None:
             return self._take_events(unfinished_event)
         return b"" if self._hidden_index >= 0 or b"content_block_start" in unfinished_event else unfinished_event
+
+
+def _with_client_index(piece: bytes, event: MessagesEvent, block: ResponseBlock) -> bytes:
+    return piece if block.client_index == event.index else with_index(piece, block.client_index)
 
 
 def _value(raw: bytes) -> Any:

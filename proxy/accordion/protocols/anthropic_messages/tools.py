@@ -17,7 +17,11 @@ from accordion.protocols.anthropic_messages.tool_stream import MessagesToolStrea
 from accordion.protocols.json_spans import NULL, fields_of, is_list, is_object, is_text, items_of, list_of, object_of
 from accordion.protocols.json_values import as_list, as_mapping, as_string, decode_field, encode
 from accordion.protocols.tool_loop import ArtifactToolProtocol, ArtifactToolResult, ToolDefinition, ToolLoopResponse
-from accordion.protocols.tool_loop_shared import count_client_copy, find_tool_names, list_field
+from accordion.protocols.tool_loop_shared import (
+    count_client_copy,
+    find_tool_names,
+    list_field,
+)
 
 _NO_CHOICE = b'{"type":"none"}'
 

@@ -1,4 +1,4 @@
-"""Reads and writes the chunks of Chat Completions, and recognises runs of similar chunks by their bytes."""
+"""Recognises runs of similar chunks of Chat Completions by their bytes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from accordion.protocols.json_values import as_mapping, encode
+from accordion.protocols.json_values import as_mapping, encode, from_json
 from accordion.protocols.openai_chat.rounds import GrowingCall, RoundBuilder
-from accordion.protocols.sse import read_events
-from accordion.protocols.tool_loop_shared import from_json, to_json
-
-DONE = object()
-"""Represents the data `[DONE]`."""
 
 # The inside of a JSON string, followed only by fields without content up to the end of the event, with or without a
 # space after commas and colons.
@@ -147,25 +142,3 @@ def _only_call(entries: Any, builder: RoundBuilder) -> GrowingCall | None:
         return None
     calls = [call for call in builder.calls if call.index == entry["index"]]
     return calls[0] if len(calls) == 1 and calls[0].visible == calls[0].index else None
-
-
-def read_event(event: bytes) -> Any:
-    """Returns the data of an event: an object, `DONE`, None if there is none, False if it is unreadable."""
-    if event.startswith(b"data:") and event.find(b"\n") == len(event) - 2 and b"\r" not in event:
-        data = event[5:-2].lstrip()
-    else:
-        data = next((parsed.data for parsed in read_events(event)), b"").strip()
-    if not data:
-        return None
-    if data.startswith(b"[DONE]"):
-        return DONE
-    try:
-        value = from_json(data)
-    except ValueError:
-        return False
-    return value if type(value) is dict else False
-
-
-def write_event(data: dict[str, Any]) -> bytes:
-    """Returns an event with this data."""
-    return b"data: " + to_json(data) + b"\n\n"

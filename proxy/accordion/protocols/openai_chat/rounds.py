@@ -8,12 +8,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from accordion.protocols.artifact_placeholders import PlaceholderScanner
-from accordion.protocols.json_values import arguments_text, as_list, as_mapping, as_string, encode
+from accordion.protocols.json_values import arguments_text, as_list, as_mapping, as_string, encode, to_json
 from accordion.protocols.message_keys import decode_json
-from accordion.protocols.openai_chat.completion import find_usage
 from accordion.protocols.openai_chat.parts import BLOCKS, read_parts
+from accordion.protocols.openai_chat.response import find_usage
 from accordion.protocols.tool_loop import ArtifactToolCall, ObservedRound
-from accordion.protocols.tool_loop_shared import legible_arguments, sum_round_usage, to_json, visible_text
+from accordion.protocols.tool_loop_shared import (
+    legible_arguments,
+    sum_round_usage,
+    visible_text,
+)
 
 # Fields of a message that are sent back to the provider, beside content and calls. `reasoning` is not one of them: some
 # servers reject it in a request.

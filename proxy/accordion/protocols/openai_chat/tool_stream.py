@@ -22,7 +22,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from accordion.protocols.json_values import as_list, as_mapping, as_string
-from accordion.protocols.openai_chat.chunks import DONE, ChunkRun, read_event, write_event
+from accordion.protocols.openai_chat.chunks import ChunkRun
+from accordion.protocols.openai_chat.response import ChatParser, event_data, is_done, write_event
 from accordion.protocols.openai_chat.rounds import (
     GrowingCall,
     RoundBuilder,
@@ -34,10 +35,9 @@ from accordion.protocols.openai_chat.rounds import (
     round_from_message,
     sum_usage,
 )
-from accordion.protocols.response_observer import BOUND
-from accordion.protocols.sse import SseBuffer
+from accordion.protocols.response_parser import BOUND
+from accordion.protocols.sse import SseBuffer, event_end
 from accordion.protocols.tool_loop import ArtifactPlaceholder, ObservedRound, ToolLoopResponse
-from accordion.protocols.tool_loop_shared import event_end
 
 # Fields that all chunks of a response have in common.
 _COMMON = ("id", "object", "created", "model", "system_fingerprint", "service_tier")
@@ -50,6 +50,7 @@ class ChunkToolLoop(ToolLoopResponse):
     def __init__(self, tool: str) -> None:
         self._tool = tool
         self._events = SseBuffer(BOUND)
+        self._parser = ChatParser(is_stream=True)
         self._builder = RoundBuilder()
         self._end_events: list[bytes] = []
         self._pending_output = b""
@@ -144,19 +145,22 @@ class ChunkToolLoop(ToolLoopResponse):
     def _take_event(self, event: bytes) -> bytes:
         """Reads an event; returns the bytes that pass."""
         self._run.end()
-        data = read_event(event)
-        if data is DONE:
+        chunk = self._parser.read_value(event)
+        if chunk is None:
+            return self._take_marker(event, event_data(event))
+        if chunk.get("error"):
+            self._has_failed = True
+            return event
+        return self._take_chunk(event, chunk)
+
+    def _take_marker(self, event: bytes, data: bytes) -> bytes:
+        if is_done(data):
             self._has_ended = True
             self._end_events.append(event)
             return self._finish_calls() if not self._finish else b""
-        if type(data) is not dict:
-            # A comment, or an unreadable event, whose content may be missing from the round.
-            self._has_failed = self._has_failed or data is not None
-            return event
-        if data.get("error"):
-            self._has_failed = True
-            return event
-        return self._take_chunk(event, data)
+        # A comment, or an unreadable event, whose content may be missing from the round.
+        self._has_failed = self._has_failed or bool(data)
+        return event
 
     def _take_chunk(self, event: bytes, data: dict[str, Any]) -> bytes:
         usage_holders = find_usage_holders(data)
@@ -306,8 +310,8 @@ class ChunkToolLoop(ToolLoopResponse):
 
     def _write_last_event(self, event: bytes) -> bytes:
         """Returns an end event of a response with hidden calls."""
-        data = read_event(event)
-        if type(data) is not dict:
+        data = self._parser.read_value(event)
+        if data is None:
             return event
         is_changed = self._rounds > 0
         has_visible_calls = any(call.is_own is False for call in self._builder.calls)
@@ -341,7 +345,7 @@ class ChunkToolLoop(ToolLoopResponse):
     def _flush(self) -> bytes:
         """Takes a last event that did not end with an empty line."""
         unfinished_event = self._events.flush()
-        if not read_event(unfinished_event):
+        if not self._parser.read_value(unfinished_event) and not is_done(event_data(unfinished_event)):
             # Nothing, or the beginning of a truncated event.
             self._has_failed = self._has_failed or bool(unfinished_event.strip())
             return b""

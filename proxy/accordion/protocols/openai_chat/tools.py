@@ -13,7 +13,7 @@ from accordion.model.conversation import Message
 from accordion.model.insertions import ToolRoundInsertion
 from accordion.protocols.artifact_placeholders import find_placeholders_in_calls, replace_placeholders_in_calls
 from accordion.protocols.json_spans import NULL, is_list, list_of, object_of
-from accordion.protocols.json_values import as_list, as_mapping, as_string, decode_field, encode
+from accordion.protocols.json_values import as_list, as_mapping, as_string, decode_field, encode, to_json
 from accordion.protocols.openai_chat.rounds import (
     find_usage_holders,
     is_finished,
@@ -36,7 +36,6 @@ from accordion.protocols.tool_loop_shared import (
     count_client_copy,
     find_tool_names,
     list_field,
-    to_json,
 )
 
 # Response formats other than free text: the artifact tool is not offered with them if the client has no tools.

@@ -21,7 +21,8 @@ from accordion.protocols.artifact_placeholders import find_placeholders
 from accordion.protocols.json_spans import fields_of, object_of, remove_fields
 from accordion.protocols.json_values import as_string
 from accordion.protocols.openai_responses.items import CALLS, read_item
-from accordion.protocols.openai_responses.rounds import decode_object, with_arguments
+from accordion.protocols.openai_responses.response import decode_object
+from accordion.protocols.openai_responses.rounds import with_arguments
 
 RenderRound = Callable[[Sequence[bytes]], Sequence[bytes]]
 

@@ -2,9 +2,8 @@
 
 Theory of operation. A request has a list of items, `input` (or one string), and the system prompt in `instructions`. An
 item is a message, a call, a call's output or reasoning; items.py reads it into parts and writing.py edits it. A request
-may continue a stored response (`previous_response_id`, `conversation`), whose items it does not repeat. A response is
-an object (response.py) or a stream of events, the last of which has the whole object; `observer` reads either. The
-artifact tool is in tools.py.
+may continue a stored response (`previous_response_id`, `conversation`), whose items it does not repeat. Responses are
+parsed in response.py; the artifact tool is in tools.py.
 
 Besides the equivalences in message_keys.py, the canonical form omits the `id` of an item that has its content: a
 message, an item with a `call_id`, or one with encrypted content. Clients drop or keep those ids. Any other id stands
@@ -19,12 +18,9 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from msgspec.structs import replace
-
 from accordion.model.conversation import Message, Part, ProviderState, Text
 from accordion.model.errors import AccordionError, ContextOverflow
-from accordion.model.records import ObservedCall, ObservedResponse
-from accordion.protocols.base import ReadMessage, ResponseObserver, WireProtocol
+from accordion.protocols.base import ReadMessage, WireProtocol
 from accordion.protocols.json_values import (
     as_mapping,
     as_string,
@@ -39,9 +35,8 @@ from accordion.protocols.json_values import (
 from accordion.protocols.legality import find_responses_problems
 from accordion.protocols.message_keys import canonical_object, decode_json
 from accordion.protocols.openai_responses import writing
-from accordion.protocols.openai_responses.items import is_hosted_call, read_content, read_item
-from accordion.protocols.openai_responses.response import observed_call, read_response
-from accordion.protocols.response_observer import BodyObserver, StreamObserver
+from accordion.protocols.openai_responses.items import read_content, read_item
+from accordion.protocols.openai_responses.response import ResponsesParser
 
 # A name quoted within a text is escaped there, so it cannot match.
 _NUMBER = re.compile(rb'"sequence_number"\s*:\s*(\d{1,18})')
@@ -51,7 +46,6 @@ _NO_CALL = re.compile(
 )
 _MISSING_OUTPUT = "The result of this call is not on record any more."
 _LATE_ANSWER_TYPES = frozenset({"program", "mcp_approval_request"})
-_END_EVENTS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 
 
 class OpenAIResponses(WireProtocol):
@@ -175,9 +169,9 @@ class OpenAIResponses(WireProtocol):
         is_unpaired_output = kind.endswith("_output") and not entry.get("call_id")
         return is_unpaired_output or kind in _LATE_ANSWER_TYPES or entry.get("async") is True
 
-    def observer(self, stream: bool) -> ResponseObserver:
-        """Creates an observer of events, or of a response object."""
-        return _ResponsesObserver() if stream else BodyObserver(read_response)
+    def parser(self, stream: bool, *, reads_content: bool = False) -> ResponsesParser:
+        """Creates a parser of events, or of a response object."""
+        return ResponsesParser(is_stream=stream, reads_content=reads_content)
 
 
 def _error_event(error: Mapping[str, Any], number: int) -> bytes:
@@ -210,72 +204,3 @@ def _canonical_item(entry: dict[str, Any]) -> dict[str, Any]:
     elif kind is None or "call_id" in canonical or "encrypted_content" in canonical:
         canonical.pop("id", None)
     return canonical
-
-
-class _ResponsesObserver(StreamObserver):
-    """Observes events. The last one has the whole response; the earlier ones count if it never comes."""
-
-    def may_matter(self, block: bytes) -> bool:
-        """Selects the events of items, of the response and of errors; deltas do not matter."""
-        return (
-            b"response.output_item." in block
-            or b"response.completed" in block
-            or b"response.created" in block
-            or b"response.incomplete" in block
-            or b"response.failed" in block
-            or b'"error"' in block
-            or b"event: error" in block
-        )
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.items: tuple[tuple[str, bytes], ...] = ()
-        self.output: tuple[bytes, ...] | None = None
-        self._complete_items: list[dict[str, Any]] = []
-
-    def observation(self) -> ObservedResponse:
-        """Returns what was read so far."""
-        observed = super().observation()
-        if not self.items and self.output is None:
-            return observed
-        return replace(observed, items=self.items, output=self.output)
-
-    def read_event(self, data: dict[str, Any]) -> None:
-        """Reads one event by its own type."""
-        kind = as_string(data.get("type"))
-        if kind.startswith("response.output_item."):
-            self._note_item(entry := as_mapping(data.get("item")))
-            if kind == "response.output_item.done":
-                self._complete_items.append(entry)
-        elif kind == "response.created":
-            response = as_mapping(data.get("response"))
-            self.response_id, self.model = as_string(response.get("id")), as_string(response.get("model"))
-        elif kind in _END_EVENTS:
-            self._note_end(read_response(as_mapping(data.get("response")), self._complete_items))
-        elif kind == "error":
-            self.note_error(data)
-
-    def _note_item(self, entry: dict[str, Any]) -> None:
-        if is_hosted_call(entry):
-            self.first = 0
-        call = observed_call(entry)
-        if call is not None and call.call_id:
-            self._note_call(call)
-
-    def _note_call(self, call: ObservedCall) -> None:
-        """Records a call. Its item comes twice: when it begins and when it is complete."""
-        earlier = self.calls.get(call.call_id, call)
-        arguments = call.arguments or earlier.arguments
-        self.calls[call.call_id] = ObservedCall(call.call_id, earlier.name or call.name, arguments)
-
-    def _note_end(self, response: ObservedResponse) -> None:
-        self.ended = True
-        self.response_id = response.response_id or self.response_id
-        self.model = response.model or self.model
-        self.usage = response.usage or self.usage
-        self.first = response.first if self.first is None else self.first
-        self.finish, self.error, self.items, self.output = (
-            response.finish, response.error, response.items, response.output
-        )  # fmt: skip
-        for call in response.calls:
-            self._note_call(call)

@@ -13,17 +13,15 @@ from typing import Any
 import msgspec
 
 from accordion.protocols.json_spans import NULL, fields_of, is_object, list_of, object_of
-from accordion.protocols.json_values import as_mapping, as_string
+from accordion.protocols.json_values import as_mapping, as_string, decode_field, to_json
 from accordion.protocols.openai_responses.items import CALLS, read_call, read_item
-from accordion.protocols.openai_responses.protocol import OpenAIResponses
+from accordion.protocols.openai_responses.response import decode_object, read_usage, split_object, text_field
 from accordion.protocols.tool_loop import ArtifactToolCall, ObservedRound
 from accordion.protocols.tool_loop_shared import (
-    from_json,
     legible_arguments,
     list_field,
     normalize_space,
     sum_round_usage,
-    to_json,
     visible_text,
 )
 
@@ -39,23 +37,6 @@ class ResponseObject(msgspec.Struct, frozen=True):
 
 
 # -- items -----------------------------------------------------------------------------
-
-
-def decode_object(raw: bytes) -> dict[str, Any]:
-    """Decodes a JSON object; empty where it is none."""
-    try:
-        return as_mapping(from_json(raw))
-    except ValueError:
-        return {}
-
-
-def split_object(raw: bytes) -> dict[str, bytes]:
-    """Returns the fields of a JSON object as bytes; empty where it is none."""
-    try:
-        return fields_of(raw)
-    except (ValueError, RecursionError):
-        # A lone surrogate in one text must not hide the other fields.
-        return {name: to_json(value) for name, value in decode_object(raw).items()}
 
 
 def is_own_call(entry: Mapping[str, Any], tool: str) -> bool:
@@ -78,8 +59,6 @@ def build_round(
 ) -> ObservedRound:
     """Builds a round from its items, decoded and as they came, and the usage in its response object's fields."""
     items = list(items)
-    observer = OpenAIResponses().observer(stream=False)
-    observer.feed(object_of({"usage": fields.get("usage", NULL)}))
     own_calls = [entry for entry, _ in items if is_own_call(entry, tool)]
     return ObservedRound(
         entries=tuple(
@@ -97,7 +76,7 @@ def build_round(
             visible_text(read_item(entry, 0)[1]) for entry, _ in items if entry.get("type", "message") == "message"
         ),
         finished=finished,
-        usage=observer.observation().usage,
+        usage=read_usage(as_mapping(decode_field(fields, "usage"))),
         resolved=resolved,
     )
 
@@ -167,12 +146,3 @@ def merge_rounds(rounds: Sequence[ResponseObject], tool: str) -> dict[str, bytes
     if "output_text" in fields:
         fields["output_text"] = to_json("".join(text_field(each.fields, "output_text") for each in rounds))
     return fields
-
-
-def text_field(fields: Mapping[str, bytes], name: str, default: str = "") -> str:
-    """Returns the text of a field; `default` where there is no such field, empty where it is no text."""
-    raw = fields.get(name)
-    try:
-        return default if raw is None else as_string(from_json(raw))
-    except ValueError:
-        return ""

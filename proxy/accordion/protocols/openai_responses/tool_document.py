@@ -7,18 +7,17 @@ from typing import Any
 
 from accordion.protocols.artifact_placeholders import find_placeholders_in_calls, replace_placeholders_in_calls
 from accordion.protocols.json_spans import object_of
-from accordion.protocols.json_values import as_list, as_mapping, as_string
+from accordion.protocols.json_values import as_list, as_mapping, as_string, to_json
+from accordion.protocols.openai_responses.response import decode_object, split_object
 from accordion.protocols.openai_responses.rounds import (
     ResponseObject,
     build_round,
-    decode_object,
     is_own_call,
     merge_rounds,
-    split_object,
     without_own_tool,
 )
 from accordion.protocols.tool_loop import ArtifactPlaceholder, ObservedRound
-from accordion.protocols.tool_loop_shared import ToolLoopDocument, list_field, to_json
+from accordion.protocols.tool_loop_shared import ToolLoopDocument, list_field
 
 
 class ResponsesToolDocument(ToolLoopDocument):

@@ -24,33 +24,34 @@ from typing import Any
 
 from accordion.protocols.artifact_placeholders import PlaceholderScanner, find_placeholders, replace_placeholders
 from accordion.protocols.json_spans import NULL, is_list, is_object, object_of
-from accordion.protocols.json_values import as_string, encode
-from accordion.protocols.openai_responses.events import (
-    ARGUMENTS,
+from accordion.protocols.json_values import as_string, encode, to_json
+from accordion.protocols.openai_responses.events import EventNumbers, arguments_delta
+from accordion.protocols.openai_responses.response import (
+    ARGUMENTS_START,
     DELTA,
     DONE,
     ENDS,
     OPENINGS,
-    EventNumbers,
     ResponsesEvent,
-    arguments_delta,
+    ResponsesParser,
+    decode_object,
     has_no_content,
     is_single_event,
     read_arguments_delta,
+    split_object,
+    text_field,
 )
 from accordion.protocols.openai_responses.rounds import (
     ResponseObject,
     build_round,
-    decode_object,
     is_own_call,
     merge_rounds,
-    split_object,
-    text_field,
     with_arguments,
     without_own_tool,
 )
+from accordion.protocols.sse import split_events
 from accordion.protocols.tool_loop import ArtifactPlaceholder, ObservedRound, ToolLoopResponse
-from accordion.protocols.tool_loop_shared import list_field, split_events, to_json
+from accordion.protocols.tool_loop_shared import list_field
 
 
 class ResponsesToolStream(ToolLoopResponse):
@@ -62,6 +63,7 @@ class ResponsesToolStream(ToolLoopResponse):
         self._queue: deque[ResponsesEvent] = deque()
         self._texts: dict[ArtifactPlaceholder, str | None] = {}
         self._pending: tuple[ArtifactPlaceholder, ...] = ()
+        self._parser = ResponsesParser(is_stream=True)
         self._numbers = EventNumbers()
         self._response_ids: list[str] = []
         self._earlier_responses: list[ResponseObject] = []
@@ -83,7 +85,7 @@ class ResponsesToolStream(ToolLoopResponse):
 
     def feed(self, block: bytes) -> bytes:
         """Takes whole events; returns those that pass, in the same bytes where nothing changes."""
-        is_text = self._is_unchanged and not block.startswith(ARGUMENTS) and has_no_content(block)
+        is_text = self._is_unchanged and not block.startswith(ARGUMENTS_START) and has_no_content(block)
         self.observable_output = b"" if is_text and b"error" not in block else None
         if is_text:
             return block
@@ -98,11 +100,11 @@ class ResponsesToolStream(ToolLoopResponse):
             call.text = call.arguments.feed(delta.delta)
             if call.text == delta.delta and not call.arguments.pending_placeholders:
                 return raw
-            event = ResponsesEvent(raw)
+            event = self._parser.read_value(raw)
             event.is_scanned = True
         elif is_unchanged and has_no_content(raw):
             return raw
-        self._queue.append(event or ResponsesEvent(raw))
+        self._queue.append(event or self._parser.read_value(raw))
         return self._drain()
 
     @property

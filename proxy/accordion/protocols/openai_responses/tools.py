@@ -19,7 +19,7 @@ from accordion.model.insertions import ToolRoundInsertion
 from accordion.protocols.json_spans import NULL, fields_of, is_list, list_of, object_of, remove_fields
 from accordion.protocols.json_values import as_list, as_mapping, decode_field, encode
 from accordion.protocols.openai_responses.client_copies import insert_rounds, remove_own_calls
-from accordion.protocols.openai_responses.rounds import decode_object
+from accordion.protocols.openai_responses.response import decode_object
 from accordion.protocols.openai_responses.tool_document import ResponsesToolDocument
 from accordion.protocols.openai_responses.tool_stream import ResponsesToolStream
 from accordion.protocols.tool_loop import ArtifactToolProtocol, ArtifactToolResult, ToolDefinition

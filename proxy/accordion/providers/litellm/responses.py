@@ -133,8 +133,7 @@ async def _message_pieces(call: LiteLLMCall, source: Any) -> AsyncGenerator[tupl
     async for item in source:
         if isinstance(item, bytes | str):
             for piece in split_events(buffer.feed(item if isinstance(item, bytes) else item.encode())):
-                if piece:
-                    yield _own_event(call, piece)
+                yield _own_event(call, piece)
             continue
         value = _as_dict(item)
         kind = str(value.get("type", ""))
@@ -142,7 +141,7 @@ async def _message_pieces(call: LiteLLMCall, source: Any) -> AsyncGenerator[tupl
             value["message"] = {**value["message"], "model": call.model}
         yield kind, b"event: " + kind.encode() + b"\ndata: " + _encode(value) + b"\n\n"
     if unfinished_event := buffer.flush().strip():
-        yield _own_event(call, unfinished_event)
+        yield _own_event(call, unfinished_event + b"\n\n")
 
 
 def _own_event(call: LiteLLMCall, piece: bytes) -> tuple[str, bytes]:
@@ -150,8 +149,8 @@ def _own_event(call: LiteLLMCall, piece: bytes) -> tuple[str, bytes]:
     event = parse(piece)
     kind = event.name.decode("latin-1") if event is not None else ""
     if event is not None and kind == "message_start":
-        piece = b"event: message_start\ndata: " + _with_model_name(event.data, call.model)
-    return kind, piece + b"\n\n"
+        piece = b"event: message_start\ndata: " + _with_model_name(event.data, call.model) + b"\n\n"
+    return kind, piece
 
 
 def truncation_error() -> UpstreamDisconnected:

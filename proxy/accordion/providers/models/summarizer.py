@@ -33,6 +33,8 @@ from accordion.model.records import ObservedResponse, Usage
 from accordion.model.summarizer import Summarizer, SummaryCaller, SummaryRequest, SummaryResponse
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.content_encoding import Decoder
+from accordion.protocols.response_observer import ResponseObserver
+from accordion.protocols.response_parser import UNDECODABLE, ResponseEvent, output_text
 from accordion.summaries.author import SummaryRejected
 
 PATHS: Final = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
@@ -70,10 +72,10 @@ class _SummaryRoute:
 
 @dataclass(frozen=True, slots=True)
 class _ParsedResponse:
-    """A response: its status, its decoded body, and the observer's result."""
+    """A response: its status, its parsed body, and the observer's result."""
 
     status: int
-    data: Any = field(repr=False)
+    event: ResponseEvent = field(repr=False)
     observed: ObservedResponse = field(repr=False)
 
 
@@ -143,7 +145,7 @@ class ModelSummarizer:
             response = await self._send(
                 target, caller.dialect, request_body(caller.dialect, model, request, max_tokens, other_field)
             )
-        text, problem = _read_answer(caller.dialect, response)
+        text, problem = _read_answer(response)
         usage = response.observed.usage or Usage()
         if problem:
             answer_count = int(response.status == 200)
@@ -160,15 +162,12 @@ class ModelSummarizer:
             raw = await _read_body(upstream_response)
         finally:
             await upstream_response.close()
-        observer = self._protocols[dialect].observer(False)
-        observer.feed(raw)
-        try:
-            data = msgspec.json.decode(raw)
-        except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            if upstream_response.status == 200:
-                raise SummaryFailed("the model's answer is not JSON") from None
-            data = None
-        return _ParsedResponse(upstream_response.status, data, observer.observation())
+        parser = self._protocols[dialect].parser(stream=False, reads_content=True)
+        event, observer = parser.parse_document(raw), ResponseObserver(parser)
+        if upstream_response.status == 200 and UNDECODABLE in event.parts:
+            raise SummaryFailed("the model's answer is not JSON")
+        observer.take(event)
+        return _ParsedResponse(upstream_response.status, event, observer.observation())
 
     # -- the route and the credential --------------------------------------------------
 
@@ -196,11 +195,11 @@ class ModelSummarizer:
         return max(1, min(self._max_answer, window.size // 4, window.max_output or self._max_answer))
 
 
-def _read_answer(dialect: str, response: _ParsedResponse) -> tuple[str, str]:
+def _read_answer(response: _ParsedResponse) -> tuple[str, str]:
     """Returns the text of a response and a description of its fault; the second is empty if there is none."""
     if response.status != 200 or response.observed.error:
-        return "", f"the model answered with status {response.status}{_error_code(response.data)}"
-    text = read_text(dialect, response.data)
+        return "", f"the model answered with status {response.status}{_error_code(response.event.value)}"
+    text = output_text(response.event).strip()
     return text, find_fault(response.observed.finish) or ("" if text else "the model answered nothing")
 
 
@@ -281,12 +280,6 @@ def request_body(dialect: str, model: str, request: SummaryRequest, max_tokens: 
     return msgspec.json.encode(build_body(model, request, max_tokens, limit))
 
 
-def read_text(dialect: str, data: Any) -> str:
-    """Returns the text of a response; empty if there is none."""
-    read = {"chat": _read_chat, "responses": _read_responses, "messages": _read_messages}[dialect]
-    return "".join(read(data)).strip() if isinstance(data, dict) else ""
-
-
 def find_fault(finish: str) -> str:
     """Returns the fault of an answer with this finish reason; empty if it has none."""
     if finish in _LENGTH_REASONS:
@@ -318,31 +311,6 @@ def _messages(model: str, request: SummaryRequest, max_tokens: int, limit: MaxTo
         "messages": [{"role": "user", "content": request.text}],
         "stream": False,
     }
-
-
-def _read_chat(data: dict[str, Any]) -> list[str]:
-    choice = next((entry for entry in _list(data.get("choices")) if isinstance(entry, dict)), {})
-    content = (choice.get("message") or {}).get("content")
-    return [content] if isinstance(content, str) else _texts(content)
-
-
-def _read_responses(data: dict[str, Any]) -> list[str]:
-    items = (item for item in _list(data.get("output")) if isinstance(item, dict) and item.get("type") == "message")
-    return [text for item in items for text in _texts(item.get("content"))]
-
-
-def _read_messages(data: dict[str, Any]) -> list[str]:
-    return _texts(data.get("content"))
-
-
-def _texts(content: Any) -> list[str]:
-    """Returns the texts of a list of parts; thinking has another type."""
-    parts = (part for part in _list(content) if isinstance(part, dict) and part.get("type") in ("text", "output_text"))
-    return [part["text"] for part in parts if isinstance(part.get("text"), str)]
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 TokenUsageCallback = Callable[[str, int, int], None]

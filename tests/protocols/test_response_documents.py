@@ -1,4 +1,4 @@
-"""A reply that is one document is understood once it is whole."""
+"""A response that is one document is understood once it is complete."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from accordion.model.records import ObservedCall, ObservedResponse, Usage
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.json_values import find_error_text
 from accordion.protocols.message_keys import decode_json
-from accordion.protocols.openai_chat.completion import read_any_form, read_published_form
-from accordion.protocols.response_observer import BOUND
+from accordion.protocols.openai_chat.response import ChatParser, read_any_form, read_published_form
+from accordion.protocols.response_observer import ResponseObserver
+from accordion.protocols.response_parser import BOUND, ResponseEvent, ResponsePart
 from tests.replies import (
     CHAT,
     CHAT_SEEN,
@@ -105,16 +106,23 @@ def test_what_is_read_at_once_of_a_completion_is_what_is_read_of_it_in_detail(
 ) -> None:
     raw = json.dumps({**body, **dict(list(others.items())[:most])}).encode()
     data = decode_json(raw)
-    assert read_published_form(raw) in (None, replace(read_any_form(data), error=find_error_text(data)))
+    published = read_published_form(raw)
+    assert published is None or (published == read_any_form(data) and not find_error_text(data))
+
+
+def observed(parts: tuple[ResponsePart, ...] | None) -> ObservedResponse | None:
+    observer = ResponseObserver(ChatParser(is_stream=False))
+    observer.take(ResponseEvent(b"", parts=parts or ()))
+    return observer.observation() if parts else None
 
 
 def test_a_completion_as_it_is_published_is_read_at_once() -> None:
     _, body, seen = BODIES[0]
     said = {**body, "object": "chat.completion", "error": None, "service_tier": "x"}
-    assert read_published_form(json.dumps(said).encode()) == seen
+    assert observed(read_published_form(json.dumps(said).encode())) == seen
     said |= {"usage": {"prompt_tokens": 7, "total_tokens": 9, "prompt_tokens_details": None}}
     said |= {"choices": [{"index": 0, "message": {"role": "assistant", "content": "é"}, "finish_reason": "stop"}]}
-    assert read_published_form(json.dumps(said).encode()) == replace(
+    assert observed(read_published_form(json.dumps(said).encode())) == replace(
         seen, usage=Usage(input=7), finish="stop", calls=()
     )
 

@@ -1,4 +1,4 @@
-"""A tap understands a reply wherever it is cut, and never gets in its way."""
+"""An observer understands a response wherever it is cut, and never gets in its way."""
 
 from __future__ import annotations
 
