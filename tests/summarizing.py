@@ -9,8 +9,7 @@ from typing import Any
 
 from accordion.model.conversation import Message, Part, Role, Text, ToolCall, ToolResult
 from accordion.model.errors import SummaryFailed
-from accordion.model.ports import Route
-from accordion.model.summarizer import SummaryCaller, SummaryRequest, SummaryResponse
+from accordion.model.ports import Route, SummaryCaller, SummaryRequest, SummaryResponse
 from accordion.summaries.author import SummaryTask
 from accordion.summaries.extractive import SourceMessage
 from accordion.summaries.instructions import CitedInstruction, StandingInstructions

@@ -21,8 +21,8 @@ from accordion.composition.visibility_builder import VisibilityBuilder
 from accordion.config.load import build
 from accordion.model.budget import Thresholds
 from accordion.model.http import Inbound, Outbound
+from accordion.model.ports import Summarizer
 from accordion.model.records import Exchange
-from accordion.model.summarizer import Summarizer
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.costs import CostCalculator

@@ -30,8 +30,7 @@ from accordion.model.budget import Decision, Thresholds, Utilization, Window
 from accordion.model.compaction import CompactedConversation, without_compaction
 from accordion.model.conversation import Conversation, ToolCall, ToolResult
 from accordion.model.plan import Drop, Plan, PlanKind, PlanStep, Proposal, Replace, Summarize, View
-from accordion.model.ports import KeyValueStore, Put, Route, Sealer
-from accordion.model.summarizer import SummaryCaller
+from accordion.model.ports import KeyValueStore, Put, Route, Sealer, SummaryCaller
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.body_reader import BodyReader

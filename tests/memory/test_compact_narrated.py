@@ -14,7 +14,7 @@ from accordion.memory.compact import CompactionCaller
 from accordion.memory.entries import ConcurrentWrite
 from accordion.memory.narration import Narrator
 from accordion.model.errors import SummaryFailed
-from accordion.model.summarizer import SummaryCaller, SummaryRequest, SummaryResponse
+from accordion.model.ports import SummaryCaller, SummaryRequest, SummaryResponse
 from accordion.summaries.extractive import ExtractiveWriter
 from accordion.summaries.prompts import load_prompts
 from tests.archive.vaults import SPACE

@@ -36,8 +36,7 @@ from accordion.archive.recall_quotes import OPENING, label_quote, quote_text, re
 from accordion.model.cache import BoundedCache
 from accordion.model.compaction import CompactedConversation, Compaction
 from accordion.model.conversation import Conversation, Message, Part, Text, ToolCall, ToolResult
-from accordion.model.spelling import LETTERS
-from accordion.model.subjects import stems_of
+from accordion.model.words import LETTERS, stems_of
 
 Claims = Callable[[str], Iterable[str]]
 """Finds the words of a text that are not plain language: paths, identifiers, numbers, addresses."""

@@ -20,7 +20,7 @@ from accordion.model.boundaries import PartPosition, match_results_to_calls
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Message, Part, Text, ToolCall, ToolResult
 from accordion.model.plan import WRITTEN_BY_COMPACTION
-from accordion.model.spelling import mask_symbols
+from accordion.model.words import mask_symbols
 
 ArchivedRange = tuple[int, int, str]
 """The first and the last message of an archived range, and the id of its artifact."""

@@ -21,8 +21,7 @@ from accordion.compaction.summary_writers import SummaryFailure, SummaryWriter, 
 from accordion.model.cache import BoundedCache, string_size
 from accordion.model.conversation import Conversation
 from accordion.model.errors import StoreUnavailable, SummaryFailed
-from accordion.model.ports import Key, KeyValueStore, Signal, Tasks, Waiter
-from accordion.model.summarizer import SummaryCaller
+from accordion.model.ports import Key, KeyValueStore, Signal, SummaryCaller, Tasks, Waiter
 from accordion.summaries.author import Summary, SummaryAuthor, SummaryRejected, SummaryTask
 
 V = TypeVar("V")

@@ -12,8 +12,8 @@ from accordion.model.compaction import Cause, CompactedConversation
 from accordion.model.conversation import Message
 from accordion.model.delegation import DelegationNode
 from accordion.model.hidden_fields import StructWithHiddenFields
+from accordion.model.ports import SummaryCaller
 from accordion.model.records import CompactionOutcome
-from accordion.model.summarizer import SummaryCaller
 from accordion.protocols.base import WireProtocol
 
 ThinkingMode = Literal["none", "free", "bound", "droppable"]

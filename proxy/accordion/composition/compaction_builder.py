@@ -37,8 +37,7 @@ from accordion.insertions.composer import InsertionComposer
 from accordion.insertions.composition_cache import CompositionCache
 from accordion.insertions.store import InsertionStore
 from accordion.model.conversation import Message
-from accordion.model.ports import Clock, KeyValueStore, Outbox, Put, Tasks, TokenCounter
-from accordion.model.summarizer import Summarizer
+from accordion.model.ports import Clock, KeyValueStore, Outbox, Put, Summarizer, Tasks, TokenCounter
 from accordion.pipeline.response_history import ResponseHistory
 from accordion.pipeline.sent_history import SentHistory
 from accordion.pipeline.shared_artifacts import SharedArtifacts

@@ -40,8 +40,7 @@ from accordion.memory.search import MemorySearch, SearchQuery
 from accordion.memory.session_memory import SessionMemories
 from accordion.model.errors import AccordionError, MissingExtra
 from accordion.model.memories import MemoryStore
-from accordion.model.ports import Clock, Key, Outbox, Route, Tasks, TokenCounter, Translator, Upstream
-from accordion.model.summarizer import SummaryCaller
+from accordion.model.ports import Clock, Key, Outbox, Route, SummaryCaller, Tasks, TokenCounter, Translator, Upstream
 from accordion.pipeline.memory_capture import MemoryCapture
 from accordion.pipeline.memory_recall import MemoryRecall, MemoryRecallLimits
 from accordion.pipeline.session_import import ALL_PROJECTS, MemoryMentions, SessionImport

@@ -16,8 +16,7 @@ from accordion.memory.extraction import REPORTED, Kind, MemoryCandidate, is_safe
 from accordion.memory.message_ranges import MessageRange
 from accordion.memory.self_contained import is_self_contained
 from accordion.memory.sentences import KnownText, own_parts
-from accordion.model.ports import Tasks
-from accordion.model.summarizer import Summarizer, SummaryCaller
+from accordion.model.ports import Summarizer, SummaryCaller, Tasks
 from accordion.summaries.author import SummaryAuthor, SummaryRejected, SummaryTask
 from accordion.summaries.extractive import ExtractiveWriter, SourceMessage
 from accordion.summaries.prompts import Prompts

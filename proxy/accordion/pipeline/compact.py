@@ -24,9 +24,8 @@ from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.insertions.recall_source import RecallRequest, RecallSource
 from accordion.model.budget import CompactionKind, Decision
 from accordion.model.compaction import Cause, without_compaction
-from accordion.model.ports import WindowTable
+from accordion.model.ports import SummaryCaller, WindowTable
 from accordion.model.records import CompactionOutcome, RecallUsage
-from accordion.model.summarizer import SummaryCaller
 from accordion.pipeline.measure import RequestComposer
 from accordion.pipeline.request import MeasuredRequest, PreparedRequest, advance
 from accordion.pipeline.visibility import Visibility

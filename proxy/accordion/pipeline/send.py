@@ -15,8 +15,17 @@ from msgspec.structs import replace
 
 from accordion.model.errors import BadRequest, ContextOverflow, ThreadNotFound, Unauthorized, Unreachable
 from accordion.model.http import CompleteResponse
-from accordion.model.ports import Clock, Headers, Route, Router, Translator, Upstream, UpstreamRequest, UpstreamResponse
-from accordion.model.summarizer import SummaryCaller
+from accordion.model.ports import (
+    Clock,
+    Headers,
+    Route,
+    Router,
+    SummaryCaller,
+    Translator,
+    Upstream,
+    UpstreamRequest,
+    UpstreamResponse,
+)
 from accordion.pipeline.relay import strip_proxy_headers
 from accordion.pipeline.request import (
     IncomingRequest,

@@ -20,8 +20,7 @@ from accordion.model.conversation import Message, Text
 from accordion.model.errors import SummaryFailed
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.plan import PlanKind
-from accordion.model.ports import Tasks
-from accordion.model.summarizer import Summarizer, SummaryCaller, SummaryRequest, SummaryResponse
+from accordion.model.ports import Summarizer, SummaryCaller, SummaryRequest, SummaryResponse, Tasks
 from accordion.summaries.checks import CheckedSummary, check
 from accordion.summaries.evidence import Evidence, gather_evidence
 from accordion.summaries.extractive import ExtractiveWriter, SourceMessage

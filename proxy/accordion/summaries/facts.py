@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from accordion.model.conversation import Media, Message, Opaque, Text, ToolCall, ToolResult
-from accordion.model.spelling import LETTERS
+from accordion.model.words import LETTERS
 from accordion.summaries.instructions import Instruction, find_instructions, find_promises
 
 JsonField = tuple[str, str]

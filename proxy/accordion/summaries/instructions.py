@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from accordion.model.subjects import EAST_ASIA
+from accordion.model.words import EAST_ASIA
 from accordion.summaries.schema import format_citations
 from accordion.summaries.sentence_forms import (
     BRIEF,

@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from accordion.model.subjects import EAST_ASIA, words_of
+from accordion.model.words import EAST_ASIA, words_of
 
 RULE: Final = 4
 """The rank of a lasting rule: it says never, always, only, at most, from now on, decided."""

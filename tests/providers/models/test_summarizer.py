@@ -14,8 +14,7 @@ from msgspec.structs import replace
 
 from accordion.model.budget import Window
 from accordion.model.errors import SummaryFailed, Unreachable, UpstreamDisconnected
-from accordion.model.ports import Headers, Route
-from accordion.model.summarizer import SummaryCaller, SummaryRequest, SummaryResponse
+from accordion.model.ports import Headers, Route, SummaryCaller, SummaryRequest, SummaryResponse
 from accordion.providers.http.client import HttpUpstream
 from accordion.providers.http.routes import ModelEntry, RouteTable, routes_from
 from accordion.providers.http.transport import AiohttpTransport, TransportTimeouts

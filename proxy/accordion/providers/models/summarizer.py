@@ -23,6 +23,10 @@ from accordion.model.ports import (
     Headers,
     Route,
     Router,
+    Summarizer,
+    SummaryCaller,
+    SummaryRequest,
+    SummaryResponse,
     Translator,
     Upstream,
     UpstreamRequest,
@@ -30,7 +34,6 @@ from accordion.model.ports import (
     WindowTable,
 )
 from accordion.model.records import ObservedResponse, Usage
-from accordion.model.summarizer import Summarizer, SummaryCaller, SummaryRequest, SummaryResponse
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.content_encoding import Decoder
 from accordion.protocols.response_observer import ResponseObserver

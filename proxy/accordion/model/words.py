@@ -1,4 +1,4 @@
-"""The words that carry a text's subject, for comparing texts in many languages."""
+"""Words of texts in many languages: those that carry a text's subject, and the characters that words consist of."""
 
 from __future__ import annotations
 
@@ -7,6 +7,13 @@ from typing import Final
 
 EAST_ASIA: Final = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
 """Chinese, Japanese and Korean characters, in the syntax of a character class."""
+
+# Latin, Greek and Cyrillic letters stay, so that no word is cut in the middle; any other character ends a word.
+LETTERS = "\u00c0-\u024f\u0370-\u04ff"
+"""Letters outside ASCII, in the syntax of a character class."""
+_LETTER = re.compile(f"[{LETTERS}]")
+_FOREIGN = re.compile(f"[^\x00-\x7f{LETTERS}]+")
+_ASCII = bytes(range(128))
 
 _WORD = re.compile(r"[^\W_]+")
 _EAST_ASIAN_RUN = re.compile(f"[{EAST_ASIA}]+")
@@ -87,3 +94,14 @@ def words_of(text: str) -> frozenset[str]:
 def stems_of(text: str) -> frozenset[str]:
     """Returns the words without endings: the first letters of each word; words with digits stay whole."""
     return frozenset(word[:_STEM] if word.isalpha() else word for word in words_of(text))
+
+
+def mask_symbols(text: str) -> str:
+    """Replaces each character that is neither ASCII nor one of `LETTERS` by a question mark."""
+    if text.isascii():
+        return text
+    # Besides ASCII, most texts have only dashes and quotation marks. That is found without a search of the whole text.
+    other_characters = text.encode("utf-8", "replace").translate(None, _ASCII).decode()
+    if _LETTER.search(other_characters) is None:
+        return text.encode("ascii", "replace").decode()
+    return _FOREIGN.sub("?", text)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.model.spelling import mask_symbols
+from accordion.model.words import mask_symbols
 
 FOREIGN = re.compile("[^\x00-\x7f\u00c0-\u024f\u0370-\u04ff]")
 
