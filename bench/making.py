@@ -151,7 +151,7 @@ class Maker:
             summary = steps.timed(EXTRACT, lambda: author.write_extractive(task))
         made: FinishedCompaction = steps.timed(EXECUTE, lambda: craft.finish(case, work, summary))
         rows, artifacts = work.removed_content.rows, work.removed_content.artifacts
-        steps.timed(ARCHIVE, lambda: archive.build_puts(case.tenant_key, rows, artifacts))
+        steps.timed(ARCHIVE, lambda: archive.build_puts(case.ref.tenant, rows, artifacts))
         steps.ms[EXECUTE] -= steps.ms[ARCHIVE]
         record = steps.timed(RECORD, lambda: encode(made.compaction))
         steps.after = made.compaction.after

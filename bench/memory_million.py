@@ -20,11 +20,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from accordion.archive.artifacts import tenant_name
 from accordion.archive.sealing import PlainSealer
 from accordion.memory.entries import finish_memory
 from accordion.memory.search import MemorySearch, SearchQuery
 from accordion.model.memories import Memory, MemoryChange, MemoryStore, MemoryType
+from accordion.model.tenant import TenantScope
 from accordion.providers.models.static_embedder import StaticEmbedder
 from accordion.server.event_loop import LoopClock
 from accordion.stores.encryption import AesSealer
@@ -64,18 +64,18 @@ class Texts:
         return finish_memory(made, now=made.created)
 
 
-def space(tenant: int) -> bytes:
-    return f"tenant {tenant}".encode()
+def scope(tenant: int) -> TenantScope:
+    return TenantScope(f"tenant {tenant}", f"tenant {tenant}".encode())
 
 
 async def fill(store: MemoryStore, folder: Path | None, tenants: int, each: int) -> None:
     for tenant in range(tenants):
-        if folder is not None and (folder / f"{tenant_name(space(tenant))}.db").exists():
+        if folder is not None and (folder / f"{scope(tenant).archive_namespace}.db").exists():
             continue
         texts = Texts(tenant)
         for start in range(0, each, BATCH):
             put = tuple(texts.memory(at) for at in range(start, min(each, start + BATCH)))
-            await store.write(space(tenant), MemoryChange(put=put))
+            await store.write(scope(tenant), MemoryChange(put=put))
         if tenant % 50 == 49:
             print(f"{tenant + 1} tenants", flush=True)
 
@@ -85,13 +85,13 @@ async def measure(store: MemoryStore, tenants: int, queries: int, writes: int) -
     # What is written is new each time: what is there already would be rewritten.
     began = int(time.time() * 1_000)
     search = MemorySearch(store, StaticEmbedder(), LoopClock())
-    await search.search(space(0), SearchQuery("warm up"))
+    await search.search(scope(0), SearchQuery("warm up"))
     for deep in (False, True):
         spent = []
         for _ in range(queries):
             query = SearchQuery(texts.sentence(3, 10), deep=deep)
             start = time.process_time()
-            await search.search(space(chosen.randrange(tenants)), query)
+            await search.search(scope(chosen.randrange(tenants)), query)
             spent.append(time.process_time() - start)
         tell("deep search" if deep else "search", spent)
     for name, among in (("write, any tenant", tenants), ("write, ten tenants", 10)):
@@ -100,16 +100,16 @@ async def measure(store: MemoryStore, tenants: int, queries: int, writes: int) -
             tenant = chosen.randrange(among)
             memory = texts.memory(began + at)
             start = time.process_time()
-            await store.write(space(tenant), MemoryChange(put=(memory,)))
+            await store.write(scope(tenant), MemoryChange(put=(memory,)))
             spent.append(time.process_time() - start)
         tell(name, spent)
     spent = []
     for at in range(min(writes, 40)):
         tenant = chosen.randrange(tenants)
         memory = texts.memory(at)
-        await store.write(space(tenant), MemoryChange(put=(memory,)))
+        await store.write(scope(tenant), MemoryChange(put=(memory,)))
         start = time.process_time()
-        await store.write(space(tenant), MemoryChange(delete=(memory.id,)))
+        await store.write(scope(tenant), MemoryChange(delete=(memory.id,)))
         spent.append(time.process_time() - start)
     tell("deletion", spent)
 
@@ -138,7 +138,7 @@ async def main() -> None:
         store = SqliteMemories(options.folder, StaticEmbedder(), timeout=120.0, sealer=sealer)
     await fill(store, None if options.url else options.folder, options.tenants, options.each)
     start, wall = time.process_time(), time.perf_counter()
-    if any([await store.seal(space(tenant)) for tenant in range(options.tenants)]):
+    if any([await store.seal(scope(tenant)) for tenant in range(options.tenants)]):
         print(f"sealed: {time.process_time() - start:.2f} s CPU, {time.perf_counter() - wall:.2f} s")
     await measure(store, options.tenants, options.queries, options.writes)
     await store.close()

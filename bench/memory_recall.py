@@ -27,11 +27,12 @@ from typing import Any
 from accordion.memory.entries import finish_memory
 from accordion.memory.search import DEEP_RESULTS, RESULTS, MemorySearch, SearchQuery
 from accordion.model.memories import Memory, MemoryChange
+from accordion.model.tenant import TenantScope
 from accordion.providers.models.static_embedder import StaticEmbedder
 from accordion.server.event_loop import LoopClock
 from accordion.stores.memories_sqlite import SqliteMemories
 
-SPACE = b"bench"
+TENANT = TenantScope("tenant", b"bench")
 CONTEXT = 2
 
 
@@ -52,11 +53,11 @@ def _searcher(messages: Sequence[dict[str, Any]], *, deep: bool) -> Callable[[st
     embedder = StaticEmbedder()
     store = SqliteMemories(folder, embedder, timeout=30.0)
     search = MemorySearch(store, embedder, LoopClock())
-    loop.run_until_complete(store.write(SPACE, MemoryChange(put=memories(messages))))
+    loop.run_until_complete(store.write(TENANT, MemoryChange(put=memories(messages))))
 
     def find(query: str, k: int) -> list[int]:
         most = min(k, DEEP_RESULTS if deep else RESULTS)
-        found = loop.run_until_complete(search.search(SPACE, SearchQuery(query, deep=deep, limit=most)))
+        found = loop.run_until_complete(search.search(TENANT, SearchQuery(query, deep=deep, limit=most)))
         return [result.memory.first for result in found.results]
 
     return find

@@ -43,12 +43,12 @@ def make_exchange(session: str, at: float, number: int) -> Exchange:
 
 async def fill(application: Application, count: int) -> None:
     """Records the exchanges of so many sessions."""
-    now = time.time()
+    now, tenant = time.time(), application.tenants.identify({}).tenant
     for index in range(count):
         session = Session(f"s-{index:x}", "default", now - index, label=f"label-{index:06d}", client="claude-code/2.1")
         for number in range(LONG if index < 100 else 3):
             exchange = make_exchange(session.id, now - index, number)
-            session = application._ledger.record("default", session, f"worker.{index}", exchange) or session
+            session = application._ledger.record(tenant, session, f"worker.{index}", exchange) or session
         if index % 200 == 0:
             await application.outbox.flush()
     await application.outbox.flush()

@@ -149,7 +149,7 @@ class Replaying:
             shown = self._dressed(gauge, bare, client, recalls)
             began = time.process_time()
             found = recaller.find_excerpt(
-                gauge.caller.tenant_key, shown, client, places, self._quality.tokens,
+                gauge.caller.tenant, shown, client, places, self._quality.tokens,
                 tokens=self._tokens, sources=self._sources,
             )  # fmt: skip
             self.ms.append(1_000 * (time.process_time() - began))
@@ -186,7 +186,7 @@ class Replaying:
         covered = bare.compaction.covered if bare.compaction is not None else 0
         anchors = set(client.chain[covered - 1 :])
         live = [recall for recall in recalls if recall.anchor in anchors]
-        read = self._reader.reader_for(gauge.protocol, gauge.caller.tenant_key)
+        read = self._reader.reader_for(gauge.protocol, gauge.caller.tenant)
         return compose_once(gauge.protocol, ChatArtifactTool(), bare, live, None, read)
 
 

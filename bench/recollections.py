@@ -31,6 +31,7 @@ from accordion.memory.sentences import build_background, split_conversation
 from accordion.memory.steps import build_record
 from accordion.model.conversation import Conversation
 from accordion.model.memories import Memory, MemoryChange
+from accordion.model.tenant import TenantScope
 from accordion.protocols.body_reader import BodyReader
 from accordion.providers.models.static_embedder import StaticEmbedder
 from accordion.server.event_loop import LoopClock
@@ -44,6 +45,7 @@ _READER = BodyReader()
 
 Right = Callable[[Memory], bool]
 Turn = tuple[str, Right]
+WORK_TENANT = TenantScope("work", b"work")
 
 
 @dataclass
@@ -65,7 +67,9 @@ class Row:
 
 def conversation(messages: Sequence[Any]) -> Conversation:
     """A conversation as the proxy reads it."""
-    return _READER.read(_CHAT, json.dumps({"model": "m", "messages": messages}).encode(), b"bench")
+    return _READER.read(
+        _CHAT, json.dumps({"model": "m", "messages": messages}).encode(), TenantScope("bench", b"bench")
+    )
 
 
 def lines(folder: Path, name: str) -> list[Any]:
@@ -86,13 +90,13 @@ def remembered(recorded: Iterable[Any]) -> tuple[Memory, ...]:
     return tuple(found.values())
 
 
-async def measured(search: MemorySearch, space: bytes, turns: Iterable[Turn], least: float, row: Row) -> None:
+async def measured(search: MemorySearch, tenant: TenantScope, turns: Iterable[Turn], least: float, row: Row) -> None:
     """Adds what becomes of these turns."""
     for text, right in turns:
         began = time.process_time()
         results: list[SearchResult] = []
         for asked in find_questions(conversation([{"role": "user", "content": text}])):
-            results += (await search.search(space, SearchQuery(asked, explain=True))).results
+            results += (await search.search(tenant, SearchQuery(asked, explain=True))).results
         finds = choose_relevant(results, least)[:GIVEN]
         row.seconds += time.process_time() - began
         hits = sum(right(find.memory) for find in finds)
@@ -117,26 +121,29 @@ async def run(folder: Path, least: float) -> dict[str, Row]:
         said = [m["content"] for each in work.values() for one in each for m in one["messages"] if m["role"] == "user"]
         asides = [text for text in said if 5 < len(text) < 200]
         await store.write(
-            b"work", MemoryChange(put=remembered(one for each in list(work.values())[:4] for one in each))
+            WORK_TENANT, MemoryChange(put=remembered(one for each in list(work.values())[:4] for one in each))
         )
         for number, talk in enumerate(talks):
-            space, places = b"talk-%d" % number, {name: at for at, name in enumerate(talk["dia_ids"])}
-            await store.write(space, MemoryChange(put=memories(talk["messages"])))
+            tenant, places = (
+                TenantScope(f"talk {number}", b"talk-%d" % number),
+                {name: at for at, name in enumerate(talk["dia_ids"])},
+            )
+            await store.write(tenant, MemoryChange(put=memories(talk["messages"])))
             asked = [
                 (each["question"], wanted)
                 for each in talk["qa"]
                 if (wanted := evidence(each, places)) and each["category"] != 5
             ]
             others = [each["question"] for each in talks[number - 1]["qa"][::3]]
-            kinds: dict[str, tuple[bytes, list[Turn]]] = {
-                "a question": (space, [(text, answers(wanted)) for text, wanted in asked]),
+            kinds: dict[str, tuple[TenantScope, list[Turn]]] = {
+                "a question": (tenant, [(text, answers(wanted)) for text, wanted in asked]),
                 "a question behind other words": (
-                    space,
+                    tenant,
                     [(f"{asides[at]}\n{text}", answers(wanted)) for at, (text, wanted) in enumerate(asked)],
                 ),
-                "a question about other people": (space, [(text, never) for text in others]),
-                "a turn of an agent's user": (space, [(text, never) for text in said[number :: len(talks)]]),
-                "a question, to memories of work": (b"work", [(text, never) for text in others]),
+                "a question about other people": (tenant, [(text, never) for text in others]),
+                "a turn of an agent's user": (tenant, [(text, never) for text in said[number :: len(talks)]]),
+                "a question, to memories of work": (WORK_TENANT, [(text, never) for text in others]),
             }
             for kind, (where, turns) in kinds.items():
                 await measured(search, where, turns, least, rows.setdefault(kind, Row()))

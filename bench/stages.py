@@ -20,6 +20,7 @@ from accordion.http.proxy_app import new_id
 from accordion.model.http import Inbound
 from accordion.model.ports import Headers, UpstreamRequest
 from accordion.model.records import ObservedResponse
+from accordion.model.tenant import ConversationRef
 from accordion.pipeline.overflow_probe import probe_overflow
 from accordion.pipeline.relay import ExchangeProgress, relay
 from accordion.server.interpreter import set_up_interpreter
@@ -109,9 +110,7 @@ class Rounds:
             took[name] = 1e6 * (time.thread_time() - began) / count
             return done
 
-        talks = await each(
-            "read the body", lambda at: receiver.request_reader.read(dialect, bodies[at], caller.tenant_key)
-        )
+        talks = await each("read the body", lambda at: receiver.request_reader.read(dialect, bodies[at], caller.tenant))
         marks = read_client_metadata(inbounds[0].fields, talks[0].envelope)
         await each(
             "client metadata and controls",
@@ -127,11 +126,13 @@ class Rounds:
             "session", lambda at: sessions.resolve(caller, marks, talks[at], inbounds[at].request_id)
         )  # fmt: skip
         await each("where it comes from", lambda at: visibility.attach_session(caller, seated[at], places[at]))
-        window = measurer.window_table.window(talks[0].model, "openai", "", caller.tenant)
+        window = measurer.window_table.window(talks[0].model, "openai", "", caller.tenant.name)
         await each("count tokens", lambda at: measurer.composer.token_meter.measure(talks[at], window))
         await each(
             "find folds",
-            lambda at: measurer.compactions.find(dialect, caller.tenant_key, b"", talks[at], check_store=False),
+            lambda at: measurer.compactions.find(
+                dialect, ConversationRef(caller.tenant, b"", ""), talks[at], check_store=False
+            ),
         )
         inbounds = self._inbounds(count)
         measured = await each("all of that, and decide", lambda at: forward.reader.read(inbounds[at], caller))

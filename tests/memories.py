@@ -10,8 +10,9 @@ from redis import Redis
 
 from accordion.memory.entries import finish_memory
 from accordion.model.memories import Embedding, Memory, MemoryChange, MemoryFilter, MemoryStore, SearchCandidate
+from accordion.model.tenant import TenantScope
 
-SPACE, OTHER = b"tenant", b"other"
+TENANT, OTHER = TenantScope("tenant", b"tenant"), TenantScope("other", b"other")
 PET, WORK = b"test\x64\x00", b"test\x00\x64"
 ALL = MemoryFilter()
 
@@ -33,14 +34,14 @@ def memory(content: str, **fields) -> Memory:
     return finish_memory(Memory(**{"id": "", "type": "fact", "content": content, **fields}), now=1.0)
 
 
-async def put(store: MemoryStore, *memories: Memory, space: bytes = SPACE) -> None:
-    await store.write(space, MemoryChange(put=memories))
+async def put(store: MemoryStore, *memories: Memory, tenant: TenantScope = TENANT) -> None:
+    await store.write(tenant, MemoryChange(put=memories))
 
 
 async def found(
-    store: MemoryStore, *words: str, wanted: MemoryFilter = ALL, vector: bytes = b"", space: bytes = SPACE
+    store: MemoryStore, *words: str, wanted: MemoryFilter = ALL, vector: bytes = b"", tenant: TenantScope = TENANT
 ) -> list[SearchCandidate]:
-    return await store.find_candidates(space, words, vector, wanted, pool=64)
+    return await store.find_candidates(tenant, words, vector, wanted, pool=64)
 
 
 def everything(folder: Path) -> bytes:

@@ -23,7 +23,7 @@ def asking(path: str, *entries: Any, **more: Any) -> Json:
 def keep(of: World, memories: FakeMemories, *kept: Memory, key: str = "") -> None:
     """Has a tenant remember something."""
     caller = of.forward.tenants.identify({b"x-accordion-key": key.encode()} if key else {})
-    memories.of(caller.tenant_key).memories.update({each.id: each for each in kept})
+    memories.of(caller.tenant).memories.update({each.id: each for each in kept})
 
 
 def unchanged(made: World, body: Json) -> bool:

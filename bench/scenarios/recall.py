@@ -161,8 +161,8 @@ def _speed() -> Table:
     """The CPU time of an index and of look-ups, behind a fold of 200,000 tokens."""
     case, client = asyncio.run(making.captured(making.conversation(1, SIZE).body(), 400_000))
     counter, folded = TiktokenCounter(), _folded(client)
-    index = build_index(case.tenant_key, folded, client.messages)
-    taken = {"index of the fold": _timed(lambda: build_index(case.tenant_key, folded, client.messages), 9)}
+    index = build_index(case.ref.tenant, folded, client.messages)
+    taken = {"index of the fold": _timed(lambda: build_index(case.ref.tenant, folded, client.messages), 9)}
     newest = range(len(client.messages) - 1, len(client.messages))
     for label, text in ASKED.items():
         asked = _asking(client, text)
@@ -172,7 +172,7 @@ def _speed() -> Table:
             recaller: ArtifactRecaller = recaller, shown: CompactedConversation = shown, asked: Conversation = asked
         ) -> Excerpt | None:
             return recaller.find_excerpt(
-                case.tenant_key, shown, asked, newest, partial(counter.count, encoding="o200k_base")
+                case.ref.tenant, shown, asked, newest, partial(counter.count, encoding="o200k_base")
             )
 
         if (look() is not None) != ("src/" in text):

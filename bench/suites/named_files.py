@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from accordion.model.tenant import NO_TENANT
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.server.event_loop import LoopTasks
@@ -39,7 +40,7 @@ class Part:
     def ours(self, author: SummaryAuthor) -> str:
         """Our extractive summary of the same messages, at most as long."""
         body = json.dumps({"model": "m", "messages": self.messages}).encode()
-        found = BodyReader().read(OpenAIChat(), body, b"").messages
+        found = BodyReader().read(OpenAIChat(), body, NO_TENANT).messages
         covered = tuple(SourceMessage(index, message) for index, message in enumerate(found))
         return author.write_extractive(SummaryTask("conversation", covered, (), len(self.summary), len)).text
 

@@ -26,6 +26,7 @@ from accordion.compaction.strategies import DEFAULT_STRATEGIES, Strategy, build_
 from accordion.model.budget import Thresholds, Window
 from accordion.model.compaction import CompactedConversation, Compaction, apply_compaction, without_compaction
 from accordion.model.conversation import Conversation, Message
+from accordion.model.tenant import ConversationRef, TenantScope
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.body_reader import BodyReader
@@ -44,7 +45,7 @@ ProtocolName = Literal["chat", "responses", "messages"]
 _PROTOCOLS: Mapping[str, WireProtocol] = {
     each.name: each for each in (OpenAIChat(), OpenAIResponses(), AnthropicMessages())
 }
-_KEY = b"compact_messages"
+_TENANT = TenantScope("", b"compact_messages")
 """The tenant key: there is one tenant, and its messages stay in this process."""
 _DEFAULT_THRESHOLDS = Thresholds()
 
@@ -96,7 +97,7 @@ def compact_messages(
         body = json.dumps({**fields, "model": model, wire_protocol.messages_field: list(messages)}).encode()
     except TypeError as error:
         raise ValueError(f"the messages are no JSON: {error}") from error
-    conversation = BodyReader().read(wire_protocol, body, _KEY)
+    conversation = BodyReader().read(wire_protocol, body, _TENANT)
     history = services.replay(wire_protocol, conversation, previous)
     request = services.build_request(
         wire_protocol, history, window, model, thresholds, frozenset(pinned_call_ids), is_forced
@@ -149,7 +150,7 @@ class _Services:
         """Applies the previous compaction if the conversation still begins with what it covers."""
         if previous is not None and previous.compaction is not None:
             try:
-                return apply_compaction(conversation, previous.compaction, self._reader.reader_for(protocol, _KEY))
+                return apply_compaction(conversation, previous.compaction, self._reader.reader_for(protocol, _TENANT))
             except ValueError:
                 pass
         return without_compaction(conversation)
@@ -173,10 +174,7 @@ class _Services:
             previous=PreviousCompaction(earlier.before, earlier.after) if earlier is not None else None,
         )
         return CompactionRequest(
-            tenant="",
-            tenant_key=_KEY,
-            scope=b"",
-            session="",
+            ref=ConversationRef(_TENANT, b"", ""),
             protocol=protocol,
             history=history,
             utilization=utilization,

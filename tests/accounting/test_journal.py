@@ -7,8 +7,11 @@ from accordion.accounting.ledger import Ledger, ModelTotals, exchanges_key, tota
 from accordion.model.budget import Utilization
 from accordion.model.ports import Key
 from accordion.model.records import CompactionOutcome, Exchange, Session, Totals, Usage
+from accordion.model.tenant import TenantScope
 from accordion.stores.memory_store import InMemoryStore
 from tests.fakes import DirectOutbox
+
+TENANT = TenantScope("t", b"key")
 
 FOLDED = CompactionOutcome(
     "folded",
@@ -82,7 +85,7 @@ async def test_sums_of_session_and_model_hold_the_folds_and_the_log_their_record
     journal = Ledger(outbox, [], "worker")
     session: Session | None = Session("s-1", "t", 1.0)
     for each in (exchange(), exchange(FOLDED), exchange(REPLAYED), exchange(REPLAYED)):
-        session = journal.record("t", session, "row", each)
+        session = journal.record(TENANT, session, "row", each)
     await outbox.flush()
     assert session is not None
     totals = session.totals
@@ -90,7 +93,7 @@ async def test_sums_of_session_and_model_hold_the_folds_and_the_log_their_record
     assert (totals.summary_input, totals.summary_output, totals.input) == (800, 120, 1_240)
     ((_, row),) = await store.scan("models/t")
     assert msgspec.msgpack.decode(row)["totals"]["saved"] == 1_800
-    log = [msgspec.msgpack.decode(value, type=Exchange) for _, value in await store.read(exchanges_key("t", "s-1"))]
+    log = [msgspec.msgpack.decode(value, type=Exchange) for _, value in await store.read(exchanges_key(TENANT, "s-1"))]
     assert [each.compaction for each in log] == [None, FOLDED, REPLAYED, REPLAYED]
 
 
@@ -101,14 +104,16 @@ async def test_the_only_exchange_of_a_session_stands_in_its_row_and_goes_to_the_
     session: Session | None = Session("s-1", "t", 1.0)
     said = [replace(exchange(), request_id=f"r-{number}") for number in range(3)]
     for each, rowed, logged in zip(said, (msgspec.msgpack.encode(said[0]), b"", b""), (0, 2, 3), strict=True):
-        session = journal.record("t", session, "row", each)
+        session = journal.record(TENANT, session, "row", each)
         await outbox.flush()
         row = await store.get(Key("sessions/t", "s-1.row"))
         assert row is not None
         assert msgspec.msgpack.decode(row, type=Session) == session
         assert session is not None
         assert session.only == rowed
-        log = [msgspec.msgpack.decode(value, type=Exchange) for _, value in await store.read(exchanges_key("t", "s-1"))]
+        log = [
+            msgspec.msgpack.decode(value, type=Exchange) for _, value in await store.read(exchanges_key(TENANT, "s-1"))
+        ]
         assert log == said[:logged]
 
 
@@ -145,7 +150,7 @@ def test_what_is_written_late_of_a_model_holds_all_of_its_exchanges_its_highest_
     journal = Ledger(outbox, [], "worker")
     for tokens, at in ((300, 5.0), (900, 6.0), (500, 7.0)):
         used = Utilization(1_000, messages=tokens)
-        journal.record("t", None, "", replace(exchange(), utilization=used, at=at))
+        journal.record(TENANT, None, "", replace(exchange(), utilization=used, at=at))
     (row,) = outbox.models()
     assert (row.totals.requests, row.totals.input, row.peak, row.updated) == (3, 930, 0.9, 7.0)
     assert row.utilization.messages == 500
@@ -155,5 +160,5 @@ def test_a_model_that_was_forgotten_and_comes_back_gets_another_row_and_keeps_wh
     outbox = Late()
     journal = Ledger(outbox, [], "worker")
     for name in ("m", *(f"other-{number}" for number in range(1_024)), "m", "m"):
-        journal.record("t", None, "", replace(exchange(), model=name))
+        journal.record(TENANT, None, "", replace(exchange(), model=name))
     assert [row.totals.requests for row in outbox.models() if row.model == "m"] == [1, 2]

@@ -16,13 +16,14 @@ from accordion.model.compaction import (
     apply_compaction,
 )
 from accordion.model.conversation import Conversation, Message
+from accordion.model.tenant import TenantScope
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
 from accordion.summaries.facts import WordClassifier
 
-SPACE = b"a tenant's key"
+TENANT = TenantScope("tenant", b"a tenant's key")
 DIALECTS = {each.name: each for each in (OpenAIChat(), OpenAIResponses(), AnthropicMessages())}
 Json = dict[str, Any]
 
@@ -72,7 +73,7 @@ OPENING_TURNS = (
 def read(entries: Sequence[Json]) -> Conversation:
     """A request of Chat Completions as the reader gives it."""
     request = {"model": "gpt-4o", "messages": list(entries)}
-    return BodyReader().read(DIALECTS["chat"], json.dumps(request).encode(), SPACE)
+    return BodyReader().read(DIALECTS["chat"], json.dumps(request).encode(), TENANT)
 
 
 def written(entry: Json) -> Message:
@@ -104,7 +105,7 @@ def summarized(turn: Sequence[Json], artifacts: Sequence[str] = (), said: str = 
 def recalled(turn: Sequence[Json], artifacts: Sequence[str] = (), **options: Any) -> Excerpt | None:
     """The excerpt that a turn behind the fold gets."""
     client, shown, newest = summarized(turn, artifacts)
-    return ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, newest, count, **options)
+    return ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, newest, count, **options)
 
 
 def archived(texts: Sequence[str], ask: str, **options: Any) -> Excerpt | None:
@@ -119,4 +120,4 @@ def archived(texts: Sequence[str], ask: str, **options: Any) -> Excerpt | None:
     shown = fold(
         client, [VerbatimRange(0, 0), ReplacementMessage(json.dumps(user("Read.")).encode(), 1, covered - 1)], covered
     )
-    return ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, range(covered, covered + 1), count, **options)
+    return ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(covered, covered + 1), count, **options)

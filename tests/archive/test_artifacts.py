@@ -20,9 +20,10 @@ from accordion.archive.artifacts import (
 )
 from accordion.model.conversation import Media, Message, Opaque, Text, ToolCall, ToolResult
 from accordion.model.ports import Put
+from accordion.model.tenant import TenantScope
 from accordion.stores.memory_store import InMemoryStore
 
-SPACE, OTHER = b"one tenant", b"another tenant"
+TENANT, OTHER = TenantScope("tenant", b"one tenant"), TenantScope("other", b"another tenant")
 CALL = Message(b"k1", "assistant", (ToolCall("c1", "read", '{"path": "a.py"}'),), b"{}")
 ANSWER = Message(b"k2", "tool", (ToolResult("c1", (Text("line one\nline two"),)),), b"{}")
 
@@ -103,21 +104,21 @@ def test_what_is_no_text_in_a_result_is_named():
 async def test_what_is_kept_is_found_by_key_by_id_and_by_session():
     archive = Archive(InMemoryStore())
     rows = [ArchivedMessage(b"k1", b'{"a":1}'), ArchivedMessage(b"k2", b'{"b":2}')]
-    await archive.keep(archive.build_puts(SPACE, rows, [artifact(), artifact(id="art_2")]))
-    assert await archive.load_rows(SPACE, [b"k1", b"k2", b"none"]) == {b"k1": b'{"a":1}', b"k2": b'{"b":2}'}
-    assert await archive.load_artifacts(SPACE, ["art_2", "art_9"]) == [artifact(id="art_2"), None]
-    assert [each.id for each in await archive.list_artifacts(SPACE, "s-1")] == ["art_1", "art_2"]
-    assert [each.id for each in await archive.list_artifacts(SPACE, "s-1", after=artifact())] == ["art_2"]
+    await archive.keep(archive.build_puts(TENANT, rows, [artifact(), artifact(id="art_2")]))
+    assert await archive.load_rows(TENANT, [b"k1", b"k2", b"none"]) == {b"k1": b'{"a":1}', b"k2": b'{"b":2}'}
+    assert await archive.load_artifacts(TENANT, ["art_2", "art_9"]) == [artifact(id="art_2"), None]
+    assert [each.id for each in await archive.list_artifacts(TENANT, "s-1")] == ["art_1", "art_2"]
+    assert [each.id for each in await archive.list_artifacts(TENANT, "s-1", after=artifact())] == ["art_2"]
 
 
 async def test_an_id_of_another_tenant_leads_nowhere():
     archive = Archive(InMemoryStore())
-    await archive.keep(archive.build_puts(SPACE, [], [artifact()]))
+    await archive.keep(archive.build_puts(TENANT, [], [artifact()]))
     assert await archive.load_artifacts(OTHER, ["art_1"]) == [None]
     assert await archive.list_artifacts(OTHER, "s-1") == []
     assert await archive.load_records(OTHER, "art_1") == []
-    assert not set(record_keys(SPACE, artifact())) & set(record_keys(OTHER, artifact()))
-    assert session_collection(SPACE, "s-1") != session_collection(OTHER, "s-1")
+    assert not set(record_keys(TENANT, artifact())) & set(record_keys(OTHER, artifact()))
+    assert session_collection(TENANT, "s-1") != session_collection(OTHER, "s-1")
 
 
 async def test_what_left_several_sessions_and_scopes_is_on_record_for_each():
@@ -127,47 +128,47 @@ async def test_what_left_several_sessions_and_scopes_is_on_record_for_each():
         for first, (session, scope) in enumerate([("s-1", b""), ("s-1", b"x"), ("s-2", b""), ("s-2/x", b"")])
     ]
     for each in left:
-        await archive.keep(archive.build_puts(SPACE, [], [each]))
-    found = await archive.load_records(SPACE, "art_1")
+        await archive.keep(archive.build_puts(TENANT, [], [each]))
+    found = await archive.load_records(TENANT, "art_1")
     assert sorted(found, key=lambda each: each.first) == left
-    assert await archive.list_artifacts(SPACE, "s-1") == left[:2]
-    assert await archive.list_artifacts(SPACE, "s-1", after=left[0]) == left[1:2]
-    assert await archive.list_artifacts(SPACE, "s-2") == [left[2]]
-    assert await archive.load_artifacts(SPACE, ["art_1"]) == found[:1]
+    assert await archive.list_artifacts(TENANT, "s-1") == left[:2]
+    assert await archive.list_artifacts(TENANT, "s-1", after=left[0]) == left[1:2]
+    assert await archive.list_artifacts(TENANT, "s-2") == [left[2]]
+    assert await archive.load_artifacts(TENANT, ["art_1"]) == found[:1]
 
 
 async def test_a_record_that_goes_leaves_those_of_others():
     store = InMemoryStore()
     archive = Archive(store)
     mine, theirs = artifact(), artifact(session="s-2")
-    await archive.keep(archive.build_puts(SPACE, [], [mine, theirs]))
-    await store.delete(record_keys(SPACE, mine))
-    assert await archive.load_artifacts(SPACE, ["art_1"]) == [theirs]
-    assert await archive.list_artifacts(SPACE, "s-1") == []
-    assert await archive.list_artifacts(SPACE, "s-2") == [theirs]
+    await archive.keep(archive.build_puts(TENANT, [], [mine, theirs]))
+    await store.delete(record_keys(TENANT, mine))
+    assert await archive.load_artifacts(TENANT, ["art_1"]) == [theirs]
+    assert await archive.list_artifacts(TENANT, "s-1") == []
+    assert await archive.list_artifacts(TENANT, "s-2") == [theirs]
 
 
 async def test_a_record_that_nobody_can_read_hides_no_other():
     store = InMemoryStore()
     archive = Archive(store)
-    await archive.keep(archive.build_puts(SPACE, [], [artifact(session="s-1"), artifact(session="s-2")]))
-    await store.put(record_keys(SPACE, artifact(session="s-1"))[0], b"\x07")
-    assert await archive.load_artifacts(SPACE, ["art_1"]) == [artifact(session="s-2")]
+    await archive.keep(archive.build_puts(TENANT, [], [artifact(session="s-1"), artifact(session="s-2")]))
+    await store.put(record_keys(TENANT, artifact(session="s-1"))[0], b"\x07")
+    assert await archive.load_artifacts(TENANT, ["art_1"]) == [artifact(session="s-2")]
 
 
 async def test_the_same_record_again_takes_no_more_room():
     store = InMemoryStore()
     archive = Archive(store)
     for at in (1.0, 2.0):
-        await archive.keep(archive.build_puts(SPACE, [], [artifact(at=at)]))
+        await archive.keep(archive.build_puts(TENANT, [], [artifact(at=at)]))
     assert (
-        await archive.load_records(SPACE, "art_1") == await archive.list_artifacts(SPACE, "s-1") == [artifact(at=2.0)]
+        await archive.load_records(TENANT, "art_1") == await archive.list_artifacts(TENANT, "s-1") == [artifact(at=2.0)]
     )
 
 
 def test_a_message_that_leaves_twice_is_written_once():
     puts = Archive(InMemoryStore()).build_puts(
-        SPACE, [ArchivedMessage(b"k1", b"{}"), ArchivedMessage(b"k1", b"{}")], []
+        TENANT, [ArchivedMessage(b"k1", b"{}"), ArchivedMessage(b"k1", b"{}")], []
     )
     assert [put.key for put in puts] == [row_key(b"k1")]
 

@@ -8,13 +8,12 @@ from hypothesis import strategies as st
 from accordion.archive import archive_entries
 from accordion.archive.archive import CompactionWrite
 from accordion.archive.archive_entries import ArchiveEntry
-from accordion.archive.artifacts import tenant_name
 from accordion.archive.retention import EVERY, sort_by_use
 from accordion.model.ports import Key
-from tests.archive.vaults import DAY, OTHER, SPACE, Vault, wire
+from tests.archive.vaults import DAY, OTHER, TENANT, Vault, wire
 from tests.fakes import FickleStore
 
-TENANT = tenant_name(SPACE)
+NAMESPACE = TENANT.archive_namespace
 
 
 def big(name: str) -> bytes:
@@ -35,7 +34,7 @@ async def test_the_oldest_go_until_a_tenant_is_well_below_its_bound(store):
     assert sum(swept.entries for swept in vault.swept) == 20 - sum(there)
     assert await store.get(Key("", "fold/0")) is None
     assert await store.get(Key("", "fold/19")) is not None
-    assert await vault.archive.load_artifacts(SPACE, ["art_0_0"]) == [None]
+    assert await vault.archive.load_artifacts(TENANT, ["art_0_0"]) == [None]
 
 
 async def test_the_bytes_held_are_known_at_the_start_and_grow_with_every_write(store):
@@ -68,20 +67,20 @@ async def test_what_a_newer_entry_names_too_stays_with_it_and_is_counted_there(s
     [two] = await vault.leave("new", "s-2", [shared])
     vault.clock.advance(60)
     [third] = await vault.leave("last", "s-3", [last])
-    before = (await vault.bounds.sweep(TENANT)).stored_bytes
+    before = (await vault.bounds.sweep(NAMESPACE)).stored_bytes
     small = Vault(store, max_bytes=before - 3_000, clock=vault.clock)
-    swept = await small.bounds.sweep(TENANT)
+    swept = await small.bounds.sweep(NAMESPACE)
     assert swept.entries == 1
     assert [await small.there(each) for each in (one, gone, two, third)] == [False, False, True, True]
-    assert await small.archive.load_rows(SPACE, one.keys)
-    assert swept.stored_bytes == (await small.bounds.sweep(TENANT)).stored_bytes
+    assert await small.archive.load_rows(TENANT, one.keys)
+    assert swept.stored_bytes == (await small.bounds.sweep(NAMESPACE)).stored_bytes
     assert swept.stored_bytes > before - swept.size - 100
     assert 4_000 < swept.size < 9_000
 
 
 async def test_another_tenant_is_not_touched(store):
     vault = Vault(store, max_bytes=20_000)
-    [theirs] = await vault.leave("theirs", "s-1", [big("theirs")], space=OTHER)
+    [theirs] = await vault.leave("theirs", "s-1", [big("theirs")], tenant=OTHER)
     for at in range(5):
         vault.clock.advance(60)
         await vault.leave(f"{at}", "s-1", [big(f"{at}")])
@@ -94,7 +93,7 @@ async def test_what_is_too_old_goes_though_there_is_room(store):
     [old] = await vault.leave("old", "s-1")
     short = Vault(store, retention=DAY, clock=vault.clock)
     vault.clock.advance(2 * DAY)
-    assert (await short.bounds.sweep(TENANT)).entries == 1
+    assert (await short.bounds.sweep(NAMESPACE)).entries == 1
     assert not await vault.there(old)
     assert await store.scan("holders") == []
 
@@ -107,10 +106,10 @@ async def test_a_fold_in_use_keeps_those_that_it_goes_on_from():
     [other] = await vault.leave("other", "s-3", [big("other")])
     [newest] = await vault.leave("newest", "s-4", [big("newest")])
     vault.clock.advance(DAY)
-    await vault.archive.note_use(SPACE, "f-two")
-    held = (await vault.bounds.sweep(TENANT)).stored_bytes
+    await vault.archive.note_use(TENANT, "f-two")
+    held = (await vault.bounds.sweep(NAMESPACE)).stored_bytes
     small = Vault(vault.store, max_bytes=held - 1_000, clock=vault.clock)
-    assert (await small.bounds.sweep(TENANT)).entries == 1
+    assert (await small.bounds.sweep(NAMESPACE)).entries == 1
     assert [await small.there(each) for each in (first, second, other, newest)] == [True, True, False, True]
 
 
@@ -120,17 +119,17 @@ async def test_an_artifact_that_somebody_read_stays_for_longer():
     [idle] = await vault.leave("idle", "s-2", [big("idle")])
     [newest] = await vault.leave("newest", "s-3", [big("newest")])
     vault.clock.advance(60)
-    await vault.archive.note_read(SPACE, read)
-    held = (await vault.bounds.sweep(TENANT)).stored_bytes
+    await vault.archive.note_read(TENANT, read)
+    held = (await vault.bounds.sweep(NAMESPACE)).stored_bytes
     small = Vault(vault.store, max_bytes=held - 1_000, clock=vault.clock)
-    await small.bounds.sweep(TENANT)
+    await small.bounds.sweep(NAMESPACE)
     assert [await small.there(each) for each in (read, idle, newest)] == [True, False, True]
 
 
 async def test_one_worker_at_a_time_makes_the_round_and_no_other_does_so_soon(store):
     one, other = Vault(store), Vault(store)
     await one.leave("a")
-    await one.leave("b", space=OTHER)
+    await one.leave("b", tenant=OTHER)
     async with store.lock(Key("", "bounds"), lease=60):
         assert await one.bounds.run_round() is None
     swept = await one.bounds.run_round()
@@ -145,7 +144,7 @@ async def test_a_worker_learns_what_others_wrote_before_it():
     vault = Vault(max_bytes=30_000)
     old = [(await vault.leave(f"{at}", f"s-{at}", [big(f"{at}")]))[0] for at in range(3)]
     await vault.tasks.done()
-    assert (await vault.bounds.sweep(TENANT)).entries == 0
+    assert (await vault.bounds.sweep(NAMESPACE)).entries == 0
     vault.clock.advance(60)
     other = Vault(vault.store, max_bytes=30_000, clock=vault.clock)
     for at in range(3):
@@ -160,10 +159,10 @@ async def test_while_the_store_is_away_nothing_is_looked_through_and_nothing_fai
     await vault.leave("a")
     vault.store.away = True
     assert await vault.bounds.run_round() is None
-    vault.bounds.note_write(TENANT, 2**40)
+    vault.bounds.note_write(NAMESPACE, 2**40)
     await vault.tasks.done()
     vault.store.away = False
-    vault.bounds.note_write(TENANT, 1)
+    vault.bounds.note_write(NAMESPACE, 1)
     await vault.tasks.done()
     assert vault.swept == []
 
@@ -194,24 +193,24 @@ def test_whatever_folds_go_on_from_the_order_is_whole_and_comes_to_an_end(made):
 async def test_what_lists_a_thing_is_written_before_it():
     vault = Vault()
     artifacts = await vault.leave("a")
-    puts = vault.archive.build_puts(SPACE, [], artifacts)
-    listed = vault.archive.build_puts(SPACE, [], artifacts, CompactionWrite("f-a", "s-1", 1.0))
+    puts = vault.archive.build_puts(TENANT, [], artifacts)
+    listed = vault.archive.build_puts(TENANT, [], artifacts, CompactionWrite("f-a", "s-1", 1.0))
     assert [put.key for put in listed[-len(puts) :]] == [put.key for put in puts]
     assert {put.key for put in listed[: -len(puts)]} == {
-        Key(archive_entries.entries_collection(TENANT), ArchiveEntry("fold", "f-a", "s-1", 1, 1, 1).name),
-        archive_entries.contents_key(TENANT, "f-a"),
+        Key(archive_entries.entries_collection(NAMESPACE), ArchiveEntry("fold", "f-a", "s-1", 1, 1, 1).name),
+        archive_entries.contents_key(NAMESPACE, "f-a"),
     }
 
 
 async def test_entries_that_nobody_can_read_are_passed_over():
     vault = Vault(max_bytes=100)
     [old] = await vault.leave("old", "s-1", [big("old")])
-    await vault.store.put(Key(archive_entries.entries_collection(TENANT), "odd/fold/x"), b"\xc1")
-    await vault.store.put(archive_entries.contents_key(TENANT, "f-old"), b"\xc1")
-    await vault.store.put(archive_entries.sums_key(TENANT), b"\xc1")
+    await vault.store.put(Key(archive_entries.entries_collection(NAMESPACE), "odd/fold/x"), b"\xc1")
+    await vault.store.put(archive_entries.contents_key(NAMESPACE, "f-old"), b"\xc1")
+    await vault.store.put(archive_entries.sums_key(NAMESPACE), b"\xc1")
     vault.clock.advance(60)
     await vault.leave("new", "s-2", [big("new")])
     await vault.tasks.done()
-    swept = await Vault(vault.store, max_bytes=100, clock=vault.clock).bounds.sweep(TENANT)
+    swept = await Vault(vault.store, max_bytes=100, clock=vault.clock).bounds.sweep(NAMESPACE)
     assert swept.stored_bytes > 0
     assert await vault.there(old)

@@ -8,14 +8,15 @@ from accordion.archive.erasure import ErasureResult
 from accordion.insertions.store import InsertionStore
 from accordion.model.insertions import RecallInsertion, ToolRound, ToolRoundInsertion
 from accordion.model.ports import Key
+from accordion.model.tenant import ConversationRef, TenantScope
 from accordion.stores.memory_store import InMemoryStore
-from tests.archive.vaults import OTHER, SPACE, Vault, chat
+from tests.archive.vaults import OTHER, TENANT, Vault, chat
 from tests.compaction.making import SCOPE, House, conversation, long_history
 from tests.fakes import DirectOutbox
 
 
-async def lines(vault: Vault, session: str | None = None, space: bytes = SPACE) -> list[dict[str, Any]]:
-    found = [line async for line in vault.custody.export(space, session)]
+async def lines(vault: Vault, session: str | None = None, tenant: TenantScope = TENANT) -> list[dict[str, Any]]:
+    found = [line async for line in vault.custody.export(tenant, session)]
     assert all(line.count(b"\n") == 1 for line in found)
     return [json.loads(line) for line in found]
 
@@ -24,14 +25,16 @@ async def compact_session(vault: Vault, session: str = "s-1", turns: int = 8) ->
     """A real fold, with all that goes with it."""
     house = House(store=vault.store, sealer=vault.sealer)
     client = conversation(long_history(turns), "chat")
-    outcome = await house.compactor.compact(house.case(client, session=session), client)
+    outcome = await house.compactor.compact(house.case(client, ref=ConversationRef(TENANT, SCOPE, session)), client)
     assert outcome.history.compaction is not None
     overlays = InsertionStore(vault.archive, DirectOutbox(vault.store), vault.clock, vault.erasures)
     anchor = client.chain[-1]
     said = ToolRound((b'{"role":"assistant","content":"let me see"}',), (b'{"role":"tool","content":"secret answer"}',))
-    await overlays.add(SPACE, SCOPE, ToolRoundInsertion(anchor, (said,), (), "let me see", 1.0), session, 0.0)
+    await overlays.add(
+        ConversationRef(TENANT, SCOPE, session), ToolRoundInsertion(anchor, (said,), (), "let me see", 1.0), 0.0
+    )
     recall = RecallInsertion(anchor, b'{"role":"user","content":"recalled"}', 1.0, ("art_1",))
-    await overlays.add(SPACE, SCOPE, recall, session, 0.0)
+    await overlays.add(ConversationRef(TENANT, SCOPE, session), recall, 0.0)
     await vault.say(session, client)
     return client, outcome.history.compaction
 
@@ -58,7 +61,7 @@ async def test_an_export_of_a_tenant_holds_its_sessions_and_no_other_tenants():
     vault = Vault()
     await vault.say("s-1", chat("one"))
     await vault.say("s-2", chat("two"))
-    await vault.say("s-3", chat("theirs"), space=OTHER)
+    await vault.say("s-3", chat("theirs"), tenant=OTHER)
     found = await lines(vault)
     assert {line.get("session") for line in found} == {"s-1", "s-2", None}
     assert {line["message"]["content"] for line in found if line["type"] == "row"} == {
@@ -83,7 +86,7 @@ def names(store: InMemoryStore) -> set[str]:
 async def test_what_was_erased_of_a_session_is_gone_without_a_trace():
     vault = Vault()
     await compact_session(vault)
-    erased = await vault.custody.erase(SPACE, "s-1")
+    erased = await vault.custody.erase(TENANT, "s-1")
     assert erased.verified
     assert erased.entries >= 3
     assert erased.values > 20
@@ -96,11 +99,11 @@ async def test_what_was_erased_of_a_tenant_is_gone_and_another_tenants_is_not(st
     vault = Vault(store)
     await compact_session(vault)
     await vault.say("s-2", chat("two"))
-    await vault.say("s-3", chat("theirs"), space=OTHER)
-    assert (await vault.custody.erase(SPACE)).verified
+    await vault.say("s-3", chat("theirs"), tenant=OTHER)
+    assert (await vault.custody.erase(TENANT)).verified
     assert [line["type"] for line in await lines(vault)] == ["end"]
     assert len(await vault.transcripts.read(OTHER, "s-3", 0, 9)) == 2
-    assert await vault.custody.erase(SPACE) == ErasureResult(0, 0, 0, True)
+    assert await vault.custody.erase(TENANT) == ErasureResult(0, 0, 0, True)
 
 
 async def test_what_another_session_names_too_stays_when_one_is_erased(store):
@@ -109,10 +112,10 @@ async def test_what_another_session_names_too_stays_when_one_is_erased(store):
     await vault.say("s-1", first)
     await vault.say("s-2", second)
     [theirs] = await vault.leave("a", "s-2", [b'{"role":"user","content":"left"}'])
-    erased = await vault.custody.erase(SPACE, "s-1")
+    erased = await vault.custody.erase(TENANT, "s-1")
     assert (erased.verified, erased.shared) == (True, 3)
-    assert await vault.transcripts.find(SPACE, "s-1") is None
-    assert len([wire for wire in await vault.transcripts.read(SPACE, "s-2", 0, 9) if wire]) == 3
+    assert await vault.transcripts.find(TENANT, "s-1") is None
+    assert len([wire for wire in await vault.transcripts.read(TENANT, "s-2", 0, 9) if wire]) == 3
     assert await vault.store.get(row_key(first.messages[1].key)) is None
     assert await vault.there(theirs)
 
@@ -120,20 +123,20 @@ async def test_what_another_session_names_too_stays_when_one_is_erased(store):
 async def test_a_session_that_goes_on_after_it_was_erased_is_recorded_whole_again():
     vault = Vault()
     await vault.say("s-1", chat("a", "b", "c"))
-    await vault.custody.erase(SPACE, "s-1")
+    await vault.custody.erase(TENANT, "s-1")
     await vault.say("s-1", chat("a", "b", "c", "d", "e"))
-    assert len(await vault.transcripts.read(SPACE, "s-1", 0, 9)) == 6
-    assert None not in await vault.transcripts.read(SPACE, "s-1", 0, 9)
+    assert len(await vault.transcripts.read(TENANT, "s-1", 0, 9)) == 6
+    assert None not in await vault.transcripts.read(TENANT, "s-1", 0, 9)
 
 
 async def test_an_artifact_that_no_entry_lists_is_given_out_and_erased_by_its_sessions_list():
     vault = Vault()
     artifact = Artifact("art_1", "part", "chat", (b"k",), 0, 0, 0, session="s-1")
     row = ArchivedMessage(b"k", b'{"role":"user","content":"said"}')
-    await vault.archive.keep(vault.archive.build_puts(SPACE, [row], [artifact]))
+    await vault.archive.keep(vault.archive.build_puts(TENANT, [row], [artifact]))
     assert [line["type"] for line in await lines(vault, "s-1")] == ["artifact", "row", "end"]
-    assert (await vault.custody.erase(SPACE, "s-1")).verified
-    assert await vault.archive.load_artifacts(SPACE, ["art_1"]) == [None]
+    assert (await vault.custody.erase(TENANT, "s-1")).verified
+    assert await vault.archive.load_artifacts(TENANT, ["art_1"]) == [None]
 
 
 async def test_several_hundred_sessions_are_erased_and_given_out():
@@ -141,9 +144,9 @@ async def test_several_hundred_sessions_are_erased_and_given_out():
     for at in range(300):
         await vault.leave(f"{at}", f"s-{at}", [b'{"role":"user","content":"%d"}' % at])
     assert (await lines(vault))[-1]["counts"] == {"artifact": 300, "row": 300}
-    erased = await vault.custody.erase(SPACE, "s-7")
+    erased = await vault.custody.erase(TENANT, "s-7")
     assert (erased.entries, erased.verified) == (1, True)
-    erased = await vault.custody.erase(SPACE)
+    erased = await vault.custody.erase(TENANT)
     assert (erased.entries, erased.verified) == (299, True)
     assert {name for name in names(vault.store) if "fold/" not in name} == set()
     assert await vault.store.get(Key("", "fold/7")) is None

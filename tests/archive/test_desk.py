@@ -18,13 +18,15 @@ from accordion.archive.tool_calls import ArtifactTool, ReadContext
 from accordion.model.artifact_tool import ArtifactPlaceholder, ArtifactToolCall, ArtifactToolResult
 from accordion.model.conversation import ToolCall
 from accordion.model.errors import StoreUnavailable
+from accordion.model.tenant import TenantScope
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.server.event_loop import LoopTasks
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.spool import Spool, SpooledStore
 from tests.fakes import FakeTasks, FickleStore
 
-SPACE = b"one tenant"
+TENANT = TenantScope("tenant", b"one tenant")
+OTHER = TenantScope("other", b"another tenant")
 RESULT, DATA, LATER, RANGE, IMAGE, GONE, FOREIGN = (f"art_{n:012x}" for n in range(7))
 LOG = "\n".join(f"line {n} fine" for n in range(1, 301))
 ALL = frozenset((RESULT, DATA, LATER, RANGE, IMAGE, GONE))
@@ -37,7 +39,7 @@ def words(text: str) -> int:
 def build_context(**changes: Any) -> ReadContext:
     return ReadContext(
         **{
-            "tenant_key": SPACE,
+            "tenant": TENANT,
             "allowed": ALL,
             "available_tokens": 50_000,
             "count": words,
@@ -86,7 +88,7 @@ def artifacts() -> list[Artifact]:
 async def build_tool(store: InMemoryStore | None = None) -> ArtifactTool:
     archive = Archive(store or InMemoryStore())
     kept = [ArchivedMessage(key, json.dumps(wire).encode()) for key, wire in rows().items()]
-    await archive.keep(archive.build_puts(SPACE, kept, artifacts()))
+    await archive.keep(archive.build_puts(TENANT, kept, artifacts()))
     return ArtifactTool(archive, {"chat": OpenAIChat()}, FakeTasks())
 
 
@@ -145,13 +147,13 @@ async def test_an_id_out_of_scope_is_answered_like_one_that_nobody_knows():
     assert foreign.text.replace(FOREIGN, "…") == unknown.text.replace("art_ffffffffffff", "…")
     assert (await ask(id=RESULT, diff_with=FOREIGN)).text == foreign.text
     # The same for what is another tenant's.
-    other = await ask(build_context(tenant_key=b"another tenant"), id=FOREIGN)
+    other = await ask(build_context(tenant=OTHER), id=FOREIGN)
     assert other.text == foreign.text
 
 
 async def test_what_is_gone_is_said_to_be_gone():
     assert (await ask(id=GONE)).text.startswith(f"{GONE} is no longer in the archive")
-    assert (await ask(build_context(tenant_key=b"another tenant"), id=RESULT)).text.startswith(f"{RESULT} is no longer")
+    assert (await ask(build_context(tenant=OTHER), id=RESULT)).text.startswith(f"{RESULT} is no longer")
 
 
 async def test_a_result_whose_call_alone_is_gone_can_be_read():
@@ -186,7 +188,7 @@ async def test_of_an_artifact_of_which_only_a_part_waits_here_nothing_is_said_to
     store = FickleStore()
     archive = Archive(SpooledStore(store, Spool(None, place="here")))
     store.away = True
-    await archive.keep(archive.build_puts(SPACE, [], artifacts()))
+    await archive.keep(archive.build_puts(TENANT, [], artifacts()))
     answer, other = await ArtifactTool(archive, {"chat": OpenAIChat()}, FakeTasks()).answer_calls(
         build_context(), [ArtifactToolCall("c", "read_artifact", json.dumps({"id": name})) for name in (RESULT, GONE)]
     )
@@ -253,8 +255,8 @@ async def test_of_several_records_that_of_the_session_which_asks_is_preferred():
     archive = Archive(store)
     there = [Artifact(id=RANGE, kind="range", dialect="chat", keys=(b"said",), first=40, last=40, session=name)
              for name in ("s-1", "s-2")]  # fmt: skip
-    await archive.keep(archive.build_puts(SPACE, [], [there[0]]))
-    await archive.keep(archive.build_puts(SPACE, [], [Artifact(**{**_fields(there[1]), "first": 77, "last": 77})]))
+    await archive.keep(archive.build_puts(TENANT, [], [there[0]]))
+    await archive.keep(archive.build_puts(TENANT, [], [Artifact(**{**_fields(there[1]), "first": 77, "last": 77})]))
     call = ArtifactToolCall("c", "read_artifact", json.dumps({"id": RANGE}))
     (answer,) = await made.answer_calls(build_context(session="s-2"), [call])
     assert "[77] user" in answer.text
@@ -331,7 +333,7 @@ async def test_what_is_large_is_parsed_in_a_thread_also_for_who_may_see_it_by_it
     archive, tasks = Archive(InMemoryStore()), LoopTasks()
     wires = {**rows(), b"log": {"role": "tool", "tool_call_id": "c1", "content": LOG * 100}}
     kept = [ArchivedMessage(key, json.dumps(wires[key]).encode()) for key in (b"call", b"log")]
-    await archive.keep(archive.build_puts(SPACE, kept, [replace(artifacts()[-1], tokens=200_000)]))
+    await archive.keep(archive.build_puts(TENANT, kept, [replace(artifacts()[-1], tokens=200_000)]))
     call = ArtifactToolCall("c9", "read_artifact", json.dumps({"id": FOREIGN}))
     (answer,) = await ArtifactTool(archive, {"chat": Reads()}, tasks).answer_calls(
         build_context(others=Related()), [call]

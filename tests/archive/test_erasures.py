@@ -12,20 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accordion.archive.archive import Archive, CompactionWrite
-from accordion.archive.artifacts import ArchivedMessage, Artifact, row_key, tenant_name
+from accordion.archive.artifacts import ArchivedMessage, Artifact, row_key
 from accordion.archive.erasure_notices import CHECK_INTERVAL, ErasureNotices
 from accordion.archive.transcripts import TranscriptStore
 from accordion.model.errors import StoreFull, StoreUnavailable
 from accordion.model.ports import Append, Key, Put
+from accordion.model.tenant import TenantScope
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.spool import SpooledStore
-from tests.archive.vaults import OTHER, SPACE, Vault, chat, wire
+from tests.archive.vaults import OTHER, TENANT, Vault, chat, wire
 from tests.fakes import FakeClock, FickleStore
 
 BOTH, MINE = wire("both"), wire("mine")
 
 
-def entry_puts(vault: Vault, name: str, session: str, *wires: bytes, space: bytes = SPACE) -> list[Put]:
+def entry_puts(vault: Vault, name: str, session: str, *wires: bytes, tenant: TenantScope = TENANT) -> list[Put]:
     """The writes of a fold that must wait for the store, and its claim."""
     rows = [ArchivedMessage(hashlib.sha256(each).digest(), each) for each in wires]
     made = [
@@ -34,9 +35,9 @@ def entry_puts(vault: Vault, name: str, session: str, *wires: bytes, space: byte
     ]
     claim = Key("", f"fold/{name}")
     puts = vault.archive.build_puts(
-        space, rows, made, CompactionWrite(f"f-{name}", session, vault.clock.now(), "", (claim,), 10)
+        tenant, rows, made, CompactionWrite(f"f-{name}", session, vault.clock.now(), "", (claim,), 10)
     )
-    sealed = vault.archive.sealed_put(space, claim, b"the fold")
+    sealed = vault.archive.sealed_put(tenant, claim, b"the fold")
     return [*puts, Put(sealed.key, sealed.value, sealed.ttl, if_absent=True)]
 
 
@@ -52,24 +53,24 @@ async def test_an_erasure_is_told_here_at_once_and_to_others_when_they_look() ->
     here, there = ErasureNotices(store, clock, 100.0), ErasureNotices(store, clock, 100.0)
     mine, theirs = record_erasures(here), record_erasures(there)
     await there.poll()
-    await here.note(SPACE, "s-1")
+    await here.note(TENANT, "s-1")
     await here.poll()
-    assert mine == [(tenant_name(SPACE), "s-1")]
+    assert mine == [(TENANT.archive_namespace, "s-1")]
     await there.poll()
     await there.poll()
     assert theirs == mine
     await here.note(OTHER, None)
     await there.poll()
-    assert theirs[1:] == [(tenant_name(OTHER), None)]
+    assert theirs[1:] == [(OTHER.archive_namespace, None)]
     clock.advance(1.0)
     await here.note(OTHER, None)
     await there.poll()
-    assert theirs[2:] == [(tenant_name(OTHER), None)]
+    assert theirs[2:] == [(OTHER.archive_namespace, None)]
 
 
 async def test_who_begins_is_not_told_of_what_was_erased_before() -> None:
     store, clock = InMemoryStore(), FakeClock()
-    await ErasureNotices(store, clock, 100.0).note(SPACE, "s-1")
+    await ErasureNotices(store, clock, 100.0).note(TENANT, "s-1")
     late = ErasureNotices(store, clock, 100.0)
     told = record_erasures(late)
     await late.poll()
@@ -81,13 +82,13 @@ async def test_while_the_store_is_away_nothing_is_told_and_later_it_is() -> None
     here, there = ErasureNotices(store, clock, 100.0), ErasureNotices(store, clock, 100.0)
     told = record_erasures(there)
     await there.poll()
-    await here.note(SPACE, "s-1")
+    await here.note(TENANT, "s-1")
     store.away = True
     await there.poll()
     assert told == []
     store.away = False
     await there.poll()
-    assert told == [(tenant_name(SPACE), "s-1")]
+    assert told == [(TENANT.archive_namespace, "s-1")]
 
 
 async def test_who_begins_while_the_store_is_away_is_told_of_what_was_erased_since() -> None:
@@ -98,16 +99,16 @@ async def test_who_begins_while_the_store_is_away_is_told_of_what_was_erased_sin
     await late.poll()
     store.away = False
     clock.advance(1.0)
-    await here.note(SPACE, "s-1")
+    await here.note(TENANT, "s-1")
     await late.poll()
-    assert told == [(tenant_name(SPACE), "s-1")]
+    assert told == [(TENANT.archive_namespace, "s-1")]
 
 
 async def test_what_waits_on_this_machine_is_erased_with_the_rest() -> None:
     vault = Vault()
     await vault.spool.spool.hold(entry_puts(vault, "one", "s-1", MINE))
     vault.clock.advance(1.0)
-    erased = await vault.custody.erase(SPACE, "s-1")
+    erased = await vault.custody.erase(TENANT, "s-1")
     assert (erased.verified, erased.entries) == (True, 1)
     await vault.spool.publish()
     assert vault.spool.spool.is_empty
@@ -117,14 +118,14 @@ async def test_what_waits_on_this_machine_is_erased_with_the_rest() -> None:
 async def test_what_waited_on_another_machine_is_let_go_of_and_what_others_need_is_kept() -> None:
     vault = Vault()
     elsewhere = vault.waiting()
-    for name, session, space, wires in (
-        ("one", "s-1", SPACE, (MINE, BOTH)),
-        ("two", "s-2", SPACE, (BOTH,)),
+    for name, session, tenant, wires in (
+        ("one", "s-1", TENANT, (MINE, BOTH)),
+        ("two", "s-2", TENANT, (BOTH,)),
         ("six", "s-1", OTHER, (wire("theirs"),)),
     ):
-        await elsewhere.spool.hold(entry_puts(vault, name, session, *wires, space=space))
+        await elsewhere.spool.hold(entry_puts(vault, name, session, *wires, tenant=tenant))
     vault.clock.advance(1.0)
-    await vault.custody.erase(SPACE, "s-1")
+    await vault.custody.erase(TENANT, "s-1")
     vault.clock.advance(1.0)
     await elsewhere.spool.hold(entry_puts(vault, "new", "s-1", wire("said again")))
     await elsewhere.publish()
@@ -133,7 +134,7 @@ async def test_what_waited_on_another_machine_is_let_go_of_and_what_others_need_
     folds = [Key("", f"fold/{name}") for name in ("one", "two", "six", "new")]
     assert [value is not None for value in await vault.store.get_many(rows)] == [False, True, True, True]
     assert [value is not None for value in await vault.store.get_many(folds)] == [False, True, True, True]
-    assert [each.id for each in await vault.archive.list_artifacts(SPACE, "s-1")] == ["art_new0"]
+    assert [each.id for each in await vault.archive.list_artifacts(TENANT, "s-1")] == ["art_new0"]
 
 
 async def test_what_another_worker_holds_in_the_same_file_is_let_go_of_too() -> None:
@@ -142,7 +143,7 @@ async def test_what_another_worker_holds_in_the_same_file_is_let_go_of_too() -> 
     await one.publish()
     await other.spool.hold(entry_puts(vault, "one", "s-1", MINE))
     vault.clock.advance(1.0)
-    await vault.erasures.note(SPACE, "s-1")
+    await vault.erasures.note(TENANT, "s-1")
     await one.publish()
     assert await vault.store.get_many([row_key(hashlib.sha256(MINE).digest()), Key("", "fold/one")]) == [None, None]
 
@@ -151,12 +152,12 @@ async def record_elsewhere(vault: Vault, elsewhere: SpooledStore, session: str, 
     """A request whose transcript waits in the spool of another machine."""
     archive = Archive(elsewhere, vault.retention, sealer=vault.sealer, clock=vault.clock)
     transcripts = TranscriptStore(archive, vault.tasks, vault.clock, "all")
-    transcripts.record(SPACE, session, chat(*texts, system=None), folded=True)
+    transcripts.record(TENANT, session, chat(*texts, system=None), folded=True)
     await transcripts.flush()
 
 
 async def transcript_texts(vault: Vault, session: str) -> list[str]:
-    found = await vault.transcripts.read(SPACE, session, 0, 99)
+    found = await vault.transcripts.read(TENANT, session, 0, 99)
     return [json.loads(each)["content"] for each in found if each is not None]
 
 
@@ -168,7 +169,7 @@ async def test_an_erased_transcript_that_waited_elsewhere_does_not_come_back() -
     await record_elsewhere(vault, elsewhere, "s-2", "said", "both")
     store.away = False
     vault.clock.advance(1.0)
-    await vault.custody.erase(SPACE, "s-1")
+    await vault.custody.erase(TENANT, "s-1")
     vault.clock.advance(1.0)
     store.away = True
     await record_elsewhere(vault, elsewhere, "s-1", "said again")
@@ -186,9 +187,9 @@ async def test_an_erased_transcript_that_waited_elsewhere_does_not_come_back() -
 async def test_erased_links_that_waited_elsewhere_do_not_come_back() -> None:
     vault = Vault()
     elsewhere, key = vault.waiting(), Key("", "link/1")
-    await elsewhere.spool.hold(vault.archive.single_value_puts(SPACE, "s-1", "link", key, b"said"))
+    await elsewhere.spool.hold(vault.archive.single_value_puts(TENANT, "s-1", "link", key, b"said"))
     vault.clock.advance(1.0)
-    await vault.custody.erase(SPACE, "s-1")
+    await vault.custody.erase(TENANT, "s-1")
     await elsewhere.publish()
     assert elsewhere.spool.is_empty
     assert await vault.store.get(key) is None
@@ -206,16 +207,19 @@ async def test_what_began_before_an_erasure_was_heard_of_is_told_from_what_begin
     here, there = ErasureNotices(store, clock, 100.0), ErasureNotices(store, clock, 100.0)
     await there.poll()
     before = clock.monotonic()
-    assert not here.was_erased_since(SPACE, "s-1", before)
+    assert not here.was_erased_since(TENANT, "s-1", before)
     clock.advance(1.0)
-    await here.note(SPACE, "s-1")
-    assert (here.was_erased_since(SPACE, "s-1", before), there.was_erased_since(SPACE, "s-1", before)) == (True, False)
+    await here.note(TENANT, "s-1")
+    assert (here.was_erased_since(TENANT, "s-1", before), there.was_erased_since(TENANT, "s-1", before)) == (
+        True,
+        False,
+    )
     clock.advance(1.0)
     await there.poll()
-    assert there.was_erased_since(SPACE, "s-1", before + 1.5)
-    assert not here.was_erased_since(SPACE, "s-1", before + 1.5)
-    assert not there.was_erased_since(SPACE, "s-1", clock.monotonic())
-    assert not here.was_erased_since(SPACE, "s-2", before)
+    assert there.was_erased_since(TENANT, "s-1", before + 1.5)
+    assert not here.was_erased_since(TENANT, "s-1", before + 1.5)
+    assert not there.was_erased_since(TENANT, "s-1", clock.monotonic())
+    assert not here.was_erased_since(TENANT, "s-2", before)
     assert not here.was_erased_since(OTHER, "s-1", before)
 
 
@@ -223,13 +227,13 @@ async def test_an_erasure_of_all_of_a_tenant_is_of_each_of_its_sessions_and_is_k
     clock = FakeClock()
     erasures = ErasureNotices(InMemoryStore(), clock, 100.0)
     clock.advance(1.0)
-    await erasures.note(SPACE, None)
+    await erasures.note(TENANT, None)
     clock.advance(86_400.0)
     await erasures.note(OTHER, "s-1")
-    assert erasures.was_erased_since(SPACE, "s-1", 0.5)
+    assert erasures.was_erased_since(TENANT, "s-1", 0.5)
     clock.advance(1.0)
     await erasures.note(OTHER, "s-2")
-    assert not erasures.was_erased_since(SPACE, "s-1", 0.5)
+    assert not erasures.was_erased_since(TENANT, "s-1", 0.5)
     assert erasures.was_erased_since(OTHER, "s-1", 0.5)
 
 
@@ -241,9 +245,9 @@ async def test_only_where_others_use_the_store_it_is_waited_for_until_they_have_
 
     alone, beside = ErasureNotices(store, clock, 100.0), ErasureNotices(store, clock, 100.0, wait)
     assert (alone.is_only_user, beside.is_only_user) == (True, False)
-    await alone.announce(SPACE, "s-1")
+    await alone.announce(TENANT, "s-1")
     assert waits == []
-    await beside.announce(SPACE, "s-1")
+    await beside.announce(TENANT, "s-1")
     assert len(waits) == 1
     assert waits[0] > CHECK_INTERVAL
 
@@ -251,11 +255,11 @@ async def test_only_where_others_use_the_store_it_is_waited_for_until_they_have_
 async def begin_and_end(here: ErasureNotices, there: ErasureNotices, clock: FakeClock, *, heard: bool = True) -> float:
     """An erasure of which another worker heard the beginning, and not the end yet; gives when that was."""
     await there.poll()
-    await here.note(SPACE, "s-1")
+    await here.note(TENANT, "s-1")
     if heard:
         await there.poll()
     clock.advance(1.5)
-    await here.note(SPACE, "s-1", over=True)
+    await here.note(TENANT, "s-1", over=True)
     return clock.monotonic()
 
 
@@ -267,10 +271,10 @@ async def test_what_begins_behind_the_end_of_an_erasure_is_kept_by_those_too_who
     clock.advance(0.7)
     await there.poll()
     for each in (here, there):
-        assert each.was_erased_since(SPACE, "s-1", ended - 0.01)
-        assert not each.was_erased_since(SPACE, "s-1", ended + 0.01)
+        assert each.was_erased_since(TENANT, "s-1", ended - 0.01)
+        assert not each.was_erased_since(TENANT, "s-1", ended + 0.01)
     # What was read again meanwhile is forgotten all the same.
-    assert told == [(tenant_name(SPACE), "s-1")] * 2
+    assert told == [(TENANT.archive_namespace, "s-1")] * 2
 
 
 async def test_who_heard_of_no_beginning_takes_all_for_erased_that_began_before_it_heard() -> None:
@@ -280,7 +284,7 @@ async def test_who_heard_of_no_beginning_takes_all_for_erased_that_began_before_
         ended = await begin_and_end(here, there, clock, heard=False)
         clock.advance(0.7)
         await there.poll()
-        assert there.was_erased_since(SPACE, "s-1", ended + 0.5)
+        assert there.was_erased_since(TENANT, "s-1", ended + 0.5)
         clock.advance(10.0)
 
 
@@ -319,9 +323,9 @@ async def test_of_what_was_under_way_nothing_is_kept_and_of_what_came_behind_not
             await there.poll()
             heard = at if at > 0.0 > heard else heard
         elif what == "reply":
-            lost = there.was_erased_since(SPACE, "s-1", zero + began)
+            lost = there.was_erased_since(TENANT, "s-1", zero + began)
         else:
-            await here.note(SPACE, "s-1", over=what == "over")
+            await here.note(TENANT, "s-1", over=what == "over")
     if began < heard - 0.01 and ends > over:
         assert lost, "it may go on from what was erased"
     if began > over + max(0.0, -ahead) + 0.01:
@@ -345,19 +349,19 @@ async def test_what_a_worker_notes_while_it_looks_it_does_not_hear_of_as_another
     store, clock = Slow(), FakeClock()
     here, there = ErasureNotices(store, clock, 100.0), ErasureNotices(store, clock, 100.0)
     await here.poll()
-    await there.note(SPACE, "s-1")
+    await there.note(TENANT, "s-1")
     await there.note(OTHER, None)
     told = record_erasures(here)
     clock.advance(1.0)
-    store.then = lambda: here.note(SPACE, "s-1")
+    store.then = lambda: here.note(TENANT, "s-1")
     await here.poll()
     assert store.then is None
     clock.advance(1.0)
     began = clock.monotonic()
     clock.advance(1.0)
     await here.poll()
-    assert told == [(tenant_name(SPACE), "s-1"), (tenant_name(OTHER), None)]
-    assert not here.was_erased_since(SPACE, "s-1", began)
+    assert told == [(TENANT.archive_namespace, "s-1"), (OTHER.archive_namespace, None)]
+    assert not here.was_erased_since(TENANT, "s-1", began)
 
 
 class Scripted(FickleStore):
@@ -382,7 +386,7 @@ FOLD, LISTED = Key("", "fold/one"), [Key("", "fold/one"), row_key(hashlib.sha256
 
 async def load_remaining(vault: Vault) -> list[bytes | None]:
     """What the store has of the erased compaction `one`."""
-    listed = [each.id for each in await vault.archive.list_artifacts(SPACE, "s-1")]
+    listed = [each.id for each in await vault.archive.list_artifacts(TENANT, "s-1")]
     return [each for each in [*await vault.store.get_many(LISTED), *listed] if each is not None]
 
 
@@ -395,7 +399,7 @@ async def test_an_erased_compaction_whose_archive_was_published_before_does_not_
         await elsewhere.publish()
     store.away, store.refuses = False, None
     vault.clock.advance(1.0)
-    await vault.custody.erase(SPACE, "s-1")
+    await vault.custody.erase(TENANT, "s-1")
     await elsewhere.publish()
     assert elsewhere.spool.is_empty
     assert await load_remaining(vault) == []
@@ -408,7 +412,7 @@ async def test_an_erasure_while_another_machine_publishes_leaves_nothing(at: Key
     elsewhere = vault.waiting()
     await elsewhere.spool.hold(entry_puts(vault, "one", "s-1", MINE))
     vault.clock.advance(1.0)
-    store.before = at, lambda: vault.custody.erase(SPACE, session)
+    store.before = at, lambda: vault.custody.erase(TENANT, session)
     await elsewhere.publish()
     assert store.before is None
     assert elsewhere.spool.is_empty
@@ -421,13 +425,13 @@ async def test_what_is_written_again_behind_an_erasure_stays_while_that_is_publi
     elsewhere = vault.waiting()
     await elsewhere.spool.hold([*entry_puts(vault, "one", "s-1", MINE), Put(Key("", "other"), b"x")])
     vault.clock.advance(1.0)
-    await vault.custody.erase(SPACE, "s-1")
+    await vault.custody.erase(TENANT, "s-1")
     vault.clock.advance(1.0)
     store.before = Key("", "other"), lambda: elsewhere.write(entry_puts(vault, "new", "s-1", MINE))
     await elsewhere.publish()
     await elsewhere.publish()
     assert elsewhere.spool.is_empty
-    assert [each.id for each in await vault.archive.list_artifacts(SPACE, "s-1")] == ["art_new0"]
+    assert [each.id for each in await vault.archive.list_artifacts(TENANT, "s-1")] == ["art_new0"]
     assert None not in await vault.store.get_many([Key("", "fold/new"), LISTED[1]])
 
 
@@ -455,13 +459,13 @@ async def test_on_a_full_disk_an_erasure_is_complete_with_what_waits_for_room(se
     await vault.archive.keep(entry_puts(vault, "one", "s-1", MINE))
     await record_elsewhere(vault, vault.spool, "s-1", "mine", "both")
     vault.clock.advance(1.0)
-    erased = await vault.custody.erase(SPACE, session)
+    erased = await vault.custody.erase(TENANT, session)
     assert (erased.verified, erased.entries) == (True, 3)
     store.full = False
     await vault.spool.publish()
     assert vault.spool.spool.is_empty
     kept = {key.name.partition("/")[0] for key in (*store._values, *store._logs)}
-    assert kept <= {"erased", tenant_name(SPACE)}
+    assert kept <= {"erased", TENANT.archive_namespace}
 
 
 async def test_a_worker_that_hears_of_an_erasure_on_a_full_disk_lets_go_of_what_waits() -> None:
@@ -470,7 +474,7 @@ async def test_a_worker_that_hears_of_an_erasure_on_a_full_disk_lets_go_of_what_
     store.full = True
     await other.write(entry_puts(vault, "one", "s-1", MINE))
     vault.clock.advance(1.0)
-    await vault.custody.erase(SPACE, "s-1")
+    await vault.custody.erase(TENANT, "s-1")
     other.drop_soon()
     await other.poll()
     assert await other.get(FOLD) is None

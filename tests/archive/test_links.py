@@ -12,8 +12,9 @@ from accordion.archive.response_links import ResponseLinks, link_key
 from accordion.model.conversation import Conversation
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, Put
+from accordion.model.tenant import TenantScope
 from accordion.stores.memory_store import InMemoryStore
-from tests.archive.vaults import DAY, OTHER, SPACE, Vault
+from tests.archive.vaults import DAY, OTHER, TENANT, Vault
 from tests.compaction.making import read
 from tests.fakes import FakeClock, FickleStore
 
@@ -23,8 +24,10 @@ CAPACITY = 1_000_000
 class Chain:
     """A client's conversation at one worker's ResponseLinks, and what went by."""
 
-    def __init__(self, vault: Vault, *, session: str = "s-1", space: bytes = SPACE, capacity: int = CAPACITY) -> None:
-        self.archive, self.session, self.space = vault, session, space
+    def __init__(
+        self, vault: Vault, *, session: str = "s-1", tenant: TenantScope = TENANT, capacity: int = CAPACITY
+    ) -> None:
+        self.archive, self.session, self.tenant = vault, session, tenant
         self.links = ResponseLinks(vault.archive, vault.tasks, vault.erasures, capacity)
         self.told: list[Any] = []
         self.queue: list[Put] = []
@@ -50,29 +53,29 @@ class Chain:
         """A response is taken, and stored as ResponseHistory does it."""
         links, name, began = links or self.links, f"r{number}", self.archive.clock.monotonic()
         link = links.add(
-            self.space, self.session, conversation, name, (json.dumps(said).encode(),), has_last_response=known
+            self.tenant, self.session, conversation, name, (json.dumps(said).encode(),), has_last_response=known
         )
-        puts = await links.build_puts(self.space, self.session, name, link) if link is not None else []
+        puts = await links.build_puts(self.tenant, self.session, name, link) if link is not None else []
         self.queue += puts
-        if self.archive.erasures.was_erased_since(self.space, self.session, began):
+        if self.archive.erasures.was_erased_since(self.tenant, self.session, began):
             return
         with suppress(StoreUnavailable):
             await self.archive.archive.keep(self.queue)
             self.queue = []
 
     async def before(
-        self, number: int, *, links: ResponseLinks | None = None, space: bytes = SPACE
+        self, number: int, *, links: ResponseLinks | None = None, tenant: TenantScope = TENANT
     ) -> list[Any] | None:
-        found = await (links or self.links).history_up_to(space, f"r{number}")
+        found = await (links or self.links).history_up_to(tenant, f"r{number}")
         return None if found is None else [json.loads(wire) for wire in found]
 
     async def kept(self, number: int) -> bool:
-        return await self.archive.store.get(link_key(self.space, f"r{number}")) is not None
+        return await self.archive.store.get(link_key(self.tenant, f"r{number}")) is not None
 
 
 def read_request(given: list[Any], after: int | None) -> Conversation:
     goes_on = {} if after is None else {"previous_response_id": f"r{after}"}
-    return read({"model": "gpt-5", "input": given, **goes_on}, "responses", SPACE)
+    return read({"model": "gpt-5", "input": given, **goes_on}, "responses", TENANT)
 
 
 def links_of_other_worker(vault: Vault) -> ResponseLinks:
@@ -100,7 +103,7 @@ async def test_another_worker_finds_it_in_the_store_where_it_is_sealed() -> None
     for number in range(3):
         await chain.say(number, f"secret part {number}", number - 1 if number else None)
     assert await chain.before(2, links=links_of_other_worker(chain.archive)) == chain.told
-    assert b"secret" not in (await chain.archive.store.get(link_key(SPACE, "r2")) or b"")
+    assert b"secret" not in (await chain.archive.store.get(link_key(TENANT, "r2")) or b"")
 
 
 async def test_a_branch_has_what_led_to_it() -> None:
@@ -171,7 +174,7 @@ async def test_a_link_whose_predecessor_comes_later_leads_to_it_then() -> None:
     chain, late = Chain(vault := Vault()), Chain(vault, session="s-1")
     late.links = links_of_other_worker(vault)
     link = late.links.add(
-        SPACE,
+        TENANT,
         "s-1",
         read_request([{"role": "user", "content": "one"}], None),
         "r0",
@@ -179,7 +182,7 @@ async def test_a_link_whose_predecessor_comes_later_leads_to_it_then() -> None:
         has_last_response=False,
     )
     assert link is not None
-    waiting = await late.links.build_puts(SPACE, "s-1", "r0", link)
+    waiting = await late.links.build_puts(TENANT, "s-1", "r0", link)
     await chain.say(1, "two", 0)
     await chain.say(2, "three", 1)
     assert await chain.before(2) is None
@@ -198,7 +201,7 @@ async def test_each_tenant_has_its_own() -> None:
     chain = Chain(Vault())
     await chain.say(0, "one")
     await chain.say(1, "two", 0)
-    assert await chain.before(1, space=OTHER) is None
+    assert await chain.before(1, tenant=OTHER) is None
 
 
 async def test_one_that_is_too_large_does_not_take_the_place_of_others() -> None:
@@ -206,7 +209,7 @@ async def test_one_that_is_too_large_does_not_take_the_place_of_others() -> None
     links = ResponseLinks(vault.archive, vault.tasks, vault.erasures, 60_000)
     for number, size in enumerate((100, 30_000, 15_000, 100)):
         await Chain(vault, session=f"s-{number}").say(number, "x" * size, links=links)
-    assert [await links.history_up_to(SPACE, f"r{number}") is not None for number in range(4)] == [
+    assert [await links.history_up_to(TENANT, f"r{number}") is not None for number in range(4)] == [
         True,
         False,
         False,
@@ -238,7 +241,7 @@ async def test_what_is_held_in_memory_is_bounded_and_the_oldest_goes() -> None:
     for number in range(10):
         await Chain(vault, session=f"s-{number}").say(number, "x" * 5_000, links=links)
     store.away = False
-    there = [await links.history_up_to(SPACE, f"r{number}") is not None for number in range(10)]
+    there = [await links.history_up_to(TENANT, f"r{number}") is not None for number in range(10)]
     assert there == [False] * 4 + [True] * 6
 
 
@@ -269,7 +272,7 @@ async def test_what_was_erased_is_gone_and_does_not_come_back() -> None:
         await chain.say(number, f"part {number}", number - 1 if number else None)
     waits = Chain(chain.archive, session="s-2")
     await waits.say(10, "waits", links=chain.links)
-    erased = await chain.archive.custody.erase(SPACE, "s-1")
+    erased = await chain.archive.custody.erase(TENANT, "s-1")
     assert erased.verified
     assert [await chain.kept(number) for number in range(3)] == [False] * 3
     assert await chain.before(2) is None
@@ -279,7 +282,7 @@ async def test_what_was_erased_is_gone_and_does_not_come_back() -> None:
     assert await chain.before(10) == waits.told
     await chain.archive.erasures.note(OTHER, None)
     assert await chain.before(10) == waits.told
-    await chain.archive.custody.erase(SPACE, None)
+    await chain.archive.custody.erase(TENANT, None)
     assert await chain.before(10) is None
 
 
@@ -287,7 +290,7 @@ async def test_what_is_read_while_it_is_erased_is_not_at_hand_afterwards() -> No
     class Slow(InMemoryStore):
         async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
             found = await super().get_many(keys)
-            await vault.erasures.note(SPACE, "s-1")
+            await vault.erasures.note(TENANT, "s-1")
             await self.delete(list(keys))
             return found
 
@@ -329,18 +332,18 @@ async def test_a_beginning_is_there_for_other_workers_too_and_stays_where_it_is_
 @pytest.mark.parametrize("value", [b"", b"\x00rubbish", b"\x01rubbish"])
 async def test_what_cannot_be_read_is_not_on_record(value: bytes) -> None:
     vault = Vault(sealer=None)
-    await vault.store.put(link_key(SPACE, "r0"), value)
-    assert await ResponseLinks(vault.archive, vault.tasks, vault.erasures, CAPACITY).history_up_to(SPACE, "r0") is None
+    await vault.store.put(link_key(TENANT, "r0"), value)
+    assert await ResponseLinks(vault.archive, vault.tasks, vault.erasures, CAPACITY).history_up_to(TENANT, "r0") is None
 
 
 async def test_replies_that_go_on_from_each_other_for_ever_are_no_conversation() -> None:
     chain = Chain(Vault(sealer=None))
     await chain.say(0, "one")
     await chain.say(1, "two", 0)
-    value = await chain.archive.store.get(link_key(SPACE, "r1"))
+    value = await chain.archive.store.get(link_key(TENANT, "r1"))
     assert value is not None
     chain.links = links_of_other_worker(chain.archive)
-    await chain.archive.store.put(link_key(SPACE, "r0"), value)
+    await chain.archive.store.put(link_key(TENANT, "r0"), value)
     assert await chain.before(1) is None
 
 

@@ -66,7 +66,7 @@ class Talk:
         pairs: Headers = tuple((name.encode(), value.encode()) for name, value in self.headers.items())
         caller = self.world.forward.tenants.identify(dict(pairs))
         names = {f"msg_{number}": number for number in numbers}
-        found = await self.world.builder.archive.load_items(caller.tenant_key, names)
+        found = await self.world.builder.archive.load_items(caller.tenant, names)
         return {names[name]: json.loads(wire)["content"][0]["text"] for name, wire in found.items()}
 
 
@@ -167,7 +167,7 @@ async def test_what_was_erased_is_gone_from_the_archive_and_from_memory() -> Non
     caller = made.forward.tenants.identify({})
     assert (await named.kept(0, 1))[0] == answer(0)
     for each in (named, fresh):
-        erased = await made.builder.export_and_erasure.erase(caller.tenant_key, each.session)
+        erased = await made.builder.export_and_erasure.erase(caller.tenant, each.session)
         assert erased.verified
     assert await named.kept(0, 1, 2) == {}
     await fresh.turn(101, answer(101))
@@ -195,7 +195,7 @@ async def test_what_nobody_has_named_yet_is_bounded_in_memory() -> None:
     for number in (0, 199):
         await talks[number].turn(number + 1_000, "short")
         assert (await talks[number].kept(number) != {}) == (number == 199)
-    assert sum(map(len, (await made.builder.archive.load_items(caller.tenant_key, ["msg_199"])).values())) > 40_000
+    assert sum(map(len, (await made.builder.archive.load_items(caller.tenant, ["msg_199"])).values())) > 40_000
 
 
 async def test_the_oldest_words_go_first_where_a_store_stays_away_for_long() -> None:

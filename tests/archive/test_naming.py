@@ -7,6 +7,7 @@ from accordion.archive.archive_entries import EntryContents
 from accordion.archive.artifacts import artifact_keys, row_key
 from accordion.archive.shared_values import SharedValues
 from accordion.model.ports import Key
+from accordion.model.tenant import ArchiveNamespace
 
 SIZES = st.integers(0, 9)
 CONTENTS = st.builds(
@@ -16,6 +17,7 @@ CONTENTS = st.builds(
     st.lists(st.tuples(st.sampled_from([b"x", b"y"]), st.lists(st.sampled_from("pq"), max_size=3)), max_size=3),
     st.lists(st.tuples(st.sampled_from(["", "c"]), st.sampled_from("mn"), SIZES), max_size=4),
 )
+NAMESPACE = ArchiveNamespace("t")
 
 
 def plainly(contents: EntryContents) -> set[Key]:
@@ -24,7 +26,7 @@ def plainly(contents: EntryContents) -> set[Key]:
         place
         for scope, ids in contents.artifacts
         for each in ids
-        for place in artifact_keys("t", each, scope, contents.session)
+        for place in artifact_keys(NAMESPACE, each, scope, contents.session)
     }
 
 
@@ -33,7 +35,7 @@ def test_what_is_left_is_what_those_that_go_name_and_those_that_stay_do_not(gone
     named = SharedValues(gone)
     spared = named.exclude_all(rest)
     expected = set().union(*map(plainly, gone)) - set().union(*map(plainly, rest))
-    places = named.keys("t")
+    places = named.keys(NAMESPACE)
     assert set(places) == expected
     assert len(places) == len(set(places)) == len(named)
     assert sum(spared) <= sum(size for each in gone for _, size in each.rows) + sum(

@@ -14,7 +14,7 @@ from tests.archive.recalling import (
     DIALECTS,
     OPENING_TURNS,
     ORDERS,
-    SPACE,
+    TENANT,
     Json,
     call,
     claims,
@@ -53,7 +53,7 @@ def test_a_name_has_four_characters_at_least(value: str, comes: bool) -> None:
         [user("Begin."), {"role": "assistant", "content": f"The key is {value}."}, call("use", {"it": value}, "c")]
     )
     shown = fold(client, [VerbatimRange(0, 0), ReplacementMessage(json.dumps(user("…")).encode(), 1, 1)], 2)
-    assert (ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, range(2, 3), count) is not None) == comes
+    assert (ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(2, 3), count) is not None) == comes
 
 
 def test_a_short_source_whose_call_is_named_is_shown_whole() -> None:
@@ -73,7 +73,7 @@ def test_what_somebody_said_is_attributed_to_his_role() -> None:
         [user("Begin."), {"role": "assistant", "content": "The key is kx_773_alpha."}, user("Use kx_773_alpha.")]
     )
     shown = fold(client, [VerbatimRange(0, 0), ReplacementMessage(json.dumps(user("…")).encode(), 1, 1)], 2)
-    found = ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, range(2, 3), count)
+    found = ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(2, 3), count)
     assert found is not None
     assert "Said by the assistant, message 1:\n> The key is kx_773_alpha." in found.text
 
@@ -88,7 +88,7 @@ def test_what_stands_in_the_arguments_of_a_call_is_shown_from_there() -> None:
     ]
     client = read(entries)
     shown = fold(client, [VerbatimRange(0, 0), ReplacementMessage(json.dumps(user("Written.")).encode(), 1, 2)], 3)
-    found = ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, range(3, 4), count)
+    found = ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(3, 4), count)
     assert found is not None
     assert "Arguments of write_file(" in found.text
     assert "> value_321 = 321" in found.text.split("\n")
@@ -109,14 +109,14 @@ def test_what_a_call_was_given_is_found_however_its_json_was_written(arguments: 
     made["tool_calls"][0]["function"]["arguments"] = arguments
     client = read([user("Begin."), made, result("c", "ok"), user(f"What of `{named}`?")])
     shown = fold(client, [VerbatimRange(0, 0), ReplacementMessage(json.dumps(user("Noted.")).encode(), 1, 2)], 3)
-    assert ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, range(3, 4), count) is not None
+    assert ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(3, 4), count) is not None
 
 
 def test_a_result_that_was_replaced_by_a_reference_is_recalled_under_its_call() -> None:
     client = read([*OPENING_TURNS, user("What is in W5918442?")])
     reference = ReplacementMessage(json.dumps(result("call_1", "[Result moved]")).encode(), 2, 2, edited=True)
     shown = fold(client, [VerbatimRange(0, 1), reference, VerbatimRange(3, 5)], 6)
-    found = ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, range(6, 7), count)
+    found = ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(6, 7), count)
     assert found is not None
     assert "Result of list_orders(" in found.text
     assert "7706410293" in found.text
@@ -127,7 +127,7 @@ def test_the_newest_turn_is_heard_also_where_the_fold_covers_it() -> None:
     client = read([*OPENING_TURNS, *turn])
     block = ReplacementMessage(json.dumps(user("Orders were read.")).encode(), 1, 5)
     shown = fold(client, [VerbatimRange(0, 0), block, VerbatimRange(6, 7)], 8)
-    found = ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, range(6, 8), count)
+    found = ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(6, 8), count)
     assert found is not None
     assert "7706410293" in found.text
 
@@ -156,11 +156,11 @@ def test_it_works_in_every_dialect(dialect: str) -> None:
         },
     }  # fmt: skip
     body = json.dumps({"model": "a-model", **bodies[dialect]}).encode()
-    client = BodyReader().read(DIALECTS[dialect], body, SPACE)
+    client = BodyReader().read(DIALECTS[dialect], body, TENANT)
     block = ReplacementMessage(b'{"role":"user","content":"Orders were read."}', 1, len(client.messages) - 2)
     shown = fold(client, [VerbatimRange(0, 0), block], len(client.messages) - 1)
     newest = range(len(client.messages) - 1, len(client.messages))
-    found = ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, newest, count)
+    found = ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, newest, count)
     assert found is not None
     assert "Result of list_orders(" in found.text
     assert "7706410293" in found.text
@@ -172,7 +172,7 @@ def test_it_works_in_every_dialect(dialect: str) -> None:
 def test_nothing_is_recalled_where_no_fold_is_in_force() -> None:
     client = read([*OPENING_TURNS, user("What is in W5918442?")])
     bare = CompactedConversation(client, tuple(range(len(client.messages))))
-    assert ArtifactRecaller(claims).find_excerpt(SPACE, bare, client, range(6, 7), count) is None
+    assert ArtifactRecaller(claims).find_excerpt(TENANT, bare, client, range(6, 7), count) is None
 
 
 def test_nothing_is_recalled_for_what_nobody_ever_said() -> None:
@@ -185,7 +185,7 @@ def test_plain_words_recall_nothing() -> None:
 
 def test_what_is_still_in_view_is_not_recalled() -> None:
     client, shown, newest = summarized([user("What is in W5918442?")], said="W5918442 was looked at.")
-    assert ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, newest, count) is None
+    assert ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, newest, count) is None
 
 
 def test_a_name_within_another_word_is_not_in_view() -> None:
@@ -204,11 +204,11 @@ def test_what_came_into_view_since_the_first_look_is_in_view(told: str, comes: b
         [user("What is in W5918442?"), {"role": "assistant", "content": "A mug."}],
     )
     client, shown, newest = summarized(told_so_far[:1])
-    assert recaller.find_excerpt(SPACE, shown, client, newest, count) is not None
+    assert recaller.find_excerpt(TENANT, shown, client, newest, count) is not None
     turn = [user("Go on."), {"role": "assistant", "content": told}, user("And W5918442?")]
     client, shown, _ = summarized([user("Hello."), told_so_far[1], *turn])
     newest = range(len(client.messages) - 1, len(client.messages))
-    found = recaller.find_excerpt(SPACE, shown, client, newest, count)
+    found = recaller.find_excerpt(TENANT, shown, client, newest, count)
     assert (found is not None) == comes
 
 
@@ -223,7 +223,7 @@ def test_what_the_system_prompt_says_is_in_view() -> None:
     client = read([{"role": "system", "content": "W5918442 is the test order."}, *OPENING_TURNS, user("W5918442?")])
     block = ReplacementMessage(json.dumps(user("Read.")).encode(), 1, 5)
     shown = fold(client, [VerbatimRange(0, 0), block], 6)
-    assert ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, range(6, 7), count) is None
+    assert ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(6, 7), count) is None
 
 
 def test_what_the_newest_results_show_is_in_view() -> None:
@@ -248,7 +248,7 @@ def test_what_an_earlier_recall_put_back_is_not_recalled_again() -> None:
         spans=(*shown.spans[:at], (7, 6, False), *shown.spans[at:]),
     )  # fmt: skip
     newest = range(len(client.messages) - 1, len(client.messages))
-    assert ArtifactRecaller(claims).find_excerpt(SPACE, dressed, client, newest, count) is None
+    assert ArtifactRecaller(claims).find_excerpt(TENANT, dressed, client, newest, count) is None
 
 
 def test_what_stands_nearly_everywhere_is_not_recalled() -> None:
@@ -265,7 +265,7 @@ def test_what_stands_nearly_everywhere_is_not_recalled() -> None:
     shown = fold(
         client, [VerbatimRange(0, 0), ReplacementMessage(json.dumps(user("Read.")).encode(), 1, covered - 1)], covered
     )
-    assert ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, range(covered, covered + 1), count) is None
+    assert ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(covered, covered + 1), count) is None
 
 
 def test_the_old_answer_to_the_very_call_that_was_just_answered_is_not_recalled() -> None:
@@ -296,6 +296,6 @@ def test_reasoning_neither_asks_nor_is_quoted() -> None:
             user("What of secret_plan_77?"),
         ],
     }  # fmt: skip
-    client = BodyReader().read(DIALECTS["messages"], json.dumps(body).encode(), SPACE)
+    client = BodyReader().read(DIALECTS["messages"], json.dumps(body).encode(), TENANT)
     shown = fold(client, [VerbatimRange(0, 0), ReplacementMessage(b'{"role":"user","content":"x"}', 1, 1)], 2)
-    assert ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, range(2, 3), count) is None
+    assert ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(2, 3), count) is None

@@ -18,7 +18,7 @@ from accordion.model.compaction import ReplacementMessage, VerbatimRange
 from tests.archive.recalling import (
     OPENING_TURNS,
     ORDERS,
-    SPACE,
+    TENANT,
     archived,
     call,
     claims,
@@ -73,7 +73,7 @@ def test_it_never_counts_more_than_allowed(tokens: int) -> None:
 
 def test_a_tokenizer_that_counts_more_than_expected_gets_a_shorter_excerpt() -> None:
     client, shown, newest = summarized([user("What is in W5918442?")])
-    found = ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, newest, len, tokens=500)
+    found = ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, newest, len, tokens=500)
     assert found is not None
     assert found.tokens == len(found.text) <= 500
     assert "7706410293" in found.text
@@ -101,7 +101,7 @@ def test_a_long_line_says_how_much_of_it_is_left_out() -> None:
 
 
 def test_the_artifact_that_keeps_the_source_is_named_where_the_fold_has_it() -> None:
-    own = artifact_id(SPACE, read(OPENING_TURNS).messages[2].key, 0)
+    own = artifact_id(TENANT, read(OPENING_TURNS).messages[2].key, 0)
     found = recalled([user("What is in W5918442?")], [own])
     assert found is not None
     assert found.artifacts == (own,)
@@ -110,7 +110,7 @@ def test_the_artifact_that_keeps_the_source_is_named_where_the_fold_has_it() -> 
 
 def test_a_range_that_keeps_the_source_is_named_where_nothing_smaller_does() -> None:
     keys = [message.key for message in read(OPENING_TURNS).messages]
-    ranges = [range_id(SPACE, keys[1:3]), range_id(SPACE, keys[3:6])]
+    ranges = [range_id(TENANT, keys[1:3]), range_id(TENANT, keys[3:6])]
     found = recalled([user("Look at src/billing/rules.py.")], ranges)
     assert found is not None
     assert found.artifacts == (ranges[1],)
@@ -141,7 +141,7 @@ def test_a_call_cannot_break_out_of_its_label() -> None:
         result("c", "fine"), {"role": "assistant", "content": "ok"}, user("kx_773_a?"),
     ])  # fmt: skip
     shown = fold(client, [VerbatimRange(0, 0), ReplacementMessage(json.dumps(user("…")).encode(), 1, 3)], 4)
-    found = ArtifactRecaller(claims).find_excerpt(SPACE, shown, client, range(4, 5), count)
+    found = ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(4, 5), count)
     assert found is not None
     assert not any(line.startswith("Said by") for line in found.text.split("\n"))
 
@@ -162,7 +162,7 @@ def test_after_an_excerpt_there_is_nothing_left_to_read() -> None:
     client, shown, newest = summarized([user("What is in W5918442?")])
     recaller = ArtifactRecaller(claims)
     assert recaller.pending_bytes(shown, client) > len(ORDERS)
-    recaller.find_excerpt(SPACE, shown, client, newest, count)
+    recaller.find_excerpt(TENANT, shown, client, newest, count)
     assert recaller.pending_bytes(shown, client) < 300, "the newest message itself, at most"
 
 
@@ -170,15 +170,15 @@ def test_a_small_capacity_gives_the_same_excerpts() -> None:
     client, shown, newest = summarized([user("What is in W5918442?")])
     small, ample = ArtifactRecaller(claims, capacity=1), ArtifactRecaller(claims)
     for _ in range(2):
-        assert small.find_excerpt(SPACE, shown, client, newest, count) == ample.find_excerpt(
-            SPACE, shown, client, newest, count
+        assert small.find_excerpt(TENANT, shown, client, newest, count) == ample.find_excerpt(
+            TENANT, shown, client, newest, count
         )
 
 
 def test_threads_may_share_one() -> None:
     client, shown, newest = summarized([user("What is in W5918442, and in src/billing/rules.py?")])
     recaller = ArtifactRecaller(claims, capacity=20_000)
-    job: Callable[[int], Excerpt | None] = lambda _: recaller.find_excerpt(SPACE, shown, client, newest, count)  # noqa: E731
+    job: Callable[[int], Excerpt | None] = lambda _: recaller.find_excerpt(TENANT, shown, client, newest, count)  # noqa: E731
     with ThreadPoolExecutor(4) as pool:
         found = set(pool.map(job, range(40)))
     assert len(found) == 1
@@ -186,7 +186,7 @@ def test_threads_may_share_one() -> None:
 
 def test_an_index_counts_what_left_and_nothing_that_stayed() -> None:
     client, shown, _ = summarized([user("Go on.")])
-    index = build_index(SPACE, shown, client.messages)
+    index = build_index(TENANT, shown, client.messages)
     assert [passage.position[0] for passage in index.passages] == [2, 4, 5]
     assert [*index.find("W5918442")[1]] == [0]
     assert [*index.find("customers")[1]] == []

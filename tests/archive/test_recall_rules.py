@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from accordion.archive.recall import ArtifactRecaller, Rule, find_omitted_rules
-from tests.archive.recalling import SPACE, call, claims, count, read, result, summarized, user
+from tests.archive.recalling import TENANT, call, claims, count, read, result, summarized, user
 
 RULE = Rule(1, "Never send invoices to the vendor Halloran.", "[1] Never send invoices to the vendor Halloran.")
 OTHER = Rule(2, "生产环境不要运行清理任务。", "[2] 生产环境不要运行清理任务。")
@@ -46,20 +46,20 @@ def test_there_are_no_more_rules_and_tokens_than_allowed() -> None:
     rules = [Rule(1, f"Never send invoice {at} to the vendor.", f"[1] Never send invoice {at}.") for at in range(9)]
     client, shown, newest = summarized([user("Send the invoice to the vendor.")])
     recaller = ArtifactRecaller(claims, rules=lambda _messages, _covered: rules)
-    few = recaller.find_excerpt(SPACE, shown, client, newest, count, sources=2)
+    few = recaller.find_excerpt(TENANT, shown, client, newest, count, sources=2)
     assert few is not None
     assert (len(few.quotes), few.text.count("> [1] Never send invoice")) == (2, 2)
-    short = recaller.find_excerpt(SPACE, shown, client, newest, count, tokens=60)
+    short = recaller.find_excerpt(TENANT, shown, client, newest, count, tokens=60)
     assert short is not None
     assert (len(short.quotes), short.tokens <= 60) == (1, True)
-    assert recaller.find_excerpt(SPACE, shown, client, newest, count, tokens=20) is None
+    assert recaller.find_excerpt(TENANT, shown, client, newest, count, tokens=20) is None
 
 
 def test_a_rule_stands_in_front_of_what_is_named() -> None:
     turn = [call("send_invoices", {"to": "vendor", "order": "W5918442"}, "c9"), result("c9", "sent")]
     client, shown, newest = summarized(turn)
     found = ArtifactRecaller(claims, rules=lambda _messages, _covered: [RULE]).find_excerpt(
-        SPACE, shown, client, newest, count
+        TENANT, shown, client, newest, count
     )
     assert found is not None
     assert found.text.index(RULE.line) < found.text.index("7706410293")

@@ -18,38 +18,42 @@ from accordion.archive.references import (
     sliced_text,
     superseded_reference,
 )
+from accordion.model.tenant import TenantScope
 from accordion.providers.models.tokenizer import TiktokenCounter
+
+OTHER = TenantScope("other", b"other")
+TENANT = TenantScope("tenant", b"tenant")
 
 KEY = b"k" * 32
 
 
 def test_the_same_content_of_the_same_tenant_has_the_same_id() -> None:
-    assert artifact_id(b"tenant", KEY, 0) == artifact_id(b"tenant", KEY, 0)
-    assert re.fullmatch(r"art_[0-9a-f]{12}", artifact_id(b"tenant", KEY, 0))
+    assert artifact_id(TENANT, KEY, 0) == artifact_id(TenantScope("tenant", b"tenant"), KEY, 0)
+    assert re.fullmatch(r"art_[0-9a-f]{12}", artifact_id(TENANT, KEY, 0))
 
 
 def test_another_tenant_message_or_part_has_another_id() -> None:
     made = [
-        artifact_id(b"tenant", KEY, 0),
-        artifact_id(b"tenant", KEY, 1),
-        artifact_id(b"tenant", KEY, None),
-        artifact_id(b"other", KEY, 0),
-        artifact_id(b"tenant", b"j" * 32, 0),
-        range_id(b"tenant", [KEY]),
-        range_id(b"tenant", [KEY, KEY]),
-        range_id(b"other", [KEY]),
-        slice_id(b"tenant", [KEY], 1, 2),
-        slice_id(b"tenant", [KEY], 2, 2),
-        slice_id(b"tenant", [KEY], 1, 3),
-        slice_id(b"tenant", [KEY, KEY], 1, 2),
-        slice_id(b"other", [KEY], 1, 2),
+        artifact_id(TENANT, KEY, 0),
+        artifact_id(TENANT, KEY, 1),
+        artifact_id(TENANT, KEY, None),
+        artifact_id(OTHER, KEY, 0),
+        artifact_id(TENANT, b"j" * 32, 0),
+        range_id(TENANT, [KEY]),
+        range_id(TENANT, [KEY, KEY]),
+        range_id(OTHER, [KEY]),
+        slice_id(TENANT, [KEY], 1, 2),
+        slice_id(TENANT, [KEY], 2, 2),
+        slice_id(TENANT, [KEY], 1, 3),
+        slice_id(TENANT, [KEY, KEY], 1, 2),
+        slice_id(OTHER, [KEY], 1, 2),
     ]
     assert len(set(made)) == len(made)
 
 
 @given(st.lists(st.binary(max_size=6), max_size=4), st.lists(st.binary(max_size=6), max_size=4))
 def test_ranges_of_other_messages_have_other_ids(one: list[bytes], other: list[bytes]) -> None:
-    assert (range_id(b"t", one) == range_id(b"t", other)) == (one == other)
+    assert (range_id(TENANT, one) == range_id(TENANT, other)) == (one == other)
 
 
 def test_a_reference_names_tool_arguments_artifact_size_and_what_is_known() -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from accordion.archive.archive import Archive, ArchivedMessage, CompactionWrite
 from accordion.archive.archive_entries import TranscriptEntry, transcript_key
-from accordion.archive.artifacts import make_packer, row_key, tenant_name
+from accordion.archive.artifacts import make_packer, row_key
 from accordion.archive.transcripts import TranscriptStore
 from accordion.model.conversation import Conversation
 from accordion.model.errors import StoreUnavailable
@@ -23,7 +23,7 @@ from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
 from accordion.stores.encryption import AesSealer
 from accordion.stores.memory_store import InMemoryStore
-from tests.archive.vaults import DAY, KEY, OTHER, SPACE, Vault, chat
+from tests.archive.vaults import DAY, KEY, OTHER, TENANT, Vault, chat
 from tests.compaction.making import LoopTasks, read
 from tests.fakes import FakeClock, FakeTasks
 
@@ -33,7 +33,7 @@ def message_texts(wires: list[bytes | None]) -> list[str | None]:
 
 
 async def all_of(vault: Vault, session: str = "s-1") -> list[str | None]:
-    return message_texts(await vault.transcripts.read(SPACE, session, 0, 10**6))
+    return message_texts(await vault.transcripts.read(TENANT, session, 0, 10**6))
 
 
 class Counting(InMemoryStore):
@@ -111,9 +111,9 @@ async def test_what_was_said_is_read_by_index_the_system_prompt_being_number_0()
     vault = Vault()
     await vault.say("s-1", chat("Hello.", "Hi.", "And now?"))
     assert await all_of(vault) == ["You are an agent.", "Hello.", "Hi.", "And now?"]
-    assert message_texts(await vault.transcripts.read(SPACE, "s-1", 1, 2)) == ["Hello.", "Hi."]
-    assert message_texts(await vault.transcripts.read(SPACE, "s-1", 3, 9)) == ["And now?"]
-    assert await vault.transcripts.read(SPACE, "s-1", 4, 9) == []
+    assert message_texts(await vault.transcripts.read(TENANT, "s-1", 1, 2)) == ["Hello.", "Hi."]
+    assert message_texts(await vault.transcripts.read(TENANT, "s-1", 3, 9)) == ["And now?"]
+    assert await vault.transcripts.read(TENANT, "s-1", 4, 9) == []
     assert await vault.transcripts.read(OTHER, "s-1", 0, 9) == []
 
 
@@ -134,7 +134,7 @@ async def test_requests_that_come_at_once_are_written_together_and_in_order():
     store = Counting()
     vault = Vault(store)
     for at in range(1, 12):
-        vault.transcripts.record(SPACE, "s-1", chat(*map(str, range(at))), folded=True)
+        vault.transcripts.record(TENANT, "s-1", chat(*map(str, range(at))), folded=True)
     await vault.tasks.done()
     assert await all_of(vault) == ["You are an agent.", *map(str, range(11))]
     assert store.rows() == 12
@@ -145,9 +145,9 @@ async def test_of_requests_that_come_at_once_only_those_are_logged_that_no_later
     vault = Vault(store)
     other = chat("0", "else", system="You are another agent.")
     for request in (chat("0"), chat("0", "1"), chat("0", "1", "2"), other, chat("0", "1", "2", "3")):
-        vault.transcripts.record(SPACE, "s-1", request, folded=True)
+        vault.transcripts.record(TENANT, "s-1", request, folded=True)
     await vault.tasks.done()
-    assert len(await store.read(transcript_key(tenant_name(SPACE), "s-1"))) == 3
+    assert len(await store.read(transcript_key(TENANT.archive_namespace, "s-1"))) == 3
     assert await all_of(vault) == ["You are an agent.", "0", "1", "2", "3"]
 
 
@@ -161,12 +161,12 @@ async def test_what_comes_within_a_moment_is_written_with_what_came_before():
 
     transcripts = TranscriptStore(vault.archive, vault.tasks, vault.clock, "all", wait)
     for number in range(3):
-        transcripts.record(SPACE, f"s-{number}", chat("Hello."), folded=False)
+        transcripts.record(TENANT, f"s-{number}", chat("Hello."), folded=False)
         await asyncio.sleep(0)
-    assert await vault.store.read(transcript_key(tenant_name(SPACE), "s-0")) == []
+    assert await vault.store.read(transcript_key(TENANT.archive_namespace, "s-0")) == []
     gate.set()
     await vault.tasks.done()
-    read = [message_texts(await transcripts.read(SPACE, f"s-{number}", 1, 1)) for number in range(3)]
+    read = [message_texts(await transcripts.read(TENANT, f"s-{number}", 1, 1)) for number in range(3)]
     assert read == [["Hello."]] * 3
     assert 0 < sum(waits) < 1
 
@@ -177,12 +177,12 @@ async def test_while_the_store_is_away_what_waits_is_bounded_in_bytes():
     transcripts = TranscriptStore(vault.archive, vault.tasks, vault.clock, "all", capacity=200_000)
     store.away = True
     for number in range(20):
-        transcripts.record(SPACE, f"s-{number}", chat("x" * 20_000), folded=True)
+        transcripts.record(TENANT, f"s-{number}", chat("x" * 20_000), folded=True)
         await vault.tasks.done()
-    transcripts.record(SPACE, "s-20", chat("Hello."), folded=True)
+    transcripts.record(TENANT, "s-20", chat("Hello."), folded=True)
     store.away = False
     await transcripts.flush()
-    read = [await transcripts.read(SPACE, f"s-{number}", 1, 1) for number in range(21)]
+    read = [await transcripts.read(TENANT, f"s-{number}", 1, 1) for number in range(21)]
     assert [number for number, wires in enumerate(read) if wires] == [16, 17, 18, 19, 20]
 
 
@@ -204,13 +204,13 @@ async def test_many_bytes_that_wait_are_written_at_once():
 
     transcripts = TranscriptStore(vault.archive, vault.tasks, vault.clock, "all", wait, capacity=200_000)
     for number in range(3):
-        transcripts.record(SPACE, f"s-{number}", chat("x" * 20_000), folded=True)
-    transcripts.record(SPACE, "s-0", chat("x" * 20_000, "y"), folded=True)
+        transcripts.record(TENANT, f"s-{number}", chat("x" * 20_000), folded=True)
+    transcripts.record(TENANT, "s-0", chat("x" * 20_000, "y"), folded=True)
     for _ in range(100):
         await asyncio.sleep(0.01)
-        if await transcripts.read(SPACE, "s-2", 1, 1):
+        if await transcripts.read(TENANT, "s-2", 1, 1):
             break
-    read = [await transcripts.read(SPACE, f"s-{number}", 1, 2) for number in range(3)]
+    read = [await transcripts.read(TENANT, f"s-{number}", 1, 2) for number in range(3)]
     assert list(map(len, read)) == [2, 1, 1]
     gate.set()
     await vault.tasks.done()
@@ -221,14 +221,14 @@ async def test_of_very_many_sessions_that_begin_within_a_moment_none_is_lost():
 
     async def wait(seconds: float) -> None:
         for number in islice(begun, round(a_second * seconds)):
-            transcripts.record(SPACE, f"s-{number}", chat("Hello."), folded=False)
+            transcripts.record(TENANT, f"s-{number}", chat("Hello."), folded=False)
             await asyncio.sleep(0)
 
     transcripts = TranscriptStore(vault.archive, vault.tasks, vault.clock, "all", wait)
     await wait(1 / a_second)
     await vault.tasks.done()
     sessions = next(begun)
-    read = [message_texts(await transcripts.read(SPACE, f"s-{number}", 1, 1)) for number in range(sessions)]
+    read = [message_texts(await transcripts.read(TENANT, f"s-{number}", 1, 1)) for number in range(sessions)]
     assert sessions > 1
     assert read == [["Hello."]] * sessions
 
@@ -291,13 +291,13 @@ async def test_a_system_prompt_beside_the_list_is_number_0_and_comes_back_with_t
     }  # fmt: skip
     vault = Vault()
     await vault.say("s-1", read(body, "messages"))
-    first, second, third = (json.loads(wire or b"") for wire in await vault.transcripts.read(SPACE, "s-1", 0, 2))
+    first, second, third = (json.loads(wire or b"") for wire in await vault.transcripts.read(TENANT, "s-1", 0, 2))
     assert (first["role"], first["content"]) == ("system", body["system"])
     assert [second, third] == body["messages"]
-    original = await vault.transcripts.original(SPACE, "s-1")
+    original = await vault.transcripts.original(TENANT, "s-1")
     assert json.loads(original.body) == {name: value for name, value in body.items() if name != "max_tokens"}
     assert (original.dialect, original.missing) == ("messages", 0)
-    found = await vault.transcripts.find(SPACE, "s-1")
+    found = await vault.transcripts.find(TENANT, "s-1")
     assert (len(found), found.before) == (3, 1)
 
 
@@ -308,7 +308,7 @@ async def test_the_original_of_a_responses_request_is_one_of_responses():
     }  # fmt: skip
     vault = Vault()
     await vault.say("s-1", read(body, "responses"))
-    assert json.loads((await vault.transcripts.original(SPACE, "s-1")).body) == body
+    assert json.loads((await vault.transcripts.original(TENANT, "s-1")).body) == body
     assert await all_of(vault) == ["Be brief.", "Be kind.", "Hello."]
 
 
@@ -321,7 +321,7 @@ async def test_messages_that_say_the_same_come_back_each_with_its_own_id():
     vault = Vault(Counting())
     await vault.say("s-1", read({"model": "gpt-5", "input": listed}, "responses"))
     assert vault.store.rows() == 3
-    assert json.loads((await vault.transcripts.original(SPACE, "s-1")).body)["input"] == listed
+    assert json.loads((await vault.transcripts.original(TENANT, "s-1")).body)["input"] == listed
 
 
 async def test_of_an_earlier_transcript_with_one_row_for_both_an_id_comes_back_once():
@@ -331,8 +331,8 @@ async def test_of_an_earlier_transcript_with_one_row_for_both_an_id_comes_back_o
     entry = TranscriptEntry(0, [one.key, one.key], [9, 0], 1.0, "responses", "gpt-5", end=conversation.chain[-1])
     earlier = msgspec.msgpack.encode(msgspec.structs.astuple(entry)[:-2])
     row = Put(row_key(one.key), make_packer()(one.wire), 60)
-    await vault.store.write([row, Append(transcript_key(tenant_name(SPACE), "s-1"), earlier, 9, 60)])
-    listed = json.loads((await vault.transcripts.original(SPACE, "s-1")).body)["input"]
+    await vault.store.write([row, Append(transcript_key(TENANT.archive_namespace, "s-1"), earlier, 9, 60)])
+    listed = json.loads((await vault.transcripts.original(TENANT, "s-1")).body)["input"]
     assert listed == [{**SAME, "id": "msg_1"}, SAME]
 
 
@@ -362,14 +362,14 @@ def test_the_original_is_byte_for_byte_what_was_sent(turns: list[list[str]], res
         for turn in turns:
             sent += turn
             raw = b'{"model":"gpt-5","input":[%s]}' % ",".join(sent).encode()
-            await vault.say("s-1", BodyReader(0).read(OpenAIResponses(), raw, SPACE))
+            await vault.say("s-1", BodyReader(0).read(OpenAIResponses(), raw, TENANT))
             # Another session says the same words in another spelling.
             others = [{"role": role, "content": text} for role in ("user", "assistant") for text in ("OK.", "And?")]
             await vault.say("s-2", read({"model": "gpt-5", "input": others}, "responses"))
             if restarts:
                 vault.transcripts = TranscriptStore(vault.archive, vault.tasks, vault.clock, "all")
         if sent:
-            assert (await vault.transcripts.original(SPACE, "s-1")).body == raw
+            assert (await vault.transcripts.original(TENANT, "s-1")).body == raw
 
     asyncio.run(run())
 
@@ -377,7 +377,7 @@ def test_the_original_is_byte_for_byte_what_was_sent(turns: list[list[str]], res
 async def keep_as_a_compaction_does(vault: Vault, client: Conversation) -> None:
     rows = [ArchivedMessage(message.key, message.wire) for message in client.messages]
     await vault.archive.keep(
-        vault.archive.build_puts(SPACE, rows, (), CompactionWrite("c-1", "s-1", vault.clock.now()))
+        vault.archive.build_puts(TENANT, rows, (), CompactionWrite("c-1", "s-1", vault.clock.now()))
     )
 
 
@@ -395,12 +395,12 @@ async def test_a_transcript_shares_the_rows_of_a_compaction():
 async def test_a_transcript_has_a_row_of_its_own_for_other_bytes():
     store = Counting()
     vault = Vault(store=store)
-    await keep_as_a_compaction_does(vault, BodyReader(0).read(OpenAIResponses(), one_item(b'"msg_1"'), SPACE))
+    await keep_as_a_compaction_does(vault, BodyReader(0).read(OpenAIResponses(), one_item(b'"msg_1"'), TENANT))
     store.rows()
     sent = one_item(b'"msg_2"')
-    await vault.say("s-1", BodyReader(0).read(OpenAIResponses(), sent, SPACE))
+    await vault.say("s-1", BodyReader(0).read(OpenAIResponses(), sent, TENANT))
     assert store.rows() == 1
-    assert (await vault.transcripts.original(SPACE, "s-1")).body == sent
+    assert (await vault.transcripts.original(TENANT, "s-1")).body == sent
 
 
 def one_item(name: bytes) -> bytes:
@@ -412,7 +412,7 @@ async def test_the_newest_system_prompt_and_tools_count():
     await vault.say("s-1", chat("a", system="First."))
     await vault.say("s-1", chat("a", "b", "c", system="Second.", tools=[]))
     assert await all_of(vault) == ["Second.", "a", "b", "c"]
-    assert json.loads((await vault.transcripts.original(SPACE, "s-1")).body)["tools"] == []
+    assert json.loads((await vault.transcripts.original(TENANT, "s-1")).body)["tools"] == []
 
 
 async def test_what_the_provider_keeps_is_recorded_one_request_behind_the_other():
@@ -421,7 +421,7 @@ async def test_what_the_provider_keeps_is_recorded_one_request_behind_the_other(
         client = read({"model": "m", "input": text, "previous_response_id": f"r-{at}"}, "responses")
         await vault.say("s-1", client, folded=False)
         await vault.say("s-1", client, folded=False)
-    transcript = await vault.transcripts.find(SPACE, "s-1")
+    transcript = await vault.transcripts.find(TENANT, "s-1")
     assert len(transcript.messages) == 3
 
 
@@ -455,14 +455,14 @@ async def test_a_session_that_ended_waits_for_the_store_however_many_requests_ot
     store, tasks = Counting(), FakeTasks()
     transcripts = TranscriptStore(Archive(store, DAY), tasks, FakeClock(), "all")
     store.away = True
-    transcripts.record(SPACE, "ended", chat("a", "b"), folded=False)
+    transcripts.record(TENANT, "ended", chat("a", "b"), folded=False)
     texts: list[str] = []
     for at in range(2_000):
         texts = [*texts[-40:], f"{at}"] if at % 50 else [f"{at}"]
-        transcripts.record(SPACE, f"s-{at // 50}", chat(*texts), folded=False)
+        transcripts.record(TENANT, f"s-{at // 50}", chat(*texts), folded=False)
     store.away = False
     await transcripts.flush()
-    assert message_texts(await transcripts.read(SPACE, "ended", 1, 9)) == ["a", "b"]
+    assert message_texts(await transcripts.read(TENANT, "ended", 1, 9)) == ["a", "b"]
 
 
 @pytest.mark.parametrize("known", [0, 3])
@@ -509,7 +509,7 @@ async def test_rows_that_are_being_written_when_all_is_forgotten_are_not_known()
     vault = Vault(store := Slow())
     async with store.writing(vault.say("s-1", chat(*"abc"))):
         vault.archive.forget()
-    transcript = await vault.transcripts.find(SPACE, "s-1")
+    transcript = await vault.transcripts.find(TENANT, "s-1")
     assert transcript is not None
     assert len(transcript.rows) == 4
     assert not any(vault.archive.has_row(row_key(key)) for key in transcript.rows)
@@ -533,7 +533,7 @@ async def test_a_long_log_is_written_anew_as_one_entry():
     for at in range(300):
         texts.append(f"{at}")
         await vault.say("s-1", chat(*texts))
-    log = await vault.store.read(transcript_key(tenant_name(SPACE), "s-1"))
+    log = await vault.store.read(transcript_key(TENANT.archive_namespace, "s-1"))
     assert 300 <= len(log) <= 303
     assert await all_of(vault) == ["You are an agent.", *texts]
 
@@ -541,10 +541,10 @@ async def test_a_long_log_is_written_anew_as_one_entry():
 async def test_a_message_that_is_not_kept_any_more_is_none_and_missing():
     vault = Vault()
     await vault.say("s-1", chat("a", "b", "c"))
-    found = await vault.transcripts.find(SPACE, "s-1")
+    found = await vault.transcripts.find(TENANT, "s-1")
     await vault.store.delete([row_key(found.rows[2])])
     assert await all_of(vault) == ["You are an agent.", "a", None, "c"]
-    assert (await vault.transcripts.original(SPACE, "s-1")).missing == 1
+    assert (await vault.transcripts.original(TENANT, "s-1")).missing == 1
 
 
 async def test_with_another_key_nothing_can_be_read():
@@ -558,11 +558,11 @@ async def test_what_is_gone_while_it_is_written_is_recorded_from_its_beginning_a
     vault = Vault(store := Slow())
     await vault.say("s-1", chat(*"abc"))
     async with store.writing(vault.say("s-1", chat(*"abcde"))):
-        await store.delete([transcript_key(tenant_name(SPACE), "s-1")])
+        await store.delete([transcript_key(TENANT.archive_namespace, "s-1")])
         if emptied:
             vault.transcripts.begin_anew()
         else:
-            vault.transcripts.forget(tenant_name(SPACE), "s-1")
+            vault.transcripts.forget(TENANT.archive_namespace, "s-1")
     await vault.say("s-1", chat(*"abcdefg"))
     assert await all_of(vault) == ["You are an agent.", *"abcdefg"]
 
@@ -580,7 +580,7 @@ async def test_what_the_provider_keeps_is_recorded_whole_though_another_session_
         if emptied:
             vault.transcripts.begin_anew()
         else:
-            vault.transcripts.forget(tenant_name(SPACE), "s-1")
+            vault.transcripts.forget(TENANT.archive_namespace, "s-1")
     await vault.say("s-2", turn(4))
     assert await all_of(vault, "s-2") == [f"said {at}" for at in (1, 2, 3, 4)]
 
@@ -590,13 +590,13 @@ async def test_what_is_being_packed_when_its_session_is_erased_is_not_written():
     transcripts = TranscriptStore(Archive(InMemoryStore(), DAY), tasks, FakeClock(), "all")
     large = "a text of some length " * 4_000
     for session in ("s-1", "s-2"):
-        transcripts.record(SPACE, session, chat(large, session), folded=False)
+        transcripts.record(TENANT, session, chat(large, session), folded=False)
     await tasks.held.wait()
-    transcripts.forget(tenant_name(SPACE), "s-1")
+    transcripts.forget(TENANT.archive_namespace, "s-1")
     tasks.let.set()
     await tasks.done()
-    assert await transcripts.find(SPACE, "s-1") is None
-    found = await transcripts.find(SPACE, "s-2")
+    assert await transcripts.find(TENANT, "s-1") is None
+    found = await transcripts.find(TENANT, "s-2")
     assert found is not None
     assert len(found.messages) == 2
 
@@ -607,27 +607,27 @@ async def test_what_is_recorded_at_once_is_not_written_where_its_session_is_eras
     transcripts = TranscriptStore(Archive(store, DAY), tasks, FakeClock(), "all")
     large = chat("a text of some length " * 4_000)
     beside = [Put(Key("", "link"), b"", DAY)]
-    work = asyncio.create_task(transcripts.record_at_once(SPACE, "s-1", large, beside, folded=False))
+    work = asyncio.create_task(transcripts.record_at_once(TENANT, "s-1", large, beside, folded=False))
     await tasks.held.wait()
-    transcripts.forget(tenant_name(SPACE), erased)
+    transcripts.forget(TENANT.archive_namespace, erased)
     tasks.let.set()
     await work
-    assert ("link" in store.written) == (await transcripts.find(SPACE, "s-1") is not None) == (erased == "s-2")
+    assert ("link" in store.written) == (await transcripts.find(TENANT, "s-1") is not None) == (erased == "s-2")
 
 
 async def test_what_could_not_be_written_of_a_session_that_was_erased_meanwhile_does_not_wait_on():
     vault = Vault(store := Slow())
     store.let.clear()
-    vault.transcripts.record(SPACE, "s-1", chat("a"), folded=True)
+    vault.transcripts.record(TENANT, "s-1", chat("a"), folded=True)
     await store.asked.wait()
-    await store.delete([transcript_key(tenant_name(SPACE), "s-1")])
-    vault.transcripts.forget(tenant_name(SPACE), "s-1")
+    await store.delete([transcript_key(TENANT.archive_namespace, "s-1")])
+    vault.transcripts.forget(TENANT.archive_namespace, "s-1")
     for task in vault.tasks.running:
         task.cancel()
     await vault.tasks.done()
     store.let.set()
     await vault.transcripts.flush()
-    assert await vault.transcripts.find(SPACE, "s-1") is None
+    assert await vault.transcripts.find(TENANT, "s-1") is None
 
 
 REQUESTS = st.lists(
@@ -690,14 +690,14 @@ def test_a_transcript_is_whole_whichever_worker_writes_first_and_whatever_the_cl
                     body["previous_response_id"] = f"r-{number}"
                 client = read(body, "responses")
             for each in asked:  # again where the first did not answer
-                workers[each].record(SPACE, "s-1", client, folded=True, after=after)
+                workers[each].record(TENANT, "s-1", client, folded=True, after=after)
                 clock.advance(passes)
             after = client.chain[-1]
             for each in writing:
                 await workers[each].flush()
         for each in last:
             await workers[each].flush()
-        found = message_texts(await workers[0].read(SPACE, "s-1", 0, 10**6))
+        found = message_texts(await workers[0].read(TENANT, "s-1", 0, 10**6))
         assert found == (texts if kept != "nothing" else ["You are an agent.", *texts])
 
     asyncio.run(run())
@@ -714,15 +714,15 @@ def test_a_transcript_is_whole_in_whichever_order_its_entries_reach_the_log(step
         for number, (asked, _, passes) in enumerate(steps):
             texts += [f"{number} said", f"{number} done"]
             for each in asked:
-                workers[each].record(SPACE, "s-1", chat(*texts), folded=True)
+                workers[each].record(TENANT, "s-1", chat(*texts), folded=True)
                 await workers[each].flush()
             clock.advance(max(passes, 0.0))
-        key = transcript_key(tenant_name(SPACE), "s-1")
+        key = transcript_key(TENANT.archive_namespace, "s-1")
         log = [value for _, value in await store.read(key)]
         await store.delete([key])
         chance.shuffle(log)
         await store.append(key, log * (1 + repeated))
-        assert message_texts(await workers[0].read(SPACE, "s-1", 0, 10**6)) == ["You are an agent.", *texts]
+        assert message_texts(await workers[0].read(TENANT, "s-1", 0, 10**6)) == ["You are an agent.", *texts]
 
     asyncio.run(run())
 
@@ -730,42 +730,42 @@ def test_a_transcript_is_whole_in_whichever_order_its_entries_reach_the_log(step
 async def test_what_follows_a_lost_entry_takes_nothing_from_a_newer_list():
     store, clock = InMemoryStore(), FakeClock()
     one, other = transcripts_of_other_worker(store, clock), transcripts_of_other_worker(store, clock)
-    key = transcript_key(tenant_name(SPACE), "s-1")
+    key = transcript_key(TENANT.archive_namespace, "s-1")
     for texts in ("abc", "abcde", "abcdefx"):
-        one.record(SPACE, "s-1", chat(*texts), folded=True)
+        one.record(TENANT, "s-1", chat(*texts), folded=True)
         await one.flush()
         clock.advance(1)
     first, _, last = [value for _, value in await store.read(key)]
     await store.delete([key])
     await store.append(key, [first, last])
-    assert message_texts(await one.read(SPACE, "s-1", 1, 99)) == [*"abcfx"]
-    other.record(SPACE, "s-1", chat(*"abcdefghi"), folded=True)
+    assert message_texts(await one.read(TENANT, "s-1", 1, 99)) == [*"abcfx"]
+    other.record(TENANT, "s-1", chat(*"abcdefghi"), folded=True)
     await other.flush()
-    assert message_texts(await one.read(SPACE, "s-1", 1, 99)) == [*"abcdefghi"]
+    assert message_texts(await one.read(TENANT, "s-1", 1, 99)) == [*"abcdefghi"]
 
 
 async def test_what_a_newer_list_holds_is_not_there_twice_where_it_was_said_before_and_is_written_later():
     store, clock = InMemoryStore(), FakeClock()
     one, other = transcripts_of_other_worker(store, clock), transcripts_of_other_worker(store, clock)
     entry = {"role": "user", "content": "first"}
-    one.record(SPACE, "s-1", first := read({"model": "m", "input": [entry]}, "responses"), folded=True)
+    one.record(TENANT, "s-1", first := read({"model": "m", "input": [entry]}, "responses"), folded=True)
     await one.flush()
     clock.advance(1)
     second = read({"model": "m", "input": [{**entry, "content": "second"}], "previous_response_id": "r"}, "responses")
-    other.record(SPACE, "s-1", second, folded=True, after=first.chain[-1])
+    other.record(TENANT, "s-1", second, folded=True, after=first.chain[-1])
     clock.advance(1)
     whole = [{**entry, "content": text} for text in ("first", "second", "third")]
-    one.record(SPACE, "s-1", read({"model": "m", "input": whole}, "responses"), folded=True)
+    one.record(TENANT, "s-1", read({"model": "m", "input": whole}, "responses"), folded=True)
     await one.flush()
     await other.flush()
-    assert message_texts(await one.read(SPACE, "s-1", 0, 9)) == ["first", "second", "third"]
+    assert message_texts(await one.read(TENANT, "s-1", 0, 9)) == ["first", "second", "third"]
 
 
 async def test_who_goes_on_after_another_workers_side_request_loses_nothing():
     store, clock = InMemoryStore(), FakeClock()
     one, other = transcripts_of_other_worker(store, clock), transcripts_of_other_worker(store, clock)
     for worker, texts in ((one, "abcde"), (other, "abcdx"), (one, "abcdefg")):
-        worker.record(SPACE, "s-1", chat(*texts), folded=True)
+        worker.record(TENANT, "s-1", chat(*texts), folded=True)
         await worker.flush()
         clock.advance(5)
-    assert message_texts(await other.read(SPACE, "s-1", 1, 99)) == [*"abcdefg"]
+    assert message_texts(await other.read(TENANT, "s-1", 1, 99)) == [*"abcdefg"]

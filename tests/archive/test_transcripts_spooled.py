@@ -9,12 +9,13 @@ from accordion.archive.archive import Archive
 from accordion.archive.transcripts import TranscriptStore
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import KeyValueStore
+from accordion.model.tenant import TenantScope
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.stores.spool import SpooledStore, open_spool
 from tests.fakes import FakeClock, FakeTasks, FickleStore
 
-SPACE, DAY = b"tenant key " * 3, 86_400.0
+TENANT, DAY = TenantScope("tenant", b"tenant key " * 3), 86_400.0
 
 
 class Worker:
@@ -28,11 +29,11 @@ class Worker:
     async def say(self, *texts: str) -> None:
         listed = [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)]
         body = json.dumps({"model": "m", "messages": listed}).encode()
-        self.transcripts.record(SPACE, "s-1", BodyReader().read(OpenAIChat(), body, SPACE), folded=True)
+        self.transcripts.record(TENANT, "s-1", BodyReader().read(OpenAIChat(), body, TENANT), folded=True)
         await self.transcripts.flush()
 
     async def said(self) -> list[str]:
-        found = await self.transcripts.read(SPACE, "s-1", 0, 999)
+        found = await self.transcripts.read(TENANT, "s-1", 0, 999)
         return [json.loads(wire)["content"] for wire in found if wire is not None]
 
 

@@ -2,14 +2,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accordion.archive.transcripts import RecordedRequest, WaitingRequests, estimate_size
-from tests.archive.vaults import SPACE, chat
+from tests.archive.vaults import TENANT, chat
 
 CAPACITY = 30_000
 
 
 def item(session: str, length: int, text: str) -> RecordedRequest:
     conversation = chat(*[text * 1_000] * length)
-    return RecordedRequest(SPACE, session, conversation, 0.0, size=estimate_size(conversation))
+    return RecordedRequest(TENANT, session, conversation, 0.0, size=estimate_size(conversation))
 
 
 ITEMS = st.builds(item, st.sampled_from(["s-1", "s-2", "s-3"]), st.integers(1, 9), st.sampled_from("ab"))

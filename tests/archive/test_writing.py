@@ -7,12 +7,12 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.archive.artifacts import row_key, tenant_name
+from accordion.archive.artifacts import row_key
 from accordion.archive.sealing import SEALED
 from accordion.model.ports import Append, Key, Put
 from accordion.stores.encryption import AesSealer
 from accordion.stores.memory_store import InMemoryStore
-from tests.archive.vaults import DAY, OTHER, SPACE, Vault
+from tests.archive.vaults import DAY, OTHER, TENANT, Vault
 
 
 @given(st.binary(max_size=3_000))
@@ -20,7 +20,7 @@ def test_a_row_comes_back_byte_for_byte_whatever_it_is(wire):
     async def run() -> None:
         vault = Vault()
         [artifact] = await vault.leave("a", wires=[wire])
-        assert list((await vault.archive.load_rows(SPACE, artifact.keys)).values()) == [wire]
+        assert list((await vault.archive.load_rows(TENANT, artifact.keys)).values()) == [wire]
 
     asyncio.run(run())
 
@@ -58,7 +58,7 @@ async def test_a_sealed_value_that_was_moved_to_another_place_is_missing():
     vault = Vault()
     one, two = await vault.leave("a", wires=[b'{"a":1}', b'{"b":2}'])
     await vault.store.put(row_key(two.keys[0]), await vault.store.get(row_key(one.keys[0])))
-    assert await vault.archive.load_rows(SPACE, [*one.keys, *two.keys]) == {one.keys[0]: b'{"a":1}'}
+    assert await vault.archive.load_rows(TENANT, [*one.keys, *two.keys]) == {one.keys[0]: b'{"a":1}'}
     assert await vault.archive.load_rows(OTHER, one.keys) == {}
 
 
@@ -66,21 +66,21 @@ async def test_with_another_key_everything_is_missing_and_nothing_fails():
     vault = Vault()
     [artifact] = await vault.leave("a")
     other = Vault(vault.store, sealer=AesSealer([b"z" * 32]))
-    assert await other.archive.load_rows(SPACE, artifact.keys) == {}
-    assert await other.archive.load_artifacts(SPACE, [artifact.id]) == [None]
-    assert await other.archive.list_artifacts(SPACE, "s-1") == []
-    assert await other.archive.load_records(SPACE, artifact.id) == []
+    assert await other.archive.load_rows(TENANT, artifact.keys) == {}
+    assert await other.archive.load_artifacts(TENANT, [artifact.id]) == [None]
+    assert await other.archive.list_artifacts(TENANT, "s-1") == []
+    assert await other.archive.load_records(TENANT, artifact.id) == []
 
 
 async def test_one_value_of_a_session_is_kept_sealed_and_listed():
     vault, key = Vault(), Key("", "overlay/1")
-    await vault.archive.keep(vault.archive.single_value_puts(SPACE, "s-1", "overlay", key, b"woven", ttl=60.0))
+    await vault.archive.keep(vault.archive.single_value_puts(TENANT, "s-1", "overlay", key, b"woven", ttl=60.0))
     value = await vault.store.get(key)
     assert value[:1] == SEALED
-    assert vault.archive.open_value(SPACE, key, value) == b"woven"
+    assert vault.archive.open_value(TENANT, key, value) == b"woven"
     assert vault.archive.open_value(OTHER, key, value) is None
-    assert vault.archive.open_value(SPACE, key, None) is None
-    assert (await vault.custody.erase(SPACE, "s-1")).verified
+    assert vault.archive.open_value(TENANT, key, None) is None
+    assert (await vault.custody.erase(TENANT, "s-1")).verified
     assert await vault.store.get(key) is None
 
 
@@ -91,6 +91,6 @@ async def test_what_another_entry_of_this_worker_counts_is_not_counted_again_for
     for at, wait in enumerate((0, 60, 2 * DAY)):
         vault.clock.advance(wait)
         await vault.leave(f"{at}", wires=wires)
-        held.append((await vault.bounds.sweep(tenant_name(SPACE))).stored_bytes)
+        held.append((await vault.bounds.sweep(TENANT.archive_namespace)).stored_bytes)
     first, second, third = held[0], held[1] - held[0], held[2] - held[1]
     assert second < first == third

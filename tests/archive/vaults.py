@@ -17,6 +17,7 @@ from accordion.archive.transcripts import Record, TranscriptStore
 from accordion.compaction.export_format import describe_value
 from accordion.model.conversation import Conversation
 from accordion.model.ports import Key, KeyValueStore, Sealer
+from accordion.model.tenant import TenantScope
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.stores.encryption import AesSealer
 from accordion.stores.memory_store import InMemoryStore
@@ -24,7 +25,7 @@ from accordion.stores.spool import Spool, SpooledStore
 from tests.compaction.making import DIALECTS, LoopTasks, read
 from tests.fakes import FakeClock
 
-SPACE, OTHER = b"tenant key " * 3, b"another tenant"
+TENANT, OTHER = TenantScope("tenant", b"tenant key " * 3), TenantScope("other", b"another tenant")
 KEY = bytes(range(32))
 DAY = 86_400.0
 
@@ -60,7 +61,7 @@ class Vault:
             self.archive,
             self.tasks,
             describe_value,
-            lambda dialect, space: reader.reader_for(DIALECTS[dialect], space),
+            lambda dialect, tenant: reader.reader_for(DIALECTS[dialect], tenant),
             self.erasures,
             self.spool.drop_erased,
         )
@@ -72,9 +73,11 @@ class Vault:
             spool._memory.local = file
         return SpooledStore(self.store, spool, erasures=self.erasures)
 
-    async def say(self, session: str, client: Conversation, *, folded: bool = True, space: bytes = SPACE) -> None:
+    async def say(
+        self, session: str, client: Conversation, *, folded: bool = True, tenant: TenantScope = TENANT
+    ) -> None:
         """A request of a session, recorded."""
-        self.transcripts.record(space, session, client, folded=folded)
+        self.transcripts.record(tenant, session, client, folded=folded)
         await self.tasks.done()
 
     async def leave(
@@ -82,21 +85,21 @@ class Vault:
     ) -> list[Artifact]:
         """A fold `f-name` that took messages out; each is an artifact."""
         rows = [ArchivedMessage(hashlib.sha256(wire).digest(), wire) for wire in wires]
-        base, space = more.get("base", ""), more.get("space", SPACE)
+        base, tenant = more.get("base", ""), more.get("tenant", TENANT)
         artifacts = [
             Artifact(f"art_{name}_{at}", "part", "chat", (row.key,), at, at, 0, session=session, scope=b"x")
             for at, row in enumerate(rows)
         ]
         keys = (Key("", f"fold/{name}"),)
         leaving = CompactionWrite(f"f-{name}", session, self.clock.now(), f"f-{base}" if base else "", keys, 10)
-        await self.archive.keep(self.archive.build_puts(space, rows, artifacts, leaving))
-        await self.store.put(keys[0], self.archive.sealed_put(space, keys[0], b"the fold").value)
+        await self.archive.keep(self.archive.build_puts(tenant, rows, artifacts, leaving))
+        await self.store.put(keys[0], self.archive.sealed_put(tenant, keys[0], b"the fold").value)
         return artifacts
 
-    async def there(self, artifact: Artifact, space: bytes = SPACE) -> bool:
+    async def there(self, artifact: Artifact, tenant: TenantScope = TENANT) -> bool:
         """Whether an artifact can be read, whole."""
-        found = (await self.archive.load_artifacts(space, [artifact.id]))[0]
-        return found is not None and set(await self.archive.load_rows(space, found.keys)) == set(found.keys)
+        found = (await self.archive.load_artifacts(tenant, [artifact.id]))[0]
+        return found is not None and set(await self.archive.load_rows(tenant, found.keys)) == set(found.keys)
 
 
 def chat(*texts: str, system: str | None = "You are an agent.", **fields: Any) -> Conversation:

@@ -225,7 +225,7 @@ def test_what_waits_on_this_machine_for_the_store_is_erased_too(tmp_path: Path) 
         store = SqliteStore(tmp_path / "kept.db", timeout=30.0)
         caller = Tenants(SECRET.encode(), (), loopback=True).identify({})
         puts = Archive(store, 86_400.0, clock=LoopClock()).single_value_puts(
-            caller.tenant_key, "s-spooled", "summary", Key("", "summary/x"), b"what was said"
+            caller.tenant, "s-spooled", "summary", Key("", "summary/x"), b"what was said"
         )
         address = settings.StoreConfig(url=StoreUrl(f"sqlite:///{tmp_path}/kept.db")).address_hash()
         spool = open_spool(tmp_path / "kept.db.spool", place=address)

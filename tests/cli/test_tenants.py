@@ -57,12 +57,10 @@ async def test_a_proxy_lists_those_for_whom_something_was_remembered(tmp_path: P
     config = f"store: {{url: 'sqlite:///{tmp_path}/kept.db'}}\nserver: {{host: 0.0.0.0}}\n"
     house = Application(build(config.encode(), {}, {}), {})
     one, two = (house.tenants.identify({b"x-api-key": key}) for key in (b"one", b"two"))
-    await put(
-        house.memory_builder.services().memories, memory("The ledger runs on PostgreSQL 16."), space=one.tenant_key
-    )
-    await house.memory_builder.services().memories.count(two.tenant_key, MemoryFilter())
+    await put(house.memory_builder.services().memories, memory("The ledger runs on PostgreSQL 16."), tenant=one.tenant)
+    await house.memory_builder.services().memories.count(two.tenant, MemoryFilter())
     await house.outbox.flush()
-    assert [name for name, _ in await house.store.scan(TENANTS_WITH_MEMORIES)] == [one.tenant]
+    assert [name for name, _ in await house.store.scan(TENANTS_WITH_MEMORIES)] == [one.tenant.name]
     await house.stop()
 
 

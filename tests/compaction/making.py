@@ -31,6 +31,7 @@ from accordion.model.compaction import CompactedConversation, without_compaction
 from accordion.model.conversation import Conversation, ToolCall, ToolResult
 from accordion.model.plan import Drop, Plan, PlanKind, PlanStep, Proposal, Replace, Summarize, View
 from accordion.model.ports import KeyValueStore, Put, Route, Sealer, SummaryCaller
+from accordion.model.tenant import ConversationRef, TenantScope
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.body_reader import BodyReader
@@ -47,15 +48,16 @@ from tests.histories import Call, DialectName, History, Round, Turn, body
 
 T = TypeVar("T")
 
-SPACE = b"tenant key " * 3
+TENANT = TenantScope("tenant", b"tenant key " * 3)
 SCOPE = b"scope"
+CONVERSATION = ConversationRef(TENANT, SCOPE, "s-1")
 DIALECTS: dict[str, WireProtocol] = {each.name: each for each in (OpenAIChat(), OpenAIResponses(), AnthropicMessages())}
 WINDOW = Window(100_000, 100_000, "config")
 
 
-def read(request: dict[str, Any], dialect: str, space: bytes = SPACE) -> Conversation:
+def read(request: dict[str, Any], dialect: str, tenant: TenantScope = TENANT) -> Conversation:
     """A request as the reader gives it."""
-    return BodyReader().read(DIALECTS[dialect], json.dumps(request).encode(), space)
+    return BodyReader().read(DIALECTS[dialect], json.dumps(request).encode(), tenant)
 
 
 def long_history(turns: int, rounds: int = 1, words: int = 150, end: Literal["ask", "work", "done"] = "ask") -> History:
@@ -173,7 +175,7 @@ def archive_results(view: View) -> Sequence[PlanStep]:
         for part, held in enumerate(slot.message.parts):
             if not view.free[index] or not isinstance(held, ToolResult) or slot.edited:
                 continue
-            kept = artifact_id(SPACE, slot.message.key, part)
+            kept = artifact_id(TENANT, slot.message.key, part)
             text = "\n".join(getattr(inner, "text", "") for inner in held.parts)
             told = result_reference(made[held.call_id].name, made[held.call_id].arguments, kept, describe_size(text))
             steps.append(Replace(index, part, told, len(told.split())))
@@ -275,10 +277,7 @@ class House:
             decision = replace(decision, **changes.pop("decision"))
         return replace(
             CompactionRequest(
-                tenant="local",
-                tenant_key=SPACE,
-                scope=SCOPE,
-                session="s-1",
+                ref=CONVERSATION,
                 protocol=DIALECTS[client.dialect],
                 history=folded,
                 utilization=Utilization(WINDOW.size, messages=tokens + REPLY),
@@ -297,7 +296,7 @@ class House:
     ) -> CompactionResult:
         """One request on its way: replay, measure, decide, fold."""
         dialect = DIALECTS[client.dialect]
-        folded = await self.folds.find(dialect, SPACE, SCOPE, client, check_store=fresh)
+        folded = await self.folds.find(dialect, CONVERSATION, client, check_store=fresh)
         window = Window(self.window, self.window, "config")
         case = self.case(client, folded, window=window, limits=Thresholds().limits(self.window), summary_caller=asker)
         used = structs.replace(case.utilization, window=self.window)

@@ -15,9 +15,8 @@ from accordion.model.plan import PlanStep, Summarize, View
 from accordion.stores.memory_store import InMemoryStore
 from accordion.summaries.author import Summary, SummaryRejected, SummaryTask
 from tests.compaction.making import (
+    CONVERSATION,
     DIALECTS,
-    SCOPE,
-    SPACE,
     House,
     Teller,
     archive_results,
@@ -55,7 +54,7 @@ def client(turns: int = 6, **options: Any) -> Conversation:
 
 async def ask(of: House, asked: Conversation, **changes: Any) -> CompactionResult:
     changes.setdefault("summary_caller", asker())
-    folded = await of.folds.find(DIALECTS["chat"], SPACE, SCOPE, asked, check_store=False)
+    folded = await of.folds.find(DIALECTS["chat"], CONVERSATION, asked, check_store=False)
     return await of.compactor.compact(of.case(asked, folded, **changes), asked)
 
 

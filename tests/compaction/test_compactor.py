@@ -24,9 +24,10 @@ from accordion.model.ports import Put
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.spool import Spool
 from tests.compaction.making import (
+    CONVERSATION,
     DIALECTS,
     SCOPE,
-    SPACE,
+    TENANT,
     House,
     Strategy,
     archive_results,
@@ -71,7 +72,7 @@ class Fragile(FickleStore):
 async def fold(house: House, client: Conversation, **changes: Any) -> CompactionResult:
     """What one request of this conversation comes to: replay, then a fold."""
     dialect = DIALECTS[client.dialect]
-    folded = await house.folds.find(dialect, SPACE, SCOPE, client, check_store=False)
+    folded = await house.folds.find(dialect, CONVERSATION, client, check_store=False)
     return await house.compactor.compact(house.case(client, folded, **changes), client)
 
 
@@ -99,7 +100,7 @@ async def test_a_fold_is_made_told_and_found_again(dialect: DialectName):
     assert seen.steps[0][1:] == (seen.before, seen.after)
     assert seen.utilization == round(house.case(client).utilization.ratio, 4)
     assert seen.writer == "extractive"
-    again = await house.folds.find(DIALECTS[dialect], SPACE, SCOPE, client, check_store=True)
+    again = await house.folds.find(DIALECTS[dialect], CONVERSATION, client, check_store=True)
     assert again.compaction == compaction
     assert report_compaction(compaction, "replayed").triggered is False
 
@@ -246,7 +247,7 @@ async def test_two_workers_that_fold_at_once_use_the_same_fold():
     made = await asyncio.gather(fold(one, client), fold(other, client))
     third = await fold(House(store=store), client, decision={"action": "pass"})
     assert third.history.compaction is None
-    found = await House(store=store).folds.find(DIALECTS["chat"], SPACE, SCOPE, client, check_store=True)
+    found = await House(store=store).folds.find(DIALECTS["chat"], CONVERSATION, client, check_store=True)
     assert found.compaction is not None
     assert [each.history.compaction for each in made] == [found.compaction] * 2
     assert sorted(each.outcome.state for each in made if each.outcome is not None) == ["folded", "replayed"]
@@ -276,9 +277,9 @@ async def test_a_fold_that_must_be_goes_to_the_spool_and_is_published_later(only
     assert (await fold(house, client, decision={"action": "pass"})).history.compaction == outcome.history.compaction
     store.away = store.claims_away = False
     await house.spooled.publish()
-    other = await House(store=store).folds.find(DIALECTS["chat"], SPACE, SCOPE, client, check_store=True)
+    other = await House(store=store).folds.find(DIALECTS["chat"], CONVERSATION, client, check_store=True)
     assert other.compaction == outcome.history.compaction
-    assert all(await house.archive.load_artifacts(SPACE, outcome.history.compaction.artifacts))
+    assert all(await house.archive.load_artifacts(TENANT, outcome.history.compaction.artifacts))
     assert spool.is_empty
 
 
@@ -347,19 +348,19 @@ async def test_a_fold_whose_session_is_erased_between_its_archive_and_its_claim_
     custody = ExportAndErasure(
         Archive(store), house.tasks, lambda *_: None, lambda *_: pytest.fail("nothing is read"), other, drop_nothing
     )
-    session = house.case(client).session
+    session = house.case(client).ref.session
 
     async def erase() -> None:
         house.clock.advance(1)
-        assert (await custody.erase(SPACE, session)).verified
+        assert (await custody.erase(TENANT, session)).verified
 
     store.erase = erase
     outcome = await fold(house, client)
     assert outcome.history.compaction is not None
-    anew = await House(store=store).folds.find(DIALECTS["chat"], SPACE, SCOPE, client, check_store=True)
+    anew = await House(store=store).folds.find(DIALECTS["chat"], CONVERSATION, client, check_store=True)
     assert anew.compaction is None
     assert (await fold(house, client, decision={"action": "pass"})).history.compaction is None
-    assert await house.archive.load_rows(SPACE, [message.key for message in client.messages]) == {}
+    assert await house.archive.load_rows(TENANT, [message.key for message in client.messages]) == {}
 
 
 # -- nothing is lost -------------------------------------------------------------------------------------------------
@@ -373,10 +374,10 @@ def grown(history: History, turns: int) -> History:
 async def recovered(house: House, outcome: CompactionResult, client: Conversation) -> dict[bytes, bytes]:
     """What the archive has of this fold's artifacts, by message key."""
     assert outcome.history.compaction is not None
-    found = await house.archive.load_artifacts(SPACE, outcome.history.compaction.artifacts)
+    found = await house.archive.load_artifacts(TENANT, outcome.history.compaction.artifacts)
     assert all(found)
     keys = list({key for artifact in found if artifact for key in artifact.keys})
-    return await house.archive.load_rows(SPACE, keys)
+    return await house.archive.load_rows(TENANT, keys)
 
 
 @given(histories(min_turns=3, max_turns=5), st.sampled_from(NAMES), ANY)
@@ -396,7 +397,7 @@ def test_all_that_a_fold_removes_or_replaces_can_be_had_back_byte_for_byte(
             for message in client.messages:
                 if message.wire in sent:
                     continue
-                rows |= await house.archive.load_rows(SPACE, [message.key])
+                rows |= await house.archive.load_rows(TENANT, [message.key])
                 assert rows[message.key] == message.wire
 
     asyncio.run(run())
@@ -411,9 +412,9 @@ def test_every_artifact_can_be_read_and_holds_what_left(history: History, dialec
         outcome = await fold(house, client, decision=FORCED)
         assume(outcome.history.compaction is not None)
         rows = await recovered(house, outcome, client)
-        read = house.reader.reader_for(DIALECTS[dialect], SPACE)
+        read = house.reader.reader_for(DIALECTS[dialect], TENANT)
         texts = ""
-        for artifact in await house.archive.load_artifacts(SPACE, outcome.history.compaction.artifacts):
+        for artifact in await house.archive.load_artifacts(TENANT, outcome.history.compaction.artifacts):
             messages: list[Message] = [read(rows[key]) for key in artifact.keys]
             texts += artifact_text(artifact, messages)
         forwarded = b"".join(wires(outcome)).decode()
@@ -429,14 +430,14 @@ def test_every_artifact_can_be_read_and_holds_what_left(history: History, dialec
 async def test_an_id_that_a_reference_names_leads_to_the_whole_result():
     client, house = conversation(long_history(6), "messages"), House(archive_results)
     outcome = await fold(house, client)
-    read = house.reader.reader_for(DIALECTS["messages"], SPACE)
+    read = house.reader.reader_for(DIALECTS["messages"], TENANT)
     named = [
         artifact for artifact in outcome.history.compaction.artifacts if artifact in b"".join(wires(outcome)).decode()
     ]
     assert len(named) >= 4
-    for artifact in await house.archive.load_artifacts(SPACE, named):
+    for artifact in await house.archive.load_artifacts(TENANT, named):
         assert artifact is not None
-        rows = await house.archive.load_rows(SPACE, artifact.keys)
+        rows = await house.archive.load_rows(TENANT, artifact.keys)
         text = artifact_text(artifact, [read(rows[key]) for key in artifact.keys])
         assert text.startswith('## Tool: read\n**Input:** {"path":')
         assert f"word{text.split('word')[1].split('_')[0]}_0_149" in text
@@ -451,7 +452,7 @@ async def test_skipped_tools_make_no_artifacts_of_their_own_but_their_messages_a
     client = conversation(replace(history, turns=(turn, *history.turns[1:])), "chat")
     house = House(summarize_most)
     outcome = await fold(house, client)
-    found = await house.archive.load_artifacts(SPACE, outcome.history.compaction.artifacts)
+    found = await house.archive.load_artifacts(TENANT, outcome.history.compaction.artifacts)
     assert {artifact.tool for artifact in found if artifact.kind == "result"} == {"read"}
     rows = await recovered(house, outcome, client)
     result = next(message for message in client.messages if message.has_tool_result)
@@ -467,7 +468,7 @@ async def test_an_artifact_is_stored_once_however_often_its_history_is_folded():
         assert outcome.history.compaction is not None
         ids.append(outcome.history.compaction.artifacts)
     assert set(ids[0]) < set(ids[1]) < set(ids[2])
-    listed = await house.archive.list_artifacts(SPACE, "s-1")
+    listed = await house.archive.list_artifacts(TENANT, "s-1")
     assert sorted(artifact.id for artifact in listed) == sorted(ids[2])
     results = [artifact.call_id for artifact in listed if artifact.kind == "result"]
     assert len(results) == len(set(results))
@@ -493,7 +494,7 @@ def test_between_folds_each_request_begins_with_the_one_before_after_a_restart_t
             later = History((*whole.turns[:first], asked, *whole.turns[first:turns], Turn(("Go on.",))), whole.system)
             client = conversation(later, dialect)
             house = House(propose, store=store)
-            found = await house.folds.find(DIALECTS[dialect], SPACE, SCOPE, client, check_store=True)
+            found = await house.folds.find(DIALECTS[dialect], CONVERSATION, client, check_store=True)
             assert found.compaction == outcome.history.compaction
             rendering = RequestRenderer()
             now = rendering.render_entries(DIALECTS[dialect], found)

@@ -15,6 +15,7 @@ from accordion.model.boundaries import find_indivisible_groups
 from accordion.model.compaction import CompactedConversation, ReplacementMessage, VerbatimRange
 from accordion.model.conversation import Conversation, Message, Text, ToolCall, ToolResult
 from accordion.model.plan import Drop, PlanStep, Replace, Summarize, View
+from accordion.model.tenant import TenantScope
 from accordion.protocols.json_values import encode
 from tests.compaction.making import (
     DIALECTS,
@@ -30,6 +31,8 @@ from tests.compaction.making import (
 )
 from tests.histories import DIALECTS as NAMES
 from tests.histories import DialectName, History, histories
+
+TENANT = TenantScope("", b"")
 
 SLOW = settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
@@ -100,11 +103,11 @@ def test_a_second_fold_carries_the_first_ones_text_over_and_goes_on_from_it(dial
     short = conversation(long_history(3, rounds=2), dialect)
     house = House(archive_results)
     _, first = make(house, short)
-    base = house.folds.apply(DIALECTS[dialect], b"", short, first.compaction)
+    base = house.folds.apply(DIALECTS[dialect], TENANT, short, first.compaction)
     assert wires(base) == wires(first.history)
     # The same beginning, longer; what the first fold wrote is not written again.
     later = conversation(long_history(7, rounds=2), dialect)
-    over = house.folds.apply(DIALECTS[dialect], b"", later, first.compaction)
+    over = house.folds.apply(DIALECTS[dialect], TENANT, later, first.compaction)
     _, second = make(house, later, over)
     assert second.compaction.generation == 2
     assert second.compaction.covered > first.compaction.covered
@@ -120,7 +123,7 @@ def test_a_later_summary_takes_the_former_one_in_and_stands_for_all_of_it(dialec
     client = conversation(long_history(4, rounds=2), dialect)
     _, first = make(house, client)
     later = conversation(long_history(8, rounds=2), dialect)
-    over = house.folds.apply(DIALECTS[dialect], b"", later, first.compaction)
+    over = house.folds.apply(DIALECTS[dialect], TENANT, later, first.compaction)
     work, second = make(house, later, over)
     blocks = [entry for entry in second.compaction.entries if isinstance(entry, ReplacementMessage)]
     assert len(blocks) == 1
@@ -326,5 +329,5 @@ def test_whatever_is_folded_is_legal_and_what_is_protected_is_there(
         if not view.free[index]:
             assert slot.message.wire in forwarded
     assert forwarded[-1] == client.messages[-1].wire
-    assert house.folds.apply(spoken, b"", client, made.compaction).origins == made.history.origins
+    assert house.folds.apply(spoken, TENANT, client, made.compaction).origins == made.history.origins
     assert encode(json.loads(forwarded[0]))

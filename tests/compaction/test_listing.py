@@ -16,7 +16,16 @@ from accordion.compaction.request import CompactionResult
 from accordion.model.compaction import ReplacementMessage
 from accordion.model.conversation import Conversation
 from accordion.model.plan import Drop, PlanStep, Summarize, View
-from tests.compaction.making import DIALECTS, SCOPE, SPACE, House, Strategy, conversation, long_history, read
+from tests.compaction.making import (
+    CONVERSATION,
+    DIALECTS,
+    TENANT,
+    House,
+    Strategy,
+    conversation,
+    long_history,
+    read,
+)
 from tests.histories import DIALECTS as NAMES
 from tests.histories import Call, DialectName, History, Round, Turn, body
 
@@ -35,7 +44,7 @@ def summarizing(budget: int) -> Strategy:
 
 
 async def fold(house: House, client: Conversation) -> CompactionResult:
-    folded = await house.folds.find(DIALECTS[client.dialect], SPACE, SCOPE, client, check_store=False)
+    folded = await house.folds.find(DIALECTS[client.dialect], CONVERSATION, client, check_store=False)
     return await house.compactor.compact(house.case(client, folded, decision={"forced": True}), client)
 
 
@@ -47,10 +56,10 @@ def listed(outcome: CompactionResult) -> list[tuple[int, int, str, list[str]]]:
 
 async def told(house: House, client: Conversation, name: str) -> str:
     """What is kept under an id."""
-    [artifact] = await house.archive.load_artifacts(SPACE, [name])
+    [artifact] = await house.archive.load_artifacts(TENANT, [name])
     assert artifact is not None
-    rows = await house.archive.load_rows(SPACE, artifact.keys)
-    read = house.reader.reader_for(DIALECTS[client.dialect], SPACE)
+    rows = await house.archive.load_rows(TENANT, artifact.keys)
+    read = house.reader.reader_for(DIALECTS[client.dialect], TENANT)
     return artifact_text(artifact, [read(rows[key]) for key in artifact.keys])
 
 
@@ -130,7 +139,7 @@ async def test_what_is_gathered_anew_is_not_written_anew(monkeypatch: pytest.Mon
     house = House(summarizing(100))
     await fold(house, conversation(long_history(12), "chat"))
     client = conversation(long_history(30), "chat")
-    folded = await house.folds.find(DIALECTS["chat"], SPACE, SCOPE, client, check_store=False)
+    folded = await house.folds.find(DIALECTS["chat"], CONVERSATION, client, check_store=False)
     case = house.case(client, folded, decision={"forced": True})
     work = house.compactor._assembler.plan_compaction(case, client, at=1.0, without_summary=False)
     gone = {message.key for message in client.messages[5:40]}

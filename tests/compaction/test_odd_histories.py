@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from accordion.archive.artifacts import Artifact, artifact_text
 from accordion.compaction.strategies import DEFAULT_STRATEGIES, build_strategy
 from accordion.model.boundaries import is_provider_compaction
-from tests.compaction.making import DIALECTS, SCOPE, SPACE, WINDOW, House, read
+from tests.compaction.making import CONVERSATION, DIALECTS, WINDOW, House, read
 
 PNG = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAABAAAAAMACAIAAAA12IJa" + "A" * 4_000
 
@@ -158,14 +158,14 @@ async def test_a_fold_behind_a_providers_own_compaction_saves_what_it_says_it_sa
     first = await rooms.step(early)
     assert first.outcome is not None
     assert first.outcome.state == "folded"
-    later = await rooms.folds.find(DIALECTS["messages"], SPACE, SCOPE, before, check_store=False)
+    later = await rooms.folds.find(DIALECTS["messages"], CONVERSATION, before, check_store=False)
     assert later.compaction is not None
     case = rooms.case(before)
     assert rooms.compactor._assembler.count_with(case, later) == case.utilization.tokens < 400, (
         "it saves nothing any more"
     )
     client = read(resumed("messages", 40, 30), "messages")
-    replayed = rooms.folds.find_local(DIALECTS["messages"], SPACE, SCOPE, client)
+    replayed = rooms.folds.find_local(DIALECTS["messages"], CONVERSATION, client)
     outcome = await rooms.step(client)
     assert outcome.outcome is not None
     assert outcome.outcome.state == "folded"

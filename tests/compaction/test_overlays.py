@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from accordion.accounting.token_meter import TokenMeter
 from accordion.archive.archive import Archive
 from accordion.archive.archive_entries import entries
-from accordion.archive.artifacts import tenant_name
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.archive.sealing import SEALED
 from accordion.compaction.rendering import RequestRenderer
@@ -33,6 +32,7 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.insertions import Insertion, RecallInsertion, ToolRound, ToolRoundInsertion
 from accordion.model.plan import INSERTED
 from accordion.model.ports import Key, KeyValueStore, Sealer
+from accordion.model.tenant import ConversationRef
 from accordion.protocols.anthropic_messages.tools import MessagesArtifactTool
 from accordion.protocols.openai_chat.tools import ChatArtifactTool
 from accordion.protocols.openai_responses.tools import ResponsesArtifactTool
@@ -41,7 +41,7 @@ from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.stores.encryption import AesSealer
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.spool import Spool, SpooledStore
-from tests.compaction.making import DIALECTS, SCOPE, SPACE, WINDOW, long_history, read
+from tests.compaction.making import CONVERSATION, DIALECTS, SCOPE, TENANT, WINDOW, long_history, read
 from tests.fakes import DirectOutbox, FakeClock, WordCounter
 from tests.histories import DialectName, body
 
@@ -136,10 +136,10 @@ class Talk:
             0.0,
             artifacts=("art_1",),
         )
-        return apply_compaction(client, record, self.reader.reader_for(self.spoken, SPACE))
+        return apply_compaction(client, record, self.reader.reader_for(self.spoken, TENANT))
 
     def dressed(self, offer: ToolDefinition | None = TOOL, covered: int = 0) -> CompactedConversation:
-        read_one = self.reader.reader_for(self.spoken, SPACE)
+        read_one = self.reader.reader_for(self.spoken, TENANT)
         return compose_once(self.spoken, self.weaver, self.folded(covered), self.found(), offer, read_one)
 
     def found(self) -> list[Insertion]:
@@ -210,7 +210,7 @@ def same(one: list[bytes], other: list[bytes]) -> bool:
 @pytest.mark.parametrize("dialect", NAMES)
 def test_without_a_fold_nothing_but_our_tool_is_added(dialect: DialectName):
     talk = Talk(dialect)
-    plain, read_one = without_compaction(talk.client), talk.reader.reader_for(talk.spoken, SPACE)
+    plain, read_one = without_compaction(talk.client), talk.reader.reader_for(talk.spoken, TENANT)
     assert compose_once(talk.spoken, talk.weaver, plain, (), None, read_one) is plain
     shown = compose_once(talk.spoken, talk.weaver, plain, (), TOOL, read_one)
     assert shown.conversation.messages is plain.conversation.messages
@@ -223,7 +223,7 @@ def test_without_a_fold_what_was_read_stands_where_it_was_read(dialect: DialectN
     talk, wardrobe = Talk(dialect), CompositionCache()
 
     def sent() -> list[bytes]:
-        read_one = talk.reader.reader_for(talk.spoken, SPACE)
+        read_one = talk.reader.reader_for(talk.spoken, TENANT)
         shown = wardrobe.compose(
             talk.spoken, talk.weaver, without_compaction(talk.client), talk.found(), TOOL, read_one
         )
@@ -535,7 +535,7 @@ class Counting(ChatArtifactTool):
 
 def test_a_list_is_laid_out_behind_what_was_laid_out_before():
     talk, wardrobe, weaver = Talk("chat"), CompositionCache(), Counting()
-    read_one = talk.reader.reader_for(talk.spoken, SPACE)
+    read_one = talk.reader.reader_for(talk.spoken, TENANT)
     asked = []
     for number in range(8):
         talk.reply(2 * (not number), 1)
@@ -549,7 +549,7 @@ def test_a_list_is_laid_out_behind_what_was_laid_out_before():
 
 def test_a_list_that_was_rewound_and_went_on_otherwise_takes_the_room_of_what_it_is_now():
     talk, wardrobe, fresh = Talk("chat"), CompositionCache(), CompositionCache()
-    read_one = talk.reader.reader_for(talk.spoken, SPACE)
+    read_one = talk.reader.reader_for(talk.spoken, TENANT)
     talk.reply(2, 1)
     start = len(talk.entries)
     for _ in range(4):
@@ -563,7 +563,7 @@ def test_a_list_that_was_rewound_and_went_on_otherwise_takes_the_room_of_what_it
 
 def test_what_is_put_in_later_is_laid_out_behind_what_was_laid_out_before():
     talk, wardrobe, weaver = Talk("chat"), CompositionCache(), Counting()
-    read_one = talk.reader.reader_for(talk.spoken, SPACE)
+    read_one = talk.reader.reader_for(talk.spoken, TENANT)
     for number in range(6):
         talk.reply(2 * (not number), 1)
         wardrobe.compose(talk.spoken, weaver, talk.folded(), talk.overlays, TOOL, read_one)
@@ -578,7 +578,7 @@ def test_what_is_put_in_later_is_laid_out_behind_what_was_laid_out_before():
 @pytest.mark.parametrize("dialect", NAMES)
 def test_an_overlay_that_would_break_the_list_behind_what_was_laid_out_before_is_left_out(dialect: DialectName):
     talk, wardrobe = Talk(dialect), CompositionCache()
-    read_one = talk.reader.reader_for(talk.spoken, SPACE)
+    read_one = talk.reader.reader_for(talk.spoken, TENANT)
     for number in range(6):
         talk.reply(2 * (not number), 1)
         wardrobe.compose(talk.spoken, talk.weaver, talk.folded(), talk.overlays, TOOL, read_one)
@@ -618,7 +618,7 @@ def test_a_list_that_goes_on_or_was_rewound_or_changed_is_the_same_as_one_that_i
         elif other == 2:
             talk.request["store"] = False
         found = talk.found()
-        read_one = talk.reader.reader_for(talk.spoken, SPACE)
+        read_one = talk.reader.reader_for(talk.spoken, TENANT)
         assert wardrobe.compose(talk.spoken, talk.weaver, talk.folded(), found, TOOL, read_one) == talk.dressed()
         kept = [message for worn, _ in wardrobe._compositions._entries.values() for message in worn.prefix.messages]
         assert wardrobe.size == sum(message.size for message in kept)
@@ -698,11 +698,13 @@ class Worker:
 
     async def add(self, *overlays: Insertion) -> None:
         for each in overlays:
-            await self.overlays.add(SPACE, SCOPE, each, "s-1", 0.0)
+            await self.overlays.add(CONVERSATION, each, 0.0)
 
-    async def find(self, since: int = 1, *, fresh: bool = False, end: int = 200, **where: bytes) -> list[Insertion]:
-        space, scope = where.get("space", SPACE), where.get("scope", SCOPE)
-        return list(await self.overlays.find(space, scope, CHAIN[:end], since, check_store=fresh))
+    async def find(self, since: int = 1, *, fresh: bool = False, end: int = 200, **where: Any) -> list[Insertion]:
+        tenant, scope = where.get("tenant", TENANT), where.get("scope", SCOPE)
+        return list(
+            await self.overlays.find(ConversationRef(tenant, scope, "s-1"), CHAIN[:end], since, check_store=fresh)
+        )
 
 
 def test_overlays_come_back_as_they_were_written():
@@ -741,7 +743,7 @@ async def test_another_scope_and_another_tenant_find_nothing():
     await worker.add(weave(4))
     assert await worker.find(fresh=True) == [weave(4)]
     assert await worker.find(fresh=True, scope=b"other") == []
-    assert await worker.find(fresh=True, space=b"other") == []
+    assert await worker.find(fresh=True, tenant=b"other") == []
 
 
 async def test_the_store_is_asked_only_where_others_may_know_more():
@@ -762,14 +764,14 @@ async def test_the_places_of_a_list_are_learnt_once_and_of_one_that_goes_on_what
     await one.add(weave(4))
     for end, asked in ((10, 10), (10, 1), (13, 4), (5, 5), (13, 1), (0, None)):
         store.asked.clear()
-        await other.overlays.load(SPACE, SCOPE, CHAIN[:end])
+        await other.overlays.load(CONVERSATION, CHAIN[:end])
         assert store.asked == ([asked] if asked else [])
     assert await other.find() == [weave(4)]
     await one.add(weave(12))
-    await other.overlays.load(SPACE, SCOPE, CHAIN[:14])
+    await other.overlays.load(CONVERSATION, CHAIN[:14])
     assert await other.find() == [weave(4), weave(12)]
     store.asked.clear()
-    await other.overlays.load(SPACE, b"other", CHAIN[:14])
+    await other.overlays.load(ConversationRef(TENANT, b"other", "s-1"), CHAIN[:14])
     assert store.asked == [14]
 
 
@@ -782,13 +784,13 @@ async def test_what_was_learnt_is_asked_for_anew_once_something_was_erased_even_
             worker.overlays.forget()
             return await store.get_many(keys)
 
-    await worker.overlays.load(SPACE, SCOPE, CHAIN[:10])
+    await worker.overlays.load(CONVERSATION, CHAIN[:10])
     worker.overlays.forget()
-    await worker.overlays.load(SPACE, SCOPE, CHAIN[:10])
+    await worker.overlays.load(CONVERSATION, CHAIN[:10])
     assert store.asked == [10, 10]
     worker.overlays._archive = Archive(Erasing(), 1_000_000.0, clock=worker.clock)
-    await worker.overlays.load(SPACE, SCOPE, CHAIN[:12])
-    await worker.overlays.load(SPACE, SCOPE, CHAIN[:12])
+    await worker.overlays.load(CONVERSATION, CHAIN[:12])
+    await worker.overlays.load(CONVERSATION, CHAIN[:12])
     assert store.asked == [10, 10, 3, 12]
 
 
@@ -796,9 +798,9 @@ async def test_what_could_not_be_asked_for_is_not_learnt():
     store = Fickle()
     worker = Worker(store)
     store.away = True
-    await worker.overlays.load(SPACE, SCOPE, CHAIN[:10])
+    await worker.overlays.load(CONVERSATION, CHAIN[:10])
     store.away = False
-    await worker.overlays.load(SPACE, SCOPE, CHAIN[:10])
+    await worker.overlays.load(CONVERSATION, CHAIN[:10])
     assert store.asked == [10]
 
 
@@ -873,7 +875,7 @@ async def test_what_was_read_back_is_sealed_as_the_archive_is():
 async def test_what_was_read_back_is_listed_under_its_session_to_be_given_out_and_erased():
     store = Fickle()
     await Worker(store).add(weave(4), weave(7))
-    [listed] = [page async for page in entries(store, tenant_name(SPACE), "s-1")]
+    [listed] = [page async for page in entries(store, TENANT.archive_namespace, "s-1")]
     assert [entry.kind for entry in listed] == ["overlay"] * 2
     places = [Key(*entry.value_key) for entry in listed if entry.value_key]
     assert await store.delete(places) == 2
@@ -905,7 +907,7 @@ async def test_the_names_of_what_left_memory_are_bounded_with_it():
     chains = [[b"%032d" % (1_000 * number)] for number in range(200)]
     for [key] in chains:
         await worker.add(ToolRoundInsertion(key, (ToolRound((b"{}",)),), ("call_1",), "said", 1.0))
-        await worker.overlays.load(SPACE, SCOPE, [key])
+        await worker.overlays.load(CONVERSATION, [key])
         assert worker.overlays.size <= 20_000
 
 

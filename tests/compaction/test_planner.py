@@ -20,7 +20,7 @@ from accordion.model.conversation import Message, Reasoning, Text, ToolCall, Too
 from accordion.model.plan import Drop, Plan, PlanKind, PlanStep, Replace, Summarize
 from tests.compaction.viewing import (
     OVERHEAD,
-    SPACE,
+    TENANT,
     answers,
     batch,
     calls,
@@ -294,7 +294,7 @@ def test_the_largest_result_of_the_newest_batch_is_sliced_as_far_as_needed() -> 
     assert (step.slot, step.part) == (3, 0)
     assert step.text.startswith("begin ")
     assert step.text.endswith(" end")
-    assert artifact_id(SPACE, view.slots[3].message.key, 0) in step.text
+    assert artifact_id(TENANT, view.slots[3].message.key, 0) in step.text
     assert 3_500 < proposal.after <= 4_000
     assert SHIPPED_PLANNER.plan(view, must_succeed=False).proposals == ()
 
@@ -329,7 +329,7 @@ def test_the_newest_batch_stays_whole_where_a_note_fits_beside_it_though_no_summ
     (step,) = plan.steps
     assert isinstance(step, Summarize)
     assert (step.first, step.last) == (1, 3)
-    assert range_id(SPACE, (view.slots[index].message.key for index in (1, 2, 3))) in step.note
+    assert range_id(TENANT, (view.slots[index].message.key for index in (1, 2, 3))) in step.note
     assert "3 earlier messages" in step.note
     note = count(says(step.note))
     assert plan.after == STAYING + note <= view.limit
@@ -347,7 +347,7 @@ def test_a_note_in_place_of_a_summary_is_counted_as_all_else_is() -> None:
         target=0,
         window=100_000,
         limit=2 * (STAYING - OVERHEAD) + OVERHEAD + 2 * note,
-        tenant_key=SPACE,
+        tenant=TENANT,
         count_message=count,
     )
     plan = SHIPPED_PLANNER.plan(doubled, must_succeed=True)

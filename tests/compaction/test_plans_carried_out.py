@@ -14,10 +14,13 @@ from accordion.compaction.strategies import DEFAULT_STRATEGIES, build_strategy
 from accordion.model.compaction import CompactedConversation, apply_compaction, without_compaction
 from accordion.model.conversation import Conversation
 from accordion.model.plan import Plan, PlanKind
+from accordion.model.tenant import TenantScope
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.summaries.author import Summary
 from tests.compaction.viewing import READERS, count, longer, read, viewed
 from tests.histories import DIALECTS, DialectName, History, histories
+
+TENANT = TenantScope("tenant", b"key")
 
 PIPELINES = {
     "shipped": Planner([build_strategy(name) for name in DEFAULT_STRATEGIES]),
@@ -44,7 +47,7 @@ def folded_again(
     dialect = READERS[client.dialect]  # type: ignore[index]
     layout = build_layout(plan, client, folded.compaction, dialect)
     summary = Summary("what happened so far") if layout.summary_block is not None else None
-    executor = PlanExecutor(dialect, WrittenMessageReader().reader_for(dialect, b"space"), count)
+    executor = PlanExecutor(dialect, WrittenMessageReader().reader_for(dialect, TENANT), count)
     return plan, executor.execute(plan, layout, summary, (), CompactionTerms("automatic", 0.5, 0.0, is_forced=True))
 
 
@@ -89,7 +92,7 @@ def test_a_fold_of_a_folded_list_is_legal_too(
     client = read(history, dialect)
     if folded is None or folded.compaction is None:
         return
-    again = apply_compaction(client, folded.compaction, WrittenMessageReader().reader_for(READERS[dialect], b"space"))
+    again = apply_compaction(client, folded.compaction, WrittenMessageReader().reader_for(READERS[dialect], TENANT))
     try:
         folded_again(PIPELINES[second], client, again, "conversation")
     except PlanNotApplicable as unfit:

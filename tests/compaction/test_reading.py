@@ -6,7 +6,7 @@ import pytest
 from accordion.model.conversation import Message, Reasoning, Text, ToolCall, ToolResult
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.protocols.written_messages import WrittenMessageReader
-from tests.archive.vaults import SPACE
+from tests.archive.vaults import TENANT
 
 CAPACITY = 1_000_000
 
@@ -14,7 +14,7 @@ CAPACITY = 1_000_000
 @pytest.mark.parametrize("letter", ["a", "é", "’", "😀"])
 def test_what_was_read_back_takes_no_more_than_its_bytes(letter: str) -> None:
     reader = WrittenMessageReader(CAPACITY)
-    read = reader.reader_for(OpenAIChat(), SPACE)
+    read = reader.reader_for(OpenAIChat(), TENANT)
     for number in range(100):
         text = letter + "a" * 20_000 + str(number)
         read(json.dumps({"role": "user", "content": text}, ensure_ascii=False).encode())

@@ -16,10 +16,13 @@ from accordion.model.compaction import (
     without_compaction,
 )
 from accordion.model.conversation import Conversation
+from accordion.model.tenant import TenantScope
 from accordion.protocols.written_messages import WrittenMessageReader
-from tests.compaction.making import DIALECTS, SPACE, conversation, long_history, read
+from tests.compaction.making import DIALECTS, TENANT, conversation, long_history, read
 from tests.histories import DIALECTS as NAMES
 from tests.histories import DialectName, body
+
+ANOTHERTENANT = TenantScope("another tenant", b"another tenant")
 
 
 def folded(client: Conversation, text: str = "What was.", id: str = "f-1") -> CompactedConversation:
@@ -30,7 +33,7 @@ def folded(client: Conversation, text: str = "What was.", id: str = "f-1") -> Co
     record = Compaction(
         id, client.chain[covered - 1], covered, entries, "conversation", "automatic", 0.5, (), 9, 1, 1, 0.0
     )
-    return apply_compaction(client, record, WrittenMessageReader().reader_for(spoken, SPACE))
+    return apply_compaction(client, record, WrittenMessageReader().reader_for(spoken, TENANT))
 
 
 def sent(of: CompactedConversation, rendering: RequestRenderer | None = None) -> dict[str, Any]:
@@ -126,10 +129,10 @@ def test_what_is_remembered_is_bounded():
 def test_what_was_read_is_remembered_within_its_bound():
     reader = WrittenMessageReader(capacity=10_000)
     spoken = DIALECTS["chat"]
-    read_one = reader.reader_for(spoken, SPACE)
+    read_one = reader.reader_for(spoken, TENANT)
     wire = spoken.text_message("a text")
     assert read_one(wire) is read_one(wire)
-    assert reader.reader_for(spoken, b"another tenant")(wire).key != read_one(wire).key
+    assert reader.reader_for(spoken, ANOTHERTENANT)(wire).key != read_one(wire).key
     for number in range(200):
         read_one(spoken.text_message(f"text {number}"))
     assert reader._size <= 10_000

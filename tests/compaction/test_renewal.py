@@ -5,7 +5,7 @@ from typing import Any
 
 from accordion.archive.archive import Archive, CompactionWrite
 from accordion.archive.archive_entries import entries
-from accordion.archive.artifacts import ArchivedMessage, Artifact, tenant_name
+from accordion.archive.artifacts import ArchivedMessage, Artifact
 from accordion.compaction.record_format import with_content_id
 from accordion.compaction.renewal import RetentionRenewal
 from accordion.compaction.repository import CompactionRepository
@@ -16,7 +16,7 @@ from accordion.model.ports import Sealer
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.stores.encryption import AesSealer
 from accordion.stores.memory_store import InMemoryStore
-from tests.compaction.making import SCOPE, SPACE, conversation, long_history
+from tests.compaction.making import CONVERSATION, SCOPE, TENANT, conversation, long_history
 from tests.fakes import FakeClock, FakeTasks
 
 CHAT, DAY = OpenAIChat(), 86_400.0
@@ -64,7 +64,7 @@ class Worker:
         self.folds = CompactionRepository(store, on_use=self.renewals.renew_compaction, sealer=sealer)
 
     async def ask(self, client: Conversation) -> str | None:
-        found = await self.folds.find(CHAT, SPACE, SCOPE, client, check_store=True)
+        found = await self.folds.find(CHAT, CONVERSATION, client, check_store=True)
         return found.compaction.id if found.compaction is not None else None
 
 
@@ -76,7 +76,7 @@ async def folded(worker: Worker) -> Compaction:
     covered = CLIENT.messages[:5]
     artifact = Artifact("art_1", "result", "chat", (covered[3].key,), 3, 3, scope=SCOPE, session="s-1")
     await worker.archive.keep(
-        worker.archive.build_puts(SPACE, [ArchivedMessage(m.key, m.wire) for m in covered[:4]], [artifact])
+        worker.archive.build_puts(TENANT, [ArchivedMessage(m.key, m.wire) for m in covered[:4]], [artifact])
     )
     made = with_content_id(
         Compaction(
@@ -95,16 +95,16 @@ async def folded(worker: Worker) -> Compaction:
             artifacts=("art_1",),
         )
     )
-    return await worker.folds.publish(SPACE, SCOPE, CLIENT.chain[0], made)
+    return await worker.folds.publish(CONVERSATION, CLIENT.chain[0], made)
 
 
 async def kept(worker: Worker) -> list[int]:
     """How many of the rows, artifacts, listed ones and folds are there, for a worker that was started just now."""
-    found = await CompactionRepository(worker.store).find(CHAT, SPACE, SCOPE, CLIENT, check_store=True)
+    found = await CompactionRepository(worker.store).find(CHAT, CONVERSATION, CLIENT, check_store=True)
     return [
-        len(await worker.archive.load_rows(SPACE, [message.key for message in CLIENT.messages])),
-        sum(each is not None for each in await worker.archive.load_artifacts(SPACE, ["art_1"])),
-        len(await worker.archive.list_artifacts(SPACE, "s-1")),
+        len(await worker.archive.load_rows(TENANT, [message.key for message in CLIENT.messages])),
+        sum(each is not None for each in await worker.archive.load_artifacts(TENANT, ["art_1"])),
+        len(await worker.archive.list_artifacts(TENANT, "s-1")),
         int(found.compaction is not None),
     ]
 
@@ -175,7 +175,7 @@ async def test_a_store_that_is_away_is_left_alone_until_the_next_day():
 async def listed(worker: Worker) -> dict[str, float]:
     """When what is listed was last used, by id."""
     found = {}
-    async for page in entries(worker.store, tenant_name(SPACE)):
+    async for page in entries(worker.store, TENANT.archive_namespace):
         found |= {entry.id: entry.used for entry in page}
     return found
 
@@ -183,7 +183,7 @@ async def listed(worker: Worker) -> dict[str, float]:
 async def left(worker: Worker, name: str, base: str = "") -> None:
     """An entry of a fold."""
     leaving = CompactionWrite(name, "s-1", worker.clock.now(), base)
-    await worker.archive.keep(worker.archive.build_puts(SPACE, [], [], leaving))
+    await worker.archive.keep(worker.archive.build_puts(TENANT, [], [], leaving))
 
 
 async def test_a_fold_in_use_and_those_that_it_goes_on_from_count_as_used():
@@ -203,11 +203,11 @@ async def test_a_fold_in_use_and_those_that_it_goes_on_from_count_as_used():
 async def test_an_artifact_that_a_person_read_is_kept_for_longer():
     worker = Worker(*house())
     await folded(worker)
-    [artifact] = await worker.archive.load_records(SPACE, "art_1")
+    [artifact] = await worker.archive.load_records(TENANT, "art_1")
     for _ in range(3):
         worker.clock.advance(20 * DAY)
         for _ in range(2):
-            worker.renewals.renew_artifact(SPACE, artifact)
+            worker.renewals.renew_artifact(TENANT, artifact)
         assert await worker.tasks.run() == 1
     assert (await kept(worker))[:3] == [1, 1, 1]
 
@@ -223,5 +223,5 @@ async def test_what_is_in_use_is_sealed_anew_with_the_first_key():
     later = Worker(store, clock, new)
     assert await later.ask(CLIENT) is not None
     await later.tasks.run()
-    assert len(await later.archive.load_rows(SPACE, [message.key for message in CLIENT.messages])) == 4
-    assert all(await later.archive.load_artifacts(SPACE, ["art_1"]))
+    assert len(await later.archive.load_rows(TENANT, [message.key for message in CLIENT.messages])) == 4
+    assert all(await later.archive.load_artifacts(TENANT, ["art_1"]))

@@ -11,12 +11,15 @@ from accordion.model.compaction import Cause, Compaction, ReplacementMessage, St
 from accordion.model.conversation import Conversation
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key
+from accordion.model.tenant import ConversationRef, TenantScope
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.stores.memory_store import InMemoryStore
-from tests.compaction.making import SCOPE, SPACE, conversation, long_history
+from tests.compaction.making import CONVERSATION, SCOPE, TENANT, conversation, long_history
 from tests.fakes import FakeClock
 from tests.histories import History
+
+OTHER = TenantScope("other", b"other")
 
 CHAT = OpenAIChat()
 
@@ -64,16 +67,21 @@ class Counting(InMemoryStore):
 
 
 async def find(
-    folds: CompactionRepository, of: Conversation, *, fresh: bool = False, scope: bytes = SCOPE, space: bytes = SPACE
+    folds: CompactionRepository,
+    of: Conversation,
+    *,
+    fresh: bool = False,
+    scope: bytes = SCOPE,
+    tenant: TenantScope = TENANT,
 ):
-    found = await folds.find(CHAT, space, scope, of, check_store=fresh)
+    found = await folds.find(CHAT, ConversationRef(tenant, scope, "s-1"), of, check_store=fresh)
     return found.compaction.id if found.compaction is not None else None
 
 
 async def publish(
     folds: CompactionRepository, client: Conversation, compaction: Compaction, *, of: bytes = b""
 ) -> Compaction:
-    return await folds.publish(SPACE, SCOPE, client.chain[0], compaction, last_chain_key=of)
+    return await folds.publish(CONVERSATION, client.chain[0], compaction, last_chain_key=of)
 
 
 # -- records ---------------------------------------------------------------------------------------------------------
@@ -111,7 +119,7 @@ def test_other_content_has_another_id():
 
 async def test_a_history_that_was_never_folded_goes_on_as_it_came():
     whole = client()
-    found = await CompactionRepository(InMemoryStore()).find(CHAT, SPACE, SCOPE, whole, check_store=True)
+    found = await CompactionRepository(InMemoryStore()).find(CHAT, CONVERSATION, whole, check_store=True)
     assert found.compaction is None
     assert found.conversation is whole
 
@@ -120,7 +128,7 @@ async def test_a_fold_is_found_again_on_every_longer_history():
     folds, made = CompactionRepository(InMemoryStore()), fold(client(), 5)
     await publish(folds, client(keep=2), made)
     for turns in (2, 3, 6):
-        found = await folds.find(CHAT, SPACE, SCOPE, client(keep=turns), check_store=False)
+        found = await folds.find(CHAT, CONVERSATION, client(keep=turns), check_store=False)
         assert found.compaction == made
         assert [m.wire for m in found.conversation.messages[:2]] == [
             client().messages[0].wire,
@@ -154,7 +162,7 @@ async def test_another_scope_and_another_tenant_find_nothing():
     folds, whole = CompactionRepository(InMemoryStore()), client()
     await publish(folds, whole, fold(whole, 5))
     assert await find(folds, whole, scope=b"other", fresh=True) is None
-    assert await find(folds, whole, space=b"other", fresh=True) is None
+    assert await find(folds, whole, tenant=OTHER, fresh=True) is None
     assert await find(folds, whole) is not None
 
 
@@ -162,8 +170,8 @@ async def test_a_restart_finds_the_same_bytes_in_the_store():
     store, whole = InMemoryStore(), client()
     before = CompactionRepository(store)
     await publish(before, whole, fold(whole, 5))
-    first = await before.find(CHAT, SPACE, SCOPE, whole, check_store=False)
-    again = await CompactionRepository(store).find(CHAT, SPACE, SCOPE, whole, check_store=True)
+    first = await before.find(CHAT, CONVERSATION, whole, check_store=False)
+    again = await CompactionRepository(store).find(CHAT, CONVERSATION, whole, check_store=True)
     assert again == first
 
 
@@ -174,7 +182,7 @@ async def test_the_store_is_asked_only_where_others_may_know_more():
     assert store.asked == []
     await find(folds, client(keep=3), fresh=True)
     assert store.asked == [len(client(keep=3).chain)]
-    await CompactionRepository(store).publish(SPACE, SCOPE, whole.chain[0], fold(whole, 13))
+    await CompactionRepository(store).publish(CONVERSATION, whole.chain[0], fold(whole, 13))
     assert await find(folds, whole) is None
     assert await find(folds, whole, fresh=True) == fold(whole, 13).id
 
@@ -380,7 +388,7 @@ def test_what_is_remembered_never_differs_from_a_plain_search(steps: list[tuple[
 def test_what_was_applied_is_remembered_within_a_bound_in_bytes():
     heads, whole = CompactedPrefixCache(WrittenMessageReader(), 20_000), client()
     for number in range(40):
-        heads.apply(CHAT, SPACE, whole, fold(whole, 5, text=f"what was, {number}"))
+        heads.apply(CHAT, TENANT, whole, fold(whole, 5, text=f"what was, {number}"))
     assert 1 < len(heads._prefixes) < 20
 
 
@@ -395,5 +403,5 @@ def test_what_came_of_earlier_requests_changes_nothing_whichever_way_the_history
             history = replace(history, messages=(*history.messages[:-1], other), chain=(*history.chain[:-1], b"fork"))
         if len(history.chain) < 3:
             continue
-        once = CompactedPrefixCache(WrittenMessageReader(), 2**20).apply(CHAT, SPACE, history, record)
-        assert known.apply(CHAT, SPACE, history, record) == once
+        once = CompactedPrefixCache(WrittenMessageReader(), 2**20).apply(CHAT, TENANT, history, record)
+        assert known.apply(CHAT, TENANT, history, record) == once

@@ -9,19 +9,21 @@ import pytest
 import zstandard
 
 from accordion.archive.transcripts import TranscriptStore
-from accordion.compaction.background import ConversationRef
+from accordion.compaction.background import summary_key
 from accordion.compaction.request import CompactionResult
 from accordion.insertions.store import InsertionStore
 from accordion.model.errors import StoreUnavailable
 from accordion.model.insertions import RecallInsertion
+from accordion.model.tenant import ConversationRef
 from accordion.stores.encryption import AesSealer
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.spool import open_spool
 from accordion.stores.sqlite import SqliteStore
 from tests.compaction.making import (
+    CONVERSATION,
     DIALECTS,
     SCOPE,
-    SPACE,
+    TENANT,
     House,
     Teller,
     archive_results,
@@ -58,9 +60,9 @@ async def everything(house: House) -> None:
     assert outcome.history.compaction.writer == "model-x"
     overlays = InsertionStore(house.archive, DirectOutbox(house.store), house.clock, house.erasures)
     recall = RecallInsertion(CLIENT.chain[-1], dialect.text_message("this was recalled"), 1.0)
-    await overlays.add(SPACE, SCOPE, recall, "s-1", 0.0)
+    await overlays.add(CONVERSATION, recall, 0.0)
     transcripts = TranscriptStore(house.archive, house.tasks, house.clock, "all")
-    transcripts.record(SPACE, "s-1", CLIENT, folded=True)
+    transcripts.record(TENANT, "s-1", CLIENT, folded=True)
     await house.tasks.done()
 
 
@@ -116,9 +118,9 @@ async def test_what_was_spooled_is_published_sealed_and_read_by_others():
     outcome = await house.compactor.compact(house.case(CLIENT, decision={"must_succeed": True}), CLIENT)
     store.away = False
     await house.spooled.publish()
-    found = await House(store=store, sealer=KEY).folds.find(DIALECTS["chat"], SPACE, SCOPE, CLIENT, check_store=True)
+    found = await House(store=store, sealer=KEY).folds.find(DIALECTS["chat"], CONVERSATION, CLIENT, check_store=True)
     assert found.compaction == outcome.history.compaction
-    assert all(await house.archive.load_artifacts(SPACE, found.compaction.artifacts))
+    assert all(await house.archive.load_artifacts(TENANT, found.compaction.artifacts))
 
 
 async def test_a_worker_takes_what_another_published_first_in_place_of_what_it_spooled():
@@ -129,7 +131,7 @@ async def test_a_worker_takes_what_another_published_first_in_place_of_what_it_s
     other.clock.advance(60)
     first = (await other.compactor.compact(other.case(CLIENT), CLIENT)).history.compaction
     await house.spooled.publish()
-    assert house.folds.find_local(DIALECTS["chat"], SPACE, SCOPE, CLIENT).compaction == first
+    assert house.folds.find_local(DIALECTS["chat"], CONVERSATION, CLIENT).compaction == first
 
 
 async def test_a_history_whose_fold_cannot_be_opened_is_folded_anew():
@@ -138,16 +140,16 @@ async def test_a_history_whose_fold_cannot_be_opened_is_folded_anew():
     first = (await house.compactor.compact(house.case(CLIENT), CLIENT)).history.compaction
     for sealer in (OTHER, None):
         worker = House(store=store, sealer=sealer)
-        found = await worker.folds.find(DIALECTS["chat"], SPACE, SCOPE, CLIENT, check_store=True)
+        found = await worker.folds.find(DIALECTS["chat"], CONVERSATION, CLIENT, check_store=True)
         assert found.compaction is None
         worker.clock.advance(60)
         again = (await worker.compactor.compact(worker.case(CLIENT), CLIENT)).history.compaction
         assert again is not None
         assert again.id != first.id
         fresh = House(store=store, sealer=sealer)
-        found = await fresh.folds.find(DIALECTS["chat"], SPACE, SCOPE, CLIENT, check_store=True)
+        found = await fresh.folds.find(DIALECTS["chat"], CONVERSATION, CLIENT, check_store=True)
         assert found.compaction == again
-        assert all(await fresh.archive.load_artifacts(SPACE, again.artifacts))
+        assert all(await fresh.archive.load_artifacts(TENANT, again.artifacts))
 
 
 async def test_with_a_new_key_first_what_the_old_one_sealed_is_in_force():
@@ -155,15 +157,15 @@ async def test_with_a_new_key_first_what_the_old_one_sealed_is_in_force():
     house = House(store=store, sealer=KEY)
     first = (await house.compactor.compact(house.case(CLIENT), CLIENT)).history.compaction
     rotated = House(store=store, sealer=AesSealer([b"z" * 32, bytes(32)]))
-    found = await rotated.folds.find(DIALECTS["chat"], SPACE, SCOPE, CLIENT, check_store=True)
+    found = await rotated.folds.find(DIALECTS["chat"], CONVERSATION, CLIENT, check_store=True)
     assert found.compaction == first
-    assert all(await rotated.archive.load_artifacts(SPACE, first.artifacts))
+    assert all(await rotated.archive.load_artifacts(TENANT, first.artifacts))
 
 
 async def test_a_summary_that_was_prepared_is_read_by_who_has_the_key_only():
     store = InMemoryStore()
     house = House(store=store, teller=True, sealer=KEY)
-    thread = ConversationRef("local", SPACE, SCOPE, "s-1")
+    thread = ConversationRef(TENANT, SCOPE, "s-1")
     case = house.case(CLIENT, summary_caller=asker(), decision={"action": "prepare"})
     await house.compactor.compact(case, CLIENT)
     await house.tasks.done()
@@ -178,7 +180,7 @@ async def erased_while(house: House, decision: dict[str, str]) -> CompactionResu
     folding = asyncio.create_task(house.compactor.compact(case, CLIENT))
     await asyncio.sleep(0)
     house.clock.advance(1.0)
-    await house.erasures.note(SPACE, "s-1")
+    await house.erasures.note(TENANT, "s-1")
     outcome = await folding
     await house.tasks.done()
     return outcome
@@ -189,10 +191,10 @@ async def test_a_fold_that_is_made_while_its_session_is_erased_is_forwarded_and_
     made = (await erased_while(house, {})).history.compaction
     assert made is not None
     assert made.artifacts
-    assert not any(await house.archive.load_artifacts(SPACE, made.artifacts))
-    assert (await house.folds.find(DIALECTS["chat"], SPACE, SCOPE, CLIENT, check_store=True)).compaction is None
+    assert not any(await house.archive.load_artifacts(TENANT, made.artifacts))
+    assert (await house.folds.find(DIALECTS["chat"], CONVERSATION, CLIENT, check_store=True)).compaction is None
     again = (await house.compactor.compact(house.case(CLIENT), CLIENT)).history.compaction
-    assert all(await house.archive.load_artifacts(SPACE, again.artifacts))
+    assert all(await house.archive.load_artifacts(TENANT, again.artifacts))
 
 
 async def test_a_summary_that_is_prepared_while_its_session_is_erased_is_not_kept():
@@ -200,13 +202,13 @@ async def test_a_summary_that_is_prepared_while_its_session_is_erased_is_not_kep
     house = House(store=store, teller=True, sealer=KEY)
     await erased_while(house, {"action": "prepare"})
     worker = House(store=store, teller=True, sealer=KEY)
-    assert await worker.preparations.find(ConversationRef("local", SPACE, SCOPE, "s-1"), CLIENT, 0) is None
+    assert await worker.preparations.find(ConversationRef(TENANT, SCOPE, "s-1"), CLIENT, 0) is None
 
 
 @pytest.mark.parametrize("when", ["before it is ready", "when it is ready"])
 async def test_what_a_model_told_of_a_session_that_was_erased_is_not_used_under_its_name(when: str):
     house = House(teller=True, sealer=KEY)
-    thread, prepare = ConversationRef("local", SPACE, SCOPE, "s-1"), {"action": "prepare"}
+    thread, prepare = ConversationRef(TENANT, SCOPE, "s-1"), {"action": "prepare"}
     if when == "before it is ready":
         await erased_while(house, prepare)
     else:
@@ -214,8 +216,8 @@ async def test_what_a_model_told_of_a_session_that_was_erased_is_not_used_under_
         await house.tasks.done()
         assert await house.preparations.find(thread, CLIENT, 0) is not None
         house.clock.advance(1.0)
-        await house.erasures.note(SPACE, "s-1")
-        await house.store.delete([thread.summary_key])
+        await house.erasures.note(TENANT, "s-1")
+        await house.store.delete([summary_key(thread)])
     assert await house.preparations.find(thread, CLIENT, 0) is None
     assert not house.preparations.is_retry_too_early(thread, 1)
     # It is told anew for who says the same again.

@@ -29,6 +29,6 @@ async def test_results_of_skipped_tools_make_no_artifacts(skip: str, kinds: set[
     world = World(windows=FakeWindows(size=6_000), config=PIPELINE % skip)
     out, _ = await world.ask(CHAT, grown(40))
     session = dict(out.headers)[b"x-accordion-session"].decode()
-    space = world.forward.tenants.identify({}).tenant_key
-    artifacts = await world.builder.archive.list_artifacts(space, session)
+    tenant = world.forward.tenants.identify({}).tenant
+    artifacts = await world.builder.archive.list_artifacts(tenant, session)
     assert {artifact.kind for artifact in artifacts} == kinds

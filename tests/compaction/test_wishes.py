@@ -5,8 +5,12 @@ import pytest
 from accordion.compaction.session_overrides import MOST_PINS, SessionOverrides, SessionOverrideStore
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key
+from accordion.model.tenant import TenantScope
 from accordion.stores.memory_store import InMemoryStore
 from tests.fakes import FickleStore
+
+TENANT = TenantScope("t", b"key")
+OTHER = TenantScope("t2", b"key of t2")
 
 
 class Fickle(FickleStore):
@@ -34,73 +38,73 @@ IDS = frozenset({"call_1", "call_2"})
 async def test_pins_are_known_to_every_worker_and_to_one_session_of_one_tenant():
     store = InMemoryStore()
     one, other = SessionOverrideStore(store), SessionOverrideStore(store)
-    await one.set_pins("t", "s", IDS)
-    assert await other.find_pins("t", "s") == IDS
-    assert await other.find_pins("t", "s2") == await other.find_pins("t2", "s") == frozenset()
-    await other.set_pins("t", "s", frozenset({"call_3"}))
-    assert await one.find_pins("t", "s") == {"call_3"}
-    await one.set_pins("t", "s", frozenset())
-    assert await other.find_pins("t", "s") == frozenset()
+    await one.set_pins(TENANT, "s", IDS)
+    assert await other.find_pins(TENANT, "s") == IDS
+    assert await other.find_pins(TENANT, "s2") == await other.find_pins(TenantScope("t2", b"t2"), "s") == frozenset()
+    await other.set_pins(TENANT, "s", frozenset({"call_3"}))
+    assert await one.find_pins(TENANT, "s") == {"call_3"}
+    await one.set_pins(TENANT, "s", frozenset())
+    assert await other.find_pins(TENANT, "s") == frozenset()
 
 
 async def test_a_mode_is_known_to_every_worker_after_its_next_poll_until_it_is_taken_back():
     store = InMemoryStore()
     one, other = SessionOverrideStore(store), SessionOverrideStore(store)
-    await one.set_mode("t", "s", "off")
-    await one.request_compaction("t", "s")
-    assert (one.find_mode("t", "s"), other.find_mode("t", "s")) == ("off", "auto")
+    await one.set_mode(TENANT, "s", "off")
+    await one.request_compaction(TENANT, "s")
+    assert (one.find_mode(TENANT, "s"), other.find_mode(TENANT, "s")) == ("off", "auto")
     await other.poll()
-    assert (other.find_mode("t", "s"), other.has_compaction_request("t", "s")) == ("off", True)
-    assert other.find_mode("t", "s2") == other.find_mode("t2", "s") == "auto"
-    assert await other.load("t", ["s"]) == [SessionOverrides(wants_compaction=True, mode="off")]
-    await other.set_mode("t", "s", "auto")
+    assert (other.find_mode(TENANT, "s"), other.has_compaction_request(TENANT, "s")) == ("off", True)
+    assert other.find_mode(TENANT, "s2") == other.find_mode(OTHER, "s") == "auto"
+    assert await other.load(TENANT, ["s"]) == [SessionOverrides(wants_compaction=True, mode="off")]
+    await other.set_mode(TENANT, "s", "auto")
     await one.poll()
-    assert one.find_mode("t", "s") == "auto"
-    assert not one.has_compaction_request("t", "s|mode")
+    assert one.find_mode(TENANT, "s") == "auto"
+    assert not one.has_compaction_request(TENANT, "s|mode")
 
 
 async def test_pins_that_a_request_brings_are_added_once_and_last():
     store = Fickle()
     one = SessionOverrideStore(store)
-    await one.set_pins("t", "s", frozenset({"call_0"}))
-    await one.add_pins("t", "s", IDS)
-    await one.add_pins("t", "s", IDS)
+    await one.set_pins(TENANT, "s", frozenset({"call_0"}))
+    await one.add_pins(TENANT, "s", IDS)
+    await one.add_pins(TENANT, "s", IDS)
     assert store.writes == 2
-    assert await SessionOverrideStore(store).find_pins("t", "s") == IDS | {"call_0"}
+    assert await SessionOverrideStore(store).find_pins(TENANT, "s") == IDS | {"call_0"}
 
 
 async def test_pins_that_a_request_brings_while_the_store_is_away_are_kept_and_handed_in():
     store = Fickle()
     wishes = SessionOverrideStore(store)
-    await SessionOverrideStore(store).set_pins("t", "s", frozenset({"call_0"}))
+    await SessionOverrideStore(store).set_pins(TENANT, "s", frozenset({"call_0"}))
     store.away = True
-    await wishes.add_pins("t", "s", IDS)
-    assert await wishes.find_pins("t", "s") == IDS
+    await wishes.add_pins(TENANT, "s", IDS)
+    assert await wishes.find_pins(TENANT, "s") == IDS
     await wishes.poll()
     store.away = False
-    assert await SessionOverrideStore(store).find_pins("t", "s") == {"call_0"}
+    assert await SessionOverrideStore(store).find_pins(TENANT, "s") == {"call_0"}
     await wishes.poll()
-    assert await SessionOverrideStore(store).find_pins("t", "s") == IDS | {"call_0"}
+    assert await SessionOverrideStore(store).find_pins(TENANT, "s") == IDS | {"call_0"}
 
 
 async def test_while_the_store_is_away_the_pins_known_last_hold():
     store = Fickle()
     wishes = SessionOverrideStore(store)
-    await wishes.set_pins("t", "s", IDS)
+    await wishes.set_pins(TENANT, "s", IDS)
     store.away = True
-    assert await wishes.find_pins("t", "s") == IDS
+    assert await wishes.find_pins(TENANT, "s") == IDS
     with pytest.raises(StoreUnavailable):
-        await wishes.set_pins("t", "s", frozenset())
+        await wishes.set_pins(TENANT, "s", frozenset())
     with pytest.raises(StoreUnavailable):
-        await wishes.load("t", ["s"])
+        await wishes.load(TENANT, ["s"])
 
 
 async def test_no_more_pins_are_kept_than_a_session_may_have():
     store = InMemoryStore()
     wishes = SessionOverrideStore(store)
-    await wishes.set_pins("t", "s", IDS)
-    await wishes.add_pins("t", "s", frozenset(f"a{number}" for number in range(MOST_PINS)))
-    kept = await SessionOverrideStore(store).find_pins("t", "s")
+    await wishes.set_pins(TENANT, "s", IDS)
+    await wishes.add_pins(TENANT, "s", frozenset(f"a{number}" for number in range(MOST_PINS)))
+    kept = await SessionOverrideStore(store).find_pins(TENANT, "s")
     assert len(kept) == MOST_PINS
     assert kept >= IDS
 
@@ -109,67 +113,67 @@ async def test_no_more_pins_are_kept_than_a_session_may_have():
 async def test_a_value_that_cannot_be_read_is_no_pin(value: bytes):
     store = InMemoryStore()
     await store.put(Key("pins/t", "s"), value)
-    assert await SessionOverrideStore(store).find_pins("t", "s") == frozenset()
+    assert await SessionOverrideStore(store).find_pins(TENANT, "s") == frozenset()
 
 
 async def test_a_wanted_fold_is_known_at_once_here_and_elsewhere_after_a_look():
     store = InMemoryStore()
     one, other = SessionOverrideStore(store), SessionOverrideStore(store)
-    await one.request_compaction("t", "s")
-    assert one.has_compaction_request("t", "s")
-    assert not other.has_compaction_request("t", "s")
+    await one.request_compaction(TENANT, "s")
+    assert one.has_compaction_request(TENANT, "s")
+    assert not other.has_compaction_request(TENANT, "s")
     await other.poll()
-    assert other.has_compaction_request("t", "s")
-    assert not other.has_compaction_request("t", "s2")
-    assert not other.has_compaction_request("t2", "s")
-    await other.clear_compaction_request("t", "s")
+    assert other.has_compaction_request(TENANT, "s")
+    assert not other.has_compaction_request(TENANT, "s2")
+    assert not other.has_compaction_request(OTHER, "s")
+    await other.clear_compaction_request(TENANT, "s")
     await one.poll()
-    assert not one.has_compaction_request("t", "s")
+    assert not one.has_compaction_request(TENANT, "s")
 
 
 async def test_more_wishes_than_one_look_lists_are_all_found():
     store = InMemoryStore()
     one, other = SessionOverrideStore(store), SessionOverrideStore(store)
     for number in range(1_005):
-        await one.request_compaction("t", f"s-{number}")
+        await one.request_compaction(TENANT, f"s-{number}")
     await other.poll()
-    assert all(other.has_compaction_request("t", f"s-{number}") for number in range(1_005))
+    assert all(other.has_compaction_request(TENANT, f"s-{number}") for number in range(1_005))
 
 
 async def test_a_look_that_began_before_a_wish_was_fulfilled_does_not_bring_it_back():
     store = Fickle()
     wishes = SessionOverrideStore(store)
-    await wishes.request_compaction("t", "s")
+    await wishes.request_compaction(TENANT, "s")
     store.gate = asyncio.Event()
     looking = asyncio.ensure_future(wishes.poll())
     await asyncio.sleep(0)
-    await wishes.clear_compaction_request("t", "s")
+    await wishes.clear_compaction_request(TENANT, "s")
     store.gate.set()
     await looking
-    assert not wishes.has_compaction_request("t", "s")
+    assert not wishes.has_compaction_request(TENANT, "s")
 
 
 async def test_a_store_that_is_away_leaves_what_is_wanted_as_it_was():
     store = Fickle()
     wishes = SessionOverrideStore(store)
-    await wishes.request_compaction("t", "s")
+    await wishes.request_compaction(TENANT, "s")
     store.away = True
     await wishes.poll()
-    assert wishes.has_compaction_request("t", "s")
+    assert wishes.has_compaction_request(TENANT, "s")
     with pytest.raises(StoreUnavailable):
-        await wishes.request_compaction("t", "s2")
-    assert not wishes.has_compaction_request("t", "s2")
-    await wishes.clear_compaction_request("t", "s")
-    assert not wishes.has_compaction_request("t", "s")
+        await wishes.request_compaction(TENANT, "s2")
+    assert not wishes.has_compaction_request(TENANT, "s2")
+    await wishes.clear_compaction_request(TENANT, "s")
+    assert not wishes.has_compaction_request(TENANT, "s")
 
 
 async def test_what_is_asked_of_many_sessions_is_told_in_their_order():
     wishes = SessionOverrideStore(InMemoryStore())
-    await wishes.set_pins("t", "b", IDS)
-    await wishes.request_compaction("t", "c")
-    assert await wishes.load("t", ["a", "b", "c"]) == [
+    await wishes.set_pins(TENANT, "b", IDS)
+    await wishes.request_compaction(TENANT, "c")
+    assert await wishes.load(TENANT, ["a", "b", "c"]) == [
         SessionOverrides(),
         SessionOverrides(IDS),
         SessionOverrides(wants_compaction=True),
     ]
-    assert await wishes.load("t", []) == []
+    assert await wishes.load(TENANT, []) == []

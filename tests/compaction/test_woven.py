@@ -16,7 +16,7 @@ from accordion.model.plan import INSERTED, Drop, Summarize
 from accordion.protocols.body_reader import BodyReader
 from tests.compaction.viewing import (
     READERS,
-    SPACE,
+    TENANT,
     answers,
     batch,
     calls,
@@ -159,7 +159,7 @@ def test_what_thinking_was_bound_to_takes_it_along_where_nothing_was_folded_too(
         {"role": "user", "content": "x"},
     ]
     raw = json.dumps({"model": "claude-opus-5-5", "max_tokens": 9, "messages": talk}).encode()
-    shown = without_compaction(BodyReader().read(dialect, raw, SPACE))
+    shown = without_compaction(BodyReader().read(dialect, raw, TENANT))
     before = with_woven(replace(shown, spans=((0, 0, False), (1, 1, False), (2, 2, False))), 1, 0, says("recalled"))
 
     def written(wire: bytes) -> Message:

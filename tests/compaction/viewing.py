@@ -24,6 +24,7 @@ from accordion.model.conversation import (
     ToolResult,
 )
 from accordion.model.plan import Drop, Plan, Replace, Summarize
+from accordion.model.tenant import TenantScope
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.body_reader import BodyReader
@@ -31,7 +32,7 @@ from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
 from tests.histories import DialectName, History, Round, body
 
-SPACE = b"a tenant's key"
+TENANT = TenantScope("tenant", b"a tenant's key")
 OVERHEAD = 100
 READERS: dict[DialectName, WireProtocol] = {
     "chat": OpenAIChat(),
@@ -57,7 +58,7 @@ def _part(part: Part) -> int:
 
 def read(history: History, dialect: DialectName) -> Conversation:
     """A history as the reader gives it."""
-    return BodyReader().read(READERS[dialect], json.dumps(body(history, dialect)).encode(), SPACE)
+    return BodyReader().read(READERS[dialect], json.dumps(body(history, dialect)).encode(), TENANT)
 
 
 def longer(history: History, repeats: int) -> History:
@@ -118,7 +119,7 @@ def viewed(
     passed = find_skipped_messages(messages)
     tokens = OVERHEAD + sum(count(message) for index, message in enumerate(messages) if index not in passed)
     tokens += sum(fields.get("insertion_tokens", {}).values())
-    given: dict[str, Any] = {"window": 100_000, "limit": 90_000, "tenant_key": SPACE, "count_message": count} | fields
+    given: dict[str, Any] = {"window": 100_000, "limit": 90_000, "tenant": TENANT, "count_message": count} | fields
     return build_view(folded, kind, tokens=tokens, overhead=OVERHEAD, target=target, **given)
 
 

@@ -7,10 +7,11 @@ import pytest
 from accordion.composition import Application, is_loopback
 from accordion.config.load import build
 from accordion.model.ports import Key
+from accordion.model.tenant import TenantScope
 from accordion.stores.worker_sync import StoreBoard, UnknownWorkers, shared_slots
 from tests.compaction.making import conversation, long_history
 
-SPACE = b"space" * 6
+TENANT = TenantScope("tenant", b"space" * 6)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.1", "localhost", "::1", "[::1]"])
@@ -28,11 +29,11 @@ async def test_what_was_recorded_last_is_written_when_the_proxy_stops(tmp_path: 
     said = conversation(long_history(3), "chat")
     house = Application(settings, {})
     await house.start()
-    house.forward.responder.response_history.transcripts.record(SPACE, "s-1", said, folded=True)
+    house.forward.responder.response_history.transcripts.record(TENANT, "s-1", said, folded=True)
     await house.stop()
     again = Application(settings, {})
     try:
-        kept = await again.forward.responder.response_history.transcripts.original(SPACE, "s-1")
+        kept = await again.forward.responder.response_history.transcripts.original(TENANT, "s-1")
     finally:
         await again.stop()
     assert kept is not None
@@ -79,7 +80,7 @@ async def test_who_hears_of_an_erasure_writes_at_once_what_waits_so_that_it_is_r
     house = Application(build(b"store: {url: 'memory://'}", {}, {}), {})
     try:
         house.outbox.slow_queue().put(Key("c", "k"), lambda: b"v")
-        await house.forward.responder.recorder.erasures.note(SPACE, "s-1")
+        await house.forward.responder.recorder.erasures.note(TENANT, "s-1")
         # Without it that would take a second.
         for _ in range(50):
             await asyncio.sleep(0)

@@ -115,6 +115,6 @@ async def test_a_configured_tenant_key_is_what_contents_are_hashed_with() -> Non
     spaces = []
     for key in ("one", "one", "two"):
         house = Application(build(f"server: {{tenant_key: {key}}}\nstore: {{url: 'memory://'}}".encode(), {}, {}), {})
-        spaces.append(house.tenants.identify({}).tenant_key)
+        spaces.append(house.tenants.identify({}).tenant)
         await house.stop()
     assert spaces[0] == spaces[1] != spaces[2]

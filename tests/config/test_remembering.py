@@ -12,8 +12,11 @@ from accordion.config.load import build
 from accordion.memory.search import SearchQuery
 from accordion.model.errors import ConfigError
 from accordion.model.memories import Memory, MemoryChange
+from accordion.model.tenant import TenantScope
 from accordion.providers.models.embedding_endpoint import EmbeddingEndpoint, EmbeddingEndpoints
 from tests.loopback import Answer, Loopback, Recorded
+
+TENANT = TenantScope("tenant", b"key")
 
 LISTED = (
     "model_list: [{model_name: vectors, litellm_params: {model: openai/text-embedding-3-small, api_key: k-1, "
@@ -98,9 +101,9 @@ async def test_the_endpoints_of_the_file_are_asked_and_follow_it(monkeypatch: py
         house = Application(read(text), {})
         try:
             rooms = house.memory_builder.services()
-            await rooms.memories.write(b"space", MemoryChange(put=(Memory("a", "fact", "The dog is ill."),)))
+            await rooms.memories.write(TENANT, MemoryChange(put=(Memory("a", "fact", "The dog is ill."),)))
             house.apply_settings(read(text.replace("embeddings", "rerank")))
-            found = await house.memory_builder.services().search.search(b"space", SearchQuery("dog"))
+            found = await house.memory_builder.services().search.search(TENANT, SearchQuery("dog"))
         finally:
             await house.stop()
     assert [each.memory.id for each in found.results] == ["a"]

@@ -14,14 +14,15 @@ from accordion.model.conversation import Conversation, Message, Part, Text, Tool
 from accordion.model.delegation import AgentPosition
 from accordion.model.ports import KeyValueStore
 from accordion.model.records import ObservedCall
+from accordion.model.tenant import TenantScope
 from accordion.sessions.client_metadata import ClientMetadata, read_client_metadata
 from accordion.sessions.sessions import Sessions
 from accordion.sessions.tenants import Caller
 from accordion.stores.memory_store import InMemoryStore
 from tests.fakes import DirectOutbox, FakeClock, FakeTasks
 
-ALICE = Caller("alice", b"a" * 32, False, "")
-BOB = Caller("bob", b"b" * 32, False, "")
+ALICE = Caller(TenantScope("alice", b"a" * 32), False, "")
+BOB = Caller(TenantScope("bob", b"b" * 32), False, "")
 
 Call = tuple[str, str, str]
 """Id, name, arguments."""
@@ -65,7 +66,7 @@ def result(call_id: str, text: str = "done", *, error: bool = False) -> Message:
 
 def talk(messages: Sequence[Message], *, caller: Caller = ALICE, tools: Sequence[str] = (), system: str = "",
          previous: str | None = None) -> Conversation:  # fmt: skip
-    chain, key = [], hashlib.sha256(caller.tenant_key).digest()
+    chain, key = [], hashlib.sha256(caller.tenant.key).digest()
     for message in messages:
         key = hashlib.sha256(key + message.key).digest()
         chain.append(key)

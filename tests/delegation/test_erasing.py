@@ -5,24 +5,25 @@ import json
 import pytest
 
 from accordion.delegation.erasure import forget_delegations
-from accordion.delegation.tree import decode_node, tenant_id
+from accordion.delegation.tree import decode_node
 from accordion.delegation.visibility_decisions import read_viewer
 from accordion.model.ports import Key, KeyValueStore
+from accordion.model.tenant import TenantScope
 from accordion.stores.memory_store import InMemoryStore
 from tests.delegation.lineages import ALICE, BOB, Worker, calls, marks, result, talk, user
 from tests.delegation.test_handoffs import Team
 
-TENANT = tenant_id(ALICE.tenant_key)
+TENANT = ALICE.tenant
 COLLECTIONS = ("node", "tree", "seated", "scope", "shown", "handed", "open")
 TASK = "Look into all of the files and tell me what they are about, in a table."
 
 
-async def rows(worker: Worker, tenant: str = TENANT) -> dict[tuple[str, str], bytes]:
+async def rows(worker: Worker, tenant: TenantScope = TENANT) -> dict[tuple[str, str], bytes]:
     """All that the store knows of a tenant's delegations."""
     return {
         (kind, name): value
         for kind in COLLECTIONS
-        for name, value in await worker.store.scan(f"{kind}/{tenant}", limit=10_000)
+        for name, value in await worker.store.scan(f"{kind}/{tenant.delegation_namespace}", limit=10_000)
     }
 
 
@@ -61,7 +62,7 @@ async def test_of_an_erased_session_only_the_records_of_others_say_anything(name
     worker, met = await worker_with_delegations()
     session, node = met[name]
     before = await rows(worker)
-    await forget_delegations(worker.store, ALICE.tenant_key, session)
+    await forget_delegations(worker.store, ALICE.tenant, session)
     after = await rows(worker)
     assert len(after) < len(before)
     of = {
@@ -83,12 +84,12 @@ async def test_of_an_erased_tenant_nothing_is_known_and_another_keeps_what_is_it
         talk([user("go")], caller=BOB), marks(x_accordion_delegation="a", x_accordion_parent="b"), caller=BOB
     )
     await worker.settle()
-    bobs = await rows(worker, tenant_id(BOB.tenant_key))
+    bobs = await rows(worker, BOB.tenant)
     assert await rows(worker)
-    await forget_delegations(worker.store, ALICE.tenant_key)
+    await forget_delegations(worker.store, ALICE.tenant)
     worker.lineage.forget()
     assert await rows(worker) == {}
-    assert await rows(worker, tenant_id(BOB.tenant_key)) == bobs != {}
+    assert await rows(worker, BOB.tenant) == bobs != {}
     asked = await worker.ask(talk([user("go")]), marks(x_accordion_delegation="a"))
     assert asked.seat.path == ("x:a",)
 
@@ -99,7 +100,7 @@ async def test_a_delegation_that_went_on_in_another_session_stays_when_its_first
     first = await worker.ask(talk([user("one")]), said)
     second = await worker.ask(talk([user("two")]), said, [("c", "f", "{}")])
     await worker.settle()
-    await forget_delegations(worker.store, ALICE.tenant_key, first.session)
+    await forget_delegations(worker.store, ALICE.tenant, first.session)
     left = await rows(worker)
     assert ("seated", first.session) not in left
     assert decode_node(left["node", "x:a"]).session == second.session
@@ -118,5 +119,7 @@ async def test_whatever_is_written_of_delegations_is_among_what_is_erased():
     kinds = {key.collection.partition("/")[0] or key.name.partition("/")[0] for key in keys}
     # Places are found by session, and erased with it; the list of tenants says nothing of them.
     assert kinds - {"point", "points", "tenants"} == set(COLLECTIONS)
-    await forget_delegations(worker.store, ALICE.tenant_key)
-    assert [key for key in keys if TENANT in key.path and await worker.store.get(key) is not None] == []
+    await forget_delegations(worker.store, ALICE.tenant)
+    assert [
+        key for key in keys if TENANT.delegation_namespace in key.path and await worker.store.get(key) is not None
+    ] == []

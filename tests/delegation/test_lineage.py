@@ -2,14 +2,16 @@
 
 import pytest
 
-from accordion.delegation.tree import tenant_id
 from accordion.model.errors import BadRequest, StoreUnavailable
+from accordion.model.tenant import TenantScope
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.sqlite import SqliteStore
 from tests.delegation.lineages import ALICE, BOB, Worker, calls, marks, own, result, talk, user
 
+NONE = TenantScope("none", b"key of none")
+
 MAIN = "11111111-aaaa"
-TENANT = tenant_id(ALICE.tenant_key)
+TENANT = ALICE.tenant
 
 
 class AwayStore(InMemoryStore):
@@ -137,9 +139,7 @@ async def test_tenants_have_trees_and_calls_of_their_own():
     history = await write_shared_history(worker)
     asked = await worker.ask(talk(history, caller=BOB), own("a", "main"), caller=BOB)
     assert asked.unseen == set()
-    assert await worker.lineage.load_tree(tenant_id(BOB.tenant_key), "x:b") == (
-        (await worker.lineage.load_tree("none", "x:b"))[0],
-    )
+    assert await worker.lineage.load_tree(BOB.tenant, "x:b") == ((await worker.lineage.load_tree(NONE, "x:b"))[0],)
 
 
 async def test_a_parent_that_is_unknown_is_a_placeholder_until_it_appears():

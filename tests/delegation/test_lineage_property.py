@@ -77,7 +77,7 @@ def test_each_viewer_sees_its_own_its_ancestors_and_its_descendants(parents, dat
         # Another tenant that sends the very same list sees all of it, whoever it says that it is.
         other = await workers[0].ask(talk(history, caller=BOB), evidence(0, parents), caller=BOB)
         assert other.unseen == set()
-        assert ALICE.tenant_key != BOB.tenant_key
+        assert ALICE.tenant != BOB.tenant
 
     asyncio.run(run())
 

@@ -5,7 +5,6 @@ import json
 import pytest
 
 from accordion.delegation.origins import opening_texts, read_string_arguments
-from accordion.delegation.tree import tenant_id
 from accordion.model.errors import StoreUnavailable
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.sqlite import SqliteStore
@@ -39,7 +38,7 @@ async def test_a_conversation_that_opens_with_an_open_calls_argument_is_that_cal
     assert (await worker.lineage.find_delegations_by_call(ALICE, parent.seat, parent.session))[
         "c1"
     ].session == child.session
-    tree = await worker.lineage.load_tree(tenant_id(ALICE.tenant_key), f"s:{child.session}")
+    tree = await worker.lineage.load_tree(ALICE.tenant, f"s:{child.session}")
     assert [node.id for node in tree] == [f"s:{parent.session}", f"s:{child.session}"]
 
 
@@ -90,7 +89,7 @@ async def test_of_two_calls_neither_is_it_and_that_is_said():
     await worker.ask(talk([user("another task")]), None, [observed_call(call_id="c2")])
     child = await worker.ask(talk([user(TASK)]))
     assert (edge(child), child.seat.candidates, child.seat.delegated) == (NONE, 2, False)
-    assert (await worker.lineage.load_tree(tenant_id(ALICE.tenant_key), f"s:{child.session}"))[0].candidates == 2
+    assert (await worker.lineage.load_tree(ALICE.tenant, f"s:{child.session}"))[0].candidates == 2
 
 
 async def test_a_call_that_was_answered_begins_nothing_any_more():
@@ -214,7 +213,7 @@ async def test_the_store_is_given_no_word_of_what_was_said():
     worker = Worker()
     await worker.ask(talk(PARENT), None, [observed_call()])
     await worker.settle()
-    rows = await worker.store.scan(f"open/{tenant_id(ALICE.tenant_key)}")
+    rows = await worker.store.scan(f"open/{ALICE.tenant}")
     assert len(rows) == 1
     assert b"files" not in rows[0][1]
 

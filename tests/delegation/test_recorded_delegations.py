@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import pytest
 from msgspec.structs import replace
 
-from accordion.delegation.tree import tenant_id
 from accordion.model.conversation import Message, ToolCall
+from accordion.model.tenant import TenantScope
 from accordion.sessions.tenants import Caller
 from tests.delegation.lineages import Asked, Worker, calls, result, talk, user
 from tests.recordings import transcripts
 
 RECORDINGS = {path.name: path for path in transcripts()}
-TENANTS = [Caller(name, name.encode() * 8, False, "") for name in ("able", "beth", "carl")]
+TENANTS = [Caller(TenantScope(name, name.encode() * 8), False, "") for name in ("able", "beth", "carl")]
 
 pytestmark = pytest.mark.skipif(
     "coding_claude_code_subagents.jsonl.gz" not in RECORDINGS, reason="the recorded sub-agents are not here"
@@ -130,7 +130,7 @@ async def test_the_parents_of_recorded_sub_agents_are_found_among_all_that_runs_
     found = false = 0
     for (who, name), asked in stage.last.items():
         answer = stage.runs[name].parent
-        tree = await reader.load_tree(tenant_id(who.tenant_key), f"s:{asked.session}")
+        tree = await reader.load_tree(who.tenant, f"s:{asked.session}")
         me = next((node for node in tree if node.id == f"s:{asked.session}"), None)
         if me is None or not me.parent:
             continue

@@ -20,7 +20,7 @@ from accordion.model.conversation import Conversation, ToolResult
 from accordion.protocols import json_writing
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.written_messages import WrittenMessageReader
-from tests.compaction.viewing import READERS, SPACE
+from tests.compaction.viewing import READERS, TENANT
 from tests.histories import DIALECTS, Call, DialectName, History, Json, Round, Turn, body, entries, histories
 
 names = pytest.mark.parametrize("dialect", DIALECTS)
@@ -81,7 +81,7 @@ def _last(listed: list[Json]) -> bool:
 
 
 def read(made: Any, dialect: DialectName) -> Conversation:
-    return BodyReader().read(READERS[dialect], json.dumps(made).encode(), SPACE)
+    return BodyReader().read(READERS[dialect], json.dumps(made).encode(), TENANT)
 
 
 def results(conversation: Conversation) -> list[PartPosition]:
@@ -102,7 +102,7 @@ def filtered(
     conversation: Conversation, hidden: frozenset[PartPosition], by: VisibilityFilter | None = None
 ) -> FilteredConversation:
     return (by or VisibilityFilter(WrittenMessageReader())).apply(
-        READERS[conversation.dialect], SPACE, conversation, hidden
+        READERS[conversation.dialect], TENANT, conversation, hidden
     )  # type: ignore[index]
 
 
@@ -123,7 +123,7 @@ def test_a_viewer_sees_what_was_said_without_what_is_hidden(told: Shared, dialec
     assert [message.role for message in made.conversation.messages] == [m.role for m in expected.messages]
     assert made.conversation.chain == expected.chain
     assert [message.key for message in made.conversation.messages] == [m.key for m in expected.messages]
-    assert BodyReader().read(READERS[dialect], written(made.conversation), SPACE).chain == expected.chain
+    assert BodyReader().read(READERS[dialect], written(made.conversation), TENANT).chain == expected.chain
 
 
 @given(shared(), st.sampled_from(DIALECTS))
@@ -176,7 +176,7 @@ def test_a_list_that_grows_is_extended_as_if_it_were_filtered_anew(told: Shared,
     before: FilteredConversation | None = None
     for length in range(1, len(whole[listing]) + 1):
         cut = json.dumps(whole | {listing: whole[listing][:length]}).encode()
-        client = reader.read(READERS[dialect], cut, SPACE)
+        client = reader.read(READERS[dialect], cut, TENANT)
         here = frozenset(place for place in hidden if place[0] < len(client.messages))
         made = filtered(client, here, by)
         assert made == filtered(client, here)
@@ -220,7 +220,7 @@ def test_a_client_may_write_the_same_list_in_other_bytes(told: Shared, dialect: 
     first = read(made, dialect)
     filtered(first, places(told, first), by)
     spaced = json.dumps(made, indent=1, sort_keys=True).encode()
-    client = BodyReader().read(READERS[dialect], spaced, SPACE)
+    client = BodyReader().read(READERS[dialect], spaced, TENANT)
     assert client.chain == first.chain
     now = filtered(client, places(told, client), by)
     assert now == filtered(client, places(told, client))

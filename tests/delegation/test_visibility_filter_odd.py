@@ -15,7 +15,7 @@ from accordion.model.conversation import Conversation, Message, ToolResult
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.written_messages import WrittenMessageReader
-from tests.compaction.viewing import READERS, SPACE
+from tests.compaction.viewing import READERS, TENANT
 from tests.histories import DialectName, Json
 
 ASK: Json = {"role": "user", "content": "Begin."}
@@ -24,7 +24,7 @@ ON: Json = {"role": "user", "content": "Go on."}
 
 def conversation(dialect: DialectName, listed: list[Json], **fields: Any) -> Conversation:
     made = {"model": "m", READERS[dialect].messages_field: listed, **fields}
-    return BodyReader().read(READERS[dialect], json.dumps(made).encode(), SPACE)
+    return BodyReader().read(READERS[dialect], json.dumps(made).encode(), TENANT)
 
 
 def hiding(
@@ -39,7 +39,7 @@ def hiding(
             if isinstance(part, ToolResult) and part.call_id in ids
         )
     dialect = READERS[client.dialect]  # type: ignore[index]
-    made = (by or VisibilityFilter(WrittenMessageReader())).apply(dialect, SPACE, client, places)
+    made = (by or VisibilityFilter(WrittenMessageReader())).apply(dialect, TENANT, client, places)
     new = Counter(dialect.find_problems(made.conversation.messages)) - Counter(dialect.find_problems(client.messages))
     assert not new
     return made
@@ -201,8 +201,8 @@ def test_a_list_that_grows_by_a_round_costs_that_round() -> None:
             told(gave(f"a{number}", "x" * 100), gave(f"b{number}")),
         ]
         raw = json.dumps({"messages": listed, "max_tokens": 5}).encode()
-        client = reader.read(dialect, raw, SPACE)
-        made = by.apply(dialect, SPACE, client, frozenset((2 * at + 2, 0) for at in range(number + 1)))
+        client = reader.read(dialect, raw, TENANT)
+        made = by.apply(dialect, TENANT, client, frozenset((2 * at + 2, 0) for at in range(number + 1)))
         assert len(made.hidden_results) == number + 1
         assert dialect.edits == 2 * (number + 1)
 

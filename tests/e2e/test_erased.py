@@ -52,14 +52,14 @@ async def test_of_what_was_erased_nothing_stands_in_the_files(tmp_path: Path, co
 async def test_of_a_tenant_that_was_erased_no_memory_is_left_either(tmp_path: Path, config: str):
     async with workers(tmp_path, config, "") as [one, other]:
         for house in (one, other):
-            space = house.tenants.identify({}).tenant_key
-            await put(house.memory_builder.memories(), memory(f"The {CANARY} of {id(house)}."), space=space)
+            tenant = house.tenants.identify({}).tenant
+            await put(house.memory_builder.memories(), memory(f"The {CANARY} of {id(house)}."), tenant=tenant)
             await house.outbox.flush()
         assert found(tmp_path / "kept.db.memories")
         assert [name for name, _ in await other.store.scan(TENANTS_WITH_MEMORIES)]
         reply = await api(one, "DELETE", "/accordion/archive")
         assert (reply.status_code, reply.json()["memories"]) == (200, {"before": 2, "after": 0})
-        assert await other.memory_builder.memories().count(space, MemoryFilter(types=EVERY)) == 0
+        assert await other.memory_builder.memories().count(tenant, MemoryFilter(types=EVERY)) == 0
         assert await other.store.scan(TENANTS_WITH_MEMORIES) == []
         assert found(tmp_path / "kept.db.memories") == []
 

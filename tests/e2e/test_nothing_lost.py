@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from accordion.archive.reader import ReadRequest
 from accordion.archive.tool_calls import ReadContext
 from accordion.model.artifact_tool import ArtifactToolCall
+from accordion.model.tenant import TenantScope
 from tests.compaction.making import fat
 from tests.fakes import FakeWindows
 from tests.histories import DIALECTS, DialectName, History, Json, body, histories
@@ -50,9 +51,9 @@ def leaves(value: Any) -> Iterator[str]:
 
 async def behind(world: World, names: Iterable[str]) -> str:
     """What people read of these artifacts: their text, the arguments of their calls, what is no text."""
-    told, space = [], world.forward.tenants.identify({}).tenant_key
+    told, tenant = [], world.forward.tenants.identify({}).tenant
     for name in names:
-        lent = await world.builder.archive_reader.read(space, ReadRequest(name))
+        lent = await world.builder.archive_reader.read(tenant, ReadRequest(name))
         assert lent is not None, name
         assert not lent.part.next
         told += [lent.part.text, lent.input, *(text for wire in lent.wires for text in leaves(json.loads(wire)))]
@@ -62,21 +63,21 @@ async def behind(world: World, names: Iterable[str]) -> str:
 async def listed(world: World, session: str) -> list[str]:
     """The ids of what left a session."""
     page = await world.builder.archive_reader.list_artifacts(
-        world.forward.tenants.identify({}).tenant_key, session, limit=10_000
+        world.forward.tenants.identify({}).tenant, session, limit=10_000
     )
     return [each.id for each in page.artifacts]
 
 
 async def read_back(world: World, names: Iterable[str], session: str) -> str:
     """What our tool hands over of these artifacts."""
-    space = world.forward.tenants.identify({}).tenant_key
+    tenant = world.forward.tenants.identify({}).tenant
     pairs = [(name, path) for name in names for path in ("", "$input")]
-    return "\n".join([await page_by_page(world, space, *each, session) for each in pairs])
+    return "\n".join([await page_by_page(world, tenant, *each, session) for each in pairs])
 
 
-async def page_by_page(world: World, space: bytes, name: str, path: str, session: str) -> str:
+async def page_by_page(world: World, tenant: TenantScope, name: str, path: str, session: str) -> str:
     """All of an artifact as our tool hands it over, put together again."""
-    reading = ReadContext(space, frozenset({name}), 1_000_000, lambda text: len(text.split()), 0, session)
+    reading = ReadContext(tenant, frozenset({name}), 1_000_000, lambda text: len(text.split()), 0, session)
     desk, whole, offset = world.forward.tool_loop.artifact_tool, "", 1
     while offset:
         arguments = json.dumps({"id": name, "offset": offset, "path": path})
@@ -125,7 +126,7 @@ async def nothing_lost(world: World, dialect: DialectName, request: Json) -> boo
             assert pictured or "drop" in world.config or there(leaf, model), (leaf[:200], entry)
     await world.archive.transcripts.flush()
     original = await world.builder.archive_reader.transcripts.original(
-        world.forward.tenants.identify({}).tenant_key, session
+        world.forward.tenants.identify({}).tenant, session
     )
     assert original is not None
     assert original.missing == 0

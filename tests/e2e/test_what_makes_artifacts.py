@@ -33,15 +33,13 @@ def long(name: str, words: int = 150) -> str:
 
 async def results(world: World, session: str | None) -> list[Artifact]:
     """The artifacts of results that a session has."""
-    space = world.forward.tenants.identify({}).tenant_key
-    page = await world.builder.archive_reader.list_artifacts(space, session or "", limit=1_000)
+    tenant = world.forward.tenants.identify({}).tenant
+    page = await world.builder.archive_reader.list_artifacts(tenant, session or "", limit=1_000)
     return [each for each in page.artifacts if each.kind == "result"]
 
 
 async def read(world: World, artifact: Artifact) -> ArtifactPart:
-    lent = await world.builder.archive_reader.read(
-        world.forward.tenants.identify({}).tenant_key, ReadRequest(artifact.id)
-    )
+    lent = await world.builder.archive_reader.read(world.forward.tenants.identify({}).tenant, ReadRequest(artifact.id))
     assert lent is not None
     return lent
 

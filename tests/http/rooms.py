@@ -28,7 +28,7 @@ def reading_room(world: World) -> ArchiveReader:
         archive,
         world.tasks,
         describe_value,
-        lambda name, space: reader.reader_for(spoken[name], space),
+        lambda name, tenant: reader.reader_for(spoken[name], tenant),
         world.archive.erasures,
         world.spooled.drop_erased,
     )

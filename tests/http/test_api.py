@@ -12,11 +12,14 @@ from accordion.http.metrics import Metrics
 from accordion.model.budget import Utilization
 from accordion.model.ports import Key
 from accordion.model.records import ToolLoopUsage, Usage
+from accordion.model.tenant import TenantScope
 from tests.fakes import FakeReply, FickleStore
 from tests.http.exchanges import exchange
 from tests.http.rooms import client
 from tests.talks import FOLDS_AT, Talk, small
 from tests.world import CHAT, World, header
+
+TENANT = TenantScope("default", b"key of default")
 
 HELLO: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "one two three"}]}
 
@@ -77,7 +80,7 @@ async def test_a_session_that_several_workers_served_is_listed_once_with_their_s
     world = World()
     await world.ask(CHAT, HELLO)
     (one,) = client(world).get("/accordion/sessions").json()["sessions"]
-    mine, other = (Key(sessions_collection("default"), f"{one['id']}.{worker}.1") for worker in ("worker", "w2"))
+    mine, other = (Key(sessions_collection(TENANT), f"{one['id']}.{worker}.1") for worker in ("worker", "w2"))
     theirs = await world.store.get(mine)
     assert theirs is not None
     await world.store.put(other, theirs)
@@ -92,7 +95,7 @@ async def test_only_the_sessions_that_are_shown_are_read_whole() -> None:
         world.clock.advance(1)
         await world.ask(CHAT, HELLO, {"x-accordion-session": f"label-{number:05}"})
     old = client(world).get("/accordion/sessions").json()["sessions"][-1]
-    key = Key(sessions_collection("default"), f"{old['id']}.worker.1")
+    key = Key(sessions_collection(TENANT), f"{old['id']}.worker.1")
     # A newer version may keep more of a session than this one can read.
     row = msgspec.msgpack.decode(await world.store.get(key) or b"")
     await world.store.put(key, msgspec.msgpack.encode({**row, "totals": "elsewhere"}))

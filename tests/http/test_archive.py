@@ -12,6 +12,7 @@ from accordion.archive.erasure import ErasureResult
 from accordion.compaction.session_overrides import SessionOverrides
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key
+from accordion.model.tenant import TenantScope
 from accordion.sessions.prefix_nodes import PrefixNode, decode
 from accordion.sessions.tenants import TENANTS_WITH_MEMORIES, Caller, ProxyKey
 from accordion.stores.memory_store import InMemoryStore
@@ -21,6 +22,9 @@ from tests.memories import memory, put
 from tests.memory.keeping import FakeMemories
 from tests.talks import FOLDS_AT, Talk, call_id, small
 from tests.world import World, header
+
+TENANT = TenantScope("default", b"key of default")
+OTHER = TenantScope("other", b"key of other")
 
 ONE, TWO = ProxyKey("one", "key-one"), ProxyKey("two", "key-two")
 JSON = {"accept": "application/json"}
@@ -43,9 +47,9 @@ def caller(world: World, key: str = "") -> Caller:
 async def store_artifact(world: World, wires: list[bytes], text: str = "part") -> Artifact:
     """Messages put away for the one tenant, as one artifact."""
     rows = [ArchivedMessage(bytes([number]) * 32, wire) for number, wire in enumerate(wires)]
-    keys, space = tuple(row.key for row in rows), caller(world).tenant_key
+    keys, tenant = tuple(row.key for row in rows), caller(world).tenant
     made = Artifact("art_0123456789ab", "range" if text == "range" else "part", "chat", keys, 3, 3, 0, session="s-kept")
-    await world.builder.archive.keep(world.builder.archive.build_puts(space, rows, [made]))
+    await world.builder.archive.keep(world.builder.archive.build_puts(tenant, rows, [made]))
     return made
 
 
@@ -156,17 +160,17 @@ async def test_an_artifact_of_which_something_is_gone_is_not_there() -> None:
 async def test_what_is_read_is_kept_for_longer() -> None:
     world = World()
     made = await store_artifact(world, [b'{"role":"user","content":"x"}'])
-    http, space, retention = client(world), caller(world).tenant_key, world.builder.archive.retention
+    http, tenant, retention = client(world), caller(world).tenant, world.builder.archive.retention
     world.clock.advance(retention / 2)
     assert http.get(f"/accordion/artifacts/{made.id}").status_code == 200
-    found = [page async for page in _entries(world, space)]
+    found = [page async for page in _entries(world, tenant)]
     assert [entry.kind for page in found for entry in page] == ["read"]
 
 
-def _entries(world: World, space: bytes) -> AsyncIterator[Any]:
+def _entries(world: World, tenant: TenantScope) -> AsyncIterator[Any]:
     from accordion.archive import archive_entries
 
-    return archive_entries.entries(world.store, archive_entries.tenant_name(space))
+    return archive_entries.entries(world.store, tenant.archive_namespace)
 
 
 # -- lists -------------------------------------------------------------------------------------------------------------
@@ -215,7 +219,7 @@ async def test_the_whole_history_is_a_request_of_its_dialect() -> None:
     world = small()
     session, _ = await folded(world)
     room, said = reading_room(world), chat("first", "second", "third", temperature=0)
-    room.transcripts.record(caller(world).tenant_key, session, said, folded=True)
+    room.transcripts.record(caller(world).tenant, session, said, folded=True)
     await room.transcripts.flush()
     answer = client(world, room).get(f"/accordion/sessions/{session}/original")
     assert answer.headers["content-type"] == "application/json"
@@ -224,7 +228,7 @@ async def test_the_whole_history_is_a_request_of_its_dialect() -> None:
     body = answer.json()
     assert [each["content"] for each in body["messages"]] == ["You are an agent.", "first", "second", "third"]
     assert body["model"] == "gpt-5"
-    found = await room.transcripts.find(caller(world).tenant_key, session)
+    found = await room.transcripts.find(caller(world).tenant, session)
     assert found is not None
     await world.store.delete([Key("", f"row/{found.rows[2].hex()}")])
     answer = client(world, room).get(f"/accordion/sessions/{session}/original")
@@ -311,7 +315,7 @@ async def test_an_erased_session_is_gone_and_others_stay() -> None:
     http = client(world)
     lines = map(json.loads, http.get(f"/accordion/sessions/{session}/export").text.splitlines())
     rows = [bytes.fromhex(line["key"]) for line in lines if line["type"] == "row"]
-    assert set(await world.builder.archive.load_rows(caller(world).tenant_key, rows)) == set(rows)
+    assert set(await world.builder.archive.load_rows(caller(world).tenant, rows)) == set(rows)
     http.put(f"/accordion/sessions/{session}/pins", json={"call_ids": ["call_1"]})
     told = http.delete(f"/accordion/sessions/{session}")
     assert told.status_code == 200
@@ -329,9 +333,9 @@ async def test_an_erased_session_is_gone_and_others_stay() -> None:
         assert http.get(path).status_code == 404, path
     assert error(http.delete(f"/accordion/sessions/{session}"))[:2] == (404, "session_not_found")
     assert http.get("/accordion/export").json()["type"] == "end"
-    assert await world.builder.session_overrides.load("default", [session]) == [SessionOverrides()]
+    assert await world.builder.session_overrides.load(TENANT, [session]) == [SessionOverrides()]
     assert [each["id"] for each in http.get("/accordion/sessions").json()["sessions"]] == [other]
-    assert await world.builder.archive.load_rows(caller(world).tenant_key, rows) == {}
+    assert await world.builder.archive.load_rows(caller(world).tenant, rows) == {}
 
 
 @pytest.mark.parametrize("answers", [0, 1, 3])
@@ -358,10 +362,10 @@ async def test_a_session_is_forgotten_by_its_whole_name_only() -> None:
     world = small()
     session, _ = await folded(world)
     for other in (f"{session}.worker", session[:-1], ""):
-        assert await world.observe.forget_sessions("default", other) == []
-    assert await world.observe.forget_sessions("other", session) == []
-    assert await world.observe.forget_sessions("default", session) == [session]
-    assert await world.observe.find_session("default", session) is None
+        assert await world.observe.forget_sessions(TENANT, other) == []
+    assert await world.observe.forget_sessions(OTHER, session) == []
+    assert await world.observe.forget_sessions(TENANT, session) == [session]
+    assert await world.observe.find_session(TENANT, session) is None
 
 
 async def test_what_may_be_done_with_a_session_is_told_by_whichever_route() -> None:
@@ -393,9 +397,9 @@ async def test_a_tenant_erases_all_of_its_own_and_nothing_else() -> None:
 class Late(FakeMemories):
     """Something is written as soon as all was erased."""
 
-    async def erase(self, space: bytes) -> int:
-        found = await super().erase(space)
-        await put(self, memory("The gate is red."), space=space)
+    async def erase(self, tenant: TenantScope) -> int:
+        found = await super().erase(tenant)
+        await put(self, memory("The gate is red."), tenant=tenant)
         return found
 
 
@@ -404,28 +408,28 @@ async def test_a_tenant_s_memories_are_erased_with_the_rest_and_not_with_a_sessi
     session, _ = await folded(world, "key-one")
     mine, theirs = caller(world, "key-one"), caller(world, "key-two")
     session_memory = memory("All of it.", type="session")
-    await put(memories, memory("The gate is red."), session_memory, space=mine.tenant_key)
-    await put(memories, memory("The gate is blue."), space=theirs.tenant_key)
+    await put(memories, memory("The gate is red."), session_memory, tenant=mine.tenant)
+    await put(memories, memory("The gate is blue."), tenant=theirs.tenant)
     for each in (mine, theirs):
-        await world.store.put(Key(TENANTS_WITH_MEMORIES, each.tenant), b"")
+        await world.store.put(Key(TENANTS_WITH_MEMORIES, each.tenant.name), b"")
     http, key = client(world, memories=memories), {"x-accordion-key": "key-one"}
     told = http.delete(f"/accordion/sessions/{session}", headers=key).json()
-    assert (told["verified"], "memories" in told, len(memories.of(mine.tenant_key).memories)) == (True, False, 2)
+    assert (told["verified"], "memories" in told, len(memories.of(mine.tenant).memories)) == (True, False, 2)
     told = http.delete("/accordion/archive", headers=key).json()
     assert (told["verified"], told["memories"]) == (True, {"before": 2, "after": 0})
-    assert memories.of(mine.tenant_key).memories == {}
-    assert len(memories.of(theirs.tenant_key).memories) == 1
-    assert [name for name, _ in await world.store.scan(TENANTS_WITH_MEMORIES)] == [theirs.tenant]
+    assert memories.of(mine.tenant).memories == {}
+    assert len(memories.of(theirs.tenant).memories) == 1
+    assert [name for name, _ in await world.store.scan(TENANTS_WITH_MEMORIES)] == [theirs.tenant.name]
 
 
 async def test_memories_that_are_written_meanwhile_are_told_by_the_status() -> None:
     world = small(keys=(ONE,))
     mine = caller(world, "key-one")
-    await world.store.put(Key(TENANTS_WITH_MEMORIES, mine.tenant), b"")
+    await world.store.put(Key(TENANTS_WITH_MEMORIES, mine.tenant.name), b"")
     answer = client(world, memories=Late()).delete("/accordion/archive", headers={"x-accordion-key": "key-one"})
     assert (answer.status_code, answer.json()["verified"]) == (409, False)
     assert answer.json()["memories"] == {"before": 0, "after": 1}
-    assert [name for name, _ in await world.store.scan(TENANTS_WITH_MEMORIES)] == [mine.tenant]
+    assert [name for name, _ in await world.store.scan(TENANTS_WITH_MEMORIES)] == [mine.tenant.name]
 
 
 async def test_what_could_not_be_verified_is_told_by_the_status() -> None:
@@ -433,7 +437,7 @@ async def test_what_could_not_be_verified_is_told_by_the_status() -> None:
     session, _ = await folded(world)
     room = reading_room(world)
 
-    async def erase(space: bytes, session: str | None = None) -> ErasureResult:
+    async def erase(tenant: TenantScope, session: str | None = None) -> ErasureResult:
         return ErasureResult(3, 9, 0, False)
 
     room.export_and_erasure.erase = erase  # type: ignore[method-assign]

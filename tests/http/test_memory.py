@@ -20,6 +20,7 @@ from accordion.http.memory_operations import CALLS
 from accordion.http.memory_transfer import import_memories
 from accordion.memory.sections import render_sections
 from accordion.model.errors import BadRequest, StoreUnavailable
+from accordion.model.tenant import TenantScope
 from accordion.sessions.tenants import Caller
 from tests.e2e.kept import ask, said, workers
 from tests.e2e.remembered import SUMMARY, notes
@@ -351,7 +352,7 @@ async def test_others_go_on_while_a_long_import_is_read():
         yield b"{"
 
     rooms: Any = SimpleNamespace(clock=FakeClock())
-    caller = Caller("one", b"one", has_proxy_key=True, credential="")
+    caller = Caller(TenantScope("one", b"one"), has_proxy_key=True, credential="")
     other = asyncio.create_task(others())
     with pytest.raises(BadRequest, match="Line 1,001"):
         await import_memories(rooms, caller, lines())
@@ -387,9 +388,9 @@ async def test_two_that_reword_one_memory_at_once_do_not_lose_a_wording_unseen(t
 @pytest.mark.parametrize(
     ("caller", "asks"),
     [
-        (Caller("one", b"one", has_proxy_key=True, credential=""), True),
-        (Caller("one", b"one", has_proxy_key=False, credential="", is_local=True), True),
-        (Caller("one", b"one", has_proxy_key=False, credential="sk-own"), False),
+        (Caller(TenantScope("one", b"one"), has_proxy_key=True, credential=""), True),
+        (Caller(TenantScope("one", b"one"), has_proxy_key=False, credential="", is_local=True), True),
+        (Caller(TenantScope("one", b"one"), has_proxy_key=False, credential="sk-own"), False),
     ],
 )
 async def test_a_models_own_key_is_only_used_for_whom_the_proxy_knows(caller: Caller, asks: bool):

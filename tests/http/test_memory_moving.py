@@ -12,12 +12,13 @@ from accordion.http.memory_transfer import import_memories
 from accordion.memory.entries import export_line, finish_memory
 from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import Entity, Memory, MemoryChange, Relation
+from accordion.model.tenant import TenantScope
 from accordion.sessions.tenants import Caller
 from tests.fakes import FakeClock
 from tests.memory.keeping import FakeMemories
 
-SPACE = b"one"
-CALLER = Caller("one", SPACE, has_proxy_key=True, credential="")
+TENANT = TenantScope("tenant", b"one")
+CALLER = Caller(TENANT, has_proxy_key=True, credential="")
 MANY = 250
 
 
@@ -38,12 +39,12 @@ class Watched(FakeMemories):
         self.sizes: list[int] = []
         self.away_at = away_at
 
-    async def write(self, space: bytes, change: MemoryChange) -> tuple[Entity, ...]:
+    async def write(self, tenant: TenantScope, change: MemoryChange) -> tuple[Entity, ...]:
         if len(self.sizes) == self.away_at:
             raise StoreUnavailable("gone")
         parts = (change.put, change.entities, change.relations, change.markers)
         self.sizes.append(sum(map(len, parts)))
-        return await super().write(space, change)
+        return await super().write(tenant, change)
 
 
 async def import_export(memories: FakeMemories) -> ImportMemoriesResponse:
@@ -67,7 +68,7 @@ async def test_wherever_it_is_cut_short_nothing_lacks_what_it_rests_on_and_the_s
     if parts < 12:
         with pytest.raises(StoreUnavailable):
             await import_export(memories)
-    kept = memories.of(SPACE)
+    kept = memories.of(TENANT)
     names = {entity.name for entity in kept.entities.values()}
     assert all({each.start, each.end} <= names and each.memory in kept.memories for each in kept.relations)
     assert not kept.markers or len(kept.relations) == MANY - 1
@@ -93,17 +94,17 @@ async def test_what_somebody_writes_meanwhile_stays_as_it_is():
     class Raced(Watched):
         """Somebody is faster by one memory and one marker."""
 
-        async def write(self, space: bytes, change: MemoryChange) -> tuple[Entity, ...]:
-            kept = self.of(space)
+        async def write(self, tenant: TenantScope, change: MemoryChange) -> tuple[Entity, ...]:
+            kept = self.of(tenant)
             if any(memory.id == "mem-7" for memory in change.put):
                 kept.memories.setdefault("mem-7", finish_memory(Memory("mem-7", "fact", "Mine."), now=1.0))
             if any(name == "compacted/9/s-1" for name, _ in change.markers):
                 kept.markers.setdefault("compacted/9/s-1", b"mine")
-            return await super().write(space, change)
+            return await super().write(tenant, change)
 
     memories = Raced()
     told = await import_export(memories)
     assert (told.memories, told.kept, told.markers) == (MANY - 1, 1, MANY - 1)
-    assert memories.of(SPACE).memories["mem-7"].content == "Mine."
-    assert memories.of(SPACE).markers["compacted/9/s-1"] == b"mine"
-    assert len(memories.of(SPACE).memories) == len(memories.of(SPACE).markers) == MANY
+    assert memories.of(TENANT).memories["mem-7"].content == "Mine."
+    assert memories.of(TENANT).markers["compacted/9/s-1"] == b"mine"
+    assert len(memories.of(TENANT).memories) == len(memories.of(TENANT).markers) == MANY

@@ -259,7 +259,7 @@ def test_a_ticket_ends_with_its_time_its_key_and_its_secret() -> None:
     assert tenants.issue_ticket("key-three", 1_000.0) is None
     caller = tenants.find_by_ticket(ticket, 999.0)
     assert caller is not None
-    assert (caller.tenant, caller.has_proxy_key, caller.credential) == ("two", True, "")
+    assert (caller.tenant.name, caller.has_proxy_key, caller.credential) == ("two", True, "")
     assert tenants.find_by_ticket(ticket, 1_000.0) is None
     assert Tenants(b"secret", (ONE, ProxyKey("two", "other"))).find_by_ticket(ticket, 999.0) is None
     assert Tenants(b"another", (ONE, TWO)).find_by_ticket(ticket, 999.0) is None

@@ -46,7 +46,7 @@ class House(World):
         """Puts an overlay at the end of a request."""
         gauge = await self.measure(path, body, headers)
         overlay: Insertion = made(gauge.conversation.chain[-1])
-        await self.overlays.add(gauge.caller.tenant_key, gauge.session_match.label, overlay, "", 0.0)
+        await self.overlays.add(gauge.ref, overlay, 0.0)
 
 
 def house(window: int = 3_000, **given: Any) -> House:

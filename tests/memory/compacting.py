@@ -9,7 +9,8 @@ from accordion.memory.compaction_response import CompactionResponse
 from accordion.memory.message_ranges import RecordedConversations
 from accordion.memory.narration import Narrator
 from accordion.model.conversation import Conversation
-from tests.archive.vaults import SPACE, Vault
+from accordion.model.tenant import TenantScope
+from tests.archive.vaults import TENANT, Vault
 from tests.compaction.making import DIALECTS, read
 from tests.fakes import FakeTasks
 from tests.memory.keeping import FakeMemories
@@ -61,8 +62,8 @@ def talk() -> list[dict[str, Any]]:
     ]
 
 
-def chat(messages: list[dict[str, Any]], space: bytes = SPACE) -> Conversation:
-    return read({"model": "gpt-4o", "messages": messages}, "chat", space)
+def chat(messages: list[dict[str, Any]], tenant: TenantScope = TENANT) -> Conversation:
+    return read({"model": "gpt-4o", "messages": messages}, "chat", tenant)
 
 
 class CompactionSetup:
@@ -76,8 +77,8 @@ class CompactionSetup:
             self.memories, conversations, FakeTasks(), self.clock, self.archive.erasures, narrator
         )
 
-    async def record(self, messages: list[dict[str, Any]], session: str = ID, space: bytes = SPACE) -> None:
-        await self.archive.say(session, chat(messages, space), space=space)
+    async def record(self, messages: list[dict[str, Any]], session: str = ID, tenant: TenantScope = TENANT) -> None:
+        await self.archive.say(session, chat(messages, tenant), tenant=tenant)
 
     async def compact(
         self,
@@ -85,17 +86,17 @@ class CompactionSetup:
         last: int,
         *focus: str,
         session: str = ID,
-        space: bytes = SPACE,
+        tenant: TenantScope = TENANT,
         search: bool = True,
         caller: CompactionCaller | None = None,
     ) -> CompactionResponse:
         """Searches, then compacts."""
         if search:
-            await self.compactions.find_completed(space, session)
-        return await self.compactions.compact(space, session, first, last, focus, caller)
+            await self.compactions.find_completed(tenant, session)
+        return await self.compactions.compact(tenant, session, first, last, focus, caller)
 
-    def contents(self, space: bytes = SPACE) -> list[str]:
-        return [memory.content for memory in self.memories.of(space).memories.values()]
+    def contents(self, tenant: TenantScope = TENANT) -> list[str]:
+        return [memory.content for memory in self.memories.of(tenant).memories.values()]
 
 
 async def build_setup(messages: list[dict[str, Any]] | None = None, **more: Any) -> CompactionSetup:

@@ -11,7 +11,8 @@ from accordion.memory.add import MemoryWriter
 from accordion.memory.entries import ConcurrentWrite
 from accordion.model.errors import BadRequest, NotFound
 from accordion.model.memories import Memory, MemoryType
-from tests.archive.vaults import OTHER, SPACE
+from accordion.model.tenant import TenantScope
+from tests.archive.vaults import OTHER, TENANT
 from tests.fakes import FakeClock
 from tests.memory.keeping import FakeMemories
 
@@ -23,17 +24,17 @@ class Room:
         self.memories, self.clock = FakeMemories(), FakeClock(1_000.0)
         self.adding = MemoryWriter(self.memories, self.clock)
 
-    async def add(self, content: str, space: bytes = SPACE, **more: Any) -> tuple[Memory, bool]:
+    async def add(self, content: str, tenant: TenantScope = TENANT, **more: Any) -> tuple[Memory, bool]:
         self.clock.advance(1.0)
-        return await self.adding.add(space, Memory(**{"id": "", "type": "fact", "content": content, **more}))
+        return await self.adding.add(tenant, Memory(**{"id": "", "type": "fact", "content": content, **more}))
 
     async def reword(self, name: str, content: str, kind: MemoryType | None = None, **more: Any) -> Memory:
         self.clock.advance(1.0)
         memory = Memory(**{"id": "", "type": "fact", "content": content, **more})
-        return await self.adding.reword(SPACE, name, memory, kind)
+        return await self.adding.reword(TENANT, name, memory, kind)
 
     def kept(self) -> list[Memory]:
-        return list(self.memories.of(SPACE).memories.values())
+        return list(self.memories.of(TENANT).memories.values())
 
 
 async def test_the_same_words_twice_are_one_memory_about_all_that_both_name():
@@ -91,7 +92,7 @@ async def test_what_is_not_there_or_no_single_memory_is_not_worded_anew():
     room = Room()
     with pytest.raises(NotFound, match="memory_search finds the ids"):
         await room.reword("mem-none", RED)
-    room.memories.of(SPACE).memories["mem-s"] = Memory("mem-s", "summary", GREEN)
+    room.memories.of(TENANT).memories["mem-s"] = Memory("mem-s", "summary", GREEN)
     with pytest.raises(BadRequest, match="memory_consolidate"):
         await room.reword("mem-s", RED)
     assert [memory.content for memory in room.kept()] == [GREEN]

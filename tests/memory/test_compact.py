@@ -16,7 +16,7 @@ from accordion.memory.self_contained import find_claims
 from accordion.model.errors import BadRequest, NotFound, StoreUnavailable
 from accordion.model.memories import Memory
 from accordion.server.event_loop import LoopTasks
-from tests.archive.vaults import OTHER, SPACE
+from tests.archive.vaults import OTHER, TENANT
 from tests.compaction.making import DIALECTS
 from tests.fakes import FakeTasks
 from tests.memory.compacting import ID, SYSTEM, build_setup, entry, talk, tool_call
@@ -25,7 +25,7 @@ ALL = (0, 16)
 
 
 def stored_memories(setup) -> list[Memory]:
-    return list(setup.memories.of(SPACE).memories.values())
+    return list(setup.memories.of(TENANT).memories.values())
 
 
 async def test_the_answer_is_the_documented_one():
@@ -68,7 +68,7 @@ async def test_a_memory_leads_back_to_the_messages_that_it_was_made_of():
     setup = await build_setup()
     await setup.compact(*ALL)
     for memory in stored_memories(setup):
-        said = b" ".join(await setup.archive.transcripts.read(SPACE, memory.conversation, memory.first, memory.last))
+        said = b" ".join(await setup.archive.transcripts.read(TENANT, memory.conversation, memory.first, memory.last))
         assert all(claim.encode() in said for claim in find_claims(memory.content) if claim.isalnum())
     found = {memory.content: memory for memory in stored_memories(setup)}
     decided = next(memory for content, memory in found.items() if "PostgreSQL 16 for the ledger" in content)
@@ -171,7 +171,7 @@ async def test_without_a_search_first_it_is_refused_and_says_what_to_do():
     await setup.compact(0, 8)
     with pytest.raises(BadRequest, match="First search"):
         await setup.compact(9, 16, search=False)
-    done = await setup.compactions.find_completed(SPACE, ID)
+    done = await setup.compactions.find_completed(TENANT, ID)
     assert [(each.start_index, each.end_index) for each in done] == [(0, 8)]
     assert set(done[0].memories) == {memory.id for memory in stored_memories(setup)}
     await setup.compact(9, 16, search=False)
@@ -184,7 +184,7 @@ async def test_without_a_search_first_it_is_refused_and_says_what_to_do():
 )  # fmt: skip
 async def test_a_bad_range_is_refused_and_nothing_is_written(first, last, words):
     setup = await build_setup()
-    await setup.compactions.find_completed(SPACE, ID)
+    await setup.compactions.find_completed(TENANT, ID)
     writes = setup.memories.writes
     with pytest.raises(BadRequest, match=words) as error:
         await setup.compact(first, last, search=False)
@@ -194,26 +194,26 @@ async def test_a_bad_range_is_refused_and_nothing_is_written(first, last, words)
 
 async def test_a_conversation_that_was_not_recorded_is_answered_so():
     setup = await build_setup()
-    for session, space in (("nobody", SPACE), ("", SPACE), (ID, OTHER)):
+    for session, tenant in (("nobody", TENANT), ("", TENANT), (ID, OTHER)):
         with pytest.raises(NotFound, match="There is no recorded conversation") as error:
-            await setup.compactions.compact(space, session, 0, 3)
+            await setup.compactions.compact(tenant, session, 0, 3)
         assert error.value.code == "conversation_not_recorded"
         with pytest.raises(NotFound):
-            await setup.compactions.find_completed(space, session)
+            await setup.compactions.find_completed(tenant, session)
     assert setup.memories.writes == 0
 
 
 async def test_messages_that_are_not_kept_any_more_are_named():
     setup = await build_setup()
-    await setup.compactions.find_completed(SPACE, ID)
-    transcript = await setup.archive.transcripts.find(SPACE, ID)
+    await setup.compactions.find_completed(TENANT, ID)
+    transcript = await setup.archive.transcripts.find(TENANT, ID)
 
     class Lossy:
-        async def find(self, space, session):
+        async def find(self, tenant, session):
             return transcript
 
-        async def read(self, space, session, first, last):
-            wires = await setup.archive.transcripts.read(space, session, first, last)
+        async def read(self, tenant, session, first, last):
+            wires = await setup.archive.transcripts.read(tenant, session, first, last)
             return [None if at in {3, 7} else wire for at, wire in enumerate(wires)]
 
     setup.compactions = replace(setup.compactions, conversations=RecordedConversations(Lossy(), DIALECTS, FakeTasks()))
@@ -226,7 +226,7 @@ async def test_messages_that_are_not_kept_any_more_are_named():
 
 async def test_a_store_that_is_away_leaves_nothing_half_written():
     setup = await build_setup()
-    await setup.compactions.find_completed(SPACE, ID)
+    await setup.compactions.find_completed(TENANT, ID)
     setup.memories.away = True
     with pytest.raises(StoreUnavailable):
         await setup.compact(*ALL, search=False)
@@ -240,17 +240,17 @@ async def test_a_store_that_is_away_leaves_nothing_half_written():
 
 async def test_of_two_that_compact_one_range_at_once_both_give_the_winners_answer():
     setup = await build_setup()
-    await setup.compactions.find_completed(SPACE, ID)
+    await setup.compactions.find_completed(TENANT, ID)
     answers = await asyncio.gather(*(setup.compact(*ALL, search=False) for _ in range(4)))
     assert {tuple(memory.id for memory in each.memories_created) for each in answers} == {
         tuple(memory.id for memory in stored_memories(setup))
     }
-    assert len([name for name in setup.memories.of(SPACE).markers if name.startswith("compacted/1")]) == 0
+    assert len([name for name in setup.memories.of(TENANT).markers if name.startswith("compacted/1")]) == 0
 
 
 async def test_two_overlapping_ranges_at_once_share_no_memory():
     setup = await build_setup()
-    await setup.compactions.find_completed(SPACE, ID)
+    await setup.compactions.find_completed(TENANT, ID)
     one, other = await asyncio.gather(setup.compact(0, 11, search=False), setup.compact(5, 16, search=False))
     ids = [memory.id for each in (one, other) for memory in each.memories_created]
     assert len(ids) == len(set(ids)) == len(stored_memories(setup))
@@ -259,8 +259,8 @@ async def test_two_overlapping_ranges_at_once_share_no_memory():
 async def test_two_conversations_that_say_the_same_at_once_store_it_once():
     setup = await build_setup()
     await setup.record([entry("user", "Hello there."), *talk()], "s-2")
-    await setup.compactions.find_completed(SPACE, "s-2")
-    await setup.compactions.find_completed(SPACE, ID)
+    await setup.compactions.find_completed(TENANT, "s-2")
+    await setup.compactions.find_completed(TENANT, ID)
     one, other = await asyncio.gather(
         setup.compact(0, 16, search=False), setup.compact(1, 17, search=False, session="s-2")
     )
@@ -275,7 +275,7 @@ async def test_whatever_ranges_are_compacted_nothing_is_stored_twice_and_all_of_
     for first, last in ranges:
         answer = await setup.compact(first, last)
         assert answer.messages_processed == last - first + 1
-        stored = setup.memories.of(SPACE).memories
+        stored = setup.memories.of(TENANT).memories
         assert {each.id for each in answer.memories_created} <= set(stored)
         assert await setup.compact(first, last) == answer
     covered = {at for first, last in ranges for at in range(first, last + 1)}
@@ -298,11 +298,11 @@ async def test_what_a_person_deleted_does_not_come_back_with_the_old_answer():
     setup = await build_setup()
     first = await setup.compact(*ALL)
     gone = first.memories_created[0].id
-    del setup.memories.of(SPACE).memories[gone]
+    del setup.memories.of(TENANT).memories[gone]
     again = await setup.compact(*ALL)
     assert [each.id for each in again.memories_created] == [each.id for each in first.memories_created[1:]]
     assert all(gone not in content for content in setup.contents())
-    markers = b"".join(setup.memories.of(SPACE).markers.values())
+    markers = b"".join(setup.memories.of(TENANT).markers.values())
     assert b"ledger database uses" not in markers
 
 
@@ -378,7 +378,7 @@ async def test_what_a_user_had_imported_is_not_stored_again_whoever_repeats_it()
         ]
     )
     memory = Memory(name, "session", f"## Decisions\n- {told}")
-    setup.memories.of(SPACE).memories[name] = memory
+    setup.memories.of(TENANT).memories[name] = memory
     await setup.compact(0, 2)
     said = [each.content for each in stored_memories(setup) if each.id != name]
     assert any("PostgreSQL 16" in each for each in said)

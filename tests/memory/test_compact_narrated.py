@@ -17,7 +17,7 @@ from accordion.model.errors import SummaryFailed
 from accordion.model.ports import SummaryCaller, SummaryRequest, SummaryResponse
 from accordion.summaries.extractive import ExtractiveWriter
 from accordion.summaries.prompts import load_prompts
-from tests.archive.vaults import SPACE
+from tests.archive.vaults import TENANT
 from tests.fakes import FakeTasks
 from tests.memory.compacting import ID, SYSTEM, CompactionSetup, build_setup, entry, talk, tool_call
 from tests.summarizing import ASKER, FakeSummarizer, line, words
@@ -57,7 +57,7 @@ async def narrate(
 ):
     setup = await build_narrated_setup(summarizer, messages)
     await setup.compact(0, len(messages or talk()) - 1, *focus)
-    return {memory.content: memory for memory in setup.memories.of(SPACE).memories.values()}
+    return {memory.content: memory for memory in setup.memories.of(TENANT).memories.values()}
 
 
 async def test_each_line_becomes_a_memory_of_its_kind_that_leads_back_to_what_it_cites():
@@ -145,7 +145,7 @@ async def test_for_whom_the_model_may_not_be_asked_the_rules_write_and_the_answe
 async def test_a_compaction_that_was_written_before_there_were_writers_is_read_as_one_of_the_rules():
     setup = await build_setup()
     await setup.compact(0, 16)
-    markers = setup.memories.of(SPACE).markers
+    markers = setup.memories.of(TENANT).markers
     name = f"compacted/0/{ID}"
     old = json.loads(markers[name])
     assert old.pop("by")["writer"] == "rules"
@@ -183,9 +183,9 @@ async def test_of_what_is_erased_while_the_model_writes_nothing_is_remembered(wh
     async def erased() -> None:
         setup.clock.advance(1.0)
         if what == "memories":
-            await setup.memories.erase(SPACE)
+            await setup.memories.erase(TENANT)
         else:
-            await setup.archive.custody.erase(SPACE, ID if what == "session" else None)
+            await setup.archive.custody.erase(TENANT, ID if what == "session" else None)
 
     setup = await build_narrated_setup(Meanwhile(erased))
     with pytest.raises(ConcurrentWrite) as raised:
@@ -200,10 +200,10 @@ async def test_of_what_is_erased_while_the_model_writes_nothing_is_remembered(wh
 async def test_what_another_worker_or_a_command_erased_meanwhile_is_noticed_at_once():
     async def erased() -> None:
         setup.clock.advance(1.0)
-        await ErasureNotices(setup.archive.store, setup.clock, 100.0).note(SPACE, ID)
+        await ErasureNotices(setup.archive.store, setup.clock, 100.0).note(TENANT, ID)
 
     setup = await build_narrated_setup(Meanwhile(erased))
-    await ErasureNotices(setup.archive.store, setup.clock, 100.0).note(SPACE, "s-other")
+    await ErasureNotices(setup.archive.store, setup.clock, 100.0).note(TENANT, "s-other")
     with pytest.raises(ConcurrentWrite):
         await setup.compact(0, 16)
     assert setup.contents() == []

@@ -19,9 +19,10 @@ from accordion.memory.reader import MemoryReader, empty_proof, issue_token, veri
 from accordion.memory.search import MemorySearch, SearchQuery, SearchResults
 from accordion.model.errors import BadRequest
 from accordion.model.memories import Memory, MemoryChange, MemoryFilter
+from accordion.model.tenant import TenantScope
 from accordion.providers.models.tokenizer import TiktokenCounter
 from accordion.server.event_loop import LoopTasks
-from tests.archive.vaults import OTHER, SPACE
+from tests.archive.vaults import OTHER, TENANT
 from tests.fakes import FakeClock, FakeTasks
 from tests.memory.keeping import FakeMemories
 
@@ -73,11 +74,11 @@ class Room:
         more.setdefault("type", "fact")
         memory = Memory(name, content=content, revision=revision(content), created=self.clock.now(), **more)
         self.clock.advance(1.0)
-        self.memories.of(SPACE).memories[name] = memory
+        self.memories.of(TENANT).memories[name] = memory
         return memory
 
     def kept(self) -> dict[str, Memory]:
-        return self.memories.of(SPACE).memories
+        return self.memories.of(TENANT).memories
 
     def proof(self, reads: int = 10**6, topic: str = "auth", search: bool = True) -> str:
         """Returns the proof of a deep search and of full reads of the topic's memories, the summary included."""
@@ -85,26 +86,28 @@ class Room:
         found += [each for each in self.kept().values() if each.type == "summary"]
         return self.token([topic] if search else [], found)
 
-    def token(self, topics: list[str], read: Iterable[Memory], space: bytes = SPACE) -> str:
+    def token(self, topics: list[str], read: Iterable[Memory], tenant: TenantScope = TENANT) -> str:
         """Returns the proof of a deep search on topics and of full reads of memories."""
-        proof = with_reads(empty_proof(space), read)
+        proof = with_reads(empty_proof(tenant), read)
         for topic in topics:
             proof = with_search(proof, "what is known", [topic], deep=True)
         return issue_token(proof, now=self.clock.now())
 
     async def consolidate(self, content: str = TEXT, proof: str | None = None, **more) -> ConsolidationResult:
         return await self.consolidation.consolidate(
-            SPACE, more.pop("topic", "auth"), content, self.proof() if proof is None else proof, **more
+            TENANT, more.pop("topic", "auth"), content, self.proof() if proof is None else proof, **more
         )
 
     async def search(self, query: SearchQuery) -> SearchResults:
-        return await MemorySearch(self.memories, Nothing(), self.clock).search(SPACE, query)
+        return await MemorySearch(self.memories, Nothing(), self.clock).search(TENANT, query)
 
     async def active(self, topic: str = "auth") -> list[Memory]:
-        return [*(await self.memories.list_memories(SPACE, MemoryFilter(types=("summary",), topics=(topic,)))).memories]
+        return [
+            *(await self.memories.list_memories(TENANT, MemoryFilter(types=("summary",), topics=(topic,)))).memories
+        ]
 
     async def archived(self) -> list[Memory]:
-        return [*(await self.memories.list_memories(SPACE, MemoryFilter(types=("summary_archived",)))).memories]
+        return [*(await self.memories.list_memories(TENANT, MemoryFilter(types=("summary_archived",)))).memories]
 
 
 async def test_a_summary_is_written_with_its_count_its_date_and_links_to_its_sources():
@@ -224,7 +227,7 @@ async def test_reads_may_be_proven_by_several_tokens_or_by_one_that_grew():
     room = Room(20)
     token = (await room.search(SearchQuery("auth", deep=True))).token
     for part in parts:
-        token = (await MemoryReader(room.memories, room.clock).read(SPACE, [each.id for each in part], token)).token
+        token = (await MemoryReader(room.memories, room.clock).read(TENANT, [each.id for each in part], token)).token
     await room.consolidate(proof=token)
 
 
@@ -350,17 +353,17 @@ async def test_a_summary_is_told_to_be_stale_when_its_topic_grew_by_a_fifth():
     told = MemorySearch(room.memories, Nothing(), room.clock).find_warnings
     for at in range(3):
         room.add(f"mem-new{at}", f"New {at}", topics=("auth",))
-    assert await told(SPACE, [made]) == [""]
+    assert await told(TENANT, [made]) == [""]
     room.add("mem-new3", "New 3", topics=("auth",))
-    assert "of 20 memories, and the topic now has 24" in (await told(SPACE, [made]))[0]
+    assert "of 20 memories, and the topic now has 24" in (await told(TENANT, [made]))[0]
 
 
 async def test_a_summary_is_told_to_be_stale_when_a_source_was_edited_or_deleted():
     room = Room(20)
     made = (await room.consolidate()).summary
     room.add("mem-0001", "Edited.", topics=("auth",))
-    await room.memories.write(SPACE, MemoryChange(delete=("mem-0002",)))
-    (warning,) = await MemorySearch(room.memories, Nothing(), room.clock).find_warnings(SPACE, [made])
+    await room.memories.write(TENANT, MemoryChange(delete=("mem-0002",)))
+    (warning,) = await MemorySearch(room.memories, Nothing(), room.clock).find_warnings(TENANT, [made])
     assert "edited since (mem-0001)" in warning
     assert "deleted since (mem-0002)" in warning
     with pytest.raises(BadRequest, match="0 tokens that count"):
@@ -392,7 +395,7 @@ async def test_what_is_no_topic_is_refused(topic):
 
 async def test_a_draft_has_four_parts_and_each_line_names_its_memories():
     room = Room(60, alike=True)
-    draft = await DraftWriter(room.memories, count, FakeTasks()).draft(SPACE, "Auth")
+    draft = await DraftWriter(room.memories, count, FakeTasks()).draft(TENANT, "Auth")
     assert 300 <= draft.tokens <= 500
     assert draft.tokens == count(draft.text)
     assert [line[3:] for line in draft.text.splitlines() if line.startswith("## ")] == list(PARTS)
@@ -410,7 +413,7 @@ async def test_a_draft_puts_each_kind_in_its_part_once_and_in_present_tense():
     room.add("mem-q", 'Open question of the user: "Who rotates the auth keys?"', topics=("auth",), type="question")
     room.add("mem-s", "Auth failed because of NTP; chrony solves it.", topics=("auth",), type="solution")
     room.add("mem-f", "The auth gateway was written in Go and used chi.", topics=("auth",))
-    text = (await DraftWriter(room.memories, count, FakeTasks()).draft(SPACE, "auth")).text
+    text = (await DraftWriter(room.memories, count, FakeTasks()).draft(TENANT, "auth")).text
     parts = dict(zip(PARTS, text.split("\n## ")[1:], strict=True))
     assert "We decide to keep PostgreSQL 16 for auth. [mem-d2, mem-d1]" in parts["Present state and key decisions"]
     assert "Who rotates the auth keys? [mem-q]" in parts["Open questions"]
@@ -421,28 +424,28 @@ async def test_a_draft_puts_each_kind_in_its_part_once_and_in_present_tense():
 async def test_a_draft_names_the_summary_that_is_to_be_extended_and_can_be_consolidated():
     room = Room(60, alike=True)
     drafting = DraftWriter(room.memories, count, FakeTasks())
-    draft = await drafting.draft(SPACE, "auth")
+    draft = await drafting.draft(TENANT, "auth")
     assert draft.summary == ""
     made = (await room.consolidate(draft.text)).summary
     assert made.id == summary_id("auth", None)
-    assert (await drafting.draft(SPACE, "auth")).summary == made.id
+    assert (await drafting.draft(TENANT, "auth")).summary == made.id
 
 
 async def test_a_draft_of_too_few_memories_is_refused():
     with pytest.raises(BadRequest, match="has 9 memories"):
-        await DraftWriter(Room(9).memories, count, FakeTasks()).draft(SPACE, "auth")
+        await DraftWriter(Room(9).memories, count, FakeTasks()).draft(TENANT, "auth")
 
 
 async def test_what_is_deleted_while_a_topic_is_gone_through_takes_nothing_else_with_it():
     class Shrinking(FakeMemories):
-        async def list_memories(self, space, wanted, *, after="", limit=100):
-            found = await super().list_memories(space, wanted, after=after, limit=limit)
-            self.of(space).memories.pop(found.memories[-1].id)
+        async def list_memories(self, tenant, wanted, *, after="", limit=100):
+            found = await super().list_memories(tenant, wanted, after=after, limit=limit)
+            self.of(tenant).memories.pop(found.memories[-1].id)
             return found
 
     memories = Shrinking()
     memories.tenants = Room(1200).memories.tenants
-    assert len(await load_corpus(memories, SPACE, "auth", None)) == 1200
+    assert len(await load_corpus(memories, TENANT, "auth", None)) == 1200
 
 
 async def test_others_go_on_while_a_draft_is_written():
@@ -453,7 +456,7 @@ async def test_others_go_on_while_a_draft_is_written():
         threads.add(threading.get_ident())
         return count(text)
 
-    await DraftWriter(Room(60).memories, counted, tasks).draft(SPACE, "auth")
+    await DraftWriter(Room(60).memories, counted, tasks).draft(TENANT, "auth")
     await tasks.close()
     assert threads
     assert threading.get_ident() not in threads
@@ -463,6 +466,6 @@ async def test_a_short_corpus_makes_a_short_draft_that_says_what_is_missing():
     room = Room(0)
     for at in range(10):
         room.add(f"mem-{at}", f"Port {8000 + at} is open.", topics=("ports",))
-    text = (await DraftWriter(room.memories, count, FakeTasks()).draft(SPACE, "ports")).text
+    text = (await DraftWriter(room.memories, count, FakeTasks()).draft(TENANT, "ports")).text
     assert "## Open questions\n(nothing is remembered)" in text
     assert "Port 8000 is open. [mem-0]" in text

@@ -19,8 +19,9 @@ from accordion.memory.session_responses import render_box
 from accordion.memory.session_text import find_latest_plan
 from accordion.model.errors import BadRequest, NotFound, StoreUnavailable
 from accordion.model.memories import Embedding, Memory, MemoryFilter, MemoryStore, SearchCandidate
+from accordion.model.tenant import TenantScope
 from accordion.stores.memories_sqlite import SqliteMemories
-from tests.archive.vaults import OTHER, SPACE, Vault
+from tests.archive.vaults import OTHER, TENANT, Vault
 from tests.compaction.making import DIALECTS
 from tests.fakes import FakeClock, FakeTasks
 from tests.memory.keeping import FakeMemories
@@ -35,13 +36,13 @@ STEPS = "TodoWrite", {"todos": [{"content": "Open it", "status": "in_progress"}]
 class Kept(FakeMemories):
     """Memories of which tags are looked at, and words."""
 
-    def _matching(self, space: bytes, wanted: MemoryFilter) -> list[Memory]:
-        return [each for each in super()._matching(space, wanted) if set(wanted.tags) <= set(each.tags)]
+    def _matching(self, tenant: TenantScope, wanted: MemoryFilter) -> list[Memory]:
+        return [each for each in super()._matching(tenant, wanted) if set(wanted.tags) <= set(each.tags)]
 
     async def find_candidates(
-        self, space: bytes, words: Sequence[str], vector: bytes, wanted: MemoryFilter, *, pool: int
+        self, tenant: TenantScope, words: Sequence[str], vector: bytes, wanted: MemoryFilter, *, pool: int
     ) -> list[SearchCandidate]:
-        found = [each for each in self._matching(space, wanted) if any(word in each.content.lower() for word in words)]
+        found = [each for each in self._matching(tenant, wanted) if any(word in each.content.lower() for word in words)]
         return [SearchCandidate(each) for each in found[:pool]]
 
 
@@ -72,15 +73,15 @@ class SessionSetup:
             memories, RecordedConversations(recordings, DIALECTS, FakeTasks()), search, FakeTasks(), self.clock
         )
 
-    async def record(self, session: str = "s-1", space: bytes = SPACE) -> None:
+    async def record(self, session: str = "s-1", tenant: TenantScope = TENANT) -> None:
         await self.archive.say(
             session,
             replace(conversation_of_calls(STEPS, said="Mend gate B7 of the house."), chain=(b"c",)),
-            space=space,
+            tenant=tenant,
         )
 
     def stored_memories(self) -> list[Memory]:
-        return list(self.memories.of(SPACE).memories.values())
+        return list(self.memories.of(TENANT).memories.values())
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def setup() -> SessionSetup:
 
 
 async def test_an_import_answers_as_documented(setup: SessionSetup) -> None:
-    answered = await setup.core.import_session(SPACE, text=TEXT)
+    answered = await setup.core.import_session(TENANT, text=TEXT)
     assert msgspec.to_builtins(answered) == {
         "operation": "import", "id": FIRST, "message": f"Created memory: {FIRST}"
     }  # fmt: skip
@@ -100,7 +101,7 @@ async def test_an_import_answers_as_documented(setup: SessionSetup) -> None:
 
 async def test_a_recorded_conversation_is_saved_with_its_fourteen_sections_and_its_plan(setup: SessionSetup) -> None:
     await setup.record()
-    answered = await setup.core.import_session(SPACE, conversation="s-1")
+    answered = await setup.core.import_session(TENANT, conversation="s-1")
     (memory,) = setup.stored_memories()
     assert (memory.id, memory.type, memory.source, memory.conversation) == (answered.id, "session", "session", "s-1")
     assert (memory.first, memory.last) == (0, 2)
@@ -111,7 +112,7 @@ async def test_a_recorded_conversation_is_saved_with_its_fourteen_sections_and_i
 
 
 async def test_a_text_with_the_line_ends_of_windows_is_taken(setup: SessionSetup) -> None:
-    await setup.core.import_session(SPACE, text=TEXT.replace("\n", "\r\n"))
+    await setup.core.import_session(TENANT, text=TEXT.replace("\n", "\r\n"))
     assert [memory.content for memory in setup.stored_memories()] == [TEXT]
 
 
@@ -121,28 +122,28 @@ class Forgetful:
     def __init__(self, whole: RecordedTranscripts) -> None:
         self.whole = whole
 
-    async def find(self, space: bytes, session: str) -> Transcript | None:
-        return await self.whole.find(space, session)
+    async def find(self, tenant: TenantScope, session: str) -> Transcript | None:
+        return await self.whole.find(tenant, session)
 
-    async def read(self, space: bytes, session: str, first: int, last: int) -> list[bytes | None]:
-        return [None, *(await self.whole.read(space, session, first, last))[1:]]
+    async def read(self, tenant: TenantScope, session: str, first: int, last: int) -> list[bytes | None]:
+        return [None, *(await self.whole.read(tenant, session, first, last))[1:]]
 
 
 async def test_what_is_not_kept_any_more_of_a_conversation_is_said(setup: SessionSetup) -> None:
     await setup.record()
     kept = Forgetful(setup.archive.transcripts)
-    await setup.core_of(setup.memories, kept).import_session(SPACE, conversation="s-1")
+    await setup.core_of(setup.memories, kept).import_session(TENANT, conversation="s-1")
     assert "- 1 of the recorded messages are not kept any more." in setup.stored_memories()[0].content
 
 
 async def test_two_saved_in_one_second_both_stay(setup: SessionSetup) -> None:
-    ids = [(await setup.core.import_session(SPACE, text=TEXT)).id for _ in range(3)]
+    ids = [(await setup.core.import_session(TENANT, text=TEXT)).id for _ in range(3)]
     assert ids == [FIRST, f"{FIRST}-2", f"{FIRST}-3"]
     assert len(setup.stored_memories()) == 3
 
 
 async def test_many_that_save_at_once_get_ids_of_their_own(setup: SessionSetup) -> None:
-    answers = await asyncio.gather(*(setup.core.import_session(SPACE, text=f"{TEXT} {at}") for at in range(40)))
+    answers = await asyncio.gather(*(setup.core.import_session(TENANT, text=f"{TEXT} {at}") for at in range(40)))
     ids = {each.id for each in answers}
     assert len(ids) == len(setup.stored_memories()) == 40
     assert {memory.id: memory.content for memory in setup.stored_memories()} == {
@@ -157,27 +158,27 @@ async def test_two_workers_that_save_at_once_into_one_file_get_ids_of_their_own(
     stores = [SqliteMemories(tmp_path, NoVectors(), timeout=30.0) for _ in range(2)]
     workers = [setup.core_of(each) for each in stores]
     answers = await asyncio.gather(
-        *(workers[at % 2].import_session(SPACE, text=f"{TEXT} gate{at}") for at in range(12))
+        *(workers[at % 2].import_session(TENANT, text=f"{TEXT} gate{at}") for at in range(12))
     )
     assert len({each.id for each in answers}) == 12
     for at, each in enumerate(answers):
-        assert (await workers[0].export(SPACE, each.id)).text == f"{TEXT} gate{at}"
-    assert [each.id for each in (await workers[1].search(SPACE, "gate7")).memories] == [answers[7].id]
-    assert len((await workers[1].list_sessions(SPACE)).memories) == 12
+        assert (await workers[0].export(TENANT, each.id)).text == f"{TEXT} gate{at}"
+    assert [each.id for each in (await workers[1].search(TENANT, "gate7")).memories] == [answers[7].id]
+    assert len((await workers[1].list_sessions(TENANT)).memories) == 12
     for store in stores:
         await store.close()
 
 
 async def test_another_tenant_has_ids_of_its_own(setup: SessionSetup) -> None:
-    assert (await setup.core.import_session(SPACE, text=TEXT)).id == (
+    assert (await setup.core.import_session(TENANT, text=TEXT)).id == (
         await setup.core.import_session(OTHER, text=TEXT)
     ).id
 
 
 async def test_description_and_tags_are_kept(setup: SessionSetup) -> None:
     options = SaveOptions(description="the gate\n  is done", tags=("Gates, B7", "b7"))
-    name = (await setup.core.import_session(SPACE, text=TEXT, options=options)).id
-    found = await setup.core.export(SPACE, name)
+    name = (await setup.core.import_session(TENANT, text=TEXT, options=options)).id
+    found = await setup.core.export(TENANT, name)
     assert (found.description, found.tags) == ("the gate is done", ["gates", "b7"])
 
 
@@ -188,22 +189,22 @@ async def test_somebody_is_asked_first_unless_it_is_forced(setup: SessionSetup) 
         asked.append(text)
         return False
 
-    answered = await setup.core.import_session(SPACE, text=TEXT, confirm=no)
+    answered = await setup.core.import_session(TENANT, text=TEXT, confirm=no)
     assert (answered.id, asked, setup.stored_memories()) == ("", [TEXT], [])
-    assert (await setup.core.import_session(SPACE, text=TEXT, options=SaveOptions(force=True), confirm=no)).id == FIRST
+    assert (await setup.core.import_session(TENANT, text=TEXT, options=SaveOptions(force=True), confirm=no)).id == FIRST
     assert asked == [TEXT]
 
 
 async def test_a_text_of_ones_own_must_hold_the_plan_word_for_word(setup: SessionSetup) -> None:
     await setup.record()
     with pytest.raises(BadRequest, match="word for word") as raised:
-        await setup.core.import_session(SPACE, text=TEXT, conversation="s-1")
+        await setup.core.import_session(TENANT, text=TEXT, conversation="s-1")
     assert (raised.value.code, setup.stored_memories()) == ("plan_not_verbatim", [])
     frame = (
         "### Source: todo\n\n<details>\n<summary>Full Execution Plan (Click to expand)</summary>\n\n{}\n\n</details>"
     )
     own = render_sections({"Objective": "Mine.", PLAN: frame.format("- [>] Open it")})
-    await setup.core.import_session(SPACE, text=own, conversation="s-1")
+    await setup.core.import_session(TENANT, text=own, conversation="s-1")
     assert [memory.content for memory in setup.stored_memories()] == [own]
 
 
@@ -223,31 +224,31 @@ async def test_a_text_of_ones_own_must_hold_the_plan_word_for_word(setup: Sessio
 )
 async def test_bad_input_says_what_is_wrong_and_writes_nothing(setup: SessionSetup, given, code: str) -> None:
     with pytest.raises((BadRequest, NotFound)) as raised:
-        await setup.core.import_session(SPACE, **given)
+        await setup.core.import_session(TENANT, **given)
     assert raised.value.code == code
     assert setup.memories.writes == 0
 
 
 async def test_another_tenants_conversation_is_as_if_it_were_not_recorded(setup: SessionSetup) -> None:
-    await setup.record(space=OTHER)
+    await setup.record(tenant=OTHER)
     with pytest.raises(NotFound) as raised:
-        await setup.core.import_session(SPACE, conversation="s-1")
+        await setup.core.import_session(TENANT, conversation="s-1")
     assert (raised.value.code, setup.memories.writes) == ("conversation_not_recorded", 0)
 
 
 async def test_while_the_store_is_away_it_says_so(setup: SessionSetup) -> None:
     setup.memories.away = True
     with pytest.raises(StoreUnavailable):
-        await setup.core.import_session(SPACE, text=TEXT)
+        await setup.core.import_session(TENANT, text=TEXT)
 
 
 # -- export, list, search ---------------------------------------------------------------
 
 
 async def test_what_was_saved_comes_back_by_its_id_in_any_case(setup: SessionSetup) -> None:
-    await setup.core.import_session(SPACE, text=TEXT)
+    await setup.core.import_session(TENANT, text=TEXT)
     for name in (FIRST, FIRST.lower(), f' "{FIRST}" '):
-        found = await setup.core.export(SPACE, name)
+        found = await setup.core.export(TENANT, name)
         assert (found.operation, found.id, found.text) == ("export", FIRST, TEXT)
     assert found.created_at == "2026-01-01T10:05:10Z"
 
@@ -255,7 +256,7 @@ async def test_what_was_saved_comes_back_by_its_id_in_any_case(setup: SessionSet
 @pytest.mark.parametrize("name", ["", "mem-1", "CMEM-2026", "CMEM-20260101-100510; drop"])
 async def test_what_is_no_id_is_refused(setup: SessionSetup, name: str) -> None:
     with pytest.raises(BadRequest, match="CMEM-") as raised:
-        await setup.core.export(SPACE, name)
+        await setup.core.export(TENANT, name)
     assert raised.value.code == "invalid_memory_id"
 
 
@@ -263,62 +264,62 @@ async def test_another_tenants_memory_and_one_that_never_was_are_answered_alike(
     await setup.core.import_session(OTHER, text=TEXT)
     for name in (FIRST, "CMEM-19990101-000000"):
         with pytest.raises(NotFound) as raised:
-            await setup.core.export(SPACE, name)
+            await setup.core.export(TENANT, name)
         assert raised.value.message == f"There is no session memory {name}. `list` shows the saved ones."
 
 
 async def test_a_memory_of_another_kind_is_no_session_memory(setup: SessionSetup) -> None:
-    setup.memories.of(SPACE).memories[FIRST] = Memory(FIRST, "fact", "x")
+    setup.memories.of(TENANT).memories[FIRST] = Memory(FIRST, "fact", "x")
     with pytest.raises(NotFound):
-        await setup.core.export(SPACE, FIRST)
+        await setup.core.export(TENANT, FIRST)
 
 
 async def test_a_list_has_the_newest_first_with_previews_and_pages(setup: SessionSetup) -> None:
     for at in range(3):
         text = render_sections({"Objective": f"Aim {at} " + "x" * 200})
-        await setup.core.import_session(SPACE, text=text, options=SaveOptions(tags=("odd",) if at % 2 else ()))
+        await setup.core.import_session(TENANT, text=text, options=SaveOptions(tags=("odd",) if at % 2 else ()))
         setup.clock.advance(1)
-    page = await setup.core.list_sessions(SPACE, limit=2)
+    page = await setup.core.list_sessions(TENANT, limit=2)
     assert [each.preview[:5] for each in page.memories] == ["Aim 2", "Aim 1"]
     assert all(len(each.preview) <= 100 for each in page.memories)
-    rest = await setup.core.list_sessions(SPACE, limit=2, after=page.next)
+    rest = await setup.core.list_sessions(TENANT, limit=2, after=page.next)
     assert ([each.preview[:5] for each in rest.memories], rest.next) == (["Aim 0"], "")
-    tagged = await setup.core.list_sessions(SPACE, tags=["ODD"])
+    tagged = await setup.core.list_sessions(TENANT, tags=["ODD"])
     assert [each.preview[:5] for each in tagged.memories] == ["Aim 1"]
     assert (page.message, rest.message) == ("2 of the memories saved", "1 memory saved")
     assert (await setup.core.list_sessions(OTHER)).memories == []
-    setup.memories.of(SPACE).memories.pop(page.memories[-1].id)
-    assert await setup.core.list_sessions(SPACE, limit=2, after=page.next) == rest
+    setup.memories.of(TENANT).memories.pop(page.memories[-1].id)
+    assert await setup.core.list_sessions(TENANT, limit=2, after=page.next) == rest
 
 
 async def test_a_search_finds_by_words_and_needs_some(setup: SessionSetup) -> None:
-    await setup.core.import_session(SPACE, text=TEXT)
-    await setup.core.import_session(SPACE, text=render_sections({"Objective": "Paint the door."}))
-    found = await setup.core.search(SPACE, "Where does it RUST?")
+    await setup.core.import_session(TENANT, text=TEXT)
+    await setup.core.import_session(TENANT, text=render_sections({"Objective": "Paint the door."}))
+    found = await setup.core.search(TENANT, "Where does it RUST?")
     assert json.loads(msgspec.json.encode(found))["operation"] == "search"
     assert [each.preview for each in found.memories] == ["Mend gate B7."]
     assert (await setup.core.search(OTHER, "rust")).memories == []
     for query in ("", " ?! "):
         with pytest.raises(BadRequest) as raised:
-            await setup.core.search(SPACE, query)
+            await setup.core.search(TENANT, query)
         assert raised.value.code == "search_without_words"
 
 
 async def test_a_search_is_of_session_memories_with_all_of_the_tags(setup: SessionSetup) -> None:
     for at, tags in enumerate((("b7",), (), ("b7", "odd"))):
-        await setup.core.import_session(SPACE, text=TEXT.replace("B7", f"B{at}"), options=SaveOptions(tags=tags))
-    setup.memories.of(SPACE).memories["mem-1"] = Memory(id="mem-1", type="fact", content="A gate.", tags=("b7",))
-    found = await setup.core.search(SPACE, "gate", tags=("B7",))
+        await setup.core.import_session(TENANT, text=TEXT.replace("B7", f"B{at}"), options=SaveOptions(tags=tags))
+    setup.memories.of(TENANT).memories["mem-1"] = Memory(id="mem-1", type="fact", content="A gate.", tags=("b7",))
+    found = await setup.core.search(TENANT, "gate", tags=("B7",))
     assert {each.preview for each in found.memories} == {"Mend gate B0.", "Mend gate B2."}
-    assert len((await setup.core.search(SPACE, "gate", tags=("b7",), limit=1)).memories) == 1
+    assert len((await setup.core.search(TENANT, "gate", tags=("b7",), limit=1)).memories) == 1
 
 
 @pytest.mark.parametrize("limit", [0, -1, 101, True])
 async def test_a_limit_out_of_range_is_refused(setup: SessionSetup, limit: int) -> None:
     with pytest.raises(BadRequest, match="from 1 to 100"):
-        await setup.core.list_sessions(SPACE, limit=limit)
+        await setup.core.list_sessions(TENANT, limit=limit)
     with pytest.raises(BadRequest, match="from 1 to 32"):
-        await setup.core.search(SPACE, "gate", limit=limit)
+        await setup.core.search(TENANT, "gate", limit=limit)
 
 
 def test_the_box_shows_the_id_and_its_sides_are_straight() -> None:

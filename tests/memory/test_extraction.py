@@ -20,7 +20,7 @@ from accordion.model.memories import Entity
 from accordion.summaries.author import render_label
 from accordion.summaries.evidence import readable_texts
 from accordion.summaries.facts import WordClassifier
-from tests.archive.vaults import SPACE
+from tests.archive.vaults import TENANT
 from tests.memory.compacting import CompactionSetup, build_setup, chat, entry, tool_call
 from tests.recordings import recorded, transcripts
 
@@ -422,7 +422,7 @@ async def test_memories_of_recorded_conversations_are_borne_out_by_their_message
             await setup.compact(first, min(length, first + 50) - 1)
         system = normalize_words(" ".join(part.text for part in talk.preamble if isinstance(part, Text)))
         seen: set[str] = set()
-        for memory in setup.memories.of(SPACE).memories.values():
+        for memory in setup.memories.of(TENANT).memories.values():
             text = memory.content.split(': "', 1)[-1].removesuffix('"')
             said = [talk.messages[at - before] for at in range(memory.first, memory.last + 1)]
             source = " ".join(text for message in said for text in readable_texts(message)).replace("**", "")

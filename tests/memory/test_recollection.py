@@ -14,10 +14,14 @@ from accordion.memory.search import SearchResult
 from accordion.memory.sentences import is_own_text
 from accordion.model.conversation import Conversation
 from accordion.model.memories import Memory
-from tests.archive.vaults import SPACE
+from accordion.model.tenant import TenantScope
+from tests.archive.vaults import TENANT
 from tests.compaction.making import read
 from tests.memory.compacting import ID, build_setup, entry
 from tests.memory.keeping import FakeMemories
+
+OTHER = TenantScope("other", b"other")
+ALONE = TenantScope("tenant", b"key")
 
 ASKED = "Which region does the ledger replicate to?"
 NOTED = Memory("mem-1", "fact", "The ledger replicates to eu-west-7.", created=1_769_860_800.0)
@@ -129,21 +133,21 @@ def test_what_has_no_room_as_a_whole_is_left_out_and_a_shorter_one_is_not() -> N
 
 async def test_what_was_put_into_a_session_is_noted_once() -> None:
     memories = FakeMemories()
-    await note(memories, b"space", "s-1", ["mem-1", "mem-2"])
-    await note(memories, b"space", "s-1", ["mem-2", "mem-3"])
-    await note(memories, b"space", "s-1", ["mem-3"])
-    assert await load_notes(memories, b"space", "s-1") == [["mem-1", "mem-2"], ["mem-3"]]
-    assert await load_notes(memories, b"space", "s-2") == []
-    assert await load_notes(memories, b"other", "s-1") == []
+    await note(memories, ALONE, "s-1", ["mem-1", "mem-2"])
+    await note(memories, ALONE, "s-1", ["mem-2", "mem-3"])
+    await note(memories, ALONE, "s-1", ["mem-3"])
+    assert await load_notes(memories, ALONE, "s-1") == [["mem-1", "mem-2"], ["mem-3"]]
+    assert await load_notes(memories, ALONE, "s-2") == []
+    assert await load_notes(memories, OTHER, "s-1") == []
 
 
 @pytest.mark.parametrize("put_in", [True, False])
 async def test_what_was_put_in_unasked_is_not_stored_again_whoever_repeats_it(put_in: bool) -> None:
     told = "We decided that the ledger service moves to region eu-west-7 on Thursday."
     setup = await build_setup([entry("user", "Which region does it move to?"), entry("assistant", told)])
-    setup.memories.of(SPACE).memories["mem-1"] = Memory("mem-1", "summary", f"State of the ledger. {told}")
+    setup.memories.of(TENANT).memories["mem-1"] = Memory("mem-1", "summary", f"State of the ledger. {told}")
     if put_in:
-        await note(setup.memories, SPACE, ID, ["mem-1"])
+        await note(setup.memories, TENANT, ID, ["mem-1"])
     await setup.compact(0, 1)
-    said = [each.content for name, each in setup.memories.of(SPACE).memories.items() if name != "mem-1"]
+    said = [each.content for name, each in setup.memories.of(TENANT).memories.items() if name != "mem-1"]
     assert any("eu-west-7" in each for each in said) is not put_in

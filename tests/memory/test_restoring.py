@@ -15,7 +15,7 @@ from accordion.memory.session_import import (
     unknown_notice,
 )
 from accordion.model.memories import Memory
-from tests.archive.vaults import OTHER, SPACE
+from tests.archive.vaults import OTHER, TENANT
 from tests.compaction.making import conversation
 from tests.histories import DIALECTS, Call, History, Round, Turn
 from tests.memory.keeping import FakeMemories
@@ -96,9 +96,9 @@ def test_a_description_cannot_stand_outside_of_the_quotation() -> None:
 
 async def test_an_unknown_id_is_said_in_one_line_and_anothers_memory_is_unknown() -> None:
     memories = FakeMemories()
-    memories.of(SPACE).memories[ID] = Memory(ID, "session", "mine")
+    memories.of(TENANT).memories[ID] = Memory(ID, "session", "mine")
     memories.of(OTHER).memories[OTHER_ID] = Memory(OTHER_ID, "session", "theirs")
-    found = await restore_memories(memories, SPACE, [ID, OTHER_ID])
+    found = await restore_memories(memories, TENANT, [ID, OTHER_ID])
     assert (found.imported, found.missing) == ((ID,), (OTHER_ID,))
     assert "> mine" in found.text
     assert "theirs" not in found.text
@@ -108,8 +108,8 @@ async def test_an_unknown_id_is_said_in_one_line_and_anothers_memory_is_unknown(
 
 async def test_a_memory_of_another_kind_is_unknown() -> None:
     memories = FakeMemories()
-    memories.of(SPACE).memories[ID] = Memory(ID, "fact", "x")
-    assert (await restore_memories(memories, SPACE, [ID])).missing == (ID,)
+    memories.of(TENANT).memories[ID] = Memory(ID, "fact", "x")
+    assert (await restore_memories(memories, TENANT, [ID])).missing == (ID,)
 
 
 def test_what_was_put_in_never_asks_again() -> None:
@@ -120,9 +120,9 @@ def test_what_was_put_in_never_asks_again() -> None:
 
 async def test_a_memory_without_room_is_not_put_in_and_that_is_said() -> None:
     memories = FakeMemories()
-    memories.of(SPACE).memories[ID] = Memory(ID, "session", "x" * 5_000)
-    memories.of(SPACE).memories[OTHER_ID] = Memory(OTHER_ID, "session", "small")
-    found = await restore_memories(memories, SPACE, [ID, OTHER_ID], max_characters=2_000)
+    memories.of(TENANT).memories[ID] = Memory(ID, "session", "x" * 5_000)
+    memories.of(TENANT).memories[OTHER_ID] = Memory(OTHER_ID, "session", "small")
+    found = await restore_memories(memories, TENANT, [ID, OTHER_ID], max_characters=2_000)
     assert (found.imported, found.oversized, found.missing) == ((OTHER_ID,), (ID,), ())
     assert "5,000 characters" in found.text
     assert len(found.text) < 2_000

@@ -8,10 +8,11 @@ from accordion.memory.reader import verify_tokens
 from accordion.memory.search import MemorySearch, SearchQuery
 from accordion.model.errors import BadRequest
 from accordion.model.memories import Memory, MemoryFilter, SearchCandidate
+from accordion.model.tenant import TenantScope
 from tests.fakes import FakeClock
 from tests.memory.keeping import FakeMemories
 
-SPACE = b"tenant"
+TENANT = TenantScope("tenant", b"tenant")
 
 
 class Plain:
@@ -32,24 +33,24 @@ class Shelf(FakeMemories):
 
     gets = counts = 0
 
-    async def get(self, space, ids):
+    async def get(self, tenant, ids):
         self.gets += 1
-        return await super().get(space, ids)
+        return await super().get(tenant, ids)
 
-    async def count(self, space, wanted):
+    async def count(self, tenant, wanted):
         self.counts += 1
-        return await super().count(space, wanted)
+        return await super().count(tenant, wanted)
 
-    async def find_candidates(self, space, words, vector, wanted, *, pool):
+    async def find_candidates(self, tenant, words, vector, wanted, *, pool):
         self.asked = (tuple(words), vector, wanted, pool)
-        found = self._matching(space, wanted)
+        found = self._matching(tenant, wanted)
         return [SearchCandidate(each, lexical=float(sum(word in each.content for word in words))) for each in found][
             :pool
         ]
 
     def add(self, content: str, **fields) -> Memory:
         memory = finish_memory(Memory(**{"id": "", "type": "fact", "content": content, **fields}), now=1.0)
-        self.of(SPACE).memories[memory.id] = memory
+        self.of(TENANT).memories[memory.id] = memory
         return memory
 
 
@@ -67,7 +68,7 @@ async def test_the_best_comes_first(shelf, search):
     for at in range(5):
         shelf.add(f"Something else, number {at}.")
     shelf.add("The dog is ill, " + "and so on " * 20)
-    found = (await search.search(SPACE, SearchQuery("the dog"))).results
+    found = (await search.search(TENANT, SearchQuery("the dog"))).results
     assert found[0].memory.content.startswith("The dog")
     assert found[0].score >= found[1].score
 
@@ -75,16 +76,16 @@ async def test_the_best_comes_first(shelf, search):
 async def test_a_search_gives_32_of_64_and_a_deep_one_100_of_256(shelf, search):
     for at in range(300):
         shelf.add(f"dog {at}")
-    plain = await search.search(SPACE, SearchQuery("dog"))
+    plain = await search.search(TENANT, SearchQuery("dog"))
     assert (len(plain.results), plain.candidates, shelf.asked[3]) == (32, 64, 64)
-    deep = await search.search(SPACE, SearchQuery("dog", deep=True))
+    deep = await search.search(TENANT, SearchQuery("dog", deep=True))
     assert (len(deep.results), deep.candidates, shelf.asked[3]) == (100, 256, 256)
-    assert len((await search.search(SPACE, SearchQuery("dog", limit=3))).results) == 3
+    assert len((await search.search(TENANT, SearchQuery("dog", limit=3))).results) == 3
 
 
 async def test_words_vector_and_filter_reach_the_store(shelf, search):
     wanted = MemoryFilter(types=("summary_archived",), topics=("auth",), since=1.0, until=2.0)
-    await search.search(SPACE, SearchQuery("What did the dog do?", wanted))
+    await search.search(TENANT, SearchQuery("What did the dog do?", wanted))
     assert shelf.asked == (("dog",), b"vector of What did the dog do?", wanted, 64)
 
 
@@ -102,21 +103,21 @@ async def test_words_vector_and_filter_reach_the_store(shelf, search):
 )
 async def test_a_search_that_cannot_be_made_is_refused_with_its_reason(search, query, code):
     with pytest.raises(BadRequest) as refused:
-        await search.search(SPACE, query)
+        await search.search(TENANT, query)
     assert refused.value.code == code
 
 
 async def test_scores_are_explained_only_where_that_is_asked_for(shelf, search):
     shelf.add("dog")
-    assert (await search.search(SPACE, SearchQuery("dog"))).results[0].scores is None
-    told = (await search.search(SPACE, SearchQuery("dog", explain=True))).results[0].scores
+    assert (await search.search(TENANT, SearchQuery("dog"))).results[0].scores is None
+    told = (await search.search(TENANT, SearchQuery("dog", explain=True))).results[0].scores
     assert told is not None
     assert told.lexical == 1.0
 
 
 async def test_a_lone_surrogate_in_a_query_harms_nobody(shelf, search):
     shelf.add("dog")
-    assert (await search.search(SPACE, SearchQuery("dog \ud800"))).results
+    assert (await search.search(TENANT, SearchQuery("dog \ud800"))).results
 
 
 # -- what a search proves --------------------------------------------------------------------------------------------
@@ -124,20 +125,20 @@ async def test_a_lone_surrogate_in_a_query_harms_nobody(shelf, search):
 
 async def test_a_deep_search_proves_its_filter_and_the_topics_that_its_words_name(shelf, search):
     shelf.add("about it", topics=("login flow", "payment"))
-    token = (await search.search(SPACE, SearchQuery("the login flow today", MemoryFilter(), deep=True))).token
-    proof = verify_tokens(SPACE, token, now=FakeClock().now())
+    token = (await search.search(TENANT, SearchQuery("the login flow today", MemoryFilter(), deep=True))).token
+    proof = verify_tokens(TENANT, token, now=FakeClock().now())
     assert proof.has_searched_deeply("Login flow")
     assert not proof.has_searched_deeply("payment")
     token = (
-        await search.search(SPACE, SearchQuery("it all", MemoryFilter(topics=("payment",)), deep=True, token=token))
+        await search.search(TENANT, SearchQuery("it all", MemoryFilter(topics=("payment",)), deep=True, token=token))
     ).token
-    assert verify_tokens(SPACE, token, now=FakeClock().now()).has_searched_deeply("payment")
-    assert verify_tokens(SPACE, token, now=FakeClock().now()).has_searched_deeply("login flow")
+    assert verify_tokens(TENANT, token, now=FakeClock().now()).has_searched_deeply("payment")
+    assert verify_tokens(TENANT, token, now=FakeClock().now()).has_searched_deeply("login flow")
 
 
 async def test_an_ordinary_search_is_no_proof_of_a_deep_one(search):
-    token = (await search.search(SPACE, SearchQuery("auth", MemoryFilter(topics=("auth",))))).token
-    proof = verify_tokens(SPACE, token, now=FakeClock().now())
+    token = (await search.search(TENANT, SearchQuery("auth", MemoryFilter(topics=("auth",))))).token
+    proof = verify_tokens(TENANT, token, now=FakeClock().now())
     assert proof.has_searched("auth")
     assert not proof.has_searched_deeply("auth")
 
@@ -157,7 +158,7 @@ def summed(shelf: Shelf, count: int) -> Memory:
 
 
 async def warning(search: MemorySearch) -> str:
-    found = (await search.search(SPACE, SearchQuery("summary", deep=True))).results
+    found = (await search.search(TENANT, SearchQuery("summary", deep=True))).results
     assert all(not each.warning for each in found if each.memory.type != "summary")
     return next(each.warning for each in found if each.memory.type == "summary")
 
@@ -172,7 +173,7 @@ async def test_a_summary_whose_topic_grew_by_a_fifth_is_said_to_be_stale(shelf, 
 
 async def test_a_summary_whose_sources_were_edited_or_deleted_is_said_to_be_stale(shelf, search):
     summary = summed(shelf, 10)
-    kept = shelf.of(SPACE).memories
+    kept = shelf.of(TENANT).memories
     first, second = summary.sources[0][0], summary.sources[1][0]
     kept[first] = replace(kept[first], content="edited", revision="other")
     assert f"1 of its sources was edited since ({first})" in await warning(search)
@@ -187,15 +188,15 @@ async def test_the_sources_of_all_summaries_are_read_at_once_and_a_topic_is_coun
     for at in range(3):
         others = tuple((each.id, each.revision) for each in (shelf.add(f"other {at} {n}") for n in range(5)))
         shelf.add(f"summary {at}", type="summary", topics=("auth",), counted=10, sources=(*others, *summary.sources))
-    edited = shelf.of(SPACE).memories
+    edited = shelf.of(TENANT).memories
     edited[others[0][0]] = replace(edited[others[0][0]], revision="other")
-    found = (await search.search(SPACE, SearchQuery("summary", deep=True))).results
+    found = (await search.search(TENANT, SearchQuery("summary", deep=True))).results
     assert (shelf.gets, shelf.counts) == (1, 1)
     assert [each.memory.content for each in found if each.warning] == ["summary 2"]
-    assert await search.find_warnings(SPACE, [each.memory for each in found]) == [each.warning for each in found]
+    assert await search.find_warnings(TENANT, [each.memory for each in found]) == [each.warning for each in found]
 
 
 async def test_a_search_that_finds_no_summary_asks_the_store_for_nothing_more(shelf, search):
     shelf.add("dog")
-    assert (await search.search(SPACE, SearchQuery("dog"))).results
+    assert (await search.search(TENANT, SearchQuery("dog"))).results
     assert (shelf.gets, shelf.counts) == (0, 0)

@@ -8,11 +8,12 @@ from accordion.memory.entries import finish_memory
 from accordion.memory.reader import MemoryReader, verify_tokens
 from accordion.memory.search import MemorySearch, SearchQuery
 from accordion.model.memories import Memory, MemoryChange, MemoryFilter
+from accordion.model.tenant import TenantScope
 from accordion.providers.models.static_embedder import StaticEmbedder
 from accordion.stores.memories_sqlite import SqliteMemories
 from tests.fakes import FakeClock
 
-SPACE = b"tenant"
+TENANT = TenantScope("tenant", b"tenant")
 SAID = (
     "The deployment runs on three machines behind nginx.",
     "Her dog has been ill since Tuesday.",
@@ -26,7 +27,7 @@ SAID = (
 @pytest.fixture
 async def store(tmp_path):
     made = SqliteMemories(tmp_path, StaticEmbedder(), timeout=20.0)
-    await made.write(SPACE, MemoryChange(put=tuple(memory(text) for text in SAID)))
+    await made.write(TENANT, MemoryChange(put=tuple(memory(text) for text in SAID)))
     yield made
     await made.close()
 
@@ -37,7 +38,7 @@ def memory(content: str, **fields) -> Memory:
 
 async def first(store: SqliteMemories, query: str, wanted: MemoryFilter = MemoryFilter()) -> str:  # noqa: B008
     search = MemorySearch(store, StaticEmbedder(), FakeClock())
-    return (await search.search(SPACE, SearchQuery(query, wanted))).results[0].memory.content
+    return (await search.search(TENANT, SearchQuery(query, wanted))).results[0].memory.content
 
 
 @pytest.mark.parametrize(
@@ -50,14 +51,14 @@ async def test_what_is_meant_is_found_in_other_words(store, query, place):
 
 async def test_a_topics_summary_comes_before_its_memories(store):
     await store.write(
-        SPACE, MemoryChange(put=(memory("Backups: the database, every night, kept a month.", type="summary"),))
+        TENANT, MemoryChange(put=(memory("Backups: the database, every night, kept a month.", type="summary"),))
     )
     assert (await first(store, "database backups")).startswith("Backups:")
 
 
 async def test_archived_summaries_are_found_only_by_their_type(store):
     old = memory("Backups were made by hand.", type="summary_archived")
-    await store.write(SPACE, MemoryChange(put=(old,)))
+    await store.write(TENANT, MemoryChange(put=(old,)))
     assert await first(store, "backups by hand") != old.content
     assert await first(store, "backups by hand", MemoryFilter(types=("summary_archived",))) == old.content
 
@@ -65,10 +66,10 @@ async def test_archived_summaries_are_found_only_by_their_type(store):
 async def test_a_deep_search_and_full_reads_add_up_to_one_proof(store):
     clock = FakeClock()
     found = await MemorySearch(store, StaticEmbedder(), clock).search(
-        SPACE, SearchQuery("database", MemoryFilter(), deep=True)
+        TENANT, SearchQuery("database", MemoryFilter(), deep=True)
     )
     there = [each.memory for each in found.results]
-    token = (await MemoryReader(store, clock).read(SPACE, [each.id for each in there[:2]], found.token)).token
-    proof = verify_tokens(SPACE, token, now=clock.now())
+    token = (await MemoryReader(store, clock).read(TENANT, [each.id for each in there[:2]], found.token)).token
+    proof = verify_tokens(TENANT, token, now=clock.now())
     assert proof.has_searched_deeply("database")
     assert proof.find_read(there) == there[:2]

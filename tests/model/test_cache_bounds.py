@@ -12,7 +12,7 @@ import pytest
 from accordion.accounting.calibration import UNKNOWN, Calibrations
 from accordion.accounting.token_meter import TokenMeter
 from accordion.archive.archive import Archive
-from accordion.compaction.background import ConversationRef, PreparedSummary, create_summary_cache
+from accordion.compaction.background import PreparedSummary, create_summary_cache
 from accordion.compaction.compactor import RetryLimit
 from accordion.compaction.repository import CompactionRepository
 from accordion.compaction.session_overrides import SessionOverrideStore
@@ -28,6 +28,7 @@ from accordion.memory import recall
 from accordion.model.cache import BoundedCache
 from accordion.model.ports import Key, Put
 from accordion.model.records import ObservedCall
+from accordion.model.tenant import ConversationRef, TenantScope
 from accordion.pipeline.session_import import MemoryMentions
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.providers.models.tokenizer import TiktokenCounter
@@ -39,6 +40,10 @@ from accordion.summaries.extractive import ExtractiveWriter
 from accordion.summaries.facts import WordClassifier
 from tests.delegation.lineages import talk, user
 from tests.fakes import FakeClock, FickleStore
+
+OTHER = TenantScope("other", b"key of other")
+FIRST = TenantScope("first", b"key of first")
+TENANT = TenantScope("tenant", b"key")
 
 CAPACITY = 100_000
 MANY = 10 * CAPACITY // 250
@@ -56,8 +61,8 @@ async def calls(store: InMemoryStore, outbox: WriteQueue) -> Any:
     scopes = CallOwners(store, outbox, capacity=CAPACITY)
     for number in range(MANY):
         made = [ObservedCall(f"call_{number}", "read_file", f'{{"path": "{number}"}}')]
-        scopes.record_calls(b"space", CallNamespaces((b"near" * 4,)), made, "x:agent")
-        scopes.record_main_agent(b"space", made)
+        scopes.record_calls(TENANT, CallNamespaces((b"near" * 4,)), made, "x:agent")
+        scopes.record_main_agent(TENANT, made)
     return scopes
 
 
@@ -71,7 +76,7 @@ async def handoff_index(store: InMemoryStore, outbox: WriteQueue) -> Any:
 async def delegation_tree(store: InMemoryStore, outbox: WriteQueue) -> Any:
     nodes = DelegationTree(store, outbox, FakeClock(), capacity=CAPACITY)
     for number in range(MANY):
-        nodes.record_session("tenant", f"s-{number}", f"s:s-{number}")
+        nodes.record_session(OTHER, f"s-{number}", f"s:s-{number}")
     return nodes
 
 
@@ -92,7 +97,7 @@ async def lists(store: InMemoryStore, outbox: WriteQueue) -> Any:
 async def decisions(store: InMemoryStore, outbox: WriteQueue) -> Any:
     nodes = DelegationTree(store, outbox, FakeClock())
     shown = VisibilityDecisions(store, outbox, nodes, CallOwners(store, outbox), CAPACITY)
-    viewer = ResultViewer(b"space", "tenant", "s:viewer", ("s:viewer",), CallNamespaces(()))
+    viewer = ResultViewer(TENANT, "s:viewer", ("s:viewer",), CallNamespaces(()))
     for number in range(MANY // 10):
         shown._save(viewer, b"%032d" % number, _Decision(tuple((at, 0, "x:agent") for at in range(10))))
     return shown
@@ -106,7 +111,7 @@ async def beginnings(store: InMemoryStore, outbox: WriteQueue) -> Any:
     )
     for number in range(50):
         asked = talk([user(f"{number} " + 10_000 * "word ")])
-        await origins.find(b"space", "tenant", f"s-{number}", "", asked, is_new=True)
+        await origins.find(TENANT, f"s-{number}", "", asked, is_new=True)
     return origins
 
 
@@ -114,7 +119,7 @@ async def attempts(store: InMemoryStore, outbox: WriteQueue) -> Any:
     futile, asked = RetryLimit(CAPACITY), talk([user("a task")])
     for number in range(MANY):
         futile.record_failure(
-            ConversationRef("tenant", b"space", b"scope", f"s-{number}"), asked, "fold", 1_000, "too little to gain"
+            ConversationRef(TENANT, b"scope", f"s-{number}"), asked, "fold", 1_000, "too little to gain"
         )
     return futile
 
@@ -139,14 +144,14 @@ async def summaries(store: InMemoryStore, outbox: WriteQueue) -> Any:
     ready = create_summary_cache(CAPACITY)
     for number in range(50):
         prepared = PreparedSummary(10_000 * "told ", 3, b"anchor", "writer", 1, 1, ((1, 1_000 * "found "),))
-        ready[ConversationRef("tenant", b"space", b"scope", f"s-{number}")] = prepared, 0.0
+        ready[ConversationRef(TENANT, b"scope", f"s-{number}")] = prepared, 0.0
     return SimpleNamespace(ready=ready)
 
 
 async def pins(store: InMemoryStore, outbox: WriteQueue) -> Any:
     wishes = SessionOverrideStore(store, capacity=CAPACITY)
     for number in range(50):
-        await wishes.set_pins("tenant", f"s-{number}", frozenset(f"{at}{250 * 'c'}" for at in range(256)))
+        await wishes.set_pins(OTHER, f"s-{number}", frozenset(f"{at}{250 * 'c'}" for at in range(256)))
     return wishes
 
 
@@ -207,29 +212,31 @@ async def test_pins_that_wait_for_the_store_are_bounded_by_bytes() -> None:
     store.away = True
     wishes = SessionOverrideStore(store, capacity=CAPACITY)
     for number in range(50):
-        await wishes.add_pins("tenant", f"s-{number}", frozenset(f"{at}{250 * 'c'}" for at in range(64)))
+        await wishes.add_pins(OTHER, f"s-{number}", frozenset(f"{at}{250 * 'c'}" for at in range(64)))
     assert 1 <= len(wishes._unwritten_pins) <= 3
-    assert len(await wishes.find_pins("tenant", "s-49")) == 64
+    assert len(await wishes.find_pins(OTHER, "s-49")) == 64
 
 
 async def test_places_of_compactions_are_bounded_by_bytes() -> None:
     folds = CompactionRepository(InMemoryStore(), answers_capacity=30_000)
     for number in range(200):
-        await folds.find(OpenAIChat(), b"space", b"", talk([user(f"task {number}")]), check_store=False)
+        await folds.find(
+            OpenAIChat(), ConversationRef(TENANT, b"", ""), talk([user(f"task {number}")]), check_store=False
+        )
     assert 350 * len(folds._known_answers) <= 10_000
 
 
 def test_edges_found_late_are_counted_for_a_bounded_number_of_tenants() -> None:
     store = InMemoryStore()
     nodes = DelegationTree(store, WriteQueue(store), FakeClock())
-    nodes._increase_version("first")
-    before = nodes.version("first"), nodes.version("other")
+    nodes._increase_version(FIRST)
+    before = nodes.version(FIRST), nodes.version(OTHER)
     for number in range(10_000):
-        nodes._increase_version(f"tenant {number}")
+        nodes._increase_version(TenantScope(f"tenant {number}", b"key"))
     assert len(nodes._versions) < 5_000
     # Who was forgotten looks again: never is what changed taken for what it was.
-    assert nodes.version("first") > before[0]
-    assert nodes.version("other") > before[1]
+    assert nodes.version(FIRST) > before[0]
+    assert nodes.version(OTHER) > before[1]
 
 
 def test_models_with_names_too_long_are_not_remembered() -> None:

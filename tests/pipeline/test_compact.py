@@ -329,9 +329,9 @@ async def test_what_is_sliced_again_is_still_named_by_an_id_that_leads_to_it() -
         await world.ask(CHAT, {"model": "gpt-5", "messages": messages})
         found |= set(re.findall(r"art_[0-9a-f]{12}", json.dumps(sent(world))))
         messages += [{"role": "assistant", "content": f"a{at}"}, {"role": "user", "content": words(300, f"u{at}_")}]
-    space = world.forward.tenants.identify({}).tenant_key
+    tenant = world.forward.tenants.identify({}).tenant
     dialects = {each.name: each for each in world.forward.reader.receiver.protocols.values()}
-    texts = {name: await world.builder.artifact_text(name, space, dialects) for name in found}
+    texts = {name: await world.builder.artifact_text(name, tenant, dialects) for name in found}
     assert len(texts) > 2
     assert None not in texts.values()
 
@@ -353,12 +353,12 @@ async def test_counting_folds_as_the_request_would_be_and_keeps_nothing() -> Non
     out, _ = await world.ask(COUNT, claude(20))
     assert state(out) == "folded"
     counted = sent(world)["messages"]
-    space = world.forward.tenants.identify({}).tenant_key
+    tenant = world.forward.tenants.identify({}).tenant
     out, _ = await world.ask(MESSAGES, claude(20))
     # It is this request that makes the fold, so that what left is listed with its session.
     assert state(out) == "folded"
     assert sent(world)["messages"] == counted
-    assert await world.builder.archive.list_artifacts(space, header(out, "x-accordion-session") or "")
+    assert await world.builder.archive.list_artifacts(tenant, header(out, "x-accordion-session") or "")
 
 
 async def test_a_fold_that_is_asked_for_while_counting_is_none_of_the_conversations() -> None:

@@ -12,6 +12,7 @@ from msgspec import structs
 from accordion.accounting.savings import DAY, SavingsReport, day_name
 from accordion.model.costs import Costs
 from accordion.model.records import Session
+from accordion.model.tenant import TenantScope
 from tests.fakes import FakeReply
 from tests.world import CHAT, World
 
@@ -22,7 +23,7 @@ prices:
     m: {input: 3, cached_input: 0.3, cache_write: 3.75, output: 15}
     n: {input: 1, output: 2}
 """
-TENANT = "default"
+TENANT = TenantScope("default", b"key of default")
 
 
 def answered(reported: int, cached: int = 0, output: int = 5) -> FakeReply:

@@ -56,7 +56,7 @@ class Ship(Team):
 
     async def artifact(self, call_id: str) -> Any:
         """The only artifact that holds the result of a call of the main agent's."""
-        listed = await self.builder.archive.list_artifacts(self.space, self.main)
+        listed = await self.builder.archive.list_artifacts(self.tenant, self.main)
         [found] = [each for each in listed if each.kind == "result" and each.call_id == call_id]
         return found
 
@@ -80,7 +80,7 @@ async def test_under_pressure_a_return_becomes_a_digest_that_names_the_agent_and
     assert kept.id in sent
     assert team.child in kept.description
     spoken = {each.name: each for each in team.forward.reader.receiver.protocols.values()}
-    text = await team.builder.artifact_text(kept.id, team.space, spoken)
+    text = await team.builder.artifact_text(kept.id, team.tenant, spoken)
     assert text is not None
     assert text.endswith(REPORT)
 
@@ -116,7 +116,7 @@ async def test_an_id_that_is_used_for_another_call_too_links_neither():
     again = [*listed, call(CHAT, "t1", q="0"), gives(CHAT, "t1", "Nothing here.")]
     await team.turn("", team.working(CHAT, again))
     assert "whose session is" not in json.dumps(team.sent[-1])
-    assert {each.child for each in await team.builder.archive.list_artifacts(team.space, team.main)} == {""}
+    assert {each.child for each in await team.builder.archive.list_artifacts(team.tenant, team.main)} == {""}
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -12,12 +12,15 @@ from accordion.accounting.learned_limits import LearnedLimits
 from accordion.accounting.ledger import EXCHANGES
 from accordion.model.errors import Unreachable, UpstreamDisconnected, UpstreamTimeout
 from accordion.model.ports import Route
+from accordion.model.tenant import TenantScope
 from accordion.pipeline.queries import erase
 from accordion.providers.http.client import describe_failure
 from accordion.providers.models.windows import ModelWindows
 from accordion.sessions.tenants import ProxyKey
 from tests.fakes import FakeReply, FakeRouter
 from tests.world import CHAT, MESSAGES, RESPONSES, World, header
+
+TENANT = TenantScope("default", b"key of default")
 
 HELLO: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "one two three"}]}
 SSE = ((b"content-type", b"text/event-stream; charset=utf-8"),)
@@ -457,9 +460,9 @@ async def test_totals_of_several_workers_are_added_up() -> None:
         world.upstream.answers = [chat_reply(prompt=10)]
         await world.ask(CHAT, HELLO)
         await world.outbox.flush()
-    (session,) = await one.observe.list_sessions("default")
+    (session,) = await one.observe.list_sessions(TENANT)
     assert (session.totals.requests, session.totals.input) == (3, 30)
-    (model,) = await two.observe.list_models("default")
+    (model,) = await two.observe.list_models(TENANT)
     assert (model.row.totals.requests, model.row.totals.output) == (3, 15)
 
 
@@ -472,8 +475,8 @@ async def test_the_last_exchanges_of_a_session_are_shown_of_all_workers_and_no_m
         world.clock.advance(number)
         await world.ask(CHAT, {**HELLO, "model": f"m-{number}"})
         await world.outbox.flush()
-        (session,) = await one.observe.list_sessions("default")
-        view = await one.observe.find_session("default", session.id)
+        (session,) = await one.observe.list_sessions(TENANT)
+        view = await one.observe.find_session(TENANT, session.id)
         assert view is not None
         assert [each.model for each in view.exchanges] == [f"m-{each}" for each in range(number + 1)][-EXCHANGES:]
 
@@ -481,15 +484,15 @@ async def test_the_last_exchanges_of_a_session_are_shown_of_all_workers_and_no_m
 async def test_an_erased_exchange_does_not_come_back_with_one_that_was_under_way() -> None:
     world = World()
     await world.ask(CHAT, {**HELLO, "model": "erased"})
-    (session,) = await world.observe.list_sessions("default")
+    (session,) = await world.observe.list_sessions(TENANT)
     world.upstream.answers = [FakeReply(headers=SSE, pieces=(b"data: [DONE]\n\n",))]
     out = await world.forward(world.inbound(CHAT, {**HELLO, "model": "under way", "stream": True}))
-    assert await world.observe.forget_sessions("default", session.id) == [session.id]
-    world.forward.reader.identifier.sessions.forget("default", session.id)
+    assert await world.observe.forget_sessions(TENANT, session.id) == [session.id]
+    world.forward.reader.identifier.sessions.forget(session.id)
     assert not isinstance(out.body, bytes)
     async for _ in out.body:
         pass
-    view = await world.observe.find_session("default", session.id)
+    view = await world.observe.find_session(TENANT, session.id)
     assert view is not None
     assert [each.model for each in view.exchanges] == ["under way"]
 
@@ -504,12 +507,12 @@ async def test_of_a_session_that_is_erased_while_a_reply_is_under_way_only_sums_
     assert not isinstance(out.body, bytes)
     async for _ in out.body:
         pass
-    assert await world.observe.list_sessions("default") == []
-    (model,) = await world.observe.list_models("default")
+    assert await world.observe.list_sessions(TENANT) == []
+    (model,) = await world.observe.list_models(TENANT)
     assert (model.row.totals.requests, len(world.seen.exchanges)) == (1, 1)
     world.clock.advance(1.0)
     await world.ask(CHAT, HELLO)
-    (session,) = await world.observe.list_sessions("default")
+    (session,) = await world.observe.list_sessions(TENANT)
     assert session.totals.requests == 1
 
 
@@ -601,14 +604,14 @@ async def test_an_absurd_count_in_a_reply_spoils_nothing() -> None:
     world.upstream.answers = [chat_reply(prompt=2**70), chat_reply(prompt=9)]
     for _ in range(2):
         await world.ask(CHAT, HELLO)
-    (session,) = await world.observe.list_sessions("default")
+    (session,) = await world.observe.list_sessions(TENANT)
     assert (session.totals.requests, session.totals.input) == (2, 9)
 
 
 async def test_a_models_name_of_a_megabyte_is_in_no_list() -> None:
     world = World()
     await world.ask(CHAT, {**HELLO, "model": "m" * 2**20})
-    assert await world.observe.list_models("default") == []
+    assert await world.observe.list_models(TENANT) == []
 
 
 async def test_totals_never_fall_when_a_model_leaves_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -616,7 +619,7 @@ async def test_totals_never_fall_when_a_model_leaves_memory(monkeypatch: pytest.
     world = World()
     for model in ("a", "a", "b", "c", "d", "a"):
         await world.ask(CHAT, {**HELLO, "model": model})
-    found = {view.row.model: view.row.totals.requests for view in await world.observe.list_models("default")}
+    found = {view.row.model: view.row.totals.requests for view in await world.observe.list_models(TENANT)}
     assert found == {"a": 3, "b": 1, "c": 1, "d": 1}
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from accordion.archive.artifacts import tenant_name
 from accordion.model.ports import Route, UpstreamRequest
 from accordion.stores.memory_store import InMemoryStore
 from tests.compaction.making import LoopTasks
@@ -224,7 +223,7 @@ async def test_while_the_store_is_away_what_is_at_hand_is_put_together(caplog: A
     await chain.turns(4)
     store.away = True
     await chain.until_folded()
-    chain.world.builder.response_links._forget(tenant_name(chain.world.forward.tenants.identify({}).tenant_key), None)
+    chain.world.builder.response_links._forget(chain.world.forward.tenants.identify({}).tenant.archive_namespace, None)
     await chain.turn()
     assert chain.same
     assert chain.decisions[-1].endswith("the store is unavailable, so it passes unchanged")
@@ -440,8 +439,8 @@ async def test_what_a_request_adds_to_the_transcript_is_in_the_batch_that_stores
 
 async def recorded(chain: Chain, session: str) -> list[Json]:
     await chain.tasks.done()
-    space = chain.world.forward.tenants.identify({}).tenant_key
-    original = await chain.world.archive.transcripts.original(space, session)
+    tenant = chain.world.forward.tenants.identify({}).tenant
+    original = await chain.world.archive.transcripts.original(tenant, session)
     found: list[Json] = json.loads(original.body)["input"] if original is not None else []
     return found
 

@@ -9,9 +9,10 @@ from msgspec.structs import fields
 from accordion.memory.compact import ConversationCompactor
 from accordion.memory.compaction_response import CompletedRange
 from accordion.model.errors import StoreUnavailable
+from accordion.model.tenant import TenantScope
 from accordion.pipeline.features import MemoryCapturing
 from accordion.pipeline.memory_capture import MemoryCapture
-from tests.archive.vaults import SPACE
+from tests.archive.vaults import TENANT
 from tests.compaction.making import LoopTasks
 from tests.fakes import FakeTasks, FakeWindows
 from tests.insertions.test_artifact_recall import request as long
@@ -39,35 +40,35 @@ def remembering(setup: CompactionSetup, waits: Waits | None = None, recordings: 
 
 
 async def done(setup: CompactionSetup) -> list[tuple[int, int]]:
-    return [(each.start_index, each.end_index) for each in await setup.compactions.find_completed(SPACE, ID)]
+    return [(each.start_index, each.end_index) for each in await setup.compactions.find_completed(TENANT, ID)]
 
 
 async def test_the_range_of_a_fold_is_compacted_with_the_system_prompt_in_front():
     setup = await build_setup()
-    await remembering(setup).capture(SPACE, ID, 6)
+    await remembering(setup).capture(TENANT, ID, 6)
     assert await done(setup) == [(0, 6)]
-    assert {each.project for each in setup.memories.of(SPACE).memories.values()} == {"billing"}
+    assert {each.project for each in setup.memories.of(TENANT).memories.values()} == {"billing"}
 
 
 async def test_memories_belong_to_the_project_that_the_request_names():
     for named, project in ((None, "billing"), ("", ""), ("audits", "audits")):
         setup = await build_setup()
-        await remembering(setup).capture(SPACE, ID, 6, named)
-        assert {each.project for each in setup.memories.of(SPACE).memories.values()} == {project}
+        await remembering(setup).capture(TENANT, ID, 6, named)
+        assert {each.project for each in setup.memories.of(TENANT).memories.values()} == {project}
 
 
 async def test_a_later_fold_goes_on_behind_and_the_same_one_adds_nothing():
     setup = await build_setup()
     for covered in (6, 6, 10, 8):
-        await remembering(setup).capture(SPACE, ID, covered)
+        await remembering(setup).capture(TENANT, ID, covered)
     assert await done(setup) == [(0, 6), (7, 10)]
 
 
 async def test_a_range_that_was_compacted_for_some_topics_only_is_compacted_all_the_same():
     setup = await build_setup()
-    await setup.compactions.find_completed(SPACE, ID)
-    await setup.compactions.compact(SPACE, ID, 0, 6, ["billing"])
-    await remembering(setup).capture(SPACE, ID, 6)
+    await setup.compactions.find_completed(TENANT, ID)
+    await setup.compactions.compact(TENANT, ID, 0, 6, ["billing"])
+    await remembering(setup).capture(TENANT, ID, 6)
     assert sorted(await done(setup)) == [(0, 6), (0, 6)]
 
 
@@ -79,7 +80,7 @@ async def test_it_is_waited_for_until_what_was_folded_is_recorded():
             await setup.record(talk())
 
     waits = Waits(then)
-    await remembering(setup, waits).capture(SPACE, ID, 6)
+    await remembering(setup, waits).capture(TENANT, ID, 6)
     assert waits.times == 3
     assert await done(setup) == [(0, 6)]
 
@@ -87,7 +88,7 @@ async def test_it_is_waited_for_until_what_was_folded_is_recorded():
 async def test_what_is_never_recorded_is_given_up():
     setup = await build_setup(talk()[:3])
     waits = Waits()
-    await remembering(setup, waits).capture(SPACE, ID, 6)
+    await remembering(setup, waits).capture(TENANT, ID, 6)
     assert 1 < waits.times < 100
     assert await done(setup) == []
 
@@ -99,12 +100,12 @@ async def test_a_store_that_is_away_harms_nobody(caplog: pytest.LogCaptureFixtur
         async def find(self, _space: bytes, _session: str) -> None:
             raise StoreUnavailable("away")
 
-    await remembering(setup, recordings=Away()).capture(SPACE, ID, 6)
+    await remembering(setup, recordings=Away()).capture(TENANT, ID, 6)
     setup.memories.away = True
-    await remembering(setup).capture(SPACE, ID, 6)
+    await remembering(setup).capture(TENANT, ID, 6)
     assert "could be made of a compaction: away" in caplog.text
     setup.memories.away = False
-    await remembering(setup).capture(SPACE, ID, 6)
+    await remembering(setup).capture(TENANT, ID, 6)
     assert await done(setup) == [(0, 6)]
 
 
@@ -112,10 +113,10 @@ async def test_folds_that_come_close_together_are_remembered_one_after_the_other
     setup, tasks = await build_setup(), LoopTasks()
     made = MemoryCapture(lambda: setup.compactions, setup.archive.transcripts, tasks, Waits())
     for covered, project in ((4, "one"), (6, "two"), (10, "one")):
-        made.enqueue(SPACE, ID, covered, project)
+        made.enqueue(TENANT, ID, covered, project)
     await tasks.done()
     assert await done(setup) == [(0, 4), (5, 6), (7, 10)]
-    made.enqueue(SPACE, ID, 12)
+    made.enqueue(TENANT, ID, 12)
     await tasks.done()
     assert await done(setup) == [(0, 4), (5, 6), (7, 10), (11, 12)]
 
@@ -124,7 +125,7 @@ async def test_folds_of_one_project_that_wait_are_remembered_as_one():
     setup, tasks, waits = await build_setup(), LoopTasks(), Waits()
     made = MemoryCapture(lambda: setup.compactions, setup.archive.transcripts, tasks, waits)
     for covered in (4, 10, 6):
-        made.enqueue(SPACE, ID, covered)
+        made.enqueue(TENANT, ID, covered)
     await tasks.done()
     assert await done(setup) == [(0, 10)]
     assert waits.times == 1
@@ -134,7 +135,7 @@ async def test_folds_that_are_never_recorded_do_not_wait_for_each_other_without_
     setup, tasks, waits = await build_setup(talk()[:3]), LoopTasks(), Waits()
     made = MemoryCapture(lambda: setup.compactions, setup.archive.transcripts, tasks, waits)
     for at in range(200):
-        made.enqueue(SPACE, ID, 6 + at, str(at % 2))
+        made.enqueue(TENANT, ID, 6 + at, str(at % 2))
     await tasks.done()
     assert waits.times <= 100
     assert await done(setup) == []
@@ -153,7 +154,7 @@ async def test_a_fold_that_cannot_be_remembered_for_a_reason_that_nobody_thought
 
     made = MemoryCapture(compactions, setup.archive.transcripts, tasks, Waits())
     for covered, project in ((4, "one"), (10, "two")):
-        made.enqueue(SPACE, ID, covered, project)
+        made.enqueue(TENANT, ID, covered, project)
     await tasks.done()
     assert "could be made of a compaction" in caplog.text
     assert await done(setup) == [(0, 10)]
@@ -164,10 +165,10 @@ class Crowded(ConversationCompactor):
 
     ranges: ClassVar[list[tuple[int, int]]] = []
 
-    async def find_completed(self, space: bytes, conversation: str) -> list[CompletedRange]:
-        found = await super().find_completed(space, conversation)
+    async def find_completed(self, tenant: TenantScope, conversation: str) -> list[CompletedRange]:
+        found = await super().find_completed(tenant, conversation)
         if self.ranges:
-            await super().compact(space, conversation, *self.ranges.pop(0))
+            await super().compact(tenant, conversation, *self.ranges.pop(0))
         return found
 
 
@@ -182,16 +183,16 @@ async def crowded(*ranges: tuple[int, int]) -> CompactionSetup:
 
 async def test_what_another_worker_compacted_meanwhile_is_gone_on_behind():
     setup = await crowded((0, 2), (3, 4))
-    await remembering(setup).capture(SPACE, ID, 10)
+    await remembering(setup).capture(TENANT, ID, 10)
     assert await done(setup) == [(0, 2), (3, 4), (5, 10)]
 
 
 async def test_what_others_compact_again_and_again_is_left_to_the_next_fold(caplog: pytest.LogCaptureFixture):
     setup = await crowded((0, 1), (2, 2), (3, 3), (4, 4))
-    await remembering(setup).capture(SPACE, ID, 10)
+    await remembering(setup).capture(TENANT, ID, 10)
     assert await done(setup) == [(0, 1), (2, 2), (3, 3), (4, 4)]
     assert "could be made of a compaction: others" in caplog.text
-    await remembering(setup).capture(SPACE, ID, 10)
+    await remembering(setup).capture(TENANT, ID, 10)
     assert (await done(setup))[-1] == (5, 10)
 
 

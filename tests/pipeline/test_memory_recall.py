@@ -16,6 +16,7 @@ from accordion.memory.search import MemorySearch
 from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import Embedding, Memory, MemoryFilter, SearchCandidate
 from accordion.model.ports import Waiter
+from accordion.model.tenant import TenantScope
 from accordion.pipeline.memory_recall import MemoryRecall, MemoryRecallLimits
 from accordion.pipeline.session_import import MemoryMentions, SessionImport
 from accordion.server.event_loop import LoopTasks, LoopWaiter
@@ -55,12 +56,12 @@ class Kept(FakeMemories):
         self.asked: list[tuple[str, ...]] = []
 
     async def find_candidates(
-        self, space: bytes, words: Sequence[str], vector: bytes, wanted: MemoryFilter, *, pool: int
+        self, tenant: TenantScope, words: Sequence[str], vector: bytes, wanted: MemoryFilter, *, pool: int
     ) -> list[SearchCandidate]:
         self.asked.append(tuple(words))
         if self.away:
             raise StoreUnavailable("away")
-        return await super().find_candidates(space, words, vector, wanted, pool=pool)
+        return await super().find_candidates(tenant, words, vector, wanted, pool=pool)
 
 
 class TooLate(LoopWaiter):
@@ -452,14 +453,14 @@ async def test_nothing_is_put_in_where_there_is_hardly_any_room(path: str):
 async def test_into_a_request_whose_session_is_erased_meanwhile_nothing_is_put():
     made, memories = ready()
     measured = await made.measure(CHAT, asking(CHAT, user(ASK)))
-    tenant_key, session = measured.caller.tenant_key, measured.session_match.session.id
+    tenant, session = measured.caller.tenant, measured.session_match.session.id
     made.clock.advance(1)
-    await made.archive.erasures.note(tenant_key, session)
+    await made.archive.erasures.note(tenant, session)
     prepared = await made.forward.prepare(measured)
     assert prepared.recall_usage is None
     assert len(memories.asked) == 1
     assert made.builder.insertion_store.size == 0
-    assert await load_notes(memories, tenant_key, session) == []
+    assert await load_notes(memories, tenant, session) == []
 
 
 async def test_what_was_put_in_is_noted_for_who_makes_memories_of_the_session():
@@ -467,13 +468,13 @@ async def test_what_was_put_in_is_noted_for_who_makes_memories_of_the_session():
     made = world(memories, tasks=tasks)
     keep(made, memories, memory())
     await made.ask(CHAT, asking(CHAT, user(ASK)))
-    space = made.forward.tenants.identify({}).tenant_key
+    tenant = made.forward.tenants.identify({}).tenant
     session = made.seen.exchanges[-1].session
-    await LoopWaiter().wait_for(10, _until_noted(memories, space, session))
+    await LoopWaiter().wait_for(10, _until_noted(memories, tenant, session))
     await tasks.close()
-    assert await load_notes(memories, space, session) == [["mem-a"]]
+    assert await load_notes(memories, tenant, session) == [["mem-a"]]
 
 
-async def _until_noted(memories: FakeMemories, space: bytes, session: str) -> None:
-    while not await load_notes(memories, space, session):
+async def _until_noted(memories: FakeMemories, tenant: TenantScope, session: str) -> None:
+    while not await load_notes(memories, tenant, session):
         await asyncio.sleep(0)

@@ -83,9 +83,7 @@ async def test_what_was_recalled_goes_with_the_fold_too():
         asked = later(asked, CHAT, f"Answer {turn}.", f"And question {turn}?")
         gauge = await world.measure(CHAT, asked)
         anchor = gauge.session_match.conversation.chain[-2]
-        await world.overlays.add(
-            gauge.caller.tenant_key, gauge.session_match.label, RecallInsertion(anchor, wire, 1.0), "", 0.0
-        )
+        await world.overlays.add(gauge.ref, RecallInsertion(anchor, wire, 1.0), 0.0)
     gauge = await world.measure(CHAT, asked)
     assert gauge.utilization.unfolded > 1000
     out, _ = await world.ask(CHAT, asked)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from accordion.accounting.ledger import ENCODER, exchanges_key, sessions_collection
-from accordion.delegation.tree import tenant_id
 from accordion.model.ports import Key, KeyValueStore
 from accordion.model.records import Session, Totals
+from accordion.model.tenant import TenantScope
 from accordion.pipeline.session_limits import SessionSizeLimit
 from accordion.sessions.prefix_nodes import ENCODER as POINTS
 from accordion.sessions.prefix_nodes import PrefixNode, first_node_id, node_key, session_nodes_collection
@@ -19,7 +19,7 @@ from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.open import open_store
 from tests.fakes import FickleStore
 
-TENANT, SPACE = "default", b"tenant key " * 3
+TENANT = TenantScope("default", b"tenant key " * 3)
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -31,27 +31,27 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 def bounds(store: KeyValueStore, max_bytes: int) -> SessionSizeLimit:
-    return SessionSizeLimit(store, lambda tenant: SPACE, max_bytes=max_bytes)
+    return SessionSizeLimit(store, lambda name: TENANT, max_bytes=max_bytes)
 
 
 async def record(store: KeyValueStore, name: str, updated: float, requests: int = 5) -> str:
     """One session as the proxy records it: a row, a log, two places and where it stands among delegations."""
     session = f"s-{name}"
-    row = Session(session, TENANT, updated, updated=updated, totals=Totals(requests=requests))
-    await store.put(Key(TENANTS, TENANT), b"")
+    row = Session(session, TENANT.name, updated, updated=updated, totals=Totals(requests=requests))
+    await store.put(Key(TENANTS, TENANT.name), b"")
     await store.put(Key(sessions_collection(TENANT), f"{session}.w.1"), ENCODER.encode(row))
     await store.append(exchanges_key(TENANT, session), [b"exchange"] * requests)
     for place in (first_node_id(session), f"more-{name}"):
         await store.put(node_key(place), POINTS.encode(PrefixNode(session)))
     await store.put(Key(session_nodes_collection(session), f"more-{name}"), b"")
-    await store.put(Key(f"seated/{tenant_id(SPACE)}", session), b"s:" + session.encode())
+    await store.put(Key(f"seated/{TENANT.delegation_namespace}", session), b"s:" + session.encode())
     return session
 
 
 async def traces(store: KeyValueStore, session: str) -> int:
     """How many of these things the store still holds of a session."""
     name = session.removeprefix("s-")
-    keys = [node_key(name), node_key(f"more-{name}"), Key(f"seated/{tenant_id(SPACE)}", session)]
+    keys = [node_key(name), node_key(f"more-{name}"), Key(f"seated/{TENANT.delegation_namespace}", session)]
     found = [value for value in await store.get_many(keys) if value is not None]
     rows = await store.scan(sessions_collection(TENANT), prefix=f"{session}.")
     listed = await store.scan(session_nodes_collection(session))
@@ -83,7 +83,7 @@ async def test_the_newest_sessions_stay_however_large_they_are(store):
 
 async def test_a_session_that_one_of_its_workers_used_lately_stays(store):
     busy = await record(store, "busy", updated=0.0)
-    row = Session(busy, TENANT, 0.0, updated=6_000.0, totals=Totals(requests=1))
+    row = Session(busy, TENANT.name, 0.0, updated=6_000.0, totals=Totals(requests=1))
     await store.put(Key(sessions_collection(TENANT), f"{busy}.other.1"), ENCODER.encode(row))
     for number in range(40):
         await record(store, f"{number:03}", updated=60.0 * number)

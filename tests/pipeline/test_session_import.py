@@ -11,6 +11,7 @@ import pytest
 from accordion.memory.session_import import unknown_notice, unreachable_notice
 from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import Memory
+from accordion.model.tenant import TenantScope
 from accordion.pipeline.session_import import MemoryMentions, SessionImport
 from accordion.sessions.tenants import ProxyKey
 from tests.fakes import FakeReply, FakeWindows
@@ -34,11 +35,11 @@ class Counted(FakeMemories):
         super().__init__()
         self.asked: list[tuple[str, ...]] = []
 
-    async def get(self, space: bytes, ids: Any) -> list[Memory | None]:
+    async def get(self, tenant: TenantScope, ids: Any) -> list[Memory | None]:
         self.asked.append(tuple(ids))
         if self.away:
             raise StoreUnavailable("away")
-        return await super().get(space, ids)
+        return await super().get(tenant, ids)
 
 
 def world(memories: FakeMemories, **given: Any) -> World:
@@ -172,10 +173,10 @@ async def test_a_retry_is_sent_the_same(path: str):
 
 async def test_of_a_session_that_is_erased_meanwhile_nothing_is_put_in_and_nothing_is_kept():
     class Erasing(Counted):
-        async def get(self, space: bytes, ids: Any) -> list[Memory | None]:
+        async def get(self, tenant: TenantScope, ids: Any) -> list[Memory | None]:
             made.clock.advance(1)
-            await made.archive.erasures.note(space, made.seen.exchanges[0].session)
-            return await super().get(space, ids)
+            await made.archive.erasures.note(tenant, made.seen.exchanges[0].session)
+            return await super().get(tenant, ids)
 
     memories = Erasing()
     made = world(memories)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from accordion.archive.references import artifact_id
+from accordion.model.tenant import TenantScope
 from tests.delegation.lineages import LaterTasks
 from tests.fakes import FakeReply, FakeWindows, FickleStore
 from tests.world import CHAT, MESSAGES, World, header
@@ -111,17 +112,16 @@ class Team(World):
     def id_of(self, listed: list[Json]) -> str:
         """The id of the result that stands last in a list."""
         receiver, body = self.forward.reader.receiver, json.dumps({"model": "m", "messages": listed})
-        read = receiver.request_reader.read(receiver.protocols[self.path], body.encode(), self.space)
-        return artifact_id(self.space, read.messages[-1].key, 0)
+        read = receiver.request_reader.read(receiver.protocols[self.path], body.encode(), self.tenant)
+        return artifact_id(self.tenant, read.messages[-1].key, 0)
 
     @property
-    def space(self) -> bytes:
-        """The tenant's key."""
-        return self.forward.tenants.identify({}).tenant_key
+    def tenant(self) -> TenantScope:
+        return self.forward.tenants.identify({}).tenant
 
     async def kept(self, name: str) -> list[str]:
         """The sessions under which an artifact is kept."""
-        records = await self.builder.archive.load_records(self.space, name)
+        records = await self.builder.archive.load_records(self.tenant, name)
         return [record.session for record in records]
 
 
@@ -136,7 +136,7 @@ async def test_a_result_that_is_hidden_is_kept_for_the_delegation_that_made_it(p
     assert SECRET not in json.dumps(team.sent[-1])
     assert await team.kept(name) == [team.of_b]
     spoken = {each.name: each for each in team.forward.reader.receiver.protocols.values()}
-    text = await team.builder.artifact_text(name, team.space, spoken)
+    text = await team.builder.artifact_text(name, team.tenant, spoken)
     assert text is not None
     assert text.endswith(SECRET)
 
@@ -190,7 +190,7 @@ async def test_erasing_a_session_erases_what_was_hidden_of_it():
     listed, name = await team.shared()
     await team.turn("a", [*listed, team.said("So."), user("and now a")])
     caller = team.forward.tenants.identify({})
-    await team.builder.export_and_erasure.erase(caller.tenant_key, team.of_b)
+    await team.builder.export_and_erasure.erase(caller.tenant, team.of_b)
     assert await team.kept(name) == []
 
 
@@ -277,7 +277,7 @@ async def folded(team: Team, who: str = "main", task: str = "the task of main") 
     team.windows.size = 3_000
     await team.turn(who, long(team.path, f"{task}, finding-", task))
     team.windows.size = 100_000
-    for record in await team.builder.archive.list_artifacts(team.space, team.session):
+    for record in await team.builder.archive.list_artifacts(team.tenant, team.session):
         if record.kind == "result" and '"3"' in record.arguments:
             return record.id
     raise AssertionError("nothing was folded")
@@ -313,7 +313,9 @@ async def test_what_a_sub_agent_read_goes_with_its_first_fold_and_the_tool_stays
     assert "finding-3 r3_0 r3_1" not in json.dumps(team.sent[-1]["messages"])
     assert name in json.dumps(team.sent[-1]["messages"][0])
     own = [
-        each.id for each in await team.builder.archive.list_artifacts(team.space, team.session) if each.kind == "result"
+        each.id
+        for each in await team.builder.archive.list_artifacts(team.tenant, team.session)
+        if each.kind == "result"
     ]
     assert "mine-" in await team.read("a", [*grown, team.said("Well."), user("again")], own[0])
 

@@ -66,9 +66,7 @@ async def reads_back(world: World, items: list[Json], rounds: list[list[Json]], 
         for said, out in zip(rounds, answered, strict=True)
     )
     weave = ToolRoundInsertion(gauge.session_match.conversation.chain[-1], made, (), "Well.", 1.0)
-    await world.builder.insertion_store.add(
-        gauge.caller.tenant_key, gauge.session_match.label, weave, gauge.session_match.session.id, 0.0
-    )
+    await world.builder.insertion_store.add(gauge.ref, weave, 0.0)
     await world.outbox.flush()
 
 

@@ -15,12 +15,15 @@ from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.config import Settings
 from accordion.model.conversation import Message
 from accordion.model.http import Inbound
+from accordion.model.tenant import TenantScope
 from accordion.pipeline.request import PreparedRequest
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.message_keys import message_key
 from tests.histories import DIALECTS, DialectName
 from tests.protocols.edited import SPOKEN
 from tests.recordings import recorded, transcripts, written
+
+TENANT = TenantScope("", b"")
 
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
 FIELD = {"chat": "messages", "responses": "input", "messages": "messages"}
@@ -88,7 +91,7 @@ def _read(dialect: WireProtocol, entries: list[Any]) -> list[Message]:
     for entry in entries:
         wire = json.dumps(entry).encode()
         said = dialect.read_message(wire)
-        found.append(Message(message_key(said.canonical, b"", dialect.name), said.role, said.parts, wire))
+        found.append(Message(message_key(said.canonical, TENANT, dialect.name), said.role, said.parts, wire))
     return found
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from accordion.model.conversation import Media, Message, Part, Reasoning, Text, ToolCall, ToolResult
+from accordion.model.tenant import TenantScope
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.message_keys import count_breakpoints, message_key
@@ -17,7 +18,7 @@ from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
 from tests.histories import DialectName
 
-SECRET = b"s" * 32
+TENANT = TenantScope("tenant", b"s" * 32)
 SPOKEN: dict[DialectName, WireProtocol] = {
     "chat": OpenAIChat(),
     "responses": OpenAIResponses(),
@@ -31,7 +32,7 @@ def message(dialect: WireProtocol, entry: Any) -> Message:
     """An entry (JSON-like, or bytes as they came) as the reader makes a Message of it."""
     wire = entry if isinstance(entry, bytes) else json.dumps(entry).encode()
     seen = dialect.read_message(wire)
-    return Message(message_key(seen.canonical, SECRET, "chat"), seen.role, seen.parts, wire, count_breakpoints(wire))
+    return Message(message_key(seen.canonical, TENANT, "chat"), seen.role, seen.parts, wire, count_breakpoints(wire))
 
 
 def read_again(dialect: WireProtocol, wire: bytes | None) -> tuple[Part, ...]:

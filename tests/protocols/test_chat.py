@@ -13,13 +13,14 @@ from openai.types.chat import ChatCompletionMessage
 
 from accordion.model.conversation import Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.errors import BadRequest, UpstreamDisconnected
+from accordion.model.tenant import TenantScope
 from accordion.protocols.message_keys import message_key
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from tests.histories import History, Image, entries, histories, png
 from tests.sdks import openai_sdk
 
 CHAT = OpenAIChat()
-SECRET = b"s" * 32
+TENANT = TenantScope("tenant", b"s" * 32)
 PICTURE = base64.b64encode(png(30, 20)).decode()
 
 
@@ -32,7 +33,7 @@ def parts(entry: Any) -> Any:
 
 
 def key(entry: Any) -> bytes:
-    return message_key(read(entry).canonical, SECRET, "chat")
+    return message_key(read(entry).canonical, TENANT, "chat")
 
 
 @given(histories())

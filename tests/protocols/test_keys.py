@@ -12,6 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from accordion.model.tenant import TenantScope
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.message_keys import (
@@ -27,7 +28,9 @@ from accordion.protocols.openai_responses.protocol import OpenAIResponses
 from tests.histories import DIALECTS, DialectName, arguments, entries, histories
 from tests.respelling import respell
 
-SECRET = b"s" * 32
+ONE = TenantScope("one", b"one")
+
+TENANT = TenantScope("tenant", b"s" * 32)
 READERS: dict[DialectName, WireProtocol] = {
     "chat": OpenAIChat(),
     "responses": OpenAIResponses(),
@@ -40,11 +43,11 @@ randoms = st.randoms(use_true_random=False)
 
 def key(dialect: DialectName, entry: Any) -> bytes:
     raw = entry if isinstance(entry, str) else json.dumps(entry)
-    return message_key(READERS[dialect].read_message(raw.encode()).canonical, SECRET, "chat")
+    return message_key(READERS[dialect].read_message(raw.encode()).canonical, TENANT, "chat")
 
 
 def of(entry: Any) -> bytes:
-    return message_key(canonical_object(decode_json(json.dumps(entry))), SECRET, "chat")
+    return message_key(canonical_object(decode_json(json.dumps(entry))), TENANT, "chat")
 
 
 @given(histories(max_turns=2), dialects, randoms)
@@ -238,7 +241,7 @@ def test_what_cannot_be_decoded_is_a_value_error(raw: str) -> None:
 
 def keyed(raw: str) -> str:
     try:
-        message_key(canonical_object({"role": "user", "x": decode_json(raw)}), SECRET, "chat")
+        message_key(canonical_object({"role": "user", "x": decode_json(raw)}), TENANT, "chat")
     except ValueError as error:
         return str(error)
     return "keyed"
@@ -253,15 +256,15 @@ def test_deep_nesting_is_keyed_or_a_value_error_and_never_more(depth: int) -> No
 
 def test_keys_differ_from_tenant_to_tenant_and_from_dialect_to_dialect() -> None:
     canonical = canonical_object({"role": "user", "content": "a"})
-    assert message_key(canonical, b"one", "chat") != message_key(canonical, b"two", "chat")
-    assert message_key(canonical, b"one", "chat") != message_key(canonical, b"one", "messages"), "their JSON differs"
-    assert chain_start(b"one", "chat") != chain_start(b"two", "chat")
-    assert chain_start(b"one", "chat") != chain_start(b"one", "responses")
+    assert message_key(canonical, ONE, "chat") != message_key(canonical, TWO, "chat")
+    assert message_key(canonical, ONE, "chat") != message_key(canonical, ONE, "messages"), "their JSON differs"
+    assert chain_start(ONE, "chat") != chain_start(TWO, "chat")
+    assert chain_start(ONE, "chat") != chain_start(ONE, "responses")
 
 
 def test_a_chain_tells_order_and_length() -> None:
-    start = chain_start(SECRET, "chat")
-    a, b = (message_key(canonical_object({"role": "user", "content": text}), SECRET, "chat") for text in "ab")
+    start = chain_start(TENANT, "chat")
+    a, b = (message_key(canonical_object({"role": "user", "content": text}), TENANT, "chat") for text in "ab")
     chains = [start, chain_key(start, a), chain_key(start, b), chain_key(chain_key(start, a), b)]
     chains += [chain_key(chain_key(start, b), a), chain_key(chain_key(start, a), a)]
     assert len(set(chains)) == len(chains)
@@ -272,10 +275,10 @@ def test_keys_stay_the_same_from_release_to_release() -> None:
     entry = {"role": "assistant", "content": None, "tool_calls": [
         {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a", "n": 1.0}'}}
     ]}  # fmt: skip
-    assert message_key(canonical_object(decode_json(json.dumps(entry))), SECRET, "chat").hex() == (
+    assert message_key(canonical_object(decode_json(json.dumps(entry))), TENANT, "chat").hex() == (
         "6e37c4a2cb2b9952b4a6396d4282a4197afa6fe4553af82a69b472244f4f34e6"
     )
-    assert chain_key(chain_start(SECRET, "chat"), bytes(32)).hex() == (
+    assert chain_key(chain_start(TENANT, "chat"), bytes(32)).hex() == (
         "8acba13e33fe5a8073fde0d0643229b35797fd20ba92853ff528cebf014fb223"
     )
 
@@ -318,4 +321,7 @@ def test_cache_breakpoints_are_counted_wherever_they_stand_in_a_large_message(sh
 def test_a_message_with_a_long_text_has_the_key_of_its_whole_content(unit: str) -> None:
     canonical = {"role": "user", "content": [unit * (LONG // len(unit))]}
     whole = msgspec.json.Encoder(order="deterministic").encode(canonical)
-    assert message_key(canonical, SECRET, "chat") == hashlib.sha256(SECRET + b"chat" + whole).digest()
+    assert message_key(canonical, TENANT, "chat") == hashlib.sha256(TENANT.key + b"chat" + whole).digest()
+
+
+TWO = TenantScope("two", b"two")

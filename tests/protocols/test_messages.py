@@ -12,13 +12,14 @@ from hypothesis import given
 
 from accordion.model.conversation import Media, Opaque, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.errors import BadRequest, UpstreamDisconnected, UpstreamTimeout
+from accordion.model.tenant import TenantScope
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.message_keys import message_key
 from tests.histories import History, Image, entries, histories, png
 from tests.sdks import anthropic_sdk
 
 MESSAGES = AnthropicMessages()
-SECRET = b"s" * 32
+TENANT = TenantScope("tenant", b"s" * 32)
 
 
 def read(entry: Any) -> Any:
@@ -26,7 +27,7 @@ def read(entry: Any) -> Any:
 
 
 def key(entry: Any) -> bytes:
-    return message_key(read(entry).canonical, SECRET, "chat")
+    return message_key(read(entry).canonical, TENANT, "chat")
 
 
 @given(histories())

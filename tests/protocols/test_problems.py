@@ -10,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accordion.model.conversation import Message, ToolCall, ToolResult
+from accordion.model.tenant import TenantScope
 from accordion.protocols.body_reader import BodyReader
 from tests.histories import DIALECTS, DialectName, body, entries, histories
 from tests.protocols.edited import SPOKEN, message
+
+TENANT = TenantScope("t", b"t" * 32)
 
 dialects = pytest.mark.parametrize("name", DIALECTS)
 
@@ -22,7 +25,7 @@ def problems(name: DialectName, *listed: Any) -> list[str]:
 
 
 def read(name: DialectName, request: Any) -> tuple[Message, ...]:
-    return BodyReader().read(SPOKEN[name], json.dumps(request).encode(), b"t" * 32).messages
+    return BodyReader().read(SPOKEN[name], json.dumps(request).encode(), TENANT).messages
 
 
 @dialects

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from accordion.model.conversation import Conversation
 from accordion.model.errors import TooManyMessages, Unreadable
+from accordion.model.tenant import TenantScope
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.body_reader import BodyReader
@@ -16,7 +17,10 @@ from accordion.protocols.json_spans import exceeds_count, with_model
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
 
-SPACE = b"tenant" * 5
+TWO = TenantScope("two", b"two" * 10)
+ONE = TenantScope("one", b"one" * 10)
+
+TENANT = TenantScope("tenant", b"tenant" * 5)
 LONG = "word " * 100
 
 
@@ -47,7 +51,7 @@ def counting(dialect: WireProtocol, reads: list[bytes]) -> WireProtocol:
 
 
 def test_a_conversation_has_its_model_messages_and_preamble() -> None:
-    read = BodyReader().read(OpenAIChat(), body(turns(3), stream=True, max_tokens=7), SPACE)
+    read = BodyReader().read(OpenAIChat(), body(turns(3), stream=True, max_tokens=7), TENANT)
     assert read.model == "m"
     assert [m.role for m in read.messages] == ["user", "assistant", "user"]
     assert len(read.preamble) == 1
@@ -58,7 +62,7 @@ def test_a_conversation_has_its_model_messages_and_preamble() -> None:
 
 def test_messages_keep_the_clients_own_bytes() -> None:
     raw = b'{"model":"m","messages":[ {"role" : "user","content":"a\\u00e9"} ,\n {"role":"user","content":"b"}]}'
-    read = BodyReader().read(OpenAIChat(), raw, SPACE)
+    read = BodyReader().read(OpenAIChat(), raw, TENANT)
     assert [m.wire for m in read.messages] == [
         b'{"role" : "user","content":"a\\u00e9"}',
         b'{"role":"user","content":"b"}',
@@ -69,12 +73,12 @@ def test_only_what_is_new_is_read_when_a_conversation_grows() -> None:
     reads: list[bytes] = []
     dialect, reader = counting(OpenAIChat(), reads), BodyReader()
     history = turns(9)
-    reader.read(dialect, body(history), SPACE)
+    reader.read(dialect, body(history), TENANT)
     reads.clear()
     history += [{"role": "assistant", "content": "new"}, {"role": "user", "content": "newer"}]
-    grown = reader.read(dialect, body(history), SPACE)
+    grown = reader.read(dialect, body(history), TENANT)
     assert len(reads) == 2
-    assert grown == BodyReader().read(OpenAIChat(), body(history), SPACE)
+    assert grown == BodyReader().read(OpenAIChat(), body(history), TENANT)
 
 
 def test_however_long_a_shared_beginning_is_only_what_follows_is_read() -> None:
@@ -83,9 +87,9 @@ def test_however_long_a_shared_beginning_is_only_what_follows_is_read() -> None:
     other = {"role": "user", "content": "another"}
     for shared in range(8, len(history) + 1):
         reader, forked = BodyReader(), body([*history[:shared], other])
-        reader.read(dialect, body(history), SPACE)
+        reader.read(dialect, body(history), TENANT)
         reads.clear()
-        assert same(reader.read(dialect, forked, SPACE), BodyReader().read(OpenAIChat(), forked, SPACE))
+        assert same(reader.read(dialect, forked, TENANT), BodyReader().read(OpenAIChat(), forked, TENANT))
         assert reads == [json.dumps(other).encode()]
 
 
@@ -99,26 +103,26 @@ def test_only_the_restless_end_is_read_again_when_a_client_moves_its_breakpoint(
 
     history = turns(30)[1:]
     for _ in range(5):
-        reader.read(dialect, marked(history), SPACE)
+        reader.read(dialect, marked(history), TENANT)
         reads.clear()
         history += [{"role": "assistant", "content": "a"}, {"role": "user", "content": LONG}]
-        grown = reader.read(dialect, marked(history), SPACE)
+        grown = reader.read(dialect, marked(history), TENANT)
         assert len(reads) == 3
-        assert grown.chain == BodyReader().read(AnthropicMessages(), marked(history), SPACE).chain
+        assert grown.chain == BodyReader().read(AnthropicMessages(), marked(history), TENANT).chain
 
 
 def test_a_fork_shares_the_beginning_of_its_chain() -> None:
     reader = BodyReader()
-    whole = reader.read(OpenAIChat(), body(turns(9)), SPACE)
-    fork = reader.read(OpenAIChat(), body([*turns(4), {"role": "user", "content": "else"}]), SPACE)
+    whole = reader.read(OpenAIChat(), body(turns(9)), TENANT)
+    fork = reader.read(OpenAIChat(), body([*turns(4), {"role": "user", "content": "else"}]), TENANT)
     assert fork.chain[:4] == whole.chain[:4]
     assert fork.chain[4] != whole.chain[4]
 
 
 def test_tenants_never_share_a_key() -> None:
     reader = BodyReader()
-    one = reader.read(OpenAIChat(), body(turns(4)), b"one" * 10)
-    two = reader.read(OpenAIChat(), body(turns(4)), b"two" * 10)
+    one = reader.read(OpenAIChat(), body(turns(4)), ONE)
+    two = reader.read(OpenAIChat(), body(turns(4)), TWO)
     assert not set(one.chain) & set(two.chain)
     assert one.messages[0].key != two.messages[0].key
 
@@ -126,7 +130,7 @@ def test_tenants_never_share_a_key() -> None:
 def test_keys_of_a_plain_request_stay_the_same_from_release_to_release() -> None:
     """They are kept in stores: a change of these values is a change of format."""
     listed = [{"role": "user", "content": "hi é"}]
-    plain = BodyReader().read(OpenAIChat(), json.dumps({"model": "m", "messages": listed}).encode(), SPACE)
+    plain = BodyReader().read(OpenAIChat(), json.dumps({"model": "m", "messages": listed}).encode(), TENANT)
     assert (plain.messages[0].key.hex(), plain.chain[0].hex()) == (
         "0f2411ad916933ea125fecc25ad55854eb388d5a6d0beee24d813a7cd0fc3ae7",
         "4496c2f833a8d96d7408c23bbdf0b30ba49b0e511cfbe32dc2caf0d495be65f6",
@@ -134,31 +138,31 @@ def test_keys_of_a_plain_request_stay_the_same_from_release_to_release() -> None
     assert (plain.preamble, plain.tools) == ((), ())
     assert plain.overhead_key.hex() == "09503574265453175005a11de49c3db6983239e4f9aee78f2a02d0fce27377aa"
     given = {"model": "m", "messages": listed, "tools": [{"name": "x"}]}
-    tooled = BodyReader().read(OpenAIChat(), json.dumps(given).encode(), SPACE)
+    tooled = BodyReader().read(OpenAIChat(), json.dumps(given).encode(), TENANT)
     assert tooled.chain == plain.chain
     assert tooled.overhead_key.hex() == "68fa782caf9da50a799cd8b957027bfa6cfb69262f356d09f3f373814cb10047"
 
 
 def test_another_system_prompt_is_another_overhead_but_the_same_chain() -> None:
     reader, history = BodyReader(), turns(3)
-    one = reader.read(OpenAIChat(), body(history), SPACE)
+    one = reader.read(OpenAIChat(), body(history), TENANT)
     history[0] = {"role": "system", "content": "be long"}
-    two = reader.read(OpenAIChat(), body(history), SPACE)
+    two = reader.read(OpenAIChat(), body(history), TENANT)
     assert one.chain == two.chain
     assert one.overhead_key != two.overhead_key
 
 
 def test_changed_tools_are_seen_on_a_conversation_that_goes_on() -> None:
     reader, tool = BodyReader(), {"type": "function", "function": {"name": "f", "parameters": {}}}
-    one = reader.read(OpenAIChat(), body(turns(5), tools=[tool]), SPACE)
-    two = reader.read(OpenAIChat(), body(turns(7), tools=[tool]), SPACE)
-    three = reader.read(OpenAIChat(), body(turns(9), tools=[tool, tool]), SPACE)
+    one = reader.read(OpenAIChat(), body(turns(5), tools=[tool]), TENANT)
+    two = reader.read(OpenAIChat(), body(turns(7), tools=[tool]), TENANT)
+    three = reader.read(OpenAIChat(), body(turns(9), tools=[tool, tool]), TENANT)
     assert one.overhead_key == two.overhead_key != three.overhead_key
     assert len(three.tools) == 2
 
 
 def test_a_string_as_input_is_one_message() -> None:
-    read = BodyReader().read(OpenAIResponses(), b'{"model":"m","input":"hello"}', SPACE)
+    read = BodyReader().read(OpenAIResponses(), b'{"model":"m","input":"hello"}', TENANT)
     assert [m.role for m in read.messages] == ["user"]
 
 
@@ -168,28 +172,28 @@ def test_a_field_that_comes_twice_counts_as_its_last() -> None:
     raw = b'{"messages":' + first + b',"model":"a","messages":' + last + b',"model":"b"}'
     reader = BodyReader()
     for _ in range(2):
-        read = reader.read(OpenAIChat(), raw, SPACE)
+        read = reader.read(OpenAIChat(), raw, TENANT)
         assert (len(read.messages), read.model) == (4, "b")
     # A beginning that was read before does not hide a second list behind it.
-    reader.read(OpenAIChat(), body(turns(4)), SPACE)
+    reader.read(OpenAIChat(), body(turns(4)), TENANT)
     twice = body(turns(4))[:-1] + b',"messages":' + first + b"}"
-    assert len(reader.read(OpenAIChat(), twice, SPACE).messages) == 2
+    assert len(reader.read(OpenAIChat(), twice, TENANT).messages) == 2
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{", b'{"messages":', b"null", b'{"a":NaN}', b"\xff", b"[" * 3000])
 def test_what_is_no_json_object_is_unreadable_and_nothing_else(raw: bytes) -> None:
     with pytest.raises(Unreadable):
-        BodyReader().read(OpenAIChat(), raw, SPACE)
+        BodyReader().read(OpenAIChat(), raw, TENANT)
 
 
 def test_more_messages_than_the_limit_are_not_read_one_by_one() -> None:
     reads: list[bytes] = []
     reader = BodyReader(max_messages=20)
-    assert len(reader.read(OpenAIChat(), body(turns(19)), SPACE).chain) == 19
+    assert len(reader.read(OpenAIChat(), body(turns(19)), TENANT).chain) == 19
     with pytest.raises(TooManyMessages, match="more than the 20 messages"):
-        BodyReader(max_messages=20).read(counting(OpenAIChat(), reads), body(turns(20)), SPACE)
+        BodyReader(max_messages=20).read(counting(OpenAIChat(), reads), body(turns(20)), TENANT)
     with pytest.raises(TooManyMessages):
-        reader.read(counting(OpenAIChat(), reads), body(turns(20)), SPACE)
+        reader.read(counting(OpenAIChat(), reads), body(turns(20)), TENANT)
     assert reads == []
 
 
@@ -211,12 +215,12 @@ def test_a_body_of_too_many_small_things_is_not_parsed(fields: dict[str, Any]) -
     assert len(raw) > ONE_MIB
     # What is no JSON behind them is never looked at.
     with pytest.raises(TooManyMessages, match="keys and values"):
-        BodyReader(max_messages=2_000).read(OpenAIChat(), raw + b"no JSON", SPACE)
+        BodyReader(max_messages=2_000).read(OpenAIChat(), raw + b"no JSON", TENANT)
 
 
 @pytest.mark.parametrize("text", ["a{[" * ONE_MIB, '\\"{}[]' * 8_000 + "a" * ONE_MIB, '"\\' * ONE_MIB])
 def test_a_large_body_of_one_string_is_read(text: str) -> None:
-    read = BodyReader(max_messages=2_000).read(OpenAIChat(), body([{"role": "user", "content": text}]), SPACE)
+    read = BodyReader(max_messages=2_000).read(OpenAIChat(), body([{"role": "user", "content": text}]), TENANT)
     assert len(read.messages) == 1
 
 
@@ -253,39 +257,39 @@ def test_arguments_of_too_many_keys_are_not_parsed(count: int) -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
     raw = body([{"role": "user", "content": "a"}, {"role": "assistant", "content": None, "tool_calls": [call]}])
     if count == 24_000:
-        assert len(BodyReader().read(OpenAIChat(), raw, SPACE).messages) == 2
+        assert len(BodyReader().read(OpenAIChat(), raw, TENANT).messages) == 2
     else:
         with pytest.raises(TooManyMessages, match="50,000 keys and values in the arguments"):
-            BodyReader().read(OpenAIChat(), raw, SPACE)
+            BodyReader().read(OpenAIChat(), raw, TENANT)
 
 
 def test_others_are_let_in_between_the_steps_over_a_large_body() -> None:
     pauses: list[int] = []
     reader = BodyReader(pause=lambda: pauses.append(1))
-    reader.read(OpenAIChat(), body(turns(9)), SPACE)
+    reader.read(OpenAIChat(), body(turns(9)), TENANT)
     assert not pauses
-    reader.read(OpenAIChat(), body([{"role": "user", "content": "a" * 2 * ONE_MIB}]), SPACE)
+    reader.read(OpenAIChat(), body([{"role": "user", "content": "a" * 2 * ONE_MIB}]), TENANT)
     assert len(pauses) == 4
 
 
 def test_only_what_is_new_counts_as_unknown() -> None:
     reader, first, second = BodyReader(), body(turns(9)), body(turns(10))
-    assert reader.count_new_bytes(OpenAIChat(), first, SPACE) == len(first)
-    reader.read(OpenAIChat(), first, SPACE)
-    assert 0 < reader.count_new_bytes(OpenAIChat(), second, SPACE) < len(second) // 5
+    assert reader.count_new_bytes(OpenAIChat(), first, TENANT) == len(first)
+    reader.read(OpenAIChat(), first, TENANT)
+    assert 0 < reader.count_new_bytes(OpenAIChat(), second, TENANT) < len(second) // 5
 
 
 def test_nesting_of_two_thousand_levels_is_read_or_unreadable() -> None:
     deep = b"[" * 2000 + b"]" * 2000
     raw = b'{"messages":[{"role":"user","content":' + deep + b'}],"model":"m"}'
     with contextlib.suppress(Unreadable):
-        BodyReader().read(OpenAIChat(), raw, SPACE)
+        BodyReader().read(OpenAIChat(), raw, TENANT)
 
 
 def test_what_is_remembered_stays_within_its_budget() -> None:
     reader = BodyReader(budget=200_000)
     for number in range(60):
-        reader.read(OpenAIChat(), body([{"role": "user", "content": f"{number} {LONG * 8}"}] * 3), SPACE)
+        reader.read(OpenAIChat(), body([{"role": "user", "content": f"{number} {LONG * 8}"}] * 3), TENANT)
         assert reader.remembered_bytes <= 200_000
     assert reader.remembered_bytes > 0
 
@@ -304,7 +308,7 @@ def test_reading_on_gives_what_reading_afresh_gives(data: st.DataObject) -> None
         order = data.draw(st.booleans())
         items = {"messages": history, "model": "m"} if order else {"model": "m", "messages": history}
         raw = json.dumps({**items, **fields}, separators=separators).encode()
-        assert same(reader.read(OpenAIChat(), raw, SPACE), BodyReader().read(OpenAIChat(), raw, SPACE))
+        assert same(reader.read(OpenAIChat(), raw, TENANT), BodyReader().read(OpenAIChat(), raw, TENANT))
 
 
 @given(st.data())

@@ -7,19 +7,20 @@ from typing import Any
 
 import pytest
 
+from accordion.model.tenant import TenantScope
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
 
-SPACE = b"tenant" * 5
+TENANT = TenantScope("tenant", b"tenant" * 5)
 LONG = "word " * 100
 MARK = {"cache_control": {"type": "ephemeral"}}
 
 
 def read(dialect: Any, listed: list[Any], reader: BodyReader | None = None, **fields: Any) -> Any:
     request = {"model": "m", dialect.messages_field: listed, **fields}
-    return (reader or BodyReader()).read(dialect, json.dumps(request).encode(), SPACE)
+    return (reader or BodyReader()).read(dialect, json.dumps(request).encode(), TENANT)
 
 
 def test_cache_breakpoints_are_counted_for_each_message() -> None:

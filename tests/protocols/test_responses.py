@@ -18,13 +18,14 @@ from openai.types.responses import (
 
 from accordion.model.conversation import Media, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.errors import NotFound, UpstreamDisconnected
+from accordion.model.tenant import TenantScope
 from accordion.protocols.message_keys import message_key
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
 from tests.histories import History, Image, entries, histories, png
 from tests.sdks import openai_sdk
 
 RESPONSES = OpenAIResponses()
-SECRET = b"s" * 32
+TENANT = TenantScope("tenant", b"s" * 32)
 
 
 def read(entry: Any) -> Any:
@@ -32,7 +33,7 @@ def read(entry: Any) -> Any:
 
 
 def key(entry: Any) -> bytes:
-    return message_key(read(entry).canonical, SECRET, "chat")
+    return message_key(read(entry).canonical, TENANT, "chat")
 
 
 @given(histories())

@@ -10,12 +10,13 @@ import pytest
 from openai.types.chat import ChatCompletionMessage
 
 from accordion.model.conversation import Opaque, Text, ToolCall, ToolResult
+from accordion.model.tenant import TenantScope
 from accordion.protocols.message_keys import message_key
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from tests.recordings import RECORDINGS, recorded
 
 CHAT = OpenAIChat()
-SECRET = b"s" * 32
+TENANT = TenantScope("tenant", b"s" * 32)
 
 
 def read(entry: Any) -> Any:
@@ -23,7 +24,7 @@ def read(entry: Any) -> Any:
 
 
 def key(entry: Any) -> bytes:
-    return message_key(read(entry).canonical, SECRET, "chat")
+    return message_key(read(entry).canonical, TENANT, "chat")
 
 
 FILES = sorted(RECORDINGS.glob("*.jsonl.gz"))

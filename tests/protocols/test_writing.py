@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from accordion.model.tenant import TenantScope
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.json_writing import write_body
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from tests.histories import DIALECTS, DialectName, bodies
 from tests.protocols.edited import SPOKEN
 
-SPACE = b"tenant" * 5
+TENANT = TenantScope("tenant", b"tenant" * 5)
 RAW = (
     b'{"model": "m" , "messages":[ {"role":"system","content":"s\\u00e9"}, {"role":"user", "content":"a"} ],\n'
     b'"temperature":1.50,"tools": [ {"type":"function"} ],"a\\"b":null}'
@@ -23,7 +24,7 @@ RAW = (
 
 
 def read(raw: bytes = RAW) -> Any:
-    return BodyReader().read(OpenAIChat(), raw, SPACE)
+    return BodyReader().read(OpenAIChat(), raw, TENANT)
 
 
 @pytest.mark.parametrize("name", DIALECTS)
@@ -31,10 +32,10 @@ def read(raw: bytes = RAW) -> Any:
 def test_a_request_that_is_written_with_its_own_list_says_the_same(name: DialectName, data: st.DataObject) -> None:
     dialect = SPOKEN[name]
     request = data.draw(bodies(name))
-    conversation = BodyReader().read(dialect, json.dumps(request).encode(), SPACE)
+    conversation = BodyReader().read(dialect, json.dumps(request).encode(), TENANT)
     written = write_body(conversation, dialect.messages_field, [message.wire for message in conversation.messages])
     assert json.loads(written) == request
-    again = BodyReader().read(dialect, written, SPACE)
+    again = BodyReader().read(dialect, written, TENANT)
     assert (again.messages, again.lead, again.chain) == (conversation.messages, conversation.lead, conversation.chain)
     assert again.overhead_key == conversation.overhead_key
 
@@ -63,7 +64,7 @@ def test_a_list_that_grows_begins_with_the_same_bytes() -> None:
 
 def test_a_plain_string_as_input_is_written_as_a_list() -> None:
     dialect = SPOKEN["responses"]
-    conversation = BodyReader().read(dialect, b'{"model":"m","input":"hi"}', SPACE)
+    conversation = BodyReader().read(dialect, b'{"model":"m","input":"hi"}', TENANT)
     wires = dialect.join_messages([message.wire for message in conversation.messages], [])
-    again = BodyReader().read(dialect, write_body(conversation, "input", wires), SPACE)
+    again = BodyReader().read(dialect, write_body(conversation, "input", wires), TENANT)
     assert again.chain == conversation.chain

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from accordion.model.conversation import Conversation
 from accordion.model.ports import Key, WorkerSync
+from accordion.model.tenant import TenantScope
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
@@ -27,8 +28,8 @@ from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.worker_sync import SharedBoard, UnknownWorkers, shared_slots
 from tests.fakes import DirectOutbox, FakeClock, FickleStore, Merge
 
-ALICE = Caller("alice", b"a" * 32, False, "")
-BOB = Caller("bob", b"b" * 32, False, "")
+ALICE = Caller(TenantScope("alice", b"a" * 32), False, "")
+BOB = Caller(TenantScope("bob", b"b" * 32), False, "")
 
 
 class World:
@@ -58,13 +59,11 @@ class World:
 def chat(*texts: str, caller: Caller = ALICE) -> Conversation:
     """Texts take turns: user, assistant, user, …"""
     messages = [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(texts)]
-    return BodyReader(0).read(
-        OpenAIChat(), json.dumps({"messages": messages, "model": "m"}).encode(), caller.tenant_key
-    )
+    return BodyReader(0).read(OpenAIChat(), json.dumps({"messages": messages, "model": "m"}).encode(), caller.tenant)
 
 
 def responses(caller: Caller = ALICE, **fields: Any) -> Conversation:
-    return BodyReader(0).read(OpenAIResponses(), json.dumps({"model": "m", **fields}).encode(), caller.tenant_key)
+    return BodyReader(0).read(OpenAIResponses(), json.dumps({"model": "m", **fields}).encode(), caller.tenant)
 
 
 async def test_a_conversation_that_goes_on_is_one_session() -> None:
@@ -463,7 +462,7 @@ async def test_nothing_is_kept_of_an_opening_whose_client_goes_away_while_the_st
 async def test_nothing_is_kept_of_an_opening_that_is_erased_before_it_was_written(which: str) -> None:
     world = World()
     first = (await world.ask("u1")).session.id
-    world.sessions.forget(ALICE.tenant, first if which == "one" else None)
+    world.sessions.forget(first if which == "one" else None)
     assert not world.sessions.prefix_index.nodes
     assert not world.sessions.prefix_index._unread_in_store
 

@@ -14,7 +14,7 @@ from accordion.model.memories import Conflict, Entity, MemoryChange, MemoryFilte
 from accordion.stores.encryption import AesSealer
 from accordion.stores.memories_redis import RedisMemories
 from accordion.stores.memories_sqlite import SqliteMemories
-from tests.memories import OTHER, PET, SPACE, WORK, Embedder, found, memory, put
+from tests.memories import OTHER, PET, TENANT, WORK, Embedder, found, memory, put
 from tests.valkey import Valkey, valkey_cluster, valkey_server  # noqa: F401
 
 
@@ -52,20 +52,20 @@ def store(open_memories):
 async def test_what_was_written_is_read_back_in_the_order_asked(store):
     one, two = memory("one", topics=("a",), sources=(("mem-x", "r"),)), memory("two")
     await put(store, one, two)
-    assert await store.get(SPACE, [two.id, "mem-none", one.id, two.id]) == [two, None, one, two]
+    assert await store.get(TENANT, [two.id, "mem-none", one.id, two.id]) == [two, None, one, two]
 
 
 async def test_it_is_there_for_another_process_and_after_a_restart(store, open_memories):
     one = memory("one")
     await put(store, one)
-    assert await open_memories().get(SPACE, [one.id]) == [one]
+    assert await open_memories().get(TENANT, [one.id]) == [one]
 
 
 async def test_a_tenant_finds_nothing_of_another(store):
     one = memory("the secret word", topics=("a",), entities=("Ann",))
-    await store.write(SPACE, MemoryChange(put=(one,), entities=(Entity("Ann", "person"),), markers=(("m", b"1"),)))
+    await store.write(TENANT, MemoryChange(put=(one,), entities=(Entity("Ann", "person"),), markers=(("m", b"1"),)))
     assert await store.get(OTHER, [one.id]) == [None]
-    assert await found(store, "secret", vector=WORK, space=OTHER) == []
+    assert await found(store, "secret", vector=WORK, tenant=OTHER) == []
     assert await store.list_memories(OTHER, MemoryFilter()) == MemoryPage()
     assert await store.list_entities(OTHER) == []
     assert await store.get_marker(OTHER, "m") is None
@@ -79,16 +79,16 @@ async def test_a_memory_that_is_written_again_takes_the_place_of_the_old(store):
     new = memory("the new text", id=old.id, topics=("after",))
     await put(store, old)
     await put(store, new)
-    assert await store.count(SPACE, MemoryFilter()) == 1
+    assert await store.count(TENANT, MemoryFilter()) == 1
     assert await found(store, "words") == []
     assert [each.memory for each in await found(store, "text")] == [new]
-    assert await store.list_memories(SPACE, MemoryFilter(topics=("before",))) == MemoryPage()
+    assert await store.list_memories(TENANT, MemoryFilter(topics=("before",))) == MemoryPage()
 
 
 async def test_a_change_that_conflicts_writes_nothing(store):
     one, two = memory("one"), memory("two")
     await put(store, one)
-    await store.write(SPACE, MemoryChange(markers=(("done", b"1"),)))
+    await store.write(TENANT, MemoryChange(markers=(("done", b"1"),)))
     for change in (
         MemoryChange(put=(two,), delete=(one.id,), require=((one.id, "older"),)),
         MemoryChange(put=(two,), delete=(one.id,), require=((one.id, ""),)),
@@ -96,64 +96,66 @@ async def test_a_change_that_conflicts_writes_nothing(store):
         MemoryChange(put=(two,), delete=(one.id,), markers=(("new", b"1"), ("done", b"2"))),
     ):
         with pytest.raises(Conflict):
-            await store.write(SPACE, change)
-    assert await store.get(SPACE, [one.id, two.id]) == [one, None]
-    assert await store.get_marker(SPACE, "done") == b"1"
-    assert await store.get_marker(SPACE, "new") is None
+            await store.write(TENANT, change)
+    assert await store.get(TENANT, [one.id, two.id]) == [one, None]
+    assert await store.get_marker(TENANT, "done") == b"1"
+    assert await store.get_marker(TENANT, "new") is None
 
 
 async def test_a_change_whose_requirements_hold_is_written(store):
     one, two = memory("one"), memory("two")
     await put(store, one)
-    await store.write(SPACE, MemoryChange(put=(two,), delete=(one.id,), require=((one.id, one.revision), (two.id, ""))))
-    assert await store.get(SPACE, [one.id, two.id]) == [None, two]
+    await store.write(
+        TENANT, MemoryChange(put=(two,), delete=(one.id,), require=((one.id, one.revision), (two.id, "")))
+    )
+    assert await store.get(TENANT, [one.id, two.id]) == [None, two]
 
 
 async def test_of_two_that_write_at_once_one_wins(store, open_memories):
     stores = store, open_memories()
     changes = [MemoryChange(put=(memory(f"by {at}"),), markers=(("once", b"%d" % at),)) for at in range(8)]
     done = await asyncio.gather(
-        *(stores[at % 2].write(SPACE, change) for at, change in enumerate(changes)), return_exceptions=True
+        *(stores[at % 2].write(TENANT, change) for at, change in enumerate(changes)), return_exceptions=True
     )
     winners = [at for at, each in enumerate(done) if not isinstance(each, Conflict)]
     assert len(winners) == 1
-    assert await store.get_marker(SPACE, "once") == b"%d" % winners[0]
-    assert [each.content for each in (await store.list_memories(SPACE, MemoryFilter())).memories] == [
+    assert await store.get_marker(TENANT, "once") == b"%d" % winners[0]
+    assert [each.content for each in (await store.list_memories(TENANT, MemoryFilter())).memories] == [
         f"by {winners[0]}"
     ]
 
 
 async def test_a_marker_named_twice_in_a_change_is_a_conflict(store):
     with pytest.raises(Conflict):
-        await store.write(SPACE, MemoryChange(put=(memory("one"),), markers=(("m", b"1"), ("m", b"2"))))
-    assert await store.get_marker(SPACE, "m") is None
-    assert await store.count(SPACE, MemoryFilter()) == 0
+        await store.write(TENANT, MemoryChange(put=(memory("one"),), markers=(("m", b"1"), ("m", b"2"))))
+    assert await store.get_marker(TENANT, "m") is None
+    assert await store.count(TENANT, MemoryFilter()) == 0
 
 
 async def test_a_memory_that_is_deleted_is_found_by_nothing(store):
     many = [memory(f"pet {at}", topics=("a",), tags=("b",), conversation="c", first=at, last=at) for at in range(7)]
     await put(store, *many)
-    await store.write(SPACE, MemoryChange(delete=(many[0].id, many[3].id, many[6].id)))
+    await store.write(TENANT, MemoryChange(delete=(many[0].id, many[3].id, many[6].id)))
     left = {many[at].id for at in (1, 2, 4, 5)}
     wanted = MemoryFilter(topics=("a",), tags=("b",), conversation="c")
     assert {each.memory.id for each in await found(store, "pet", wanted=wanted)} == left
     assert {each.memory.id for each in await found(store, vector=PET, wanted=wanted)} == left
-    assert {each.id for each in (await store.list_memories(SPACE, wanted)).memories} == left
-    assert await store.count(SPACE, wanted) == 4
+    assert {each.id for each in (await store.list_memories(TENANT, wanted)).memories} == left
+    assert await store.count(TENANT, wanted) == 4
 
 
 async def test_a_limit_of_minus_one_is_none(store):
     entities = tuple(Entity(f"entity {at:04}", "x") for at in range(1_100))
     relations = tuple(Relation(entity.name, "hub", "of") for entity in entities)
-    await store.write(SPACE, MemoryChange(entities=entities, relations=relations))
-    assert await store.list_entities(SPACE, limit=-1) == list(entities)
-    assert await store.list_entities(SPACE, limit=3) == list(entities[:3])
+    await store.write(TENANT, MemoryChange(entities=entities, relations=relations))
+    assert await store.list_entities(TENANT, limit=-1) == list(entities)
+    assert await store.list_entities(TENANT, limit=3) == list(entities[:3])
     assert (
-        await store.list_relations(SPACE, limit=-1)
-        == await store.list_relations(SPACE, "hub", limit=-1)
+        await store.list_relations(TENANT, limit=-1)
+        == await store.list_relations(TENANT, "hub", limit=-1)
         == list(relations)
     )
-    assert await store.list_relations(SPACE, "hub", limit=2) == list(relations[:2])
+    assert await store.list_relations(TENANT, "hub", limit=2) == list(relations[:2])
 
 
 # -- finding ---------------------------------------------------------------------------------------------------------
@@ -179,7 +181,7 @@ async def test_what_was_said_before_and_the_author_are_searched_but_the_text_cou
 async def test_words_are_weighed_by_this_tenants_memories_alone(store):
     await put(store, *(memory(f"common {at}") for at in range(20)), memory("rare"), memory("nothing"))
     alone = [each.lexical for each in await found(store, "rare", "common")]
-    await put(store, *(memory(f"rare {at}") for at in range(500)), space=OTHER)
+    await put(store, *(memory(f"rare {at}") for at in range(500)), tenant=OTHER)
     assert [each.lexical for each in await found(store, "rare", "common")] == alone
     assert alone[0] > 2 * alone[1]
 
@@ -212,7 +214,7 @@ async def test_vectors_of_another_embedder_are_not_compared(store):
 
 async def test_at_most_a_pool_is_given(store):
     await put(store, *(memory(f"pet {at}") for at in range(30)))
-    assert len(await store.find_candidates(SPACE, ("pet",), PET, MemoryFilter(), pool=10)) == 10
+    assert len(await store.find_candidates(TENANT, ("pet",), PET, MemoryFilter(), pool=10)) == 10
 
 
 FILTERS = [
@@ -240,8 +242,8 @@ async def test_a_filter_holds_for_lists_counts_words_and_vectors(store, wanted, 
         memory("old word", type="summary_archived", created=4.0),
         memory("session word", type="session", created=5.0),
     )
-    assert {each.content.split()[0] for each in (await store.list_memories(SPACE, wanted)).memories} == names
-    assert await store.count(SPACE, wanted) == len(names)
+    assert {each.content.split()[0] for each in (await store.list_memories(TENANT, wanted)).memories} == names
+    assert await store.count(TENANT, wanted) == len(names)
     assert {each.memory.content.split()[0] for each in await found(store, "word", wanted=wanted)} == names
     assert {each.memory.content.split()[0] for each in await found(store, wanted=wanted, vector=WORK)} == names
 
@@ -250,30 +252,30 @@ async def test_lists_are_newest_first_page_by_page(store):
     await put(store, *(memory(f"{at}", created=float(at // 2)) for at in range(9)))
     seen, after = [], ""
     while after or not seen:
-        page = await store.list_memories(SPACE, MemoryFilter(), after=after, limit=3)
+        page = await store.list_memories(TENANT, MemoryFilter(), after=after, limit=3)
         seen += [each.content for each in page.memories]
         after = page.next
     assert seen == [str(at) for at in reversed(range(9))]
-    assert (await store.list_memories(SPACE, MemoryFilter(), limit=9)).next == ""
-    assert len((await store.list_memories(SPACE, MemoryFilter(), limit=-1)).memories) == 9
+    assert (await store.list_memories(TENANT, MemoryFilter(), limit=9)).next == ""
+    assert len((await store.list_memories(TENANT, MemoryFilter(), limit=-1)).memories) == 9
 
 
 @pytest.mark.parametrize("created", [0.0, 1e-9, 1_767_225_600.123456, 253_402_300_799.0])
 async def test_a_list_goes_on_behind_what_was_deleted_or_edited_meanwhile(store, created):
     many = [memory(f"number {at}", created=created) for at in range(6)]
     await put(store, *many)
-    page = await store.list_memories(SPACE, MemoryFilter(), limit=2)
+    page = await store.list_memories(TENANT, MemoryFilter(), limit=2)
     assert page.memories == (many[5], many[4])
-    await store.write(SPACE, MemoryChange(delete=(many[4].id, many[3].id)))
+    await store.write(TENANT, MemoryChange(delete=(many[4].id, many[3].id)))
     await put(store, memory("written meanwhile", created=created), replace(many[5], content="edited"))
-    assert (await store.list_memories(SPACE, MemoryFilter(), after=page.next)).memories == (many[2], many[1], many[0])
+    assert (await store.list_memories(TENANT, MemoryFilter(), after=page.next)).memories == (many[2], many[1], many[0])
 
 
 @pytest.mark.parametrize("after", ["mem-none", "00", "00" * 13, "zz" * 12])
 async def test_a_list_that_nobody_began_does_not_go_on(store, after):
     for _ in range(2):
         with pytest.raises(BadRequest) as raised:
-            await store.list_memories(SPACE, MemoryFilter(), after=after)
+            await store.list_memories(TENANT, MemoryFilter(), after=after)
         assert (raised.value.code, raised.value.param) == ("invalid_page", "after")
         await put(store, memory("one"))
 
@@ -282,36 +284,36 @@ async def test_a_list_that_nobody_began_does_not_go_on(store, after):
 
 
 async def test_an_entity_is_new_once(store):
-    first = await store.write(SPACE, MemoryChange(entities=(Entity("Ann", "person"), Entity("ANN", "person"))))
-    second = await store.write(SPACE, MemoryChange(entities=(Entity("ann", "person"), Entity("Ann", "project"))))
+    first = await store.write(TENANT, MemoryChange(entities=(Entity("Ann", "person"), Entity("ANN", "person"))))
+    second = await store.write(TENANT, MemoryChange(entities=(Entity("ann", "person"), Entity("Ann", "project"))))
     assert first == (Entity("Ann", "person"),)
     assert second == (Entity("Ann", "project"),)
-    assert len(await store.list_entities(SPACE)) == 2
+    assert len(await store.list_entities(TENANT)) == 2
 
 
 async def test_relations_are_found_by_either_end_and_kept_once(store):
     knows, owns = Relation("Ann", "Bob", "knows", "mem-1"), Relation("Bob", "Dog", "owns", "mem-1")
     for _ in range(2):
-        await store.write(SPACE, MemoryChange(relations=(knows, owns)))
-    assert await store.list_relations(SPACE) == [knows, owns]
-    assert await store.list_relations(SPACE, "bob") == [knows, owns]
-    assert await store.list_relations(SPACE, "dog") == [owns]
-    assert await store.list_relations(SPACE, limit=1) == [knows]
+        await store.write(TENANT, MemoryChange(relations=(knows, owns)))
+    assert await store.list_relations(TENANT) == [knows, owns]
+    assert await store.list_relations(TENANT, "bob") == [knows, owns]
+    assert await store.list_relations(TENANT, "dog") == [owns]
+    assert await store.list_relations(TENANT, limit=1) == [knows]
 
 
 async def test_with_a_memory_go_its_relations_and_the_entities_that_nothing_else_speaks_of(store):
     one, two = memory("one", entities=("Ann", "Bob")), memory("two", entities=("bob",))
     await store.write(
-        SPACE,
+        TENANT,
         MemoryChange(
             put=(one, two),
             entities=(Entity("Ann", "person"), Entity("Bob", "person")),
             relations=(Relation("Ann", "Bob", "knows", one.id), Relation("Bob", "Bob", "is", two.id)),
         ),
     )
-    await store.write(SPACE, MemoryChange(delete=(one.id, "mem-none")))
-    assert await store.list_entities(SPACE) == [Entity("Bob", "person")]
-    assert await store.list_relations(SPACE) == [Relation("Bob", "Bob", "is", two.id)]
+    await store.write(TENANT, MemoryChange(delete=(one.id, "mem-none")))
+    assert await store.list_entities(TENANT) == [Entity("Bob", "person")]
+    assert await store.list_relations(TENANT) == [Relation("Bob", "Bob", "is", two.id)]
 
 
 # -- export and erasing ----------------------------------------------------------------------------------------------
@@ -321,10 +323,10 @@ async def test_an_export_has_all_of_a_tenant_each_line_complete(store):
     memories = [memory(f"content {at}\nwith lines") for at in range(3)] + [memory("old", type="summary_archived")]
     entity, relation = Entity("Ann", "person"), Relation("Ann", "Bob", "knows")
     await store.write(
-        SPACE,
+        TENANT,
         MemoryChange(put=tuple(memories), entities=(entity,), relations=(relation,), markers=(("done", b"\x00"),)),
     )
-    lines = [line async for line in store.export(SPACE)]
+    lines = [line async for line in store.export(TENANT)]
     assert all(b"\n" not in line and json.loads(line) for line in lines)
     read = [parse_line(line) for line in lines]
     assert len(read) == 7
@@ -338,9 +340,9 @@ async def test_an_export_has_all_that_stays_whatever_is_deleted_or_rewritten_mea
     # Pages have 500: what a next page might go on from is deleted here.
     gone = {each.id for each in many[550:650]}
     await put(store, *many)
-    lines = store.export(SPACE)
+    lines = store.export(TENANT)
     read = [parse_line(await anext(lines))]
-    await store.write(SPACE, MemoryChange(put=(rewritten,), delete=tuple(gone)))
+    await store.write(TENANT, MemoryChange(put=(rewritten,), delete=tuple(gone)))
     read += [parse_line(line) async for line in lines]
     assert {each.id for each in many} - gone <= {each.id for each in read}
 
@@ -348,7 +350,7 @@ async def test_an_export_has_all_that_stays_whatever_is_deleted_or_rewritten_mea
 async def test_a_tenant_that_was_erased_begins_anew(store):
     one, kept = memory("the word"), memory("of the other tenant")
     await store.write(
-        SPACE,
+        TENANT,
         MemoryChange(
             put=(one,),
             entities=(Entity("Ann", "x"),),
@@ -356,11 +358,11 @@ async def test_a_tenant_that_was_erased_begins_anew(store):
             markers=(("m", b"1"),),
         ),
     )
-    await put(store, kept, space=OTHER)
-    assert await store.erase(SPACE) == 1
-    assert await store.erase(SPACE) == 0
-    assert [line async for line in store.export(SPACE)] == []
+    await put(store, kept, tenant=OTHER)
+    assert await store.erase(TENANT) == 1
+    assert await store.erase(TENANT) == 0
+    assert [line async for line in store.export(TENANT)] == []
     assert await found(store, "word", vector=WORK) == []
     assert await store.get(OTHER, [kept.id]) == [kept]
-    await store.write(SPACE, MemoryChange(put=(memory("anew"),), markers=(("m", b"2"),), require=((one.id, ""),)))
-    assert await store.count(SPACE, MemoryFilter()) == 1
+    await store.write(TENANT, MemoryChange(put=(memory("anew"),), markers=(("m", b"2"),), require=((one.id, ""),)))
+    assert await store.count(TENANT, MemoryFilter()) == 1

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from accordion.memory.ranking import AUTHOR_WEIGHT, BODY_WEIGHT, CONTEXT_WEIGHT
 from accordion.model.memories import MemoryFilter
 from accordion.stores.memories_sqlite import SqliteMemories
-from tests.memories import SPACE, Embedder, memory, put
+from tests.memories import TENANT, Embedder, memory, put
 
 WORDS = ("run", "running", "runs", "violin", "pet", "naïve", "NAIVE", "42", "the", "x", "日本")
 texts = st.lists(st.sampled_from(WORDS), min_size=1, max_size=8).map(" ".join)
@@ -43,7 +43,7 @@ def test_scores_are_those_of_fts5(said, words):
                 memory(*said[at][:1], id=f"{at}", context=said[at][1], author=said[at][2]) for at in range(len(said))
             ]
             await put(store, *many)
-            found = await store.find_candidates(SPACE, words, b"", MemoryFilter(), pool=100)
+            found = await store.find_candidates(TENANT, words, b"", MemoryFilter(), pool=100)
             await store.close()
         return {int(each.memory.id) + 1: each.lexical for each in found}
 

@@ -15,7 +15,7 @@ from accordion.stores import memories_columns as columns
 from accordion.stores import memories_redis_scripts as scripts
 from accordion.stores.memories_redis import RedisMemories
 from accordion.stores.memories_sqlite import SqliteMemories
-from tests.memories import OTHER, PET, SPACE, WORK, Embedder, everything_on, found, looking, memory, put
+from tests.memories import OTHER, PET, TENANT, WORK, Embedder, everything_on, found, looking, memory, put
 from tests.valkey import Valkey, running_valkey, valkey_server  # noqa: F401
 
 SOON = 0.3
@@ -62,12 +62,12 @@ def test_the_same_changes_give_the_same_finds_and_scores_as_in_sqlite(valkey_ser
         for kind, at, text, context, author, type_, topic, created in steps:
             name, entity = f"mem-{at}", Entity(f"e{at % 2}", "x")
             if kind == "delete":
-                await store.write(SPACE, MemoryChange(delete=(name,)))
+                await store.write(TENANT, MemoryChange(delete=(name,)))
                 continue
             named = {"id": name, "author": author, "type": type_, "topics": (topic,), "entities": (entity.name,)}
             made = memory(text, **named, context=context, created=float(created))
             tie = Relation(entity.name, f"e{(at + 1) % 2}", "y", name)
-            await store.write(SPACE, MemoryChange(put=(made,), entities=(entity,), relations=(tie,)))
+            await store.write(TENANT, MemoryChange(put=(made,), entities=(entity,), relations=(tie,)))
         parts: list[object] = []
         for wanted in (
             MemoryFilter(),
@@ -76,10 +76,10 @@ def test_the_same_changes_give_the_same_finds_and_scores_as_in_sqlite(valkey_ser
             MemoryFilter(since=2.0, until=2.0),
         ):
             finds = await found(store, *words, wanted=wanted, vector=vector)
-            parts.append(await store.count(SPACE, wanted))
-            parts.append([each.content for each in (await store.list_memories(SPACE, wanted)).memories])
+            parts.append(await store.count(TENANT, wanted))
+            parts.append([each.content for each in (await store.list_memories(TENANT, wanted)).memories])
             parts.append({each.memory: (round(each.lexical, 6), round(each.dense, 6)) for each in finds})
-        return (*parts, await store.list_entities(SPACE), await store.list_relations(SPACE))
+        return (*parts, await store.list_entities(TENANT), await store.list_relations(TENANT))
 
     async def both() -> None:
         valkey_server.command("FLUSHALL")
@@ -108,14 +108,14 @@ async def test_a_great_many_memories_are_found_listed_and_removed(store):
     for at in range(0, len(many), 500):
         await put(store, *many[at : at + 500])
     assert [each.memory for each in await found(store, "number1777")] == [many[1777]]
-    behind = (await store.list_memories(SPACE, MemoryFilter(), limit=1_200)).next
-    rest = await store.list_memories(SPACE, MemoryFilter(), after=behind, limit=3)
+    behind = (await store.list_memories(TENANT, MemoryFilter(), limit=1_200)).next
+    rest = await store.list_memories(TENANT, MemoryFilter(), after=behind, limit=3)
     assert rest.memories == (many[1299], many[1298], many[1297])
-    await store.write(SPACE, MemoryChange(delete=tuple(each.id for each in many[::2])))
-    assert await store.count(SPACE, MemoryFilter()) == 1_250
+    await store.write(TENANT, MemoryChange(delete=tuple(each.id for each in many[::2])))
+    assert await store.count(TENANT, MemoryFilter()) == 1_250
     assert await found(store, "number1776") == []
     assert [each.memory for each in await found(store, "number1777")] == [many[1777]]
-    assert {each.memory for each in await store.find_candidates(SPACE, (), PET, MemoryFilter(), pool=2_000)} == set(
+    assert {each.memory for each in await store.find_candidates(TENANT, (), PET, MemoryFilter(), pool=2_000)} == set(
         many[1::2]
     )
 
@@ -128,12 +128,12 @@ async def test_a_memory_that_is_rewritten_while_it_is_chosen_is_given_as_it_is_n
     class Slow(RedisMemories):
         async def _run_in_thread(self, call, *args):
             done = await super()._run_in_thread(call, *args)
-            if (await store.get(SPACE, [old.id])) == [old]:
+            if (await store.get(TENANT, [old.id])) == [old]:
                 await put(store, new)
             return done
 
     slow = Slow(valkey_server.url, Embedder(), timeout=20.0)
-    assert (await slow.list_memories(SPACE, MemoryFilter())).memories == (new,)
+    assert (await slow.list_memories(TENANT, MemoryFilter())).memories == (new,)
     await put(store, old)
     assert [each.memory for each in await found(slow, "word")] == [new]
     await slow.close()
@@ -148,10 +148,10 @@ def test_every_type_has_a_code_that_never_changes():
 
 async def test_all_that_a_tenant_has_is_under_its_keys_and_goes_when_it_is_erased(store, valkey_server):  # noqa: F811
     one = memory(f"the {HIDDEN}", topics=(HIDDEN,), entities=(HIDDEN,), context=HIDDEN, conversation=HIDDEN)
-    await put(store, memory("of the other tenant"), space=OTHER)
+    await put(store, memory("of the other tenant"), tenant=OTHER)
     before = names_of(valkey_server.url)
     await store.write(
-        SPACE,
+        TENANT,
         MemoryChange(
             put=(one,),
             entities=(Entity(HIDDEN, "x"),),
@@ -159,11 +159,11 @@ async def test_all_that_a_tenant_has_is_under_its_keys_and_goes_when_it_is_erase
             markers=((HIDDEN, b"1"),),
         ),
     )
-    assert names_of(valkey_server.url) - before == set(scripts.tenant_keys(SPACE).values()) - {
-        scripts.tenant_keys(SPACE)["veil"]
+    assert names_of(valkey_server.url) - before == set(scripts.tenant_keys(TENANT).values()) - {
+        scripts.tenant_keys(TENANT)["veil"]
     }
     assert HIDDEN.encode() in everything_on(valkey_server.url)
-    assert await store.erase(SPACE) == 1
+    assert await store.erase(TENANT) == 1
     assert names_of(valkey_server.url) == before
     assert HIDDEN.encode() not in everything_on(valkey_server.url)
 
@@ -177,17 +177,17 @@ async def test_of_a_memory_that_is_deleted_or_rewritten_no_word_stays(store, val
     await put(store, one, memory("another"))
     assert HIDDEN.encode() in everything_on(valkey_server.url)
     if change.delete:
-        await store.write(SPACE, MemoryChange(relations=(tie,)))
-    await store.write(SPACE, change)
+        await store.write(TENANT, MemoryChange(relations=(tie,)))
+    await store.write(TENANT, change)
     assert HIDDEN.encode() not in everything_on(valkey_server.url)
 
 
 async def test_where_everything_was_deleted_no_list_stays(store, valkey_server):  # noqa: F811
     many = [memory(f"pet {at}", entities=("Ann",)) for at in range(20)]
     ties = tuple(Relation("Ann", "Bob", "has", each.id) for each in many)
-    await store.write(SPACE, MemoryChange(put=tuple(many), entities=(Entity("Ann", "x"),), relations=ties))
-    await store.write(SPACE, MemoryChange(delete=tuple(each.id for each in many)))
-    assert names_of(valkey_server.url) == {scripts.tenant_keys(SPACE)["counters"]}
+    await store.write(TENANT, MemoryChange(put=tuple(many), entities=(Entity("Ann", "x"),), relations=ties))
+    await store.write(TENANT, MemoryChange(delete=tuple(each.id for each in many)))
+    assert names_of(valkey_server.url) == {scripts.tenant_keys(TENANT)["counters"]}
 
 
 # -- away and back ---------------------------------------------------------------------------------------------------
@@ -199,17 +199,17 @@ async def test_a_server_that_is_away_raises_store_unavailable_and_is_used_again_
         await put(store, memory("one"))
         server.kill()
         for call in (
-            store.count(SPACE, MemoryFilter()),
+            store.count(TENANT, MemoryFilter()),
             put(store, memory("two")),
             found(store, "one"),
-            store.erase(SPACE),
+            store.erase(TENANT),
         ):
             with pytest.raises(StoreUnavailable):
                 await call
         server.start()
         # Also the scripts are gone from the server now.
         await put(store, memory("three"))
-        assert [each.content for each in (await store.list_memories(SPACE, MemoryFilter())).memories] == ["three"]
+        assert [each.content for each in (await store.list_memories(TENANT, MemoryFilter())).memories] == ["three"]
         await store.close()
 
 
@@ -221,7 +221,7 @@ async def test_a_server_that_is_killed_in_the_middle_leaves_nothing_half_written
         async def write(at: int) -> None:
             many = tuple(memory(f"word{at} number {each}", entities=(f"e{at}",)) for each in range(30))
             marker = (f"{at}", b"1")
-            await store.write(SPACE, MemoryChange(put=many, markers=(marker,), entities=(Entity(f"e{at}", "x"),)))
+            await store.write(TENANT, MemoryChange(put=many, markers=(marker,), entities=(Entity(f"e{at}", "x"),)))
             written.add(at)
 
         tasks = [asyncio.create_task(write(at)) for at in range(40)]
@@ -232,9 +232,9 @@ async def test_a_server_that_is_killed_in_the_middle_leaves_nothing_half_written
         await store.close()
         server.start()
         again = connect(server)
-        there = {each.name for each in await again.list_entities(SPACE)}
+        there = {each.name for each in await again.list_entities(TENANT)}
         for at in range(40):
-            whole = at in written or await again.get_marker(SPACE, f"{at}") is not None
+            whole = at in written or await again.get_marker(TENANT, f"{at}") is not None
             assert len(await found(again, f"word{at}")) == (30 if whole else 0)
             assert (f"e{at}" in there) == whole
         assert 5 <= len(there) < 40
@@ -246,9 +246,9 @@ async def test_of_two_that_require_the_same_revision_one_wins(store):
     await put(store, one)
     rewrites = [memory(f"by {at}", id=one.id) for at in range(8)]
     done = await asyncio.gather(
-        *(store.write(SPACE, MemoryChange(put=(each,), require=((one.id, one.revision),))) for each in rewrites),
+        *(store.write(TENANT, MemoryChange(put=(each,), require=((one.id, one.revision),))) for each in rewrites),
         return_exceptions=True,
     )
     winners = [each for each, result in zip(rewrites, done, strict=True) if not isinstance(result, Conflict)]
-    assert await store.get(SPACE, [one.id]) == winners
+    assert await store.get(TENANT, [one.id]) == winners
     assert winners[0].revision == revision(winners[0].content)

@@ -14,7 +14,7 @@ from accordion.stores.encryption import AesSealer
 from accordion.stores.memories_redis import RedisMemories
 from accordion.stores.memories_redis_server import MemoriesRedisServer
 from accordion.stores.memories_sqlite import SqliteMemories
-from tests.memories import OTHER, SPACE, Embedder, everything, everything_on, found, looking, memory, put
+from tests.memories import OTHER, TENANT, Embedder, everything, everything_on, found, looking, memory, put
 from tests.valkey import Valkey, valkey_server  # noqa: F401
 
 ONE, TWO = b"1" * 32, b"2" * 32
@@ -87,42 +87,42 @@ async def read_all(store) -> tuple[object, ...]:
     finds = await found(store, CANARY, vector=VECTOR, wanted=MemoryFilter(topics=(f"{CANARY}-topics",)))
     return (
         {each.memory.id: (each.memory, each.tokens, round(each.dense, 6)) for each in finds},
-        sorted([line async for line in store.export(SPACE)]),
-        await store.get_marker(SPACE, f"{CANARY}-marker"),
-        await store.list_relations(SPACE, f"{CANARY}-A"),
+        sorted([line async for line in store.export(TENANT)]),
+        await store.get_marker(TENANT, f"{CANARY}-marker"),
+        await store.list_relations(TENANT, f"{CANARY}-A"),
     )
 
 
 async def test_no_byte_of_what_is_remembered_stands_in_the_store(sealed_stores):
     store, one = sealed_stores.open(FIRST), canary_memory()
-    await store.write(SPACE, change(one))
-    await store.write(SPACE, MemoryChange(put=tuple(canary_memory(at) for at in range(1, 40))))
+    await store.write(TENANT, change(one))
+    await store.write(TENANT, MemoryChange(put=tuple(canary_memory(at) for at in range(1, 40))))
     assert [sign for sign in revealing_bytes(one) if sign in sealed_stores.everything()] == []
     assert (await found(store, CANARY, vector=VECTOR))[0].tokens == TOKENS
 
 
 async def test_without_a_key_the_same_bytes_would_be_seen(sealed_stores):
     store, one = sealed_stores.open(PLAIN), canary_memory()
-    await store.write(SPACE, change(one))
+    await store.write(TENANT, change(one))
     assert [sign for sign in revealing_bytes(one) if sign not in sealed_stores.everything()] == []
 
 
 async def test_two_tenants_names_cannot_be_told_to_be_the_same(sealed_stores):
     store = sealed_stores.open(FIRST)
-    for space in (SPACE, OTHER):
-        await store.write(space, change(canary_memory()))
+    for tenant in (TENANT, OTHER):
+        await store.write(tenant, change(canary_memory()))
     if sealed_stores.kind == "valkey":
         with looking(sealed_stores.server.url) as client:
-            words = [set(client.hkeys(scripts.tenant_keys(space)["words"])) for space in (SPACE, OTHER)]
+            words = [set(client.hkeys(scripts.tenant_keys(tenant)["words"])) for tenant in (TENANT, OTHER)]
         assert words[0]
         assert not words[0] & words[1]
-    assert len(await found(store, CANARY, space=OTHER)) == 1
+    assert len(await found(store, CANARY, tenant=OTHER)) == 1
 
 
 @pytest.mark.parametrize("by", ["a write", "a deletion", "a command"])
 async def test_what_was_written_before_there_was_a_key_is_read_and_then_sealed(sealed_stores, by):
     before, one = sealed_stores.open(PLAIN), canary_memory()
-    await before.write(SPACE, change(one, *(canary_memory(at) for at in range(1, 70))))
+    await before.write(TENANT, change(one, *(canary_memory(at) for at in range(1, 70))))
     held = await read_all(before)
     store = sealed_stores.open(FIRST)
     assert await read_all(store) == held
@@ -130,33 +130,33 @@ async def test_what_was_written_before_there_was_a_key_is_read_and_then_sealed(s
     if by == "a write":
         other = memory("another")
         await put(store, other)
-        await store.write(SPACE, MemoryChange(delete=(other.id,)))
+        await store.write(TENANT, MemoryChange(delete=(other.id,)))
     elif by == "a deletion":
-        await store.write(SPACE, MemoryChange(delete=("mem-none",)))
+        await store.write(TENANT, MemoryChange(delete=("mem-none",)))
     else:
-        assert await store.seal(SPACE)
-        assert not await store.seal(SPACE)
+        assert await store.seal(TENANT)
+        assert not await store.seal(TENANT)
     assert await read_all(store) == held
     assert [sign for sign in revealing_bytes(one) if sign in sealed_stores.everything()] == []
-    await store.write(SPACE, MemoryChange(delete=(one.id,), require=((one.id, one.revision),)))
-    assert await store.list_relations(SPACE) == []
+    await store.write(TENANT, MemoryChange(delete=(one.id,), require=((one.id, one.revision),)))
+    assert await store.list_relations(TENANT) == []
 
 
 async def test_a_reader_that_is_open_meanwhile_reads_on(sealed_stores):
     before, reader, writer = sealed_stores.open(PLAIN), sealed_stores.open(FIRST), sealed_stores.open(FIRST)
-    await before.write(SPACE, change(canary_memory()))
+    await before.write(TENANT, change(canary_memory()))
     held = await read_all(reader)
-    assert await writer.seal(SPACE)
+    assert await writer.seal(TENANT)
     assert await read_all(reader) == held
-    assert await reader.erase(SPACE) == 1
-    await writer.write(SPACE, change(canary_memory()))
+    assert await reader.erase(TENANT) == 1
+    await writer.write(TENANT, change(canary_memory()))
     assert await read_all(reader) == await read_all(writer) == held
 
 
 async def test_what_is_looked_up_while_all_is_sealed_is_not_missed(valkey_server):  # noqa: F811
     valkey_server.command("FLUSHALL")
     plain = RedisMemories(valkey_server.url, Telling(), timeout=20.0)
-    await plain.write(SPACE, change(canary_memory()))
+    await plain.write(TENANT, change(canary_memory()))
     sealing = RedisMemories(valkey_server.url, Telling(), timeout=20.0, sealer=FIRST)
 
     class Halting(MemoriesRedisServer):
@@ -166,24 +166,24 @@ async def test_what_is_looked_up_while_all_is_sealed_is_not_missed(valkey_server
             answers = []
             for command in commands:
                 answers += await super().run_pipeline(command)
-                await sealing.seal(SPACE)
+                await sealing.seal(TENANT)
             return answers
 
     async with asyncio.timeout(60):
         reading = RedisMemories(valkey_server.url, Telling(), timeout=20.0, sealer=FIRST)
         await reading._server.close()
         reading._server = Halting(valkey_server.url, FIRST, timeout=20.0, cluster=False)
-        assert await reading.get_marker(SPACE, f"{CANARY}-marker") == f"{CANARY}-value".encode()
+        assert await reading.get_marker(TENANT, f"{CANARY}-marker") == f"{CANARY}-value".encode()
     for store in (plain, sealing, reading):
         await store.close()
 
 
 async def test_another_first_key_seals_all_anew_and_the_old_one_can_go(sealed_stores):
     store = sealed_stores.open(FIRST)
-    await store.write(SPACE, change(canary_memory()))
+    await store.write(TENANT, change(canary_memory()))
     held = await read_all(store)
     assert await read_all(sealed_stores.open(BOTH)) == held
-    assert await sealed_stores.open(BOTH).seal(SPACE)
+    assert await sealed_stores.open(BOTH).seal(TENANT)
     assert await read_all(sealed_stores.open(SECOND)) == held
     with pytest.raises(StoreUnavailable):
         await read_all(sealed_stores.open(FIRST))
@@ -192,43 +192,43 @@ async def test_another_first_key_seals_all_anew_and_the_old_one_can_go(sealed_st
 @pytest.mark.parametrize("sealer", [PLAIN, SECOND])
 async def test_without_its_key_nothing_is_read_and_nothing_written(sealed_stores, sealer):
     store, one = sealed_stores.open(FIRST), canary_memory()
-    await store.write(SPACE, change(one))
+    await store.write(TENANT, change(one))
     held = await read_all(store)
     without = sealed_stores.open(sealer)
     for call in (
-        without.get(SPACE, [one.id]),
+        without.get(TENANT, [one.id]),
         found(without, CANARY),
         put(without, memory("another")),
-        without.get_marker(SPACE, "m"),
+        without.get_marker(TENANT, "m"),
     ):
         with pytest.raises(StoreUnavailable):
             await call
     assert await read_all(store) == held
-    assert await without.erase(SPACE) == 1
+    assert await without.erase(TENANT) == 1
     await put(without, memory("anew"))
-    assert await without.count(SPACE, MemoryFilter()) == 1
+    assert await without.count(TENANT, MemoryFilter()) == 1
 
 
 async def test_of_many_that_write_to_what_is_not_sealed_yet_nothing_is_lost(sealed_stores):
     before = sealed_stores.open(PLAIN)
-    await before.write(SPACE, change(canary_memory()))
+    await before.write(TENANT, change(canary_memory()))
     stores = [sealed_stores.open(FIRST) for _ in range(3)]
     fresh = [memory(f"by {at}") for at in range(9)]
     await asyncio.gather(*(put(stores[at % 3], each) for at, each in enumerate(fresh)))
-    there = {each.id for each in (await stores[0].list_memories(SPACE, MemoryFilter())).memories}
+    there = {each.id for each in (await stores[0].list_memories(TENANT, MemoryFilter())).memories}
     assert there == {canary_memory().id, *(each.id for each in fresh)}
     assert CANARY.encode() not in sealed_stores.everything()
 
 
 async def test_a_conflict_is_told_by_the_names_that_were_given(sealed_stores):
     store, one = sealed_stores.open(FIRST), canary_memory()
-    await store.write(SPACE, change(one))
+    await store.write(TENANT, change(one))
     with pytest.raises(Conflict, match=one.id):
-        await store.write(SPACE, MemoryChange(require=((one.id, "older"),)))
+        await store.write(TENANT, MemoryChange(require=((one.id, "older"),)))
     with pytest.raises(Conflict, match=f"{CANARY}-marker"):
-        await store.write(SPACE, MemoryChange(markers=((f"{CANARY}-marker", b"2"),)))
+        await store.write(TENANT, MemoryChange(markers=((f"{CANARY}-marker", b"2"),)))
 
 
 async def test_an_empty_tenant_has_nothing_to_seal(sealed_stores):
-    assert not await sealed_stores.open(FIRST).seal(SPACE)
-    assert await sealed_stores.open(FIRST).count(SPACE, MemoryFilter()) == 0
+    assert not await sealed_stores.open(FIRST).seal(TENANT)
+    assert await sealed_stores.open(FIRST).count(TENANT, MemoryFilter()) == 0

@@ -13,10 +13,11 @@ import pytest
 
 from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import Entity, MemoryChange, MemoryFilter, Relation
+from accordion.model.tenant import TenantScope
 from accordion.stores.memories_file import VERSION, mark_for_rewrite, open_file, open_files, rewrite_file
 from accordion.stores.memories_sqlite import SqliteMemories
 from accordion.stores.sqlite_file import transact
-from tests.memories import OTHER, SPACE, WORK, Embedder, everything, found, memory, put
+from tests.memories import OTHER, TENANT, WORK, Embedder, everything, found, memory, put
 
 
 @pytest.fixture
@@ -27,8 +28,8 @@ async def store(tmp_path):
 
 
 async def test_reading_makes_no_file(store, tmp_path):
-    assert await store.count(SPACE, MemoryFilter()) == 0
-    assert await store.erase(SPACE) == 0
+    assert await store.count(TENANT, MemoryFilter()) == 0
+    assert await store.erase(TENANT) == 0
     assert not (tmp_path / "memories").exists()
 
 
@@ -38,15 +39,15 @@ async def test_files_are_their_owners_alone(store, tmp_path):
 
 
 async def test_more_tenants_than_files_that_are_kept_open_are_served(store):
-    spaces = [str(at).encode() for at in range(40)]
-    for space in spaces:
-        await put(store, memory(f"of {space}"), space=space)
-    for space in spaces:
-        assert await store.count(space, MemoryFilter()) == 1
+    tenants = [TenantScope(str(at), str(at).encode()) for at in range(40)]
+    for tenant in tenants:
+        await put(store, memory(f"of {tenant.name}"), tenant=tenant)
+    for tenant in tenants:
+        assert await store.count(tenant, MemoryFilter()) == 1
 
 
 async def contents(store: SqliteMemories) -> list[str]:
-    return sorted(each.content for each in (await store.list_memories(SPACE, MemoryFilter())).memories)
+    return sorted(each.content for each in (await store.list_memories(TENANT, MemoryFilter())).memories)
 
 
 @pytest.mark.parametrize("backed_up", [False, True])
@@ -92,7 +93,7 @@ from pathlib import Path
 from accordion.model.memories import Entity, MemoryChange as Change, Memory
 from accordion.stores import memories_rows
 from accordion.stores.memories_sqlite import SqliteMemories
-from tests.memories import Embedder, memory, SPACE
+from tests.memories import Embedder, memory, TENANT
 
 real = memories_rows._add
 
@@ -106,10 +107,10 @@ memories_rows._add = die
 
 async def main():
     store = SqliteMemories(Path(sys.argv[1]), Embedder(), timeout=20.0)
-    await store.write(SPACE, Change(put=(memory("kept"),)))
+    await store.write(TENANT, Change(put=(memory("kept"),)))
     many = tuple(memory(f"half written {at} " + "x" * 2000) for at in range(200))
     entities = Entity("first", "x"), Entity("last", "x")
-    await store.write(SPACE, Change(put=many, markers=(("m", b"1"),), entities=entities))
+    await store.write(TENANT, Change(put=many, markers=(("m", b"1"),), entities=entities))
 
 asyncio.run(main())
 """
@@ -120,12 +121,12 @@ async def test_a_process_that_is_killed_in_the_middle_leaves_nothing_half_writte
         subprocess.run, [sys.executable, "-c", KILLED, str(tmp_path / "memories")], check=False, capture_output=True
     )
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert [each.content for each in (await store.list_memories(SPACE, MemoryFilter())).memories] == ["kept"]
-    assert await store.list_entities(SPACE) == []
-    assert await store.get_marker(SPACE, "m") is None
+    assert [each.content for each in (await store.list_memories(TENANT, MemoryFilter())).memories] == ["kept"]
+    assert await store.list_entities(TENANT) == []
+    assert await store.get_marker(TENANT, "m") is None
     assert await found(store, "half") == []
     await put(store, memory("afterwards"))
-    assert await store.count(SPACE, MemoryFilter()) == 2
+    assert await store.count(TENANT, MemoryFilter()) == 2
 
 
 async def test_a_damaged_file_is_told_as_a_store_that_is_away(store, tmp_path):
@@ -135,7 +136,7 @@ async def test_a_damaged_file_is_told_as_a_store_that_is_away(store, tmp_path):
     path.write_bytes(b"not a database" * 1_000)
     broken = SqliteMemories(tmp_path / "memories", Embedder(), timeout=20.0)
     with pytest.raises(StoreUnavailable):
-        await broken.count(SPACE, MemoryFilter())
+        await broken.count(TENANT, MemoryFilter())
     await broken.close()
 
 
@@ -145,25 +146,25 @@ async def test_a_memory_of_more_words_than_anybody_says_is_kept(store):
     await put(store, many)
     wanted = MemoryFilter(types=("session",))
     assert [each.memory for each in await found(store, words[7], wanted=wanted)] == [many]
-    await store.write(SPACE, MemoryChange(delete=(many.id,)))
-    assert await store.count(SPACE, wanted) == 0
+    await store.write(TENANT, MemoryChange(delete=(many.id,)))
+    assert await store.count(TENANT, wanted) == 0
 
 
 async def test_after_erasing_nothing_stands_in_the_files(store, tmp_path):
     hidden = "zanzibarium"
     one = memory(f"the {hidden}", topics=(hidden,), entities=(hidden,), context=hidden)
     kept = memory("of the other tenant", id="mem-kept")
-    await store.write(SPACE, MemoryChange(put=(one,), entities=(Entity(hidden, "x"),), markers=((hidden, b"1"),)))
-    await put(store, kept, space=OTHER)
+    await store.write(TENANT, MemoryChange(put=(one,), entities=(Entity(hidden, "x"),), markers=((hidden, b"1"),)))
+    await put(store, kept, tenant=OTHER)
     assert hidden.encode() in everything(tmp_path)
-    assert await store.erase(SPACE) == 1
+    assert await store.erase(TENANT) == 1
     assert hidden.encode() not in everything(tmp_path)
-    assert await store.count(SPACE, MemoryFilter()) == 0
+    assert await store.count(TENANT, MemoryFilter()) == 0
     assert await found(store, hidden, vector=WORK) == []
-    assert await store.erase(SPACE) == 0
+    assert await store.erase(TENANT) == 0
     assert await store.get(OTHER, [kept.id]) == [kept]
     await put(store, memory("anew"))
-    assert await store.count(SPACE, MemoryFilter()) == 1
+    assert await store.count(TENANT, MemoryFilter()) == 1
 
 
 async def test_when_a_deletion_returns_nothing_of_it_stands_in_the_files(store, tmp_path):
@@ -172,7 +173,7 @@ async def test_when_a_deletion_returns_nothing_of_it_stands_in_the_files(store, 
     for step in range(60):
         if living and chance.random() < 0.5:
             gone = chance.sample(sorted(living), min(len(living), chance.choice((1, 1, 5, 30))))
-            await store.write(SPACE, MemoryChange(delete=tuple(living.pop(name) for name in gone)))
+            await store.write(TENANT, MemoryChange(delete=tuple(living.pop(name) for name in gone)))
             dead += gone
         else:
             names = [f"canary{chance.random()}y{step}" for _ in range(chance.choice((1, 3, 40)))]
@@ -180,7 +181,7 @@ async def test_when_a_deletion_returns_nothing_of_it_stands_in_the_files(store, 
             made = [memory(f"{name} " * chance.randint(1, times), entities=(name,)) for name in names]
             entities = tuple(Entity(name, "x") for name in names)
             ties = tuple(Relation(name, "b", name, each.id) for name, each in zip(names, made, strict=True))
-            await store.write(SPACE, MemoryChange(put=tuple(made), entities=entities, relations=ties))
+            await store.write(TENANT, MemoryChange(put=tuple(made), entities=entities, relations=ties))
             living |= {name: each.id for name, each in zip(names, made, strict=True)}
         held = everything(tmp_path)
         assert [name for name in dead if name.encode() in held] == []
@@ -220,14 +221,14 @@ from pathlib import Path
 from accordion.model.memories import MemoryChange as Change
 from accordion.stores import memories_sqlite
 from accordion.stores.memories_sqlite import SqliteMemories
-from tests.memories import Embedder, memory, SPACE
+from tests.memories import Embedder, memory, TENANT
 
 memories_sqlite.rewrite_file = lambda connection: os.kill(os.getpid(), signal.SIGKILL)
 
 async def main():
     store = SqliteMemories(Path(sys.argv[1]), Embedder(), timeout=20.0)
-    await store.write(SPACE, Change(put=(memory("kept"), memory("gone", id="mem-gone"))))
-    await store.write(SPACE, Change(delete=("mem-gone",)))
+    await store.write(TENANT, Change(put=(memory("kept"), memory("gone", id="mem-gone"))))
+    await store.write(TENANT, Change(delete=("mem-gone",)))
 
 asyncio.run(main())
 """
@@ -247,5 +248,5 @@ async def test_what_a_killed_process_left_behind_of_a_deletion_goes_when_the_fil
         connection.execute("DELETE FROM marker")
         connection.commit()
     assert b"zanzibarium" in everything(tmp_path)
-    assert [each.content for each in (await store.list_memories(SPACE, MemoryFilter())).memories] == ["kept"]
+    assert [each.content for each in (await store.list_memories(TENANT, MemoryFilter())).memories] == ["kept"]
     assert b"zanzibarium" not in everything(tmp_path)

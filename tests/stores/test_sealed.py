@@ -13,29 +13,38 @@ from hypothesis import strategies as st
 
 from accordion.archive.sealing import PLAIN, SEALED, PlainSealer
 from accordion.model.ports import Sealer
+from accordion.model.tenant import TenantScope
 from accordion.stores.encryption import AesSealer, open_sealer, read_keys
+
+TENANT = TenantScope("t", b"t")
+ONE = TenantScope("one", b"one")
+ANOTHER = TenantScope("another", b"another")
 
 KEY, OTHER = bytes(range(32)), bytes(range(32, 64))
 SEALERS: list[Sealer] = [AesSealer([KEY]), PlainSealer()]
 
 
 @pytest.mark.parametrize("sealer", SEALERS, ids=["sealed", "unsealed"])
-@given(space=st.binary(max_size=40), name=st.text(max_size=40), value=st.binary(max_size=2_000))
-def test_what_was_sealed_comes_back_byte_for_byte(sealer, space, name, value):
-    assert sealer.open(space, name, sealer.seal(space, name, value)) == value
+@given(
+    tenant=st.builds(TenantScope, st.text(max_size=40), st.binary(max_size=40)),
+    name=st.text(max_size=40),
+    value=st.binary(max_size=2_000),
+)
+def test_what_was_sealed_comes_back_byte_for_byte(sealer, tenant, name, value):
+    assert sealer.open(tenant, name, sealer.seal(tenant, name, value)) == value
 
 
 @pytest.mark.parametrize("value", [PLAIN, SEALED, PLAIN + SEALED, SEALED * 40, b""])
 def test_a_plain_value_that_looks_sealed_comes_back_too(value):
     for sealer in SEALERS:
-        assert sealer.open(b"t", "n", sealer.seal(b"t", "n", value)) == value
-    assert AesSealer([KEY]).open(b"t", "n", PlainSealer().seal(b"t", "n", value)) == value
+        assert sealer.open(TENANT, "n", sealer.seal(TENANT, "n", value)) == value
+    assert AesSealer([KEY]).open(TENANT, "n", PlainSealer().seal(TENANT, "n", value)) == value
 
 
 @given(st.binary(min_size=8, max_size=200))
 def test_nothing_of_a_value_is_seen_and_the_same_value_never_looks_the_same(value):
     sealer = AesSealer([KEY])
-    first, second = sealer.seal(b"t", "n", value), sealer.seal(b"t", "n", value)
+    first, second = sealer.seal(TENANT, "n", value), sealer.seal(TENANT, "n", value)
     assert first[:1] == SEALED
     assert first != second
     assert value not in first
@@ -43,34 +52,34 @@ def test_nothing_of_a_value_is_seen_and_the_same_value_never_looks_the_same(valu
 
 def test_a_value_opens_for_its_tenant_under_its_name_only():
     sealer = AesSealer([KEY])
-    sealed = sealer.seal(b"one", "row/1", b"said")
-    assert sealer.open(b"one", "row/1", sealed) == b"said"
-    assert sealer.open(b"another", "row/1", sealed) is None
-    assert sealer.open(b"one", "row/2", sealed) is None
-    assert AesSealer([OTHER]).open(b"one", "row/1", sealed) is None
-    assert PlainSealer().open(b"one", "row/1", sealed) is None
+    sealed = sealer.seal(ONE, "row/1", b"said")
+    assert sealer.open(ONE, "row/1", sealed) == b"said"
+    assert sealer.open(ANOTHER, "row/1", sealed) is None
+    assert sealer.open(ONE, "row/2", sealed) is None
+    assert AesSealer([OTHER]).open(ONE, "row/1", sealed) is None
+    assert PlainSealer().open(ONE, "row/1", sealed) is None
 
 
 @given(st.data())
 def test_a_damaged_value_is_none_and_never_an_error(data):
     sealer = AesSealer([KEY])
-    sealed = sealer.seal(b"t", "n", b"something that was said")
+    sealed = sealer.seal(TENANT, "n", b"something that was said")
     at = data.draw(st.integers(1, len(sealed) - 1))
-    assert sealer.open(b"t", "n", sealed[:at]) is None
+    assert sealer.open(TENANT, "n", sealed[:at]) is None
     flipped = sealed[:at] + bytes([sealed[at] ^ data.draw(st.integers(1, 255))]) + sealed[at + 1 :]
-    assert sealer.open(b"t", "n", flipped) is None
-    assert sealer.open(b"t", "n", SEALED + data.draw(st.binary(max_size=60))) is None
+    assert sealer.open(TENANT, "n", flipped) is None
+    assert sealer.open(TENANT, "n", SEALED + data.draw(st.binary(max_size=60))) is None
 
 
 def test_the_first_key_seals_and_all_open():
     old, new, rotated = AesSealer([KEY]), AesSealer([OTHER]), AesSealer([OTHER, KEY])
-    assert rotated.open(b"t", "n", old.seal(b"t", "n", b"before")) == b"before"
-    assert new.open(b"t", "n", rotated.seal(b"t", "n", b"after")) == b"after"
-    assert old.open(b"t", "n", rotated.seal(b"t", "n", b"after")) is None
+    assert rotated.open(TENANT, "n", old.seal(TENANT, "n", b"before")) == b"before"
+    assert new.open(TENANT, "n", rotated.seal(TENANT, "n", b"after")) == b"after"
+    assert old.open(TENANT, "n", rotated.seal(TENANT, "n", b"after")) is None
 
 
 def test_what_was_stored_without_a_key_is_read_with_one():
-    assert AesSealer([KEY]).open(b"t", "n", b"\x01 as it was") == b"\x01 as it was"
+    assert AesSealer([KEY]).open(TENANT, "n", b"\x01 as it was") == b"\x01 as it was"
 
 
 @pytest.mark.parametrize(
@@ -109,7 +118,7 @@ def test_without_a_key_a_lasting_store_is_warned_of_and_another_is_not(caplog):
 
 @pytest.mark.parametrize("sealer", [AesSealer([OTHER]), PlainSealer()], ids=["wrong key", "no key"])
 def test_values_that_cannot_be_opened_are_warned_of_once(caplog, sealer):
-    sealed = AesSealer([KEY]).seal(b"t", "n", b"said")
+    sealed = AesSealer([KEY]).seal(TENANT, "n", b"said")
     with caplog.at_level(logging.WARNING, "accordion"):
         assert [sealer.open(b"t", "n", sealed) for _ in range(3)] == [None] * 3
     assert len(caplog.records) == 1
@@ -119,13 +128,13 @@ def test_values_that_cannot_be_opened_are_warned_of_once(caplog, sealer):
 def test_threads_may_share_a_sealer():
     sealer, wrong = AesSealer([KEY]), []
 
-    def work(space: bytes) -> None:
+    def work(tenant: TenantScope) -> None:
         for at in range(300):
             value = os.urandom(200)
-            if sealer.open(space, str(at), sealer.seal(space, str(at), value)) != value:
+            if sealer.open(tenant, str(at), sealer.seal(tenant, str(at), value)) != value:
                 wrong.append(at)
 
-    threads = [threading.Thread(target=work, args=(b"%d" % (at % 2),)) for at in range(4)]
+    threads = [threading.Thread(target=work, args=((ONE, ANOTHER)[at % 2],)) for at in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:

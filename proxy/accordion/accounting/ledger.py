@@ -19,6 +19,7 @@ from accordion.accounting.savings import SavingsLedger
 from accordion.model.budget import Utilization
 from accordion.model.ports import Key, Observer, Outbox
 from accordion.model.records import CompactionOutcome, Exchange, Session, ToolLoopUsage, Totals, Usage
+from accordion.model.tenant import TenantScope
 
 ENCODER = msgspec.msgpack.Encoder()
 _NO_USAGE, _NOT_COMPACTED, _NO_TOOL_LOOP = Usage(), CompactionOutcome(""), ToolLoopUsage()
@@ -45,9 +46,9 @@ _Row = tuple[Key, ModelTotals, Callable[[], bytes]]
 """The key of a model's totals, the totals, and a function that encodes them at the time of the write."""
 
 
-def sessions_collection(tenant: str) -> str:
+def sessions_collection(tenant: TenantScope) -> str:
     """Returns the collection that lists a tenant's sessions; names are `session.row`."""
-    return f"sessions/{tenant}"
+    return f"sessions/{tenant.name}"
 
 
 def session_of(row: str) -> str:
@@ -55,14 +56,14 @@ def session_of(row: str) -> str:
     return row.rsplit(".", 2)[0]
 
 
-def models_collection(tenant: str) -> str:
+def models_collection(tenant: TenantScope) -> str:
     """Returns the collection that lists a tenant's models; names are `upstream|model|row`."""
-    return f"models/{tenant}"
+    return f"models/{tenant.name}"
 
 
-def exchanges_key(tenant: str, session: str) -> Key:
+def exchanges_key(tenant: TenantScope, session: str) -> Key:
     """Returns the key of the log of a session's exchanges, from the second on (see Session.only)."""
-    return Key(f"exchanges/{tenant}/{session}", "log")
+    return Key(f"exchanges/{tenant.name}/{session}", "log")
 
 
 def session_of_record(key: Key) -> tuple[str, str] | None:
@@ -83,14 +84,14 @@ class Ledger:
     worker: str
     retention: float = 30 * 86_400.0
     savings: SavingsLedger = field(init=False)
-    _models: OrderedDict[tuple[str, str, str], _Row] = field(default_factory=OrderedDict)
+    _models: OrderedDict[tuple[TenantScope, str, str], _Row] = field(default_factory=OrderedDict)
     _row_count: int = 0
 
     def __post_init__(self) -> None:
         self.savings = SavingsLedger(self.outbox, self.worker)
 
     def record(
-        self, tenant: str, session: Session | None, row: str, exchange: Exchange, traceparent: str = ""
+        self, tenant: TenantScope, session: Session | None, row: str, exchange: Exchange, traceparent: str = ""
     ) -> Session | None:
         """Records an exchange that has ended; returns the session with it added."""
         gain = totals_of_exchange(exchange)
@@ -110,12 +111,12 @@ class Ledger:
         if 0 < len(exchange.model) <= _LONGEST:
             self._add_to_model(tenant, exchange, gain)
         for observer in self.observers:
-            observer.exchange(tenant, exchange, traceparent)
+            observer.exchange(tenant.name, exchange, traceparent)
         return session
 
-    def _add_to_model(self, tenant: str, exchange: Exchange, gain: Totals) -> None:
+    def _add_to_model(self, tenant: TenantScope, exchange: Exchange, gain: Totals) -> None:
         model_key = (tenant, exchange.upstream, exchange.model)
-        key, model_totals, encode = self._models.get(model_key) or self._create_row(model_key, exchange)
+        key, model_totals, encode = self._models.get(model_key) or self._create_row(tenant, exchange)
         model_totals.updated, model_totals.utilization, model_totals.totals = (
             exchange.at,
             exchange.utilization,
@@ -125,15 +126,15 @@ class Ledger:
         self._models.move_to_end(model_key)
         self.outbox.put(key, encode, self.retention)
 
-    def _create_row(self, model_key: tuple[str, str, str], exchange: Exchange) -> _Row:
+    def _create_row(self, tenant: TenantScope, exchange: Exchange) -> _Row:
         # Each time a model enters memory it gets a row of its own, as sessions do, so that no row's totals decrease.
         self._row_count += 1
-        tenant, upstream, model = model_key
+        upstream, model = exchange.upstream, exchange.model
         model_totals = ModelTotals(
             model=model, upstream=upstream, updated=exchange.at, utilization=exchange.utilization
         )
         key = Key(models_collection(tenant), f"{upstream}|{model}|{self.worker}.{self._row_count}")
-        entry = self._models[model_key] = (key, model_totals, partial(ENCODER.encode, model_totals))
+        entry = self._models[tenant, upstream, model] = (key, model_totals, partial(ENCODER.encode, model_totals))
         if len(self._models) > _MODELS:
             self._models.popitem(last=False)
         return entry

@@ -18,6 +18,7 @@ import msgspec
 
 from accordion.model.costs import Costs
 from accordion.model.ports import Key, Outbox
+from accordion.model.tenant import TenantScope
 
 ENCODER = msgspec.msgpack.Encoder()
 DAY: Final = 86_400
@@ -83,13 +84,13 @@ class SavingsReport(msgspec.Struct, frozen=True):
 
 _Row = tuple[Key, DayCosts, Callable[[], bytes]]
 """The key of a row, the row, and a function that encodes it at the time of the write."""
-_RowName = tuple[str, int, str, str, str]
+_RowName = tuple[TenantScope, int, str, str, str]
 """Tenant, number of the day, upstream, model and agent."""
 
 
-def savings_collection(tenant: str) -> str:
+def savings_collection(tenant: TenantScope) -> str:
     """Returns the collection with a tenant's costs; names begin with the day."""
-    return f"savings/{tenant}"
+    return f"savings/{tenant.name}"
 
 
 def day_name(at: float) -> str:
@@ -106,10 +107,10 @@ class SavingsLedger:
     _rows: OrderedDict[_RowName, _Row] = field(default_factory=OrderedDict)
     _row_count: int = 0
     _day: int = 0
-    _rows_of_tenant: dict[str, int] = field(default_factory=dict)
+    _rows_of_tenant: dict[TenantScope, int] = field(default_factory=dict)
     """The number of rows by tenant, for the day `_day`."""
 
-    def add(self, tenant: str, at: float, upstream: str, model: str, agent: str, costs: Costs) -> None:
+    def add(self, tenant: TenantScope, at: float, upstream: str, model: str, agent: str, costs: Costs) -> None:
         """Adds the costs of a request at the time `at`."""
         name = tenant, int(at // DAY), upstream, model, agent
         row = self._rows.get(name)
@@ -119,7 +120,7 @@ class SavingsLedger:
         day_costs.costs += costs
         self.outbox.put(key, encode, float(DAYS * DAY))
 
-    def _create_row(self, tenant: str, at: float, upstream: str, model: str, agent: str) -> _Row:
+    def _create_row(self, tenant: TenantScope, at: float, upstream: str, model: str, agent: str) -> _Row:
         day = int(at // DAY)
         if day != self._day:
             self._day = day

@@ -27,13 +27,13 @@ from accordion.archive.artifacts import (
     records_collection,
     row_key,
     session_collection,
-    tenant_name,
     unpack,
 )
 from accordion.archive.provider_items import item_key, item_name
 from accordion.archive.sealing import PlainSealer
 from accordion.model.cache import BoundedCache, entry_size
 from accordion.model.ports import Append, Clock, Key, KeyValueStore, Put, Sealer
+from accordion.model.tenant import ArchiveNamespace, TenantScope
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class CompactionWrite(msgspec.Struct, frozen=True):
 class Archive:
     """Stores and loads the archived messages and artifacts of all tenants.
 
-    `retention` is in seconds. `on_write` is called with the name of a tenant (see `tenant_name`) and the bytes that
+    `retention` is in seconds. `on_write` is called with a tenant and the bytes that
     were written for it. `capacity` bounds the memory of past writes, in bytes. `minor` is the same store for writes of
     low priority, which leave space for compactions while the store is away; by default the store itself.
     """
@@ -77,7 +77,7 @@ class Archive:
         *,
         sealer: Sealer | None = None,
         clock: Clock | None = None,
-        on_write: Callable[[str, int], None] = lambda *_: None,
+        on_write: Callable[[ArchiveNamespace, int], None] = lambda *_: None,
         capacity: int = 8 * 2**20,
         minor: KeyValueStore | None = None,
     ) -> None:
@@ -99,7 +99,7 @@ class Archive:
 
     def build_puts(
         self,
-        tenant_key: bytes,
+        tenant: TenantScope,
         rows: Iterable[ArchivedMessage],
         artifacts: Iterable[Artifact],
         compaction: CompactionWrite | None = None,
@@ -111,13 +111,13 @@ class Archive:
         pack, artifacts = make_packer(), tuple(artifacts)
         row_puts = dict[bytes, Put]()
         for row in rows:
-            row_puts[row.key] = self.sealed_put(tenant_key, row_key(row.key), pack(row.wire))
+            row_puts[row.key] = self.sealed_put(tenant, row_key(row.key), pack(row.wire))
             self._variants[row.key] = archive_entries.variant_key(row.wire)
         record_puts = [
-            self.sealed_put(tenant_key, key, value)
+            self.sealed_put(tenant, key, value)
             for artifact in artifacts
             for value in (encode(artifact),)
-            for key in record_keys(tenant_key, artifact)
+            for key in record_keys(tenant, artifact)
         ]
         puts = [*row_puts.values(), *record_puts]
         if compaction is None:
@@ -129,35 +129,35 @@ class Archive:
         )
         # The listing is written first, so that nothing is ever stored that cannot be found and erased.
         contents = archive_entries.contents_of(compaction.session, sizes, artifacts, compaction.keys)
-        return self.entry_puts(tenant_key, entry, contents) + puts
+        return self.entry_puts(tenant, entry, contents) + puts
 
-    def sealed_put(self, tenant_key: bytes, key: Key, value: bytes, ttl: float | None = None) -> Put:
+    def sealed_put(self, tenant: TenantScope, key: Key, value: bytes, ttl: float | None = None) -> Put:
         """Returns the write that stores a value, encrypted where that is configured. `open_value` reads it."""
-        return Put(key, self.sealer.seal(tenant_key, key.path, value), self.retention if ttl is None else ttl)
+        return Put(key, self.sealer.seal(tenant, key.path, value), self.retention if ttl is None else ttl)
 
     def single_value_puts(
-        self, tenant_key: bytes, session: str, kind: Kind, key: Key, value: bytes, ttl: float | None = None
+        self, tenant: TenantScope, session: str, kind: Kind, key: Key, value: bytes, ttl: float | None = None
     ) -> list[Put]:
         """Returns the writes that store one value of a session, sealed, and list it. `open_value` reads it."""
-        put, now = self.sealed_put(tenant_key, key, value, ttl), self._now()
+        put, now = self.sealed_put(tenant, key, value, ttl), self._now()
         entry = ArchiveEntry(
             kind, key.path, session, now, now, 3 * OVERHEAD + len(put.value), value_key=(key.collection, key.name)
         )
-        return [*self.entry_puts(tenant_key, entry, ttl=put.ttl), put]
+        return [*self.entry_puts(tenant, entry, ttl=put.ttl), put]
 
     def entry_puts(
         self,
-        tenant_key: bytes,
+        tenant: TenantScope,
         entry: ArchiveEntry,
         contents: archive_entries.EntryContents | None = None,
         ttl: float | None = None,
     ) -> list[Put]:
         """Returns the writes that store an entry."""
-        tenant = tenant_name(tenant_key)
-        puts = archive_entries.put(tenant, entry, self.retention if ttl is None else ttl, contents)
-        since = self._tenant_writes.get(tenant)
+        namespace = tenant.archive_namespace
+        puts = archive_entries.put(namespace, entry, self.retention if ttl is None else ttl, contents)
+        since = self._tenant_writes.get(namespace)
         if since is None or self._now() - since >= self.every:
-            puts.insert(0, Put(Key(HOLDERS, tenant), b"", self.retention + self.every))
+            puts.insert(0, Put(Key(HOLDERS, namespace), b"", self.retention + self.every))
         return puts
 
     async def keep(self, puts: Sequence[Put]) -> None:
@@ -178,7 +178,7 @@ class Archive:
 
     def _remember_writes(self, writes: Sequence[Put | Append], size: int) -> None:
         """Remembers the values that the store has now."""
-        now, tenant, row_writes = self._now(), "", self._row_writes
+        now, namespace, row_writes = self._now(), ArchiveNamespace(""), self._row_writes
         for write in writes:
             key = write.key
             if not key.collection:
@@ -186,10 +186,10 @@ class Archive:
                     row_writes[key.name] = now
             elif key.collection == HOLDERS:
                 self._tenant_writes[key.name] = now
-            elif key.collection.startswith("held/"):
-                tenant = key.collection.removeprefix("held/")
-        if tenant:
-            self._on_write(tenant, size)
+            else:
+                namespace = archive_entries.namespace_of(key) or namespace
+        if namespace:
+            self._on_write(namespace, size)
 
     def has_row(self, key: Key) -> bool:
         """Whether this worker wrote the row of this key lately, so that it need not be written again."""
@@ -209,33 +209,33 @@ class Archive:
 
     # -- in use -------------------------------------------------------------------
 
-    async def note_use(self, tenant_key: bytes, compaction_id: str) -> None:
+    async def note_use(self, tenant: TenantScope, compaction_id: str) -> None:
         """Marks a compaction and those that it continues as used now: their entries expire later. Raises
         StoreUnavailable."""
-        tenant, now, writes = tenant_name(tenant_key), self._now(), list[Put]()
+        namespace, now, writes = tenant.archive_namespace, self._now(), list[Put]()
         for _ in range(_MAX_GENERATIONS):
             if not compaction_id:
                 break
-            listing = await archive_entries.find_compaction_entry(self.store, tenant, compaction_id)
+            listing = await archive_entries.find_compaction_entry(self.store, namespace, compaction_id)
             if listing is None:
                 break
             entry, contents = listing
-            writes += self.entry_puts(tenant_key, structs.replace(entry, used=now), contents)
+            writes += self.entry_puts(tenant, structs.replace(entry, used=now), contents)
             compaction_id = entry.base
         await self.keep(writes)
 
-    async def note_read(self, tenant_key: bytes, artifact: Artifact) -> None:
+    async def note_read(self, tenant: TenantScope, artifact: Artifact) -> None:
         """Stores an artifact again that a person has read, so that it expires later. Raises StoreUnavailable."""
-        rows = await self.load_rows(tenant_key, artifact.keys)
+        rows = await self.load_rows(tenant, artifact.keys)
         if not rows:
             return
         messages = [ArchivedMessage(key, wire) for key, wire in rows.items()]
-        puts = self.build_puts(tenant_key, messages, (artifact,))
+        puts = self.build_puts(tenant, messages, (artifact,))
         contents = archive_entries.contents_of(artifact.session, dict.fromkeys(rows, 0), (artifact,), ())
         entry = ArchiveEntry(
             "read", archive_entries.read_id(artifact), artifact.session, self._now(), self._now(), 3 * OVERHEAD
         )
-        await self.keep(self.entry_puts(tenant_key, entry, contents) + puts)
+        await self.keep(self.entry_puts(tenant, entry, contents) + puts)
 
     # -- reading ------------------------------------------------------------------
 
@@ -246,19 +246,19 @@ class Archive:
         """
         await self.store.get(_MISSING_KEY)
 
-    def open_value(self, tenant_key: bytes, key: Key, value: bytes | None) -> bytes | None:
+    def open_value(self, tenant: TenantScope, key: Key, value: bytes | None) -> bytes | None:
         """Decrypts a value of the store; returns None where there is none, or none that can be opened."""
-        return self.sealer.open(tenant_key, key.path, value) if value is not None else None
+        return self.sealer.open(tenant, key.path, value) if value is not None else None
 
-    async def load_rows(self, tenant_key: bytes, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+    async def load_rows(self, tenant: TenantScope, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """Returns the original JSON of a tenant's messages by key; those that are not stored are left out.
 
         For an item reference it is the item itself, where that is stored. Raises StoreUnavailable.
         """
-        rows = await self._load_unpacked(tenant_key, {key: row_key(key) for key in keys})
+        rows = await self._load_unpacked(tenant, {key: row_key(key) for key in keys})
         item_ids = {key: item_id for key, wire in rows.items() if (item_id := item_name(wire))}
         if item_ids:
-            items = await self.load_items(tenant_key, list(item_ids.values()))
+            items = await self.load_items(tenant, list(item_ids.values()))
             rows |= {key: items[item_id] for key, item_id in item_ids.items() if item_id in items}
         return rows
 
@@ -276,44 +276,44 @@ class Archive:
                     return at
         return len(keys)
 
-    async def load_items(self, tenant_key: bytes, names: Iterable[str]) -> dict[str, bytes]:
+    async def load_items(self, tenant: TenantScope, names: Iterable[str]) -> dict[str, bytes]:
         """Returns the items of a tenant's responses by the provider's ids, as JSON; missing ones are left out. Raises
         StoreUnavailable."""
-        return await self._load_unpacked(tenant_key, {name: item_key(tenant_key, name) for name in names})
+        return await self._load_unpacked(tenant, {name: item_key(tenant, name) for name in names})
 
-    async def _load_unpacked(self, tenant_key: bytes, keys_by_name: Mapping[T, Key]) -> dict[T, bytes]:
+    async def _load_unpacked(self, tenant: TenantScope, keys_by_name: Mapping[T, Key]) -> dict[T, bytes]:
         values = await self.store.get_many(list(keys_by_name.values())) if keys_by_name else []
         unpacked = (
-            (name, unpack(self.open_value(tenant_key, key, value)))
+            (name, unpack(self.open_value(tenant, key, value)))
             for (name, key), value in zip(keys_by_name.items(), values, strict=True)
         )
         return {name: wire for name, wire in unpacked if wire is not None}
 
-    async def load_records(self, tenant_key: bytes, artifact_id: str, *, limit: int = 1_000) -> list[Artifact]:
+    async def load_records(self, tenant: TenantScope, artifact_id: str, *, limit: int = 1_000) -> list[Artifact]:
         """Returns the records of an artifact: one for each session and scope of the tenant that it left.
 
         The caller decides, by the scopes and sessions, whether the reader may see it. Raises StoreUnavailable.
         """
-        return await self._scan_artifacts(tenant_key, records_collection(tenant_key, artifact_id), "", limit)
+        return await self._scan_artifacts(tenant, records_collection(tenant, artifact_id), "", limit)
 
-    async def load_artifacts(self, tenant_key: bytes, ids: Sequence[str]) -> list[Artifact | None]:
+    async def load_artifacts(self, tenant: TenantScope, ids: Sequence[str]) -> list[Artifact | None]:
         """Returns artifacts of a tenant by id, None for a missing one. Of several records any: the content is the same.
 
         Raises StoreUnavailable.
         """
-        return [next(iter(await self.load_records(tenant_key, each, limit=_MAX_RECORDS)), None) for each in ids]
+        return [next(iter(await self.load_records(tenant, each, limit=_MAX_RECORDS)), None) for each in ids]
 
     async def list_artifacts(
-        self, tenant_key: bytes, session: str, *, after: Artifact | None = None, limit: int = 1_000
+        self, tenant: TenantScope, session: str, *, after: Artifact | None = None, limit: int = 1_000
     ) -> list[Artifact]:
         """Returns the artifacts of a session by id, those behind `after`; one that left several scopes is there for
         each. Raises StoreUnavailable."""
-        cursor = record_keys(tenant_key, after)[1].name if after is not None else ""
-        return await self._scan_artifacts(tenant_key, session_collection(tenant_key, session), cursor, limit)
+        cursor = record_keys(tenant, after)[1].name if after is not None else ""
+        return await self._scan_artifacts(tenant, session_collection(tenant, session), cursor, limit)
 
-    async def _scan_artifacts(self, tenant_key: bytes, collection: str, after: str, limit: int) -> list[Artifact]:
+    async def _scan_artifacts(self, tenant: TenantScope, collection: str, after: str, limit: int) -> list[Artifact]:
         page = await self.store.scan(collection, after=after, limit=limit)
-        values = (self.open_value(tenant_key, Key(collection, name), value) for name, value in page)
+        values = (self.open_value(tenant, Key(collection, name), value) for name, value in page)
         return [artifact for value in values if (artifact := decode(value)) is not None]
 
     def _now(self) -> float:

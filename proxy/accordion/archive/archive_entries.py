@@ -14,8 +14,9 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from accordion.archive.artifacts import Artifact, tenant_name
+from accordion.archive.artifacts import Artifact
 from accordion.model.ports import Key, KeyValueStore, Put
+from accordion.model.tenant import ArchiveNamespace
 
 __all__ = [
     "AFTER_PROVIDER_HISTORY",
@@ -28,7 +29,6 @@ __all__ = [
     "TranscriptEntry",
     "entries",
     "put",
-    "tenant_name",
 ]
 
 T = TypeVar("T")
@@ -184,9 +184,14 @@ def decode_transcript(log: Iterable[tuple[int, bytes]]) -> list[TranscriptEntry]
 # -- keys --------------------------------------------------------------------------------------------------------------
 
 
-def entries_collection(tenant: str) -> str:
+def entries_collection(namespace: ArchiveNamespace) -> str:
     """Returns the collection of a tenant's entries."""
-    return f"{HELD}{tenant}"
+    return f"{HELD}{namespace}"
+
+
+def namespace_of(key: Key) -> ArchiveNamespace | None:
+    """Returns the tenant of an entry's key; None for any other key."""
+    return ArchiveNamespace(key.collection.removeprefix(HELD)) if key.collection.startswith(HELD) else None
 
 
 def is_listing(key: Key) -> bool:
@@ -199,24 +204,24 @@ def prefix(session: str) -> str:
     return hashlib.sha256(session.encode("utf-8", "surrogatepass")).hexdigest()[:24] + "/"
 
 
-def contents_key(tenant: str, entry_id: str) -> Key:
+def contents_key(namespace: ArchiveNamespace, entry_id: str) -> Key:
     """Returns the key of an entry's contents."""
-    return Key("", f"contents/{tenant}/{entry_id}")
+    return Key("", f"contents/{namespace}/{entry_id}")
 
 
-def keys_of(tenant: str, entry: ArchiveEntry) -> tuple[Key, Key]:
+def keys_of(namespace: ArchiveNamespace, entry: ArchiveEntry) -> tuple[Key, Key]:
     """Returns the keys of an entry and of its contents."""
-    return Key(entries_collection(tenant), entry.name), contents_key(tenant, entry.id)
+    return Key(entries_collection(namespace), entry.name), contents_key(namespace, entry.id)
 
 
-def transcript_key(tenant: str, session: str) -> Key:
+def transcript_key(namespace: ArchiveNamespace, session: str) -> Key:
     """Returns the key of the log of a session's transcript."""
-    return Key("", f"transcript/{tenant}/{prefix(session)}")
+    return Key("", f"transcript/{namespace}/{prefix(session)}")
 
 
-def sums_key(tenant: str) -> Key:
+def sums_key(namespace: ArchiveNamespace) -> Key:
     """Returns the key of a tenant's totals."""
-    return Key("", f"sums/{tenant}")
+    return Key("", f"sums/{namespace}")
 
 
 def read_id(artifact: Artifact) -> str:
@@ -233,11 +238,13 @@ def head_key(head: bytes) -> Key:
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def put(tenant: str, entry: ArchiveEntry, ttl: float, contents: EntryContents | None = None) -> list[Put]:
+def put(
+    namespace: ArchiveNamespace, entry: ArchiveEntry, ttl: float, contents: EntryContents | None = None
+) -> list[Put]:
     """Returns the writes that store an entry, and its contents if any."""
-    puts = [Put(Key(entries_collection(tenant), entry.name), encode(entry), ttl)]
+    puts = [Put(Key(entries_collection(namespace), entry.name), encode(entry), ttl)]
     if contents is not None:
-        puts.append(Put(contents_key(tenant, entry.id), encode(contents), ttl))
+        puts.append(Put(contents_key(namespace, entry.id), encode(contents), ttl))
     return puts
 
 
@@ -257,12 +264,14 @@ def contents_of(
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-async def entries(store: KeyValueStore, tenant: str, session: str | None = None) -> AsyncIterator[list[ArchiveEntry]]:
+async def entries(
+    store: KeyValueStore, namespace: ArchiveNamespace, session: str | None = None
+) -> AsyncIterator[list[ArchiveEntry]]:
     """Yields the entries of a tenant, or of one session, page by page; those of a session come in a row.
 
     Raises StoreUnavailable.
     """
-    collection, after = entries_collection(tenant), ""
+    collection, after = entries_collection(namespace), ""
     name_prefix = prefix(session) if session is not None else ""
     while page := await store.scan(collection, prefix=name_prefix, after=after, limit=_PAGE):
         after = page[-1][0]
@@ -270,16 +279,18 @@ async def entries(store: KeyValueStore, tenant: str, session: str | None = None)
         yield [entry for entry in readable if session is None or entry.session == session]
 
 
-async def contents(store: KeyValueStore, tenant: str, tenant_entries: Sequence[ArchiveEntry]) -> list[EntryContents]:
+async def contents(
+    store: KeyValueStore, namespace: ArchiveNamespace, tenant_entries: Sequence[ArchiveEntry]
+) -> list[EntryContents]:
     """Reads the contents of entries, in their order; those that are gone are empty. Raises StoreUnavailable."""
     with_record = [entry for entry in tenant_entries if entry.kind in ("fold", "read")]
-    values = await store.get_many([contents_key(tenant, entry.id) for entry in with_record]) if with_record else []
+    values = await store.get_many([contents_key(namespace, entry.id) for entry in with_record]) if with_record else []
     records = {entry.name: decode_contents(value) for entry, value in zip(with_record, values, strict=True)}
     results = []
     for entry in tenant_entries:
         if entry.kind == "transcript":
-            log = decode_transcript(await store.read(transcript_key(tenant, entry.session)))
-            results.append(contents_of_log(tenant, entry.session, log))
+            log = decode_transcript(await store.read(transcript_key(namespace, entry.session)))
+            results.append(contents_of_log(namespace, entry.session, log))
         elif entry.value_key is not None:
             results.append(EntryContents(entry.session, keys=[(*entry.value_key, entry.size)]))
         else:
@@ -288,22 +299,22 @@ async def contents(store: KeyValueStore, tenant: str, tenant_entries: Sequence[A
 
 
 async def find_compaction_entry(
-    store: KeyValueStore, tenant: str, compaction_id: str
+    store: KeyValueStore, namespace: ArchiveNamespace, compaction_id: str
 ) -> tuple[ArchiveEntry, EntryContents] | None:
     """Finds the entry of a compaction by its id; None where there is none. Raises StoreUnavailable."""
-    record = decode_contents(await store.get(contents_key(tenant, compaction_id)))
+    record = decode_contents(await store.get(contents_key(namespace, compaction_id)))
     if record is None:
         return None
     name = ArchiveEntry("fold", compaction_id, record.session, 0, 0, 0).name
-    value = await store.get(Key(entries_collection(tenant), name))
+    value = await store.get(Key(entries_collection(namespace), name))
     entry = decode_entry(value)
     return (entry, record) if entry is not None else None
 
 
-def contents_of_log(tenant: str, session: str, log: Sequence[TranscriptEntry]) -> EntryContents:
+def contents_of_log(namespace: ArchiveNamespace, session: str, log: Sequence[TranscriptEntry]) -> EntryContents:
     """Builds the contents of a transcript's entry from its log."""
     rows: dict[bytes, int] = {}
-    keys = {transcript_key(tenant, session): sum(OVERHEAD + 40 * len(each.keys) for each in log)}
+    keys = {transcript_key(namespace, session): sum(OVERHEAD + 40 * len(each.keys) for each in log)}
     for each in log:
         pairs = (*zip(each.rows, each.sizes, strict=False), *zip(each.lead_rows, each.lead_sizes, strict=False))
         for key, size in pairs:

@@ -22,6 +22,7 @@ from accordion.archive.reader import ReadRequest, TextPart, read
 from accordion.archive.transcripts import TranscriptStore
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Clock, Tasks
+from accordion.model.tenant import TenantScope
 
 MAX_CHARACTERS: Final = 8_000_000
 """Characters of a text that are returned at once; `offset` reads the rest."""
@@ -74,25 +75,27 @@ class ArchiveReader:
         self._tasks = tasks
         self._clock = clock
 
-    async def read(self, tenant_key: bytes, request: ReadRequest) -> ArtifactPart | None:
+    async def read(self, tenant: TenantScope, request: ReadRequest) -> ArtifactPart | None:
         """Returns the requested part of an artifact; None where the tenant has no whole artifact of that id.
 
         Raises UnanswerableRequest and InvalidPath (both ValueErrors), and StoreUnavailable.
         """
-        records = await self._archive.load_records(tenant_key, request.id, limit=_MAX_RECORDS)
+        records = await self._archive.load_records(tenant, request.id, limit=_MAX_RECORDS)
         for artifact in records:
-            rows = await self._archive.load_rows(tenant_key, artifact.keys)
+            rows = await self._archive.load_rows(tenant, artifact.keys)
             part = await self._part(artifact, rows, request)
             if part is None:
                 continue
             if self._clock.now() - artifact.at > self._archive.every:
                 with suppress(StoreUnavailable):
-                    await self._archive.note_read(tenant_key, artifact)
+                    await self._archive.note_read(tenant, artifact)
             return replace(part, sessions=tuple(sorted({each.session for each in records})))
         await self._archive.check()
         return None
 
-    async def list_artifacts(self, tenant_key: bytes, session: str, after: str = "", limit: int = 100) -> ArtifactPage:
+    async def list_artifacts(
+        self, tenant: TenantScope, session: str, after: str = "", limit: int = 100
+    ) -> ArtifactPage:
         """Returns a page of a session's artifacts in the order of its conversation, each once, behind a cursor.
 
         The cursor holds the position of the last one, so a page does not depend on artifacts added or erased meanwhile.
@@ -100,30 +103,28 @@ class ArchiveReader:
 
         The store lists by id, so every page reads the whole list; a session has some thousands of records at most.
         """
-        artifacts = await self._sorted_artifacts(tenant_key, session)
+        artifacts = await self._sorted_artifacts(tenant, session)
         position = _parse_cursor(after, artifacts) if after else None
         remaining = [each for each in artifacts if position is None or _artifact_position(each) > position]
         cursor = _cursor(remaining[limit - 1]) if len(remaining) > limit else ""
         return ArtifactPage(tuple(remaining[:limit]), cursor)
 
-    async def load_records(self, tenant_key: bytes, ids: Sequence[str]) -> list[Artifact]:
+    async def load_records(self, tenant: TenantScope, ids: Sequence[str]) -> list[Artifact]:
         """Returns the records of artifacts, without those that are no longer stored. Raises StoreUnavailable."""
-        return [each for each in await self._archive.load_artifacts(tenant_key, ids) if each is not None]
+        return [each for each in await self._archive.load_artifacts(tenant, ids) if each is not None]
 
-    async def has_session(self, tenant_key: bytes, session: str) -> bool:
+    async def has_session(self, tenant: TenantScope, session: str) -> bool:
         """Whether anything of a session is stored. Raises StoreUnavailable."""
-        async for page in archive_entries.entries(
-            self._archive.store, archive_entries.tenant_name(tenant_key), session
-        ):
+        async for page in archive_entries.entries(self._archive.store, tenant.archive_namespace, session):
             if page:
                 return True
-        return bool(await self._archive.list_artifacts(tenant_key, session, limit=1))
+        return bool(await self._archive.list_artifacts(tenant, session, limit=1))
 
-    async def _sorted_artifacts(self, tenant_key: bytes, session: str) -> list[Artifact]:
+    async def _sorted_artifacts(self, tenant: TenantScope, session: str) -> list[Artifact]:
         """Returns all artifacts of a session, in order. One that left several scopes has the first of its positions."""
         artifacts: dict[str, Artifact] = {}
         after: Artifact | None = None
-        while page := await self._archive.list_artifacts(tenant_key, session, after=after, limit=_PAGE):
+        while page := await self._archive.list_artifacts(tenant, session, after=after, limit=_PAGE):
             after = page[-1]
             for each in page:
                 listed = artifacts.get(each.id)

@@ -7,7 +7,6 @@ from them.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -16,6 +15,7 @@ import msgspec
 from accordion.model.conversation import Media, Message, Opaque, Part, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.ports import Key
+from accordion.model.tenant import ArchiveNamespace, TenantScope
 from accordion.protocols.zstd import ZstdError, decompress, make_compressor
 
 _VERSION = b"\x01"
@@ -113,30 +113,25 @@ def row_key(key: bytes) -> Key:
     return Key("", f"row/{key.hex()}")
 
 
-def records_collection(tenant_key: bytes, artifact_id: str) -> str:
+def records_collection(tenant: TenantScope, artifact_id: str) -> str:
     """Returns the collection of an artifact's records of a tenant, one for each session and scope that it left."""
-    return f"artifact/{tenant_name(tenant_key)}/{artifact_id}"
+    return f"artifact/{tenant.archive_namespace}/{artifact_id}"
 
 
-def session_collection(tenant_key: bytes, session: str) -> str:
+def session_collection(tenant: TenantScope, session: str) -> str:
     """Returns the collection that lists a session's artifacts."""
-    return f"artifacts/{tenant_name(tenant_key)}/{session}"
+    return f"artifacts/{tenant.archive_namespace}/{session}"
 
 
-def record_keys(tenant_key: bytes, artifact: Artifact) -> tuple[Key, Key]:
+def record_keys(tenant: TenantScope, artifact: Artifact) -> tuple[Key, Key]:
     """Returns the keys of a record: by its id, and in its session's list."""
-    return artifact_keys(tenant_name(tenant_key), artifact.id, artifact.scope, artifact.session)
+    return artifact_keys(tenant.archive_namespace, artifact.id, artifact.scope, artifact.session)
 
 
-def artifact_keys(tenant: str, artifact_id: str, scope: bytes, session: str) -> tuple[Key, Key]:
-    """Returns the keys of a record, given the tenant's name (see `tenant_name`)."""
-    by_id = Key(f"artifact/{tenant}/{artifact_id}", f"{scope.hex()}/{session}")
-    return by_id, Key(f"artifacts/{tenant}/{session}", f"{artifact_id}/{scope.hex()}")
-
-
-def tenant_name(tenant_key: bytes) -> str:
-    """Returns the name of a tenant in the keys of the store, a hash that does not reveal the tenant's key."""
-    return hashlib.sha256(b"archive" + tenant_key).hexdigest()[:24]
+def artifact_keys(namespace: ArchiveNamespace, artifact_id: str, scope: bytes, session: str) -> tuple[Key, Key]:
+    """Returns the keys of a record."""
+    by_id = Key(f"artifact/{namespace}/{artifact_id}", f"{scope.hex()}/{session}")
+    return by_id, Key(f"artifacts/{namespace}/{session}", f"{artifact_id}/{scope.hex()}")
 
 
 # -- text --------------------------------------------------------------------------------------------------------------

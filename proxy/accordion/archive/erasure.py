@@ -14,17 +14,18 @@ import msgspec
 from accordion.archive import archive_entries
 from accordion.archive.archive import Archive
 from accordion.archive.archive_entries import HELD, HOLDERS, ArchiveEntry, EntryContents, Kind
-from accordion.archive.artifacts import Artifact, artifact_text, record_keys, session_collection, tenant_name
+from accordion.archive.artifacts import Artifact, artifact_text, record_keys, session_collection
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.archive.retention import delete
 from accordion.archive.shared_values import SharedValues
 from accordion.archive.transcript_log import Transcript, load_transcript
 from accordion.model.conversation import Message
 from accordion.model.ports import Append, Key, Put, Tasks
+from accordion.model.tenant import ArchiveNamespace, TenantScope
 
 DescribeFunction = Callable[[Kind, Key, bytes], object | None]
 """Converts a stored value of a kind to JSON-like values; None where it cannot be read."""
-MakeParserFunction = Callable[[str, bytes], Callable[[bytes], Message]]
+MakeParserFunction = Callable[[str, TenantScope], Callable[[bytes], Message]]
 """Returns a parser of messages' JSON for a protocol's name and a tenant's key."""
 
 _PAGE = 64
@@ -68,34 +69,34 @@ class ExportAndErasure:
         self.erasures = erasures
         self._drop_erased = drop_erased
 
-    async def list_sessions(self, tenant_key: bytes) -> list[str]:
+    async def list_sessions(self, tenant: TenantScope) -> list[str]:
         """Returns the sessions of a tenant with stored data, in no order. Raises StoreUnavailable."""
         names: dict[str, None] = {}
-        async for page in archive_entries.entries(self._archive.store, tenant_name(tenant_key)):
+        async for page in archive_entries.entries(self._archive.store, tenant.archive_namespace):
             names.update(dict.fromkeys(entry.session for entry in page))
         return list(names)
 
     # -- export -------------------------------------------------------------------
 
-    async def export(self, tenant_key: bytes, session: str | None = None) -> AsyncIterator[bytes]:
+    async def export(self, tenant: TenantScope, session: str | None = None) -> AsyncIterator[bytes]:
         """Yields all that is stored of a session, or of a tenant, as lines of JSON.
 
         These are transcripts, compactions, insertions, summaries, artifacts with their text, and rows (messages as the
         client sent them), each once for a session. The last line counts them. Raises StoreUnavailable.
         """
         counts: Counter[str] = Counter()
-        async for name, entries in self._iterate_sessions(tenant_name(tenant_key), session):
-            async for record in self._export_session(tenant_key, name, entries):
+        async for name, entries in self._iterate_sessions(tenant.archive_namespace, session):
+            async for record in self._export_session(tenant, name, entries):
                 counts[str(record["type"])] += 1
                 yield _json_line({**record, "session": name})
         yield _json_line({"type": "end", "counts": dict(sorted(counts.items()))})
 
     async def _iterate_sessions(
-        self, tenant: str, session: str | None
+        self, namespace: ArchiveNamespace, session: str | None
     ) -> AsyncIterator[tuple[str, list[ArchiveEntry]]]:
         """Yields sessions with all their entries."""
         name, entries = session, list[ArchiveEntry]()
-        async for page in archive_entries.entries(self._archive.store, tenant, session):
+        async for page in archive_entries.entries(self._archive.store, namespace, session):
             for entry in page:
                 if entry.session != name and entries and name is not None:
                     yield name, entries
@@ -106,62 +107,62 @@ class ExportAndErasure:
             yield name, entries
 
     async def _export_session(
-        self, tenant_key: bytes, session: str, entries: Sequence[ArchiveEntry]
+        self, tenant: TenantScope, session: str, entries: Sequence[ArchiveEntry]
     ) -> AsyncIterator[dict[str, Any]]:
-        tenant, rows = tenant_name(tenant_key), dict[bytes, None]()
+        namespace, rows = tenant.archive_namespace, dict[bytes, None]()
         for at in range(0, len(entries), _PAGE):
             page = entries[at : at + _PAGE]
             for entry, contents in zip(
-                page, await archive_entries.contents(self._archive.store, tenant, page), strict=True
+                page, await archive_entries.contents(self._archive.store, namespace, page), strict=True
             ):
                 rows.update(dict.fromkeys(key for key, _ in contents.rows))
-                async for record in self._export_values(tenant_key, entry, contents):
+                async for record in self._export_values(tenant, entry, contents):
                     yield record
         after: Artifact | None = None
-        while artifacts := await self._archive.list_artifacts(tenant_key, session, after=after, limit=_PAGE):
+        while artifacts := await self._archive.list_artifacts(tenant, session, after=after, limit=_PAGE):
             after = artifacts[-1]
             for artifact in artifacts:
                 rows.update(dict.fromkeys(artifact.keys))
-                yield await self._export_artifact(tenant_key, artifact)
+                yield await self._export_artifact(tenant, artifact)
         keys = list(rows)
         for at in range(0, len(keys), _PAGE):
-            wires = await self._archive.load_rows(tenant_key, keys[at : at + _PAGE])
+            wires = await self._archive.load_rows(tenant, keys[at : at + _PAGE])
             for key, wire in wires.items():
                 yield {"type": "row", "key": key.hex(), "message": _json(wire)}
 
     async def _export_values(
-        self, tenant_key: bytes, entry: ArchiveEntry, contents: EntryContents
+        self, tenant: TenantScope, entry: ArchiveEntry, contents: EntryContents
     ) -> AsyncIterator[dict[str, Any]]:
         archive, exported = self._archive, set[str]()
         if entry.kind == "transcript":
-            if (transcript := await load_transcript(archive, tenant_key, entry.session)) is not None:
+            if (transcript := await load_transcript(archive, tenant, entry.session)) is not None:
                 yield _transcript_record(transcript)
             return
         keys = [Key(collection, name) for collection, name, _ in contents.keys]
         for key, value in zip(keys, await archive.store.get_many(keys) if keys else [], strict=True):
-            plain = archive.open_value(tenant_key, key, value)
+            plain = archive.open_value(tenant, key, value)
             content = self._describe(entry.kind, key, plain) if plain is not None else None
             # A compaction is stored under two keys for some minutes.
             if content is not None and (line := msgspec.json.encode(content).decode()) not in exported:
                 exported.add(line)
                 yield {"type": entry.kind, "at": entry.at, "used": entry.used, entry.kind: content}
 
-    async def _export_artifact(self, tenant_key: bytes, artifact: Artifact) -> dict[str, Any]:
-        rows = await self._archive.load_rows(tenant_key, artifact.keys)
-        text = await self._tasks.offload(self._artifact_text, tenant_key, artifact, rows)
+    async def _export_artifact(self, tenant: TenantScope, artifact: Artifact) -> dict[str, Any]:
+        rows = await self._archive.load_rows(tenant, artifact.keys)
+        text = await self._tasks.offload(self._artifact_text, tenant, artifact, rows)
         fields = msgspec.to_builtins(artifact)
         fields |= {"keys": [key.hex() for key in artifact.keys], "scope": artifact.scope.hex()}
         return {"type": "artifact", "artifact": fields, "text": text}
 
-    def _artifact_text(self, tenant_key: bytes, artifact: Artifact, rows: Mapping[bytes, bytes]) -> str | None:
+    def _artifact_text(self, tenant: TenantScope, artifact: Artifact, rows: Mapping[bytes, bytes]) -> str | None:
         if any(key not in rows for key in artifact.keys):
             return None
-        parse = self._make_parser(artifact.dialect, tenant_key)
+        parse = self._make_parser(artifact.dialect, tenant)
         return artifact_text(artifact, [parse(rows[key]) for key in artifact.keys])
 
     # -- erasure ------------------------------------------------------------------
 
-    async def erase(self, tenant_key: bytes, session: str | None = None) -> ErasureResult:
+    async def erase(self, tenant: TenantScope, session: str | None = None) -> ErasureResult:
         """Removes the stored data of a session or a tenant, except values that another session of the tenant needs.
 
         Raises StoreUnavailable; then a part is removed, and the call can be repeated.
@@ -169,67 +170,65 @@ class ExportAndErasure:
         shared, entry_count, value_count = 0, 1, 1
         # The notice before the removal keeps pending writes of other workers from restoring the values. The notice
         # after it clears values that a worker read again in between.
-        await self.erasures.note(tenant_key, session)
+        await self.erasures.note(tenant, session)
         pending = await self._drop_erased()
         entries, values = sum(write.key.collection.startswith(HELD) for write in pending), len(pending)
         for _ in range(_TRIES):
             entry_count, value_count, shared_count = await (
-                self._erase_tenant(tenant_key) if session is None else self._erase_session(tenant_key, session)
+                self._erase_tenant(tenant) if session is None else self._erase_session(tenant, session)
             )
             entries, values, shared = entries + entry_count, values + value_count, max(shared, shared_count)
             if not entry_count and not value_count:
                 break
-        await self.erasures.note(tenant_key, session, over=True)
+        await self.erasures.note(tenant, session, over=True)
         return ErasureResult(entries, values, shared, not entry_count and not value_count)
 
-    async def _erase_tenant(self, tenant_key: bytes) -> tuple[int, int, int]:
-        store, tenant = self._archive.store, tenant_name(tenant_key)
+    async def _erase_tenant(self, tenant: TenantScope) -> tuple[int, int, int]:
+        store, namespace = self._archive.store, tenant.archive_namespace
         entry_count = value_count = 0
-        async for session, entries in self._iterate_sessions(tenant, None):
+        async for session, entries in self._iterate_sessions(namespace, None):
             for at in range(0, len(entries), _PAGE):
                 page = entries[at : at + _PAGE]
                 page_values = await self._tasks.offload(
-                    SharedValues, await archive_entries.contents(store, tenant, page)
+                    SharedValues, await archive_entries.contents(store, namespace, page)
                 )
-                keys = await self._tasks.offload(page_values.keys, tenant)
-                value_count += await delete(store, [*keys, *_entry_keys(tenant, page)])
-            value_count += await self._erase_unlisted(tenant_key, session)
+                keys = await self._tasks.offload(page_values.keys, namespace)
+                value_count += await delete(store, [*keys, *_entry_keys(namespace, page)])
+            value_count += await self._erase_unlisted(tenant, session)
             entry_count += len(entries)
-        await store.delete([Key(HOLDERS, tenant), archive_entries.sums_key(tenant)])
+        await store.delete([Key(HOLDERS, namespace), archive_entries.sums_key(namespace)])
         return entry_count, value_count, 0
 
-    async def _erase_session(self, tenant_key: bytes, session: str) -> tuple[int, int, int]:
-        store, tenant = self._archive.store, tenant_name(tenant_key)
+    async def _erase_session(self, tenant: TenantScope, session: str) -> tuple[int, int, int]:
+        store, namespace = self._archive.store, tenant.archive_namespace
         session_entries: list[ArchiveEntry] = []
-        async for page in archive_entries.entries(store, tenant, session):
+        async for page in archive_entries.entries(store, namespace, session):
             session_entries += page
         session_values = SharedValues()
         for at in range(0, len(session_entries), _PAGE):
-            for each in await archive_entries.contents(store, tenant, session_entries[at : at + _PAGE]):
+            for each in await archive_entries.contents(store, namespace, session_entries[at : at + _PAGE]):
                 await self._tasks.offload(session_values.add, each)
         value_count = len(session_values)
         if value_count:
-            async for page in archive_entries.entries(store, tenant):
+            async for page in archive_entries.entries(store, namespace):
                 others = [entry for entry in page if entry.session != session]
                 for at in range(0, len(others), _PAGE):
-                    other_contents = await archive_entries.contents(store, tenant, others[at : at + _PAGE])
+                    other_contents = await archive_entries.contents(store, namespace, others[at : at + _PAGE])
                     await self._tasks.offload(session_values.exclude_all, other_contents)
         shared = value_count - len(session_values)
-        removed_count = await delete(store, await self._tasks.offload(session_values.keys, tenant))
-        removed_count += await self._erase_unlisted(tenant_key, session) + await delete(
-            store, _entry_keys(tenant, session_entries)
+        removed_count = await delete(store, await self._tasks.offload(session_values.keys, namespace))
+        removed_count += await self._erase_unlisted(tenant, session) + await delete(
+            store, _entry_keys(namespace, session_entries)
         )
         return len(session_entries), removed_count, shared
 
-    async def _erase_unlisted(self, tenant_key: bytes, session: str) -> int:
+    async def _erase_unlisted(self, tenant: TenantScope, session: str) -> int:
         """Removes the artifacts in the session's own list that no entry lists."""
         count, store = 0, self._archive.store
-        while page := await store.scan(session_collection(tenant_key, session), limit=_PAGE):
-            names = [Key(session_collection(tenant_key, session), name) for name, _ in page]
-            artifacts = await self._archive.list_artifacts(tenant_key, session, limit=_PAGE)
-            count += await delete(
-                store, {*names, *(key for each in artifacts for key in record_keys(tenant_key, each))}
-            )
+        while page := await store.scan(session_collection(tenant, session), limit=_PAGE):
+            names = [Key(session_collection(tenant, session), name) for name, _ in page]
+            artifacts = await self._archive.list_artifacts(tenant, session, limit=_PAGE)
+            count += await delete(store, {*names, *(key for each in artifacts for key in record_keys(tenant, each))})
         return count
 
 
@@ -245,9 +244,9 @@ def _transcript_record(transcript: Transcript) -> dict[str, Any]:
     }
 
 
-def _entry_keys(tenant: str, entries: Iterable[ArchiveEntry]) -> list[Key]:
+def _entry_keys(namespace: ArchiveNamespace, entries: Iterable[ArchiveEntry]) -> list[Key]:
     """Returns the keys of the entries and of their contents."""
-    return [key for each in entries for key in reversed(archive_entries.keys_of(tenant, each))]
+    return [key for each in entries for key in reversed(archive_entries.keys_of(namespace, each))]
 
 
 def _json(wire: bytes) -> object:

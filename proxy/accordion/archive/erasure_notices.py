@@ -14,14 +14,14 @@ from contextlib import suppress
 import msgspec
 
 from accordion.archive import archive_entries
-from accordion.archive.artifacts import tenant_name
 from accordion.archive.retention import delete
 from accordion.archive.shared_values import SharedValues
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Append, Clock, ErasedWrites, Key, KeyValueStore, Put
+from accordion.model.tenant import ArchiveNamespace, TenantScope
 
-Listener = Callable[[str, str | None], None]
-"""Called with a tenant (see `tenant_name`) and the erased session; None: all of the tenant's sessions."""
+Listener = Callable[[ArchiveNamespace, str | None], None]
+"""Called with a tenant and the erased session; None: all of the tenant's sessions."""
 
 CHECK_INTERVAL = 1.0
 """Seconds between two checks for erasures of other workers."""
@@ -39,7 +39,7 @@ class ErasureNotice(msgspec.Struct, frozen=True, array_like=True):
     `over`: the erasure is complete; an earlier notice gave every worker time to react.
     """
 
-    tenant: str
+    namespace: ArchiveNamespace
     session: str | None
     at: float
     over: bool = False
@@ -84,12 +84,12 @@ class ErasureNotices:
         """Calls the listener at every erasure of another worker. It must be quick and must not raise."""
         self._listeners_to_others.append(listener)
 
-    async def note(self, tenant_key: bytes, session: str | None, *, over: bool = False) -> None:
+    async def note(self, tenant: TenantScope, session: str | None, *, over: bool = False) -> None:
         """Publishes an erasure: no worker may use the erased values any more. Raises StoreUnavailable.
 
         `over`: the values are removed, and requests that begin from now on are stored.
         """
-        notice = ErasureNotice(tenant_name(tenant_key), session, self._clock.now(), over)
+        notice = ErasureNotice(tenant.archive_namespace, session, self._clock.now(), over)
         value = _ENCODER.encode(notice)
         digest = hashlib.sha256(value).digest()
         for key, content in ((Key(_NOTICES, _name(notice)), value), (_LAST, digest)):
@@ -102,16 +102,16 @@ class ErasureNotices:
         """Whether no other process uses the store."""
         return self._wait is None
 
-    async def announce(self, tenant_key: bytes, session: str | None) -> None:
+    async def announce(self, tenant: TenantScope, session: str | None) -> None:
         """Publishes an erasure, and waits until other workers have received it, if there are any.
 
         Raises StoreUnavailable.
         """
-        await self.note(tenant_key, session)
+        await self.note(tenant, session)
         if self._wait is not None:
             await self._wait(_DELIVERY_SECONDS)
 
-    def was_erased_since(self, tenant_key: bytes, session: str, began: float) -> bool:
+    def was_erased_since(self, tenant: TenantScope, session: str, began: float) -> bool:
         """Whether the session, or all of its tenant's, was erased after `began`, as far as this worker knows.
 
         `began` is in seconds, by the monotonic clock. If so, nothing of a request that began then may be stored any
@@ -119,8 +119,8 @@ class ErasureNotices:
         """
         if not self._erased_at:
             return False
-        tenant = tenant_name(tenant_key)
-        return any(self._erased_at.get((tenant, name), began) > began for name in (session, None))
+        namespace = tenant.archive_namespace
+        return any(self._erased_at.get((namespace, name), began) > began for name in (session, None))
 
     async def poll(self) -> None:
         """Receives the erasures of other workers. To be called every `CHECK_INTERVAL` seconds; never fails.
@@ -140,10 +140,10 @@ class ErasureNotices:
                 if not is_first or notice.at > self._started_at:
                     self._notify(notice, self._seconds_since(notice))
                     for listener in self._listeners_to_others:
-                        listener(notice.tenant, notice.session)
+                        listener(notice.namespace, notice.session)
 
     async def remove_if_erased(
-        self, tenant_key: bytes, session: str, began: float, writes: Sequence[Put | Append]
+        self, tenant: TenantScope, session: str, began: float, writes: Sequence[Put | Append]
     ) -> bool:
         """Removes writes of a session from the store if the session was erased after `began`; returns whether it was.
 
@@ -152,7 +152,7 @@ class ErasureNotices:
         checks them for erasures too.
         """
         await self.poll()
-        if not self.was_erased_since(tenant_key, session, began):
+        if not self.was_erased_since(tenant, session, began):
             return False
         with suppress(StoreUnavailable):
             await delete(self._store, (await self.find_erased(writes)).stored)
@@ -172,39 +172,39 @@ class ErasureNotices:
         for write in writes:
             if isinstance(write, Append):
                 logs.setdefault(write.key, []).append(write)
-        erased_values: dict[str, SharedValues] = {}
-        other_contents = list[tuple[str, archive_entries.EntryContents]]()
+        erased_values: dict[ArchiveNamespace, SharedValues] = {}
+        other_contents = list[tuple[ArchiveNamespace, archive_entries.EntryContents]]()
         keys, appends = set[Key](), set[Append]()
         for key, value in values.items():
-            tenant, entry = key.collection.removeprefix("held/"), archive_entries.decode_entry(value)
-            if entry is None or key.collection != archive_entries.entries_collection(tenant):
+            namespace, entry = archive_entries.namespace_of(key), archive_entries.decode_entry(value)
+            if entry is None or namespace is None:
                 continue
             contents_key, is_erased = (
-                archive_entries.contents_key(tenant, entry.id),
-                _covers(notices, tenant, entry.session, entry.at),
+                archive_entries.contents_key(namespace, entry.id),
+                _covers(notices, namespace, entry.session, entry.at),
             )
             keys.update([key, contents_key] if is_erased else [])
             all_contents = [(_contents_of_entry(entry, values.get(contents_key)), is_erased)]
             # A continued session has one entry, and one log for the messages before and after the erasure.
-            for append in logs.get(archive_entries.transcript_key(tenant, entry.session), ()):
+            for append in logs.get(archive_entries.transcript_key(namespace, entry.session), ()):
                 log_entries = archive_entries.decode_transcript([(0, append.value)])
-                is_erased = _covers(notices, tenant, entry.session, log_entries[0].at if log_entries else 0.0)
+                is_erased = _covers(notices, namespace, entry.session, log_entries[0].at if log_entries else 0.0)
                 appends.update([append] if is_erased else [])
-                all_contents.append((archive_entries.contents_of_log(tenant, entry.session, log_entries), is_erased))
+                all_contents.append((archive_entries.contents_of_log(namespace, entry.session, log_entries), is_erased))
             for contents, is_erased in all_contents:
                 if is_erased:
-                    erased_values.setdefault(tenant, SharedValues()).add(contents)
+                    erased_values.setdefault(namespace, SharedValues()).add(contents)
                 else:
-                    other_contents.append((tenant, contents))
+                    other_contents.append((namespace, contents))
         needed_keys = set[Key]()
-        for tenant, each in erased_values.items():
-            each.exclude_all(contents for other, contents in other_contents if other == tenant)
+        for namespace, each in erased_values.items():
+            each.exclude_all(contents for other, contents in other_contents if other == namespace)
             # Entries that were stored since may need the same values, whose rows may be among the writes.
-            async for page in archive_entries.entries(self._store, tenant):
-                newer = [entry for entry in page if not _covers(notices, tenant, entry.session, entry.at)]
-                each.exclude_all(await archive_entries.contents(self._store, tenant, newer))
-                needed_keys.update(key for entry in newer for key in archive_entries.keys_of(tenant, entry))
-            keys.update(each.keys(tenant))
+            async for page in archive_entries.entries(self._store, namespace):
+                newer = [entry for entry in page if not _covers(notices, namespace, entry.session, entry.at)]
+                each.exclude_all(await archive_entries.contents(self._store, namespace, newer))
+                needed_keys.update(key for entry in newer for key in archive_entries.keys_of(namespace, entry))
+            keys.update(each.keys(namespace))
         return ErasedWrites(frozenset(keys), frozenset(appends), frozenset(keys - needed_keys))
 
     async def _load_notices(self) -> dict[str, bytes]:
@@ -224,26 +224,28 @@ class ErasureNotices:
         began before it, so that requests after the erasure's answer are stored. As machines' clocks may differ, it is 0
         to `CHECK_INTERVAL` seconds.
         """
-        in_time = notice.over and (notice.tenant, notice.session) in self._unfinished
+        in_time = notice.over and (notice.namespace, notice.session) in self._unfinished
         return min(CHECK_INTERVAL, max(0.0, self._clock.now() - notice.at)) if in_time else 0.0
 
     def _notify(self, notice: ErasureNotice, seconds_ago: float = 0.0) -> None:
-        now, name = self._clock.monotonic(), (notice.tenant, notice.session)
+        now, name = self._clock.monotonic(), (notice.namespace, notice.session)
         self._erased_at[name] = max(now - seconds_ago, self._erased_at.pop(name, now - seconds_ago))
         (self._unfinished.discard if notice.over else self._unfinished.add)(name)
         while now - self._erased_at[oldest := next(iter(self._erased_at))] > _LONGEST:
             del self._erased_at[oldest]
             self._unfinished.discard(oldest)
         for listener in self._listeners:
-            listener(notice.tenant, notice.session)
+            listener(notice.namespace, notice.session)
 
 
 def _name(notice: ErasureNotice) -> str:
-    return f"{notice.tenant}/{archive_entries.prefix(notice.session) if notice.session is not None else ''}"
+    return f"{notice.namespace}/{archive_entries.prefix(notice.session) if notice.session is not None else ''}"
 
 
-def _covers(notices: Iterable[ErasureNotice], tenant: str, session: str, at: float) -> bool:
-    return any(notice.tenant == tenant and notice.session in (None, session) and at <= notice.at for notice in notices)
+def _covers(notices: Iterable[ErasureNotice], namespace: ArchiveNamespace, session: str, at: float) -> bool:
+    return any(
+        notice.namespace == namespace and notice.session in (None, session) and at <= notice.at for notice in notices
+    )
 
 
 def _contents_of_entry(entry: archive_entries.ArchiveEntry, value: bytes | None) -> archive_entries.EntryContents:

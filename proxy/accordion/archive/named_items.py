@@ -22,13 +22,14 @@ from accordion.model.cache import BoundedCache
 from accordion.model.conversation import Conversation, Message, Text
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Tasks
+from accordion.model.tenant import TenantScope
 
 _OVERHEAD = 300
 
-Name = tuple[bytes, str]
+Name = tuple[TenantScope, str]
 """A tenant's key and a session."""
 
-MakeParserFunction = Callable[[str, bytes], Callable[[bytes], Message]]
+MakeParserFunction = Callable[[str, TenantScope], Callable[[bytes], Message]]
 """Returns a parser of one list entry for a protocol's name and a tenant's key. Raises ValueError."""
 
 
@@ -55,7 +56,7 @@ class NamedItems:
 
     def remember_items(
         self,
-        tenant_key: bytes,
+        tenant: TenantScope,
         session: str,
         conversation: Conversation,
         items: Sequence[tuple[str, bytes]],
@@ -66,7 +67,7 @@ class NamedItems:
         `conversation` is its request as the client sent it, received at `began` by the monotonic clock. Quick: items
         that must be stored are written in the background.
         """
-        name = tenant_key, session
+        name = tenant, session
         if not (items or name in self.waiting) or conversation.previous is not None:
             return
         references = _references_items(conversation.messages)
@@ -78,7 +79,7 @@ class NamedItems:
             self._tasks.spawn(self._store_items(name, began), "store referenced items")
 
     async def resolve_names(
-        self, conversation: Conversation, tenant_key: bytes, session: str
+        self, conversation: Conversation, tenant: TenantScope, session: str
     ) -> Mapping[bytes, Message]:
         """Returns the messages that a conversation only references, by the key of the referencing message.
 
@@ -91,10 +92,10 @@ class NamedItems:
         }
         if not keys_by_name:
             return resolved
-        wires = dict(self.waiting.get((tenant_key, session), {}))
+        wires = dict(self.waiting.get((tenant, session), {}))
         with suppress(StoreUnavailable):
-            wires |= await self._archive.load_items(tenant_key, [name for name in keys_by_name if name not in wires])
-        parse = self._make_parser(conversation.dialect, tenant_key)
+            wires |= await self._archive.load_items(tenant, [name for name in keys_by_name if name not in wires])
+        parse = self._make_parser(conversation.dialect, tenant)
         for name in keys_by_name.keys() & wires.keys():
             with suppress(ValueError):
                 resolved[keys_by_name[name]] = message = parse(wires[name])
@@ -102,17 +103,15 @@ class NamedItems:
         return resolved
 
     async def _store_items(self, name: Name, began: float) -> None:
-        tenant_key, session = name
+        tenant, session = name
         items = dict(self.waiting.get(name, {}))
-        if not items or self._erasures.was_erased_since(tenant_key, session, began):
+        if not items or self._erasures.was_erased_since(tenant, session, began):
             return
         pack = make_packer()
         puts = [
             put
             for item, wire in items.items()
-            for put in self._archive.single_value_puts(
-                tenant_key, session, "item", item_key(tenant_key, item), pack(wire)
-            )
+            for put in self._archive.single_value_puts(tenant, session, "item", item_key(tenant, item), pack(wire))
         ]
         # Where the store is unavailable, the next response tries again.
         with suppress(StoreUnavailable):

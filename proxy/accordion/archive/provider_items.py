@@ -7,6 +7,7 @@ import hashlib
 import msgspec
 
 from accordion.model.ports import Key
+from accordion.model.tenant import TenantScope
 
 _MAX_REFERENCE = 512
 """Bytes of an item reference: it has nothing but the id."""
@@ -21,14 +22,14 @@ class _NamedItem(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(_NamedItem)
 
 
-def item_key(tenant_key: bytes, name: str) -> Key:
+def item_key(tenant: TenantScope, name: str) -> Key:
     """Returns the key of an item of a tenant's response."""
-    return provider_key("item", tenant_key, name)
+    return provider_key("item", tenant, name)
 
 
-def provider_key(kind: str, tenant_key: bytes, name: str) -> Key:
+def provider_key(kind: str, tenant: TenantScope, name: str) -> Key:
     """Returns the key of a tenant's value of some kind that a provider stores under this id."""
-    digest = hashlib.sha256(len(tenant_key).to_bytes(4, "big") + tenant_key)
+    digest = hashlib.sha256(len(tenant.key).to_bytes(4, "big") + tenant.key)
     digest.update(name.encode("utf-8", "surrogatepass"))
     return Key("", f"{kind}/{digest.hexdigest()}")
 

@@ -36,6 +36,7 @@ from accordion.archive.recall_quotes import OPENING, label_quote, quote_text, re
 from accordion.model.cache import BoundedCache
 from accordion.model.compaction import CompactedConversation, Compaction
 from accordion.model.conversation import Conversation, Message, Part, Text, ToolCall, ToolResult
+from accordion.model.tenant import TenantScope
 from accordion.model.words import LETTERS, stems_of
 
 Claims = Callable[[str], Iterable[str]]
@@ -86,7 +87,7 @@ class ArtifactRecaller:
 
     def find_excerpt(
         self,
-        tenant_key: bytes,
+        tenant: TenantScope,
         history: CompactedConversation,
         client: Conversation,
         newest: range,
@@ -109,7 +110,7 @@ class ArtifactRecaller:
         if entry is None:
             # Indexing runs in a thread, since it reads much. So the view is built here too.
             self._view(history, client, turn_range)
-            entry = self._build_index(tenant_key, history, client, history.compaction)
+            entry = self._build_index(tenant, history, client, history.compaction)
         index, omitted_rules = entry
         candidates = islice(dict.fromkeys(self._find_names(turn)), _MAX_TURN_NAMES)
         names = list(islice(filter(None, map(NameLookup(index, client.messages), candidates)), _MAX_FOUND_NAMES))
@@ -140,9 +141,9 @@ class ArtifactRecaller:
         return _build_excerpt(rule_quotes, count)
 
     def _build_index(
-        self, tenant_key: bytes, history: CompactedConversation, client: Conversation, compaction: Compaction
+        self, tenant: TenantScope, history: CompactedConversation, client: Conversation, compaction: Compaction
     ) -> tuple[RecallIndex, OmittedRules]:
-        index = build_index(tenant_key, history, client.messages)
+        index = build_index(tenant, history, client.messages)
         rules = self._rules(client.messages, compaction.covered)
         omitted_rules = find_omitted_rules(rules, history.conversation.messages, index.passages_by_word)
         self._indexes.put(compaction.id, (index, omitted_rules), index.size + omitted_rules.size)

@@ -20,6 +20,7 @@ from accordion.model.boundaries import PartPosition, match_results_to_calls
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Message, Part, Text, ToolCall, ToolResult
 from accordion.model.plan import WRITTEN_BY_COMPACTION
+from accordion.model.tenant import TenantScope
 from accordion.model.words import mask_symbols
 
 ArchivedRange = tuple[int, int, str]
@@ -125,10 +126,10 @@ def is_literal(text: str) -> bool:
     return _LETTER.search(text) is not None and _ESCAPED.search(text) is None
 
 
-def build_index(tenant_key: bytes, history: CompactedConversation, client: Sequence[Message]) -> RecallIndex:
+def build_index(tenant: TenantScope, history: CompactedConversation, client: Sequence[Message]) -> RecallIndex:
     """Returns the index of the content that the compaction in force removed from the client's messages."""
     covered = client[: history.compaction.covered] if history.compaction is not None else ()
-    passages = tuple(_passages(tenant_key, history, covered))
+    passages = tuple(_passages(tenant, history, covered))
     passages_by_word: dict[bytes, int | list[int]] = {}
     postings = 0
     for number, passage in enumerate(passages):
@@ -206,11 +207,11 @@ def _add_scalars(value: Any, key: str, depth: int, scalars: list[tuple[str, str]
 # -- passages ----------------------------------------------------------------------------------------------------------
 
 
-def _passages(tenant_key: bytes, history: CompactedConversation, covered: Sequence[Message]) -> Iterator[Passage]:
+def _passages(tenant: TenantScope, history: CompactedConversation, covered: Sequence[Message]) -> Iterator[Passage]:
     """Yields the covered parts that are not in view unchanged: results with their calls, and texts."""
     visible = _visible_parts(history, covered)
     calls_by_result = match_results_to_calls(covered)
-    artifacts = _ArtifactLookup(tenant_key, history, covered)
+    artifacts = _ArtifactLookup(tenant, history, covered)
     calls_with_result = {call for result, call in calls_by_result.items() if result not in visible}
     for at, message in enumerate(covered):
         for number, part in enumerate(message.parts):
@@ -249,8 +250,8 @@ def _count_compacted(history: CompactedConversation) -> int:
 class _ArtifactLookup:
     """Finds the artifacts of a compaction that hold its passages."""
 
-    def __init__(self, tenant_key: bytes, history: CompactedConversation, covered: Sequence[Message]) -> None:
-        self._tenant_key, self._covered = tenant_key, covered
+    def __init__(self, tenant: TenantScope, history: CompactedConversation, covered: Sequence[Message]) -> None:
+        self._tenant, self._covered = tenant, covered
         self._ids = frozenset(history.compaction.artifacts if history.compaction is not None else ())
         written_spans = (
             history.spans[at] for at in range(_count_compacted(history)) if history.origins[at] == WRITTEN_BY_COMPACTION
@@ -259,7 +260,7 @@ class _ArtifactLookup:
 
     def find(self, position: PartPosition) -> tuple[str, bool]:
         """Returns the artifact that holds a part, and whether it holds nothing else; ("", False) if there is none."""
-        part_id = artifact_id(self._tenant_key, self._covered[position[0]].key, position[1])
+        part_id = artifact_id(self._tenant, self._covered[position[0]].key, position[1])
         if part_id in self._ids:
             return part_id, True
         return next((name for first, last, name in self._ranges if first <= position[0] <= last), ""), False
@@ -270,7 +271,7 @@ class _ArtifactLookup:
         start = 0
         while start < len(keys):
             ends = range(start + 1, min(len(keys), start + _MAX_RANGE) + 1)
-            ids = ((end, range_id(self._tenant_key, keys[start:end])) for end in ends)
+            ids = ((end, range_id(self._tenant, keys[start:end])) for end in ends)
             match = next(((end, name) for end, name in ids if name in self._ids), None)
             if match is None:
                 return

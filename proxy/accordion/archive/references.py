@@ -11,6 +11,8 @@ from collections.abc import Iterable
 
 import msgspec
 
+from accordion.model.tenant import TenantScope
+
 MAX_ARGUMENTS = 300
 """Characters of a call's arguments that a reference repeats."""
 
@@ -19,23 +21,23 @@ _MAX_KEYS = 5
 _MAX_JSON = 1_000_000
 
 
-def artifact_id(tenant_key: bytes, message_key: bytes, part: int | None) -> str:
+def artifact_id(tenant: TenantScope, message_key: bytes, part: int | None) -> str:
     """Returns the id of a message, or of one part of it (by its index).
 
     The same content of the same tenant has the same id. Without the tenant's key, an id reveals nothing.
     """
     part_suffix = b"" if part is None else b"/%d" % part
-    return _id(b"artifact", tenant_key, (message_key + part_suffix,))
+    return _id(b"artifact", tenant, (message_key + part_suffix,))
 
 
-def range_id(tenant_key: bytes, keys: Iterable[bytes]) -> str:
+def range_id(tenant: TenantScope, keys: Iterable[bytes]) -> str:
     """Returns the id of a range of messages, given their keys in order."""
-    return _id(b"range", tenant_key, keys)
+    return _id(b"range", tenant, keys)
 
 
-def slice_id(tenant_key: bytes, keys: Iterable[bytes], number: int, of: int) -> str:
+def slice_id(tenant: TenantScope, keys: Iterable[bytes], number: int, of: int) -> str:
     """Returns the id of slice `number` of `of` slices of the text of a range of messages."""
-    return _id(b"slice", tenant_key, (b"%d/%d" % (number, of), *keys))
+    return _id(b"slice", tenant, (b"%d/%d" % (number, of), *keys))
 
 
 def result_reference(tool: str, arguments: str, artifact: str, size: str, about: str = "") -> str:
@@ -132,8 +134,8 @@ def shorten_arguments(arguments: str) -> str:
     return line[: MAX_ARGUMENTS - 1] + "…"
 
 
-def _id(kind: bytes, tenant_key: bytes, keys: Iterable[bytes]) -> str:
+def _id(kind: bytes, tenant: TenantScope, keys: Iterable[bytes]) -> str:
     digest = hashlib.sha256(kind)
-    for piece in (tenant_key, *keys):
+    for piece in (tenant.key, *keys):
         digest.update(len(piece).to_bytes(8, "big") + piece)
     return "art_" + digest.hexdigest()[:_DIGITS]

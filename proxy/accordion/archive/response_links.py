@@ -20,13 +20,14 @@ import msgspec
 from msgspec import structs
 
 from accordion.archive.archive import Archive
-from accordion.archive.artifacts import make_packer, tenant_name, unpack
+from accordion.archive.artifacts import make_packer, unpack
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.archive.provider_items import provider_key
 from accordion.model.cache import BoundedCache
 from accordion.model.conversation import Conversation
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, Put, Tasks
+from accordion.model.tenant import ArchiveNamespace, TenantScope
 
 _OVERHEAD = 300
 _MAX_RESPONSES = 4_096
@@ -42,7 +43,7 @@ _EARLY = 4
 _PACK_AT_ONCE = 32_768
 """The most bytes that are compressed without a thread, so that requests do not wait."""
 
-Name = tuple[bytes, str]
+Name = tuple[TenantScope, str]
 """A tenant's key and a response's id."""
 
 
@@ -86,7 +87,7 @@ class ResponseLinks:
 
     def add(
         self,
-        tenant_key: bytes,
+        tenant: TenantScope,
         session: str,
         conversation: Conversation,
         reply: str,
@@ -105,48 +106,48 @@ class ResponseLinks:
             tuple([message.wire for message in entries]), output_items, (previous,) if previous is not None else ()
         )
         is_resent = previous is None and has_last_response
-        if is_resent and (former := self._newest.pop((tenant_key, session), None)) is not None:
-            self._links.discard((tenant_key, former))
+        if is_resent and (former := self._newest.pop((tenant, session), None)) is not None:
+            self._links.discard((tenant, former))
         if link.size > self._max_link_size:
             return None
         if is_resent and any(size > _MAX_RESENT for size in accumulate(len(message.wire) for message in entries)):
             return None
-        self._remember((tenant_key, reply), session, link)
+        self._remember((tenant, reply), session, link)
         if not is_resent:
             return link
-        self._newest[tenant_key, session] = reply
+        self._newest[tenant, session] = reply
         # A session whose link is no longer in memory has no use for its entry.
         while len(self._newest) > len(self._links):
             self._newest.popitem(last=False)
         return None
 
-    async def build_puts(self, tenant_key: bytes, session: str, reply: str, link: ResponseLink) -> list[Put]:
+    async def build_puts(self, tenant: TenantScope, session: str, reply: str, link: ResponseLink) -> list[Put]:
         """Returns the writes that store a response's link, extended by the ids of earlier responses.
 
         A link whose predecessor is not found is stored all the same: another worker may be about to store that one.
         """
         if not link.previous_ids:
-            return await self._write_links(tenant_key, session, {reply: link}, _FIRST_LINK_SECONDS)
+            return await self._write_links(tenant, session, {reply: link}, _FIRST_LINK_SECONDS)
         links, previous_id = {reply: link}, link.previous_ids[0]
-        previous_link = await self._find(tenant_key, previous_id) if previous_id != reply else None
+        previous_link = await self._find(tenant, previous_id) if previous_id != reply else None
         if previous_link is not None:
             links[reply] = link = structs.replace(
                 link, previous_ids=(previous_id, *previous_link.previous_ids)[:_MAX_PREVIOUS]
             )
-            self._remember((tenant_key, reply), session, link)
+            self._remember((tenant, reply), session, link)
         first_id = link.previous_ids[-1]
         if len(link.previous_ids) <= _EARLY and first_id != reply:
-            first_link = previous_link if first_id == previous_id else await self._find(tenant_key, first_id)
+            first_link = previous_link if first_id == previous_id else await self._find(tenant, first_id)
             if first_link is not None and not first_link.previous_ids:
                 links[first_id] = first_link
-        return await self._write_links(tenant_key, session, links, None)
+        return await self._write_links(tenant, session, links, None)
 
     @property
     def is_available(self) -> bool:
         """Whether the store is available, so that a response that is not found was not recorded."""
         return self._archive.store.is_available
 
-    async def history_up_to(self, tenant_key: bytes, reply: str) -> list[bytes] | None:
+    async def history_up_to(self, tenant: TenantScope, reply: str) -> list[bytes] | None:
         """Returns the provider's whole history up to a response, including it, as entries of a list.
 
         Returns None where a part was not recorded. Raises StoreUnavailable.
@@ -154,9 +155,9 @@ class ResponseLinks:
         links, links_from_store = list[ResponseLink](), dict[str, ResponseLink]()
         names: Sequence[str] = (reply,)
         while names and len(links) < _MAX_RESPONSES:
-            link = self._from_memory((tenant_key, names[0])) or links_from_store.get(names[0])
+            link = self._from_memory((tenant, names[0])) or links_from_store.get(names[0])
             if link is None:
-                links_from_store |= await self._read_links(tenant_key, names)
+                links_from_store |= await self._read_links(tenant, names)
                 if (link := links_from_store.get(names[0])) is None:
                     return None
             if names[0] in link.previous_ids:
@@ -174,54 +175,52 @@ class ResponseLinks:
         entry = self._links.get(name)
         return entry[1] if entry is not None else None
 
-    async def _find(self, tenant_key: bytes, reply: str) -> ResponseLink | None:
+    async def _find(self, tenant: TenantScope, reply: str) -> ResponseLink | None:
         """Returns one link; None where it was not recorded, or the store is unavailable."""
-        if (link := self._from_memory((tenant_key, reply))) is not None:
+        if (link := self._from_memory((tenant, reply))) is not None:
             return link
         with suppress(StoreUnavailable):
-            return (await self._read_links(tenant_key, (reply,))).get(reply)
+            return (await self._read_links(tenant, (reply,))).get(reply)
         return None
 
-    async def _read_links(self, tenant_key: bytes, names: Sequence[str]) -> dict[str, ResponseLink]:
+    async def _read_links(self, tenant: TenantScope, names: Sequence[str]) -> dict[str, ResponseLink]:
         """Reads links from the store."""
-        keys, erasure_count = [link_key(tenant_key, name) for name in names], self._erasure_count
+        keys, erasure_count = [link_key(tenant, name) for name in names], self._erasure_count
         links = dict[str, ResponseLink]()
         for name, key, value in zip(names, keys, await self._archive.store.get_many(keys), strict=True):
-            if (link := decode(unpack(self._archive.open_value(tenant_key, key, value)))) is not None:
+            if (link := decode(unpack(self._archive.open_value(tenant, key, value)))) is not None:
                 links[name] = link
                 if self._erasure_count == erasure_count:  # Else the link may have been erased meanwhile.
-                    self._remember((tenant_key, name), "", link)
+                    self._remember((tenant, name), "", link)
         return links
 
     # -- writing ------------------------------------------------------------------
 
     async def _write_links(
-        self, tenant_key: bytes, session: str, links: dict[str, ResponseLink], ttl: float | None
+        self, tenant: TenantScope, session: str, links: dict[str, ResponseLink], ttl: float | None
     ) -> list[Put]:
         is_small = sum(link.size for link in links.values()) <= _PACK_AT_ONCE
         packed = _pack_links(links.values()) if is_small else await self._tasks.offload(_pack_links, links.values())
         return [
             put
             for name, value in zip(links, packed, strict=True)
-            for put in self._archive.single_value_puts(
-                tenant_key, session, "link", link_key(tenant_key, name), value, ttl
-            )
+            for put in self._archive.single_value_puts(tenant, session, "link", link_key(tenant, name), value, ttl)
         ]
 
     def _remember(self, name: Name, session: str, link: ResponseLink) -> None:
         self._links.put(name, (session, link), link.size)
 
-    def _forget(self, tenant: str, session: str | None) -> None:
+    def _forget(self, namespace: ArchiveNamespace, session: str | None) -> None:
         """Removes erased links from memory (see ErasureNotices)."""
         self._erasure_count += 1
         for name, (link_session, _) in self._links.items():
-            if tenant_name(name[0]) == tenant and (session is None or link_session in ("", session)):
+            if name[0].archive_namespace == namespace and (session is None or link_session in ("", session)):
                 self._links.discard(name)
 
 
-def link_key(tenant_key: bytes, reply: str) -> Key:
+def link_key(tenant: TenantScope, reply: str) -> Key:
     """Returns the key of a response's link in the store."""
-    return provider_key("link", tenant_key, reply)
+    return provider_key("link", tenant, reply)
 
 
 def decode(value: bytes | None) -> ResponseLink | None:

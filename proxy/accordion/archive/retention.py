@@ -19,6 +19,7 @@ from accordion.archive.archive_entries import HOLDERS, ArchiveEntry, TenantTotal
 from accordion.archive.shared_values import SharedValues
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Clock, Key, KeyValueStore, Put, Tasks
+from accordion.model.tenant import ArchiveNamespace
 
 EVERY = 1_200.0
 """Seconds between two sweeps of all tenants."""
@@ -76,18 +77,18 @@ class Retention:
         self._total: int | None = None
         """Bytes of all tenants: of the last sweep, plus the writes here since. None before the first."""
 
-    def note_write(self, tenant: str, size: int) -> None:
+    def note_write(self, namespace: ArchiveNamespace, size: int) -> None:
         """Counts a write for a tenant. Starts the tenant's sweep where the write may exceed the limit."""
-        known_size = self._sums.get(tenant)
-        self._sums[tenant] = (known_size or 0) + size
+        known_size = self._sums.get(namespace)
+        self._sums[namespace] = (known_size or 0) + size
         if self._total is not None:
             self._report(self._total + size)
         if len(self._sums) > _TENANTS:
             self._sums.pop(next(iter(self._sums)))
-        if (known_size is None or known_size + size > self._max) and tenant not in self._sweeping:
-            self._sweeping.add(tenant)
+        if (known_size is None or known_size + size > self._max) and namespace not in self._sweeping:
+            self._sweeping.add(namespace)
             self._tasks.spawn(
-                self._on_bound_reached(tenant, is_size_unknown=known_size is None), "bound the archive of a tenant"
+                self._on_bound_reached(namespace, is_size_unknown=known_size is None), "bound the archive of a tenant"
             )
 
     async def run_round(self) -> SweepResult | None:
@@ -109,8 +110,8 @@ class Retention:
                 after = ""
                 while page := await self._store.scan(HOLDERS, after=after, limit=256):
                     after = page[-1][0]
-                    for tenant, _ in page:
-                        result = await self.sweep(tenant)
+                    for name, _ in page:
+                        result = await self.sweep(ArchiveNamespace(name))
                         stored_bytes += result.stored_bytes
                         entries, size = entries + result.entries, size + result.size
                         tenants += 1
@@ -126,48 +127,48 @@ class Retention:
         self._total = total
         self._on_sweep(SweepResult(total, 0, 0, tenants=1))
 
-    async def _on_bound_reached(self, tenant: str, *, is_size_unknown: bool) -> None:
+    async def _on_bound_reached(self, namespace: ArchiveNamespace, *, is_size_unknown: bool) -> None:
         try:
             with suppress(StoreUnavailable):
                 if is_size_unknown:
-                    sums = archive_entries.decode_sums(await self._store.get(archive_entries.sums_key(tenant)))
-                    self._sums[tenant] = self._sums.get(tenant, 0) + sums.stored_bytes
-                if self._sums.get(tenant, 0) <= self._max:
+                    sums = archive_entries.decode_sums(await self._store.get(archive_entries.sums_key(namespace)))
+                    self._sums[namespace] = self._sums.get(namespace, 0) + sums.stored_bytes
+                if self._sums.get(namespace, 0) <= self._max:
                     return
-                async with self._store.lock(Key("", f"bounds/{tenant}"), lease=_LEASE) as is_acquired:
+                async with self._store.lock(Key("", f"bounds/{namespace}"), lease=_LEASE) as is_acquired:
                     if is_acquired:
-                        result = await self.sweep(tenant)
+                        result = await self.sweep(namespace)
                         if result.entries:
                             self._on_sweep(result)
                             if self._total is not None:
                                 self._report(max(0, self._total - result.size))
                     else:
-                        self._sums.pop(tenant, None)
+                        self._sums.pop(namespace, None)
         finally:
-            self._sweeping.discard(tenant)
+            self._sweeping.discard(namespace)
 
     # -- one tenant ---------------------------------------------------------------
 
-    async def sweep(self, tenant: str) -> SweepResult:
+    async def sweep(self, namespace: ArchiveNamespace) -> SweepResult:
         """Removes a tenant's entries that are too old or exceed the limit. Raises StoreUnavailable."""
         remaining: list[ArchiveEntry] = []
-        async for page in archive_entries.entries(self._store, tenant):
+        async for page in archive_entries.entries(self._store, namespace):
             remaining += page
         remaining = sort_by_use(remaining)
         total, removed_count, freed = sum(entry.size for entry in remaining), 0, 0
         target = int(_TARGET_SHARE * self._max) if total > self._max else total
         while oldest := self._choose_oldest(remaining, total, target):
-            oldest, values = await self._load_batch(tenant, oldest)
+            oldest, values = await self._load_batch(namespace, oldest)
             remaining = remaining[len(oldest) :]
-            shared_bytes = await self._remove(tenant, oldest, values, remaining)
+            shared_bytes = await self._remove(namespace, oldest, values, remaining)
             size = sum(entry.size for entry in oldest) - shared_bytes
             total, removed_count, freed = total - size, removed_count + len(oldest), freed + size
-        self._sums[tenant] = total
+        self._sums[namespace] = total
         if remaining:
             sums = archive_entries.encode(TenantTotals(total, self._clock.now()))
-            await self._store.put(archive_entries.sums_key(tenant), sums, ttl=self._retention)
+            await self._store.put(archive_entries.sums_key(namespace), sums, ttl=self._retention)
         else:
-            await self._store.delete([archive_entries.sums_key(tenant), Key(HOLDERS, tenant)])
+            await self._store.delete([archive_entries.sums_key(namespace), Key(HOLDERS, namespace)])
         return SweepResult(total, removed_count, freed)
 
     def _choose_oldest(self, entries: Sequence[ArchiveEntry], total: int, target: int) -> list[ArchiveEntry]:
@@ -184,21 +185,25 @@ class Retention:
         return chosen
 
     async def _load_batch(
-        self, tenant: str, entries: Sequence[ArchiveEntry]
+        self, namespace: ArchiveNamespace, entries: Sequence[ArchiveEntry]
     ) -> tuple[list[ArchiveEntry], SharedValues]:
         """Returns the entries that are removed in one batch, with their values."""
         batch, values = list[ArchiveEntry](), SharedValues()
         for at in range(0, len(entries), _PAGE):
             page = entries[at : at + _PAGE]
             batch += page
-            for each in await archive_entries.contents(self._store, tenant, page):
+            for each in await archive_entries.contents(self._store, namespace, page):
                 await self._tasks.offload(values.add, each)
             if len(values) > _KEYS:
                 break
         return batch, values
 
     async def _remove(
-        self, tenant: str, entries: Sequence[ArchiveEntry], values: SharedValues, rest: Sequence[ArchiveEntry]
+        self,
+        namespace: ArchiveNamespace,
+        entries: Sequence[ArchiveEntry],
+        values: SharedValues,
+        rest: Sequence[ArchiveEntry],
     ) -> int:
         """Deletes entries, with the values that no other entry needs.
 
@@ -208,19 +213,19 @@ class Retention:
         # The newest first: shared values count towards the first entry found, and that one stays longest.
         for at in range(len(rest), 0, -_PAGE):
             page = rest[max(0, at - _PAGE) : at]
-            contents = await archive_entries.contents(self._store, tenant, page)
+            contents = await archive_entries.contents(self._store, namespace, page)
             shared_sizes = await self._tasks.offload(values.exclude_all, contents)
             sizes_by_name.update((entry.name, size) for entry, size in zip(page, shared_sizes, strict=True) if size)
-        await self._count_shared(tenant, sizes_by_name)
-        collection = archive_entries.entries_collection(tenant)
-        await delete(self._store, await self._tasks.offload(values.keys, tenant))
-        await delete(self._store, [archive_entries.contents_key(tenant, each.id) for each in entries])
+        await self._count_shared(namespace, sizes_by_name)
+        collection = archive_entries.entries_collection(namespace)
+        await delete(self._store, await self._tasks.offload(values.keys, namespace))
+        await delete(self._store, [archive_entries.contents_key(namespace, each.id) for each in entries])
         await delete(self._store, [Key(collection, each.name) for each in entries])
         return sum(sizes_by_name.values())
 
-    async def _count_shared(self, tenant: str, sizes_by_name: dict[str, int]) -> None:
+    async def _count_shared(self, namespace: ArchiveNamespace, sizes_by_name: dict[str, int]) -> None:
         """Adds the bytes of shared values to the entries that stay."""
-        collection = archive_entries.entries_collection(tenant)
+        collection = archive_entries.entries_collection(namespace)
         keys = [Key(collection, name) for name in sizes_by_name]
         values = await self._store.get_many(keys) if keys else []
         puts = []

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 
+from accordion.model.tenant import TenantScope
+
 _log = logging.getLogger("accordion")
 
 PLAIN, SEALED = b"\xf0", b"\xf1"
@@ -30,11 +32,11 @@ class PlainSealer:
     def __init__(self) -> None:
         self._has_warned = False
 
-    def seal(self, tenant_key: bytes, name: str, value: bytes) -> bytes:
+    def seal(self, tenant: TenantScope, name: str, value: bytes) -> bytes:
         """See the port."""
         return escape(value)
 
-    def open(self, tenant_key: bytes, name: str, value: bytes) -> bytes | None:
+    def open(self, tenant: TenantScope, name: str, value: bytes) -> bytes | None:
         """See the port."""
         if value[:1] != SEALED:
             return unescape(value)

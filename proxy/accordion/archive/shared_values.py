@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from accordion.archive.archive_entries import EntryContents
 from accordion.archive.artifacts import artifact_keys, row_key
 from accordion.model.ports import Key
+from accordion.model.tenant import ArchiveNamespace
 
 
 class SharedValues:
@@ -52,12 +53,12 @@ class SharedValues:
         """Removes the values of several entries; returns the bytes for each."""
         return [self.exclude(each) for each in contents]
 
-    def keys(self, tenant: str) -> list[Key]:
+    def keys(self, namespace: ArchiveNamespace) -> list[Key]:
         """Returns the keys of all values."""
         keys = [row_key(row) for row in self._rows]
         keys += [Key(*key) for key in self._keys]
         for session, scopes in self._artifacts.items():
             for scope, ids in scopes.items():
                 for each in ids:
-                    keys += artifact_keys(tenant, each, scope, session)
+                    keys += artifact_keys(namespace, each, scope, session)
         return keys

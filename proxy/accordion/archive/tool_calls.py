@@ -26,6 +26,7 @@ from accordion.model.conversation import ToolCall
 from accordion.model.errors import StoreUnavailable
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.ports import Tasks
+from accordion.model.tenant import TenantScope
 
 _log = logging.getLogger("accordion")
 
@@ -64,15 +65,15 @@ class SharedAccess(Protocol):
 class ReadContext(StructWithHiddenFields, frozen=True):
     """The reader's permissions and limits.
 
-    `allowed` are the ids that the tenant of `tenant_key` may read in any case; `others` decides about all other ids,
+    `allowed` are the ids that the tenant of `tenant` may read in any case; `others` decides about all other ids,
     None allows none of them. `available_tokens` are left in the window, `window` is the model's window in tokens (0:
     unknown). `count` counts the tokens of a text. Of several records with the same content, that of `session` is
     preferred.
     """
 
-    hidden_fields = frozenset({"tenant_key"})
+    hidden_fields = frozenset({"tenant"})
 
-    tenant_key: bytes
+    tenant: TenantScope
     allowed: frozenset[str]
     available_tokens: int
     count: Callable[[str], int]
@@ -156,10 +157,10 @@ class ArtifactTool:
         if name not in context.allowed and (others is None or not others.contains_id(name)):
             raise _unknown_artifact(name)
         try:
-            records = await self._archive.load_records(context.tenant_key, name, limit=_MAX_RECORDS)
+            records = await self._archive.load_records(context.tenant, name, limit=_MAX_RECORDS)
             records.sort(key=lambda each: each.session != context.session)
             for artifact in records:
-                rows = await self._archive.load_rows(context.tenant_key, artifact.keys)
+                rows = await self._archive.load_rows(context.tenant, artifact.keys)
                 is_small = sum(map(len, rows.values())) <= _MAX_INLINE
                 load_arguments = artifact, rows, self._dialects, others is not None
                 loaded, calls = (

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from accordion.archive import archive_entries
 from accordion.archive.archive import Archive
 from accordion.archive.archive_entries import AFTER_PROVIDER_HISTORY, TranscriptEntry
-from accordion.archive.artifacts import tenant_name, unpack
+from accordion.archive.artifacts import unpack
+from accordion.model.tenant import TenantScope
 
 HEAD = ("system", "instructions", "tools", "functions", "response_format", "text", "output_config", "output_format")
 """Request fields that are stored beside the list: system prompt, tools and output formats."""
@@ -190,17 +191,17 @@ def replay_log(log: Iterable[TranscriptEntry]) -> LogState:
     return replace(state, keys=tuple(keys), rows=tuple(rows))
 
 
-async def load_transcript(archive: Archive, tenant_key: bytes, session: str) -> Transcript | None:
+async def load_transcript(archive: Archive, tenant: TenantScope, session: str) -> Transcript | None:
     """Loads the transcript of a session; None where there is none. Raises StoreUnavailable."""
     log = archive_entries.decode_transcript(
-        await archive.store.read(archive_entries.transcript_key(tenant_name(tenant_key), session))
+        await archive.store.read(archive_entries.transcript_key(tenant.archive_namespace, session))
     )
     if not log:
         return None
     state = replay_log(log)
     head_record_key = archive_entries.head_key(state.head)
     head = (
-        unpack(archive.open_value(tenant_key, head_record_key, await archive.store.get(head_record_key)))
+        unpack(archive.open_value(tenant, head_record_key, await archive.store.get(head_record_key)))
         if state.head
         else None
     )

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from accordion.archive import archive_entries
 from accordion.archive.archive import Archive
 from accordion.archive.archive_entries import AFTER_PROVIDER_HISTORY, OVERHEAD, ArchiveEntry, TranscriptEntry
-from accordion.archive.artifacts import make_packer, row_key, tenant_name
+from accordion.archive.artifacts import make_packer, row_key
 from accordion.archive.differences import count_common_prefix
 from accordion.archive.transcript_log import (
     LogState,
@@ -38,11 +38,12 @@ from accordion.archive.transcript_log import (
 from accordion.model.conversation import Conversation, Message
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Append, Clock, Key, Put, Tasks
+from accordion.model.tenant import ArchiveNamespace, TenantScope
 
 Record = Literal["off", "folded", "all"]
 """The sessions that are recorded: none, those with a compaction (from their first one on), or all."""
 
-SessionKey = tuple[bytes, str]
+SessionKey = tuple[TenantScope, str]
 """A tenant's key and a session."""
 
 _MAX_WAITING = 64 * 2**20
@@ -95,18 +96,18 @@ class TranscriptStore:
     # -- recording ----------------------------------------------------------------
 
     def record(
-        self, tenant_key: bytes, session: str, conversation: Conversation, *, folded: bool, after: bytes = b""
+        self, tenant: TenantScope, session: str, conversation: Conversation, *, folded: bool, after: bytes = b""
     ) -> None:
         """Records a request of a session, as the client sent it. Fast: a background task writes the new messages.
 
         `folded` is whether a compaction is in force for it, `after` the chain key of the part that the provider keeps,
         where that is known.
         """
-        if not self._is_new(tenant_key, session, conversation, folded=folded):
+        if not self._is_new(tenant, session, conversation, folded=folded):
             return
         size_before = self._waiting.size
         self._waiting.add(
-            RecordedRequest(tenant_key, session, conversation, self._clock.now(), after, estimate_size(conversation))
+            RecordedRequest(tenant, session, conversation, self._clock.now(), after, estimate_size(conversation))
         )
         if not (self._is_gathering or self._is_flushing):
             self._schedule_flush(_GATHER_SECONDS)
@@ -115,7 +116,7 @@ class TranscriptStore:
 
     async def record_at_once(
         self,
-        tenant_key: bytes,
+        tenant: TenantScope,
         session: str,
         conversation: Conversation,
         extra_puts: Sequence[Put],
@@ -128,10 +129,10 @@ class TranscriptStore:
         Where the session is erased meanwhile, none of it is written. Raises StoreUnavailable; then the request must be
         recorded again.
         """
-        if not self._is_new(tenant_key, session, conversation, folded=folded):
+        if not self._is_new(tenant, session, conversation, folded=folded):
             await self._archive.write(extra_puts)
             return
-        request = RecordedRequest(tenant_key, session, conversation, self._clock.now(), after)
+        request = RecordedRequest(tenant, session, conversation, self._clock.now(), after)
         with self._progress.writing() as write:
             await self._write([request], write, extra_puts)
 
@@ -149,14 +150,14 @@ class TranscriptStore:
                     self._waiting.put_back([each for each in batch if not write.is_erased(each.session_key)])
                     raise
 
-    def forget(self, tenant: str, session: str | None = None) -> None:
+    def forget(self, namespace: ArchiveNamespace, session: str | None = None) -> None:
         """Forgets the progress of an erased session, or of all of a tenant's (a `Listener` of ErasureNotices).
 
         A session that goes on is recorded from its beginning again.
         """
 
         def is_erased(key: SessionKey) -> bool:
-            return session in (None, key[1]) and tenant_name(key[0]) == tenant
+            return session in (None, key[1]) and key[0].archive_namespace == namespace
 
         self._progress.forget(is_erased, erased=True)
         self._waiting.drop(is_erased)
@@ -165,11 +166,11 @@ class TranscriptStore:
         """Forgets all progress, since the store was emptied: sessions are recorded from their beginning again."""
         self._progress.forget(lambda _: True, erased=False)
 
-    def _is_new(self, tenant_key: bytes, session: str, conversation: Conversation, *, folded: bool) -> bool:
+    def _is_new(self, tenant: TenantScope, session: str, conversation: Conversation, *, folded: bool) -> bool:
         """Whether a request is to be recorded, and may hold something that is not recorded yet."""
         if self._mode == "off" or not session or not conversation.chain:
             return False
-        progress = self._progress.get((tenant_key, session))
+        progress = self._progress.get((tenant, session))
         if progress is None:
             return folded or self._mode == "all"
         return progress.last != conversation.chain[-1] or progress.head != _head_key(progress, conversation)
@@ -266,7 +267,7 @@ class TranscriptStore:
         stored that were in a store before this one.
         """
         store = self._archive.store
-        key = archive_entries.transcript_key(tenant_name(request.tenant_key), request.session)
+        key = archive_entries.transcript_key(request.tenant.archive_namespace, request.session)
         state = replay_log(archive_entries.decode_transcript(await store.read(key)))
         head_keys = [archive_entries.head_key(state.head), *map(row_key, state.lead_rows)] if state.head else []
         head = state.head if head_keys and None not in await store.get_many(head_keys) else b""
@@ -302,51 +303,51 @@ class TranscriptStore:
         return [*listings, *pack.puts.values()], sizes
 
     def _listing_writes(self, plan: WritePlan, entry: TranscriptEntry, size: int) -> list[Put | Append]:
-        request, tenant = plan.request, tenant_name(plan.request.tenant_key)
+        request, namespace = plan.request, plan.request.tenant.archive_namespace
         listing = ArchiveEntry("transcript", "", request.session, request.at, request.at, size)
         log = Append(
-            archive_entries.transcript_key(tenant, request.session),
+            archive_entries.transcript_key(namespace, request.session),
             archive_entries.encode(entry),
             _MAX_LOG,
             self._archive.retention,
         )
-        return [*self._archive.entry_puts(request.tenant_key, listing), log]
+        return [*self._archive.entry_puts(request.tenant, listing), log]
 
     # -- reading ------------------------------------------------------------------
 
-    async def find(self, tenant_key: bytes, session: str) -> Transcript | None:
+    async def find(self, tenant: TenantScope, session: str) -> Transcript | None:
         """Returns the transcript of a session; None where there is none. Raises StoreUnavailable."""
-        return await load_transcript(self._archive, tenant_key, session)
+        return await load_transcript(self._archive, tenant, session)
 
-    async def read(self, tenant_key: bytes, session: str, first: int, last: int) -> list[bytes | None]:
+    async def read(self, tenant: TenantScope, session: str, first: int, last: int) -> list[bytes | None]:
         """Returns the client's messages `first` to `last` (inclusive) as JSON; None for one that has expired.
 
         The system prompt is number 0; where the list itself begins with system messages there are several. Raises
         StoreUnavailable.
         """
-        transcript = await self.find(tenant_key, session)
+        transcript = await self.find(tenant, session)
         if transcript is None:
             return []
         offset = transcript.system is not None
         keys = transcript.rows[max(0, first - offset) : max(0, last + 1 - offset)]
         head = [system_json(transcript)] if offset and first <= 0 <= last else []
-        return [*head, *await self._load_messages(tenant_key, keys)]
+        return [*head, *await self._load_messages(tenant, keys)]
 
-    async def original(self, tenant_key: bytes, session: str) -> OriginalHistory | None:
+    async def original(self, tenant: TenantScope, session: str) -> OriginalHistory | None:
         """Returns the whole uncompacted history as a request body of its protocol; None where there is no transcript.
 
         Raises StoreUnavailable.
         """
-        transcript = await self.find(tenant_key, session)
+        transcript = await self.find(tenant, session)
         if transcript is None:
             return None
-        return build_body(transcript, await self._load_messages(tenant_key, transcript.rows))
+        return build_body(transcript, await self._load_messages(tenant, transcript.rows))
 
-    async def _load_messages(self, tenant_key: bytes, keys: Sequence[bytes]) -> list[bytes | None]:
+    async def _load_messages(self, tenant: TenantScope, keys: Sequence[bytes]) -> list[bytes | None]:
         wires: list[bytes | None] = []
         for at in range(0, len(keys), _PAGE):
             page = keys[at : at + _PAGE]
-            rows = await self._archive.load_rows(tenant_key, page)
+            rows = await self._archive.load_rows(tenant, page)
             wires += [rows.get(key) for key in page]
         return wires
 
@@ -380,7 +381,7 @@ class RecordedRequest(msgspec.Struct, frozen=True):
     keeps, `size` the bytes that it takes while it waits.
     """
 
-    tenant_key: bytes
+    tenant: TenantScope
     session: str
     conversation: Conversation
     at: float
@@ -390,7 +391,7 @@ class RecordedRequest(msgspec.Struct, frozen=True):
     @property
     def session_key(self) -> SessionKey:
         """The tenant and the session."""
-        return self.tenant_key, self.session
+        return self.tenant, self.session
 
 
 class WaitingRequests:
@@ -526,7 +527,7 @@ class PackedRows:
     def _put(self, plan: WritePlan, key: Key, value: bytes) -> int:
         if key in self.puts:
             return 0
-        put = self.puts[key] = self._archive.sealed_put(plan.request.tenant_key, key, self._pack(value))
+        put = self.puts[key] = self._archive.sealed_put(plan.request.tenant, key, self._pack(value))
         return len(put.value) + OVERHEAD
 
 

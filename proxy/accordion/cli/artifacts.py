@@ -199,7 +199,7 @@ async def open_tenant(settings: Settings, tenant: str | None) -> AsyncIterator[T
             archive,
             tasks,
             describe_value,
-            lambda name, space: reader.reader_for(protocols[name], space),
+            lambda name, tenant: reader.reader_for(protocols[name], tenant),
             erasures,
             spool.drop_erased,
         )
@@ -255,7 +255,7 @@ async def _with_spool(settings: Settings, store: KeyValueStore, erasures: Erasur
 
 async def _read(store: TenantStore, selection: ArtifactSelection) -> int:
     read_request = ReadRequest(selection.id, selection.offset, selection.limit, selection.pattern, selection.path)
-    excerpt = await store.archive.read(store.caller.tenant_key, read_request)
+    excerpt = await store.archive.read(store.caller.tenant, read_request)
     if excerpt is None:
         print_error(f"{selection.id}: there is no such artifact; it may have expired or been erased")
         return 1
@@ -301,9 +301,9 @@ def _table(artifacts: Iterable[Artifact]) -> Table:
 
 async def _all_artifacts(store: TenantStore, session: str) -> list[Artifact]:
     """Lists the artifacts of a session, or of all: the session with the oldest artifact first, each in order."""
-    tenant_key, archive, pages = store.caller.tenant_key, store.archive, list[tuple[Artifact, ...]]()
-    for name in [session] if session else await archive.export_and_erasure.list_sessions(tenant_key):
-        page = await archive.list_artifacts(tenant_key, name, limit=_ALL)
+    tenant, archive, pages = store.caller.tenant, store.archive, list[tuple[Artifact, ...]]()
+    for name in [session] if session else await archive.export_and_erasure.list_sessions(tenant):
+        page = await archive.list_artifacts(tenant, name, limit=_ALL)
         if page.artifacts:
             pages.append(page.artifacts)
     pages.sort(key=lambda page: min(artifact.at for artifact in page))
@@ -312,18 +312,17 @@ async def _all_artifacts(store: TenantStore, session: str) -> list[Artifact]:
 
 def report_missing(store: TenantStore, session: str) -> int:
     """Prints that a tenant has no such session; returns the exit code."""
-    print_error(f"{session}: tenant {store.caller.tenant!r} has no such session")
+    print_error(f"{session}: tenant {store.caller.tenant.name!r} has no such session")
     return 1
 
 
 async def _export(store: TenantStore, session: str | None) -> int:
     archive, caller = store.archive, store.caller
     if session is not None and not (
-        await archive.has_session(caller.tenant_key, session)
-        or await store.queries.find_session(caller.tenant, session)
+        await archive.has_session(caller.tenant, session) or await store.queries.find_session(caller.tenant, session)
     ):
         return report_missing(store, session)
-    async for line in archive.export_and_erasure.export(caller.tenant_key, session):
+    async for line in archive.export_and_erasure.export(caller.tenant, session):
         sys.stdout.write(line.decode())
     return 0
 
@@ -331,7 +330,7 @@ async def _export(store: TenantStore, session: str | None) -> int:
 async def _erase(store: TenantStore, memories: MemoryStore, session: str | None, confirm: Callable[[str], bool]) -> int:
     caller = store.caller
     subject = f"session {session}" if session is not None else "all sessions and all memories"
-    if not confirm(f"Erase {subject} of tenant {caller.tenant!r}? This cannot be undone."):
+    if not confirm(f"Erase {subject} of tenant {caller.tenant.name!r}? This cannot be undone."):
         return 1
     sessions, erased = await erase_archive(
         store.queries, store.archive.export_and_erasure, store.overrides, caller, session

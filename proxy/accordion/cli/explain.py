@@ -183,7 +183,7 @@ def _identify(inbound: Inbound, pipeline: OfflinePipeline) -> tuple[Caller, Call
         caller = pipeline.tenants.identify(inbound.fields)
     except AccordionError as error:
         return pipeline.caller, CallerReport("", False, False, f"{error.status}: {error.message}")
-    return caller, CallerReport(caller.tenant, caller.has_proxy_key, bool(caller.credential))
+    return caller, CallerReport(caller.tenant.name, caller.has_proxy_key, bool(caller.credential))
 
 
 def _describe_content(request: MeasuredRequest) -> ContentReport:
@@ -299,7 +299,7 @@ def _why_unread(inbound: Inbound, body: bytes, request: PassthroughRequest, pipe
     if b"content-encoding" in inbound.fields:
         return "its content-encoding cannot be decoded, or the decoded body cannot be parsed"
     try:
-        receiver.request_reader.read(request.protocol, body, request.caller.tenant_key)
+        receiver.request_reader.read(request.protocol, body, request.caller.tenant)
     except Unreadable as error:
         return error.message
     return "it was not parsed"

@@ -14,7 +14,6 @@ from rich.text import Text
 
 from accordion.cli.listing import count_with_noun
 from accordion.cli.offline_pipeline import OfflinePipeline
-from accordion.delegation.tree import tenant_id
 from accordion.model.delegation import TOP, AgentPosition, Evidence, display_name
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest
 from accordion.pipeline.visibility import metadata_with_scope
@@ -95,7 +94,7 @@ async def _stored_position(
     """Returns the position of an unmarked request, from the proxies' record of the call that started its session."""
     if pipeline.sessions is None or isinstance(request, PassthroughRequest):
         return position
-    tenant = tenant_id(request.caller.tenant_key)
+    tenant = request.caller.tenant
     tree = pipeline.forward.reader.identifier.visibility.delegation_tracker.delegation_tree
     match = await pipeline.sessions.resolve(
         request.caller, metadata_with_scope(metadata, position), request.conversation, "explained"

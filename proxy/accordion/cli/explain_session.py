@@ -38,7 +38,7 @@ async def _explain(store: TenantStore, session: str, *, full: bool, as_json: boo
         print_error(f"{session}: {error.message}")
         return 1
     ids = sent.compaction.artifacts if sent.compaction is not None else ()
-    artifacts = await store.archive.load_records(store.caller.tenant_key, ids)
+    artifacts = await store.archive.load_records(store.caller.tenant, ids)
     report = report_sent(sent, artifacts, _counter(sent), full=full)
     if as_json:
         content = {"session": session, "last": exchange_json(sent.exchange), "folding": report}

@@ -104,7 +104,7 @@ def save(
     async def work(memories: TenantMemories) -> int:
         project = memories.services.target_project(options.project or None)
         saved = await memories.services.core.import_session(
-            memories.caller.tenant_key,
+            memories.caller.tenant,
             text=_text(file) if file is not None else "",
             conversation=conversation,
             options=SaveOptions(options.description, options.tags, options.force, project, options.author),
@@ -152,7 +152,7 @@ def erase(command: MemoryCommand, agrees: Callable[[str], bool]) -> int:
     """Erases all memories of a tenant if `agrees` says yes. Returns the exit code: 1 if any is left."""
 
     async def work(memories: TenantMemories) -> int:
-        if not agrees(f"Erase all memories of tenant {memories.caller.tenant!r}? This cannot be undone."):
+        if not agrees(f"Erase all memories of tenant {memories.caller.tenant.name!r}? This cannot be undone."):
             return 1
         done = await erase_memories(memories.services, memories.caller)
         _show(done, command)
@@ -174,7 +174,7 @@ def seal(settings: Settings) -> int:
         try:
             async with open_stored_memories(settings) as memories:
                 for name in await list_tenants(settings, store):
-                    if await memories.seal((await caller_of(settings, store, name)).tenant_key):
+                    if await memories.seal((await caller_of(settings, store, name)).tenant):
                         done.append(name)
         finally:
             await store.close()
@@ -232,10 +232,10 @@ async def _open_memories(command: MemoryCommand, *, creates: bool) -> AsyncItera
     tasks = LoopTasks()
     async with open_tenant(settings, command.tenant) as tenant_store:
         archive = tenant_store.archive
-        outbox, tenant = tenant_store.queries.outbox, tenant_store.caller.tenant
+        outbox = tenant_store.queries.outbox
         builder = MemoryBuilder(
             lambda: settings, archive, archive.transcripts, TiktokenCounter(), tasks, LoopClock(),
-            on_write=lambda _: note_tenant(outbox, tenant),
+            on_write=lambda tenant: note_tenant(outbox, tenant),
         )  # fmt: skip
         try:
             yield TenantMemories(builder.services(), tenant_store.caller)

@@ -108,12 +108,12 @@ class OfflinePipeline:
 
     async def artifacts(self, ids: Sequence[str], caller: Caller) -> list[Artifact]:
         """Loads artifacts by id, in the order of `ids`; missing ones are left out."""
-        artifacts = await Archive(self._application.store).load_artifacts(caller.tenant_key, ids)
+        artifacts = await Archive(self._application.store).load_artifacts(caller.tenant, ids)
         return [artifact for artifact in artifacts if artifact is not None]
 
     async def text_of(self, artifact: str, caller: Caller) -> str | None:
         """Returns the whole text of an artifact; None for an unknown id."""
-        return await self._application.artifact_text(artifact, caller.tenant_key)
+        return await self._application.artifact_text(artifact, caller.tenant)
 
     @property
     def forward(self) -> RequestPipeline:

@@ -8,13 +8,13 @@ import msgspec
 
 from accordion.accounting.ledger import sessions_collection
 from accordion.archive import archive_entries
-from accordion.archive.artifacts import tenant_name
 from accordion.composition.store_identity import TENANT_SECRET
 from accordion.config import Settings
 from accordion.memory.entries import EVERY
 from accordion.model.errors import BadRequest, ConfigError, StoreUnavailable
 from accordion.model.memories import MemoryFilter, MemoryStore
 from accordion.model.ports import KeyValueStore
+from accordion.model.tenant import TenantScope
 from accordion.sessions.tenants import DEFAULT_TENANT, TENANTS, TENANTS_WITH_MEMORIES, Caller, ProxyKey, Tenants
 
 LOCAL = "local"
@@ -51,10 +51,10 @@ async def _list_names(store: KeyValueStore, collection: str) -> list[str]:
     return names
 
 
-async def _count_memories(memories: MemoryStore, space: bytes) -> int | None:
+async def _count_memories(memories: MemoryStore, tenant: TenantScope) -> int | None:
     """Counts memories; None if they are sealed with another key."""
     with suppress(StoreUnavailable):
-        return await memories.count(space, MemoryFilter(types=EVERY))
+        return await memories.count(tenant, MemoryFilter(types=EVERY))
     return None
 
 
@@ -85,13 +85,13 @@ async def tenant_rows(settings: Settings, store: KeyValueStore, memories: Memory
     for name in await list_tenants(settings, store):
         caller = await caller_of(settings, store, name)
         size = 0
-        async for page in archive_entries.entries(store, tenant_name(caller.tenant_key)):
+        async for page in archive_entries.entries(store, caller.tenant.archive_namespace):
             size += sum(entry.size for entry in page)
         sessions, after = set[str](), ""
-        while session_page := await store.scan(sessions_collection(name), after=after, limit=_PAGE):
+        while session_page := await store.scan(sessions_collection(caller.tenant), after=after, limit=_PAGE):
             sessions.update(row.partition(".")[0] for row, _ in session_page)
             after = session_page[-1][0]
-        rows.append(TenantRow(name, len(sessions), size, await _count_memories(memories, caller.tenant_key)))
+        rows.append(TenantRow(name, len(sessions), size, await _count_memories(memories, caller.tenant)))
     return rows
 
 

@@ -115,7 +115,7 @@ class CompactionAssembler:
         """Plans a compaction of `original`. Raises PlanNotApplicable if there is nothing to do."""
         plan, passes = self.plan(request, without_summary)
         layout = build_layout(plan, original, request.history.compaction, request.protocol)
-        origin = ContentOrigin(request.tenant_key, request.scope, request.session, request.protocol.name, at)
+        origin = ContentOrigin(request.ref, request.protocol.name, at)
         count_text = self._text_counter(request, plan.view)
         removal = RemovalBuilder(
             layout,
@@ -138,7 +138,7 @@ class CompactionAssembler:
         count_message, scale = self._message_counter(request), _count_scale(view)
         executor = PlanExecutor(
             request.protocol,
-            self._message_reader.reader_for(request.protocol, request.tenant_key),
+            self._message_reader.reader_for(request.protocol, request.ref.tenant),
             lambda message: round(count_message(message) * scale),
         )
         terms = CompactionTerms(
@@ -154,7 +154,7 @@ class CompactionAssembler:
             raise PlanNotApplicable("nothing_to_fold", "no message may be compacted")
         artifacts = _with_findings(planned.removed_content.artifacts, summary)
         writes = self._archive.build_puts(
-            request.tenant_key,
+            request.ref.tenant,
             planned.removed_content.rows,
             artifacts,
             _build_compaction_write(request, history.compaction),
@@ -256,11 +256,11 @@ def _with_provider_items(request: CompactionRequest, messages: Sequence[Message]
 def _build_compaction_write(request: CompactionRequest, compaction: Compaction) -> CompactionWrite:
     """Describes the compaction's own record for the archive: id, size, and every key that it may be stored under."""
     earlier = request.history.compaction
-    label = scope_prefix(request.tenant_key, request.scope)
+    label = scope_prefix(request.ref)
     last_chain_key = request.history.conversation.chain[-1]
     return CompactionWrite(
         compaction.id,
-        request.session,
+        request.ref.session,
         compaction.at,
         earlier.id if earlier is not None else "",
         (*compaction_keys(label, compaction.anchor), race_key(label, last_chain_key, compaction.cause)),

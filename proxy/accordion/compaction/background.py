@@ -22,6 +22,7 @@ from accordion.model.cache import BoundedCache, string_size
 from accordion.model.conversation import Conversation
 from accordion.model.errors import StoreUnavailable, SummaryFailed
 from accordion.model.ports import Key, KeyValueStore, Signal, SummaryCaller, Tasks, Waiter
+from accordion.model.tenant import ConversationRef
 from accordion.summaries.author import Summary, SummaryAuthor, SummaryRejected, SummaryTask
 
 V = TypeVar("V")
@@ -41,22 +42,6 @@ class WastedTokens(NamedTuple):
     answers: int = 0
     failed_input: int = 0
     failed_output: int = 0
-
-
-class ConversationRef(NamedTuple):
-    """Identifies a conversation for preparing summaries; each has one preparation at a time."""
-
-    tenant: str
-    space: bytes
-    scope: bytes
-    session: str
-
-    @property
-    def summary_key(self) -> Key:
-        """The store key of the prepared summary."""
-        digest = hashlib.sha256(len(self.space).to_bytes(4, "big") + self.space + self.scope + b"/")
-        digest.update(self.session.encode())
-        return Key("", f"summary/{digest.hexdigest()}")
 
 
 class PreparedSummary(msgspec.Struct, frozen=True):
@@ -92,6 +77,13 @@ class PreparationLimits(msgspec.Struct, frozen=True):
     max_conversations: int = 2_000
 
 
+def summary_key(ref: ConversationRef) -> Key:
+    """Returns the store key of the prepared summary of a conversation."""
+    digest = hashlib.sha256(len(ref.tenant.key).to_bytes(4, "big") + ref.tenant.key + ref.scope + b"/")
+    digest.update(ref.session.encode())
+    return Key("", f"summary/{digest.hexdigest()}")
+
+
 PreparedSummaryCache = BoundedCache[ConversationRef, tuple[PreparedSummary, float]]
 
 
@@ -99,7 +91,9 @@ def create_summary_cache(capacity: int) -> PreparedSummaryCache:
     """Creates a cache of `capacity` bytes for summaries that wait for their compaction, with their requests' times."""
     return BoundedCache(
         capacity,
-        lambda ref, entry: _SUMMARY_OVERHEAD + string_size(*ref, entry[0].narrative, *_finding_texts(entry[0])),
+        lambda ref, entry: (
+            _SUMMARY_OVERHEAD + string_size(ref.scope, ref.session, entry[0].narrative, *_finding_texts(entry[0]))
+        ),
     )
 
 
@@ -235,9 +229,9 @@ class BackgroundSummaries:
             with suppress(StoreUnavailable):
                 prepared = decode(
                     self._archive.open_value(
-                        conversation_ref.space,
-                        conversation_ref.summary_key,
-                        await self._store.get(conversation_ref.summary_key),
+                        conversation_ref.tenant,
+                        summary_key(conversation_ref),
+                        await self._store.get(summary_key(conversation_ref)),
                     )
                 )
         if prepared is None or not prepared.is_valid_for(conversation, summarized_count, since):
@@ -292,7 +286,7 @@ class BackgroundSummaries:
         prepared, started_at = self._prepared.get(conversation_ref) or (None, 0.0)
         return (
             None
-            if self._erasures.was_erased_since(conversation_ref.space, conversation_ref.session, started_at)
+            if self._erasures.was_erased_since(conversation_ref.tenant, conversation_ref.session, started_at)
             else prepared
         )
 
@@ -362,7 +356,7 @@ class BackgroundSummaries:
         try:
             # The lock keeps two workers from paying for the same summary.
             lock = self._store.lock(
-                Key("", f"{conversation_ref.summary_key.name}/lock"), lease=self._limits.timeout_seconds
+                Key("", f"{summary_key(conversation_ref).name}/lock"), lease=self._limits.timeout_seconds
             )
             async with lock as has_lock:
                 if has_lock:
@@ -390,15 +384,15 @@ class BackgroundSummaries:
             summary.narrative, summary.narrated_until, anchor, summary.writer, summary.input, summary.output,
             summary.findings, summary.narrated_from,
         )  # fmt: skip
-        if self._erasures.was_erased_since(conversation_ref.space, conversation_ref.session, started_at):
+        if self._erasures.was_erased_since(conversation_ref.tenant, conversation_ref.session, started_at):
             return prepared
         with suppress(StoreUnavailable):
             value = _ENCODER.encode(prepared)
             writes = self._archive.single_value_puts(
-                conversation_ref.space,
+                conversation_ref.tenant,
                 conversation_ref.session,
                 "summary",
-                conversation_ref.summary_key,
+                summary_key(conversation_ref),
                 value,
                 self._limits.retention_seconds,
             )

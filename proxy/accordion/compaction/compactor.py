@@ -26,7 +26,7 @@ from accordion.archive.archive import Archive
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.compaction.apply import PlanNotApplicable
 from accordion.compaction.assembly import CompactionAssembler, FinishedCompaction, PlannedCompaction
-from accordion.compaction.background import BackgroundSummaries, ConversationRef
+from accordion.compaction.background import BackgroundSummaries
 from accordion.compaction.policy import MIN_GAIN
 from accordion.compaction.reporting import report_compaction, report_failure, report_plan, utilization_for_report
 from accordion.compaction.repository import CompactionRepository
@@ -36,6 +36,7 @@ from accordion.model.conversation import Conversation
 from accordion.model.errors import AccordionError, StoreUnavailable
 from accordion.model.ports import Clock, Signal, Tasks, Waiter
 from accordion.model.records import CompactionOutcome, FailureKind
+from accordion.model.tenant import ConversationRef
 from accordion.summaries.author import Summary, SummaryAuthor, SummaryTask
 from accordion.summaries.extractive import ExtractiveWriter
 
@@ -68,7 +69,11 @@ class RetryLimit:
         self._tries = BoundedCache[ConversationRef, _FailedAttempt](
             capacity,
             lambda conversation_ref, attempt: string_size(
-                *conversation_ref, attempt.chain_key, attempt.compaction_id, attempt.reason
+                conversation_ref.scope,
+                conversation_ref.session,
+                attempt.chain_key,
+                attempt.compaction_id,
+                attempt.reason,
             ),
         )
 
@@ -170,7 +175,7 @@ class Compactor:
         self, request: CompactionRequest, original: Conversation
     ) -> tuple[CompactionRequest, bool]:
         """Returns the request with the compaction made since it came, and whether that is enough."""
-        history = self._services.compactions.find_local(request.protocol, request.tenant_key, request.scope, original)
+        history = self._services.compactions.find_local(request.protocol, request.ref, original)
         before, now = request.history.compaction, history.compaction
         if now is None or (before is not None and now.id == before.id):
             return request, False
@@ -215,7 +220,7 @@ class Compactor:
                 if not isinstance(error, AccordionError):
                     _log.warning(
                         "session %s (%s): one way to compact failed, the next is tried: %s",
-                        request.session,
+                        request.ref.session,
                         original.model,
                         _describe_origin(error),
                         extra={"request_id": request.request_id},
@@ -382,23 +387,25 @@ class Compactor:
         content.
         """
         compactions, erasures, root = self._services.compactions, self._services.erasures, original.chain[0]
-        if request.is_token_count or erasures.was_erased_since(request.tenant_key, request.session, request.started_at):
+        if request.is_token_count or erasures.was_erased_since(
+            request.ref.tenant, request.ref.session, request.started_at
+        ):
             return CompactionResult(
                 finished.history, report_compaction(finished.compaction, "folded", request.decision, passes)
             )
         await self._services.archive.keep(finished.writes)
         last_chain_key = request.history.conversation.chain[-1]
-        winner = await compactions.publish(
-            request.tenant_key, request.scope, root, finished.compaction, last_chain_key=last_chain_key
-        )
-        if await erasures.remove_if_erased(request.tenant_key, request.session, request.started_at, finished.writes):
+        winner = await compactions.publish(request.ref, root, finished.compaction, last_chain_key=last_chain_key)
+        if await erasures.remove_if_erased(
+            request.ref.tenant, request.ref.session, request.started_at, finished.writes
+        ):
             compactions.forget()
         is_spooled = not self._services.archive.store.is_available
         if winner.id != finished.compaction.id:
             # Another worker published first, and counts it. Its compaction is not used if it does not hold for this
             # conversation: a call that it removed has been answered since.
             with suppress(ValueError):
-                history = compactions.apply(request.protocol, request.tenant_key, original, winner)
+                history = compactions.apply(request.protocol, request.ref.tenant, original, winner)
                 return CompactionResult(history, report_compaction(winner, "replayed"), is_spooled)
         outcome = report_compaction(finished.compaction, "folded", request.decision, passes)
         return CompactionResult(finished.history, outcome, is_spooled)
@@ -417,7 +424,7 @@ class Compactor:
         reason = _failure_reason(error)
         _log.warning(
             "session %s (%s): a request was not compacted: %s",
-            request.session,
+            request.ref.session,
             request.history.conversation.model,
             reason,
             extra={"request_id": request.request_id},
@@ -445,9 +452,8 @@ def _can_pass_meanwhile(request: CompactionRequest) -> bool:
 
 
 def _conversation_ref(request: CompactionRequest, original: Conversation) -> ConversationRef:
-    return ConversationRef(
-        request.tenant, request.tenant_key, request.scope, request.session or original.chain[0].hex()
-    )
+    ref = request.ref
+    return ref if ref.session else ConversationRef(ref.tenant, ref.scope, original.chain[0].hex())
 
 
 def _failure_kind(error: Exception) -> FailureKind:

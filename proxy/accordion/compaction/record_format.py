@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from accordion.model.compaction import Cause, Compaction, Entry, ReplacementMessage, StepRecord, VerbatimRange
 from accordion.model.plan import PlanKind
 from accordion.model.ports import Key
+from accordion.model.tenant import ScopePrefix
 from accordion.protocols.zstd import ZstdError, compress, decompress
 
 _VERSION = b"\x01"
@@ -92,7 +93,7 @@ def memory_size(compaction: Compaction) -> int:
 
 
 @lru_cache(4_096)
-def compaction_key(label: bytes, anchor: bytes, level: int) -> Key:
+def compaction_key(label: ScopePrefix, anchor: bytes, level: int) -> Key:
     """Returns the key of the compaction at this anchor and level; `level` others lie below it."""
     return Key("", f"fold/{label.hex()}/{anchor.hex()}/{level}")
 
@@ -102,18 +103,18 @@ def is_compaction_key(key: Key) -> bool:
     return key.name.startswith("fold/")
 
 
-def compaction_keys(label: bytes, anchor: bytes) -> list[Key]:
+def compaction_keys(label: ScopePrefix, anchor: bytes) -> list[Key]:
     """Returns the keys of all levels at an anchor."""
     return [compaction_key(label, anchor, level) for level in range(MAX_LEVELS)]
 
 
-def parse_key(key: Key) -> tuple[bytes, bytes, int]:
+def parse_key(key: Key) -> tuple[ScopePrefix, bytes, int]:
     """Returns label, anchor and level of a key made by `compaction_key`."""
     _, label, anchor, level = key.name.split("/")
-    return bytes.fromhex(label), bytes.fromhex(anchor), int(level)
+    return ScopePrefix(bytes.fromhex(label)), bytes.fromhex(anchor), int(level)
 
 
-def race_key(label: bytes, last_chain_key: bytes, cause: Cause) -> Key:
+def race_key(label: ScopePrefix, last_chain_key: bytes, cause: Cause) -> Key:
     """Returns the key that workers compete for when they compact the same history for the same cause."""
     return Key("", f"folding/{label.hex()}/{last_chain_key.hex()}/{cause}")
 

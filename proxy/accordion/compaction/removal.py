@@ -31,6 +31,7 @@ from accordion.model.boundaries import (
 from accordion.model.conversation import Message, Part, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.delegation import DelegationNode
 from accordion.model.plan import Slot
+from accordion.model.tenant import ConversationRef
 from accordion.summaries.author import REFERENCE_SHARE
 
 MAX_RANGE_TOKENS = 6_000
@@ -43,11 +44,9 @@ _RangeArtifacts = tuple[Artifact, ...]
 
 
 class ContentOrigin(msgspec.Struct, frozen=True):
-    """The origin of removed content: tenant, scope, session, protocol, and time in seconds since the epoch."""
+    """The origin of removed content: conversation, protocol, and time in seconds since the epoch."""
 
-    tenant_key: bytes
-    scope: bytes
-    session: str
+    ref: ConversationRef
     protocol: str
     at: float
 
@@ -164,7 +163,7 @@ class RemovalBuilder:
         slices = (
             replace(
                 artifact,
-                id=slice_id(self._origin.tenant_key, artifact.keys, number, of),
+                id=slice_id(self._origin.ref.tenant, artifact.keys, number, of),
                 characters=artifact.characters // of,
                 tokens=artifact.tokens // of,
                 description=f"slice {number} of {of} of {artifact.description}",
@@ -180,13 +179,13 @@ class RemovalBuilder:
 
     def _build_note_artifact(self, block: TextBlock) -> Artifact:
         """Builds the artifact of all messages that a note replaces, under the id in the note."""
-        return self._build_range(range(block.first, block.last + 1), range_id(self._origin.tenant_key, block.keys))
+        return self._build_range(range(block.first, block.last + 1), range_id(self._origin.ref.tenant, block.keys))
 
     def _build_range(self, indexes: range, name: str = "") -> Artifact:
         messages = self._messages[indexes.start : indexes.stop]
         keys = tuple(message.key for message in messages)
         return self._build_artifact(
-            name or range_id(self._origin.tenant_key, keys),
+            name or range_id(self._origin.ref.tenant, keys),
             "range",
             keys,
             indexes,
@@ -202,14 +201,14 @@ class RemovalBuilder:
 
     def _list_part_artifacts(self, index: int, slot: Slot) -> Iterator[Artifact]:
         """Yields artifacts of a slot's removed or changed results, and of other parts whose new text names one."""
-        original, tenant_key = self._messages[slot.origin], self._origin.tenant_key
+        original, tenant = self._messages[slot.origin], self._origin.ref.tenant
         changes = self._layout.changes.get(index)
         numbers = range(len(slot.message.parts)) if changes is None else sorted(changes)
         for number in numbers:
             part, text = slot.message.parts[number], (changes or {}).get(number) or ""
             original_number = _find_original_part(original, part, number)
             # A reference contains the id of the message in the view, which an earlier compaction may have edited.
-            referenced_id = artifact_id(tenant_key, slot.message.key, number)
+            referenced_id = artifact_id(tenant, slot.message.key, number)
             is_referenced = bool(text) and referenced_id in text
             if original_number < 0:
                 # An earlier compaction edited the part beyond recognition, so the whole message is archived.
@@ -217,7 +216,7 @@ class RemovalBuilder:
                     yield self._build_range(range(slot.origin, slot.origin + 1), referenced_id)
                 continue
             content = original.parts[original_number]
-            name = referenced_id if is_referenced else artifact_id(tenant_key, original.key, original_number)
+            name = referenced_id if is_referenced else artifact_id(tenant, original.key, original_number)
             if name in self._known:
                 continue
             if not isinstance(content, ToolResult):
@@ -288,7 +287,7 @@ class RemovalBuilder:
         origin = self._origin
         return Artifact(
             name, kind, origin.protocol, keys, indexes.start, indexes.stop - 1, part, tool, arguments, call_id,
-            characters, tokens, description, origin.scope, origin.session, origin.at,
+            characters, tokens, description, origin.ref.scope, origin.ref.session, origin.at,
         )  # fmt: skip
 
 

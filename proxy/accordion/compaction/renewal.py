@@ -17,6 +17,7 @@ from accordion.model.compaction import Compaction, scope_prefix
 from accordion.model.conversation import Conversation
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Clock, Key, KeyValueStore, Tasks
+from accordion.model.tenant import ConversationRef, TenantScope
 
 _BATCH = 64
 
@@ -37,64 +38,60 @@ class RetentionRenewal:
         self._every = archive.every
         self._due = BoundedCache[str, float](capacity, entry_size)
 
-    def renew_compaction(
-        self, tenant_key: bytes, scope: bytes, conversation: Conversation, compaction: Compaction
-    ) -> None:
+    def renew_compaction(self, ref: ConversationRef, conversation: Conversation, compaction: Compaction) -> None:
         """Schedules the renewal of a compaction that a request uses, if it is due."""
         now, name = self._clock.now(), compaction.id
         if now < (self._due.get(name) or compaction.at + self._every):
             return
         self._schedule_next(name, now)
         rows = tuple(message.key for message in conversation.messages[: compaction.covered])
-        self._tasks.spawn(self._renew_compaction(tenant_key, scope, compaction, rows), "renew a compaction")
+        self._tasks.spawn(self._renew_compaction(ref, compaction, rows), "renew a compaction")
 
-    def renew_artifact(self, tenant_key: bytes, artifact: Artifact) -> None:
+    def renew_artifact(self, tenant: TenantScope, artifact: Artifact) -> None:
         """Schedules the renewal of an artifact that a person read, if it is due."""
         now, name = self._clock.now(), f"{artifact.id}/{artifact.scope.hex()}/{artifact.session}"
         if now < (self._due.get(name) or artifact.at + self._every):
             return
         self._schedule_next(name, now)
-        self._tasks.spawn(self._renew_artifact(tenant_key, artifact), "renew an artifact")
+        self._tasks.spawn(self._renew_artifact(tenant, artifact), "renew an artifact")
 
     def _schedule_next(self, name: str, now: float) -> None:
         self._due[name] = now + self._every
 
-    async def _renew_artifact(self, tenant_key: bytes, artifact: Artifact) -> None:
+    async def _renew_artifact(self, tenant: TenantScope, artifact: Artifact) -> None:
         with suppress(StoreUnavailable):
-            await self._archive.note_read(tenant_key, artifact)
+            await self._archive.note_read(tenant, artifact)
 
-    async def _renew_compaction(
-        self, tenant_key: bytes, scope: bytes, compaction: Compaction, rows: Sequence[bytes]
-    ) -> None:
+    async def _renew_compaction(self, ref: ConversationRef, compaction: Compaction, rows: Sequence[bytes]) -> None:
         with suppress(StoreUnavailable):
             # If two workers find no mark at the same moment, both write, which does no harm.
             mark = Key("", f"renewed/{compaction.id}")
             if await self._store.get(mark) is not None:
                 return
             await self._store.put(mark, b"1", ttl=self._every)
-            await self._archive.note_use(tenant_key, compaction.id)
-            await self._rewrite_compactions(tenant_key, scope, compaction.anchor)
-            await self._rewrite_artifacts(tenant_key, compaction.artifacts, rows)
+            await self._archive.note_use(ref.tenant, compaction.id)
+            await self._rewrite_compactions(ref, compaction.anchor)
+            await self._rewrite_artifacts(ref.tenant, compaction.artifacts, rows)
 
-    async def _rewrite_compactions(self, tenant_key: bytes, scope: bytes, anchor: bytes) -> None:
+    async def _rewrite_compactions(self, ref: ConversationRef, anchor: bytes) -> None:
         """Rewrites all levels at an anchor, sealed anew because encryption keys may have changed."""
-        archive, keys = self._archive, compaction_keys(scope_prefix(tenant_key, scope), anchor)
+        archive, keys = self._archive, compaction_keys(scope_prefix(ref), anchor)
         stored = zip(keys, await self._store.get_many(keys), strict=True)
-        opened = ((key, archive.open_value(tenant_key, key, value)) for key, value in stored)
+        opened = ((key, archive.open_value(ref.tenant, key, value)) for key, value in stored)
         await self._store.write(
-            [archive.sealed_put(tenant_key, key, value) for key, value in opened if value is not None]
+            [archive.sealed_put(ref.tenant, key, value) for key, value in opened if value is not None]
         )
 
-    async def _rewrite_artifacts(self, tenant_key: bytes, ids: Sequence[str], rows: Sequence[bytes]) -> None:
+    async def _rewrite_artifacts(self, tenant: TenantScope, ids: Sequence[str], rows: Sequence[bytes]) -> None:
         archive, row_keys = self._archive, dict.fromkeys(rows)
         for name in ids:
-            records = await archive.load_records(tenant_key, name)
+            records = await archive.load_records(tenant, name)
             row_keys.update(dict.fromkeys(key for record in records for key in record.keys))
-            await archive.keep(archive.build_puts(tenant_key, (), records))
+            await archive.keep(archive.build_puts(tenant, (), records))
         keys = list(row_keys)
         for at in range(0, len(keys), _BATCH):
             messages = [
                 ArchivedMessage(key, wire)
-                for key, wire in (await archive.load_rows(tenant_key, keys[at : at + _BATCH])).items()
+                for key, wire in (await archive.load_rows(tenant, keys[at : at + _BATCH])).items()
             ]
-            await archive.keep(await self._tasks.offload(archive.build_puts, tenant_key, messages, ()))
+            await archive.keep(await self._tasks.offload(archive.build_puts, tenant, messages, ()))

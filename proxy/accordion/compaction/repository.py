@@ -45,6 +45,7 @@ from accordion.model.compaction import (
 from accordion.model.conversation import Conversation
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, KeyValueStore, Sealer
+from accordion.model.tenant import ConversationRef, ScopePrefix, TenantScope
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.written_messages import WrittenMessageReader
 
@@ -78,12 +79,12 @@ class CompactedPrefixCache:
         self._prefixes = BoundedCache[str, _CachedPrefix](capacity)
 
     def apply(
-        self, protocol: WireProtocol, tenant_key: bytes, conversation: Conversation, compaction: Compaction
+        self, protocol: WireProtocol, tenant: TenantScope, conversation: Conversation, compaction: Compaction
     ) -> CompactedConversation:
         """Returns the conversation with this compaction applied. Raises ValueError if it is not valid for it."""
         known = self._prefixes.get(compaction.id)
         if known is None or known.prefix.client != conversation.messages[: compaction.covered]:
-            read_message = self._reader.reader_for(protocol, tenant_key)
+            read_message = self._reader.reader_for(protocol, tenant)
             prefix = build_prefix(conversation, compaction, read_message)
             # The prefix keeps the client's messages of its last request alive, so they count too.
             size = sum(message.size for message in prefix.client)
@@ -124,7 +125,7 @@ class CompactionRepository:
         capacity: int = 64 * 2**20,
         retention: float = 30 * 86_400.0,
         message_reader: WrittenMessageReader | None = None,
-        on_use: Callable[[bytes, bytes, Conversation, Compaction], None] = lambda *_: None,
+        on_use: Callable[[ConversationRef, Conversation, Compaction], None] = lambda *_: None,
         sealer: Sealer | None = None,
         answers_capacity: int = 12 * 2**20,
     ) -> None:
@@ -140,7 +141,7 @@ class CompactionRepository:
         self._changes: OrderedDict[bytes, int] = OrderedDict()
         self._prefix_cache = CompactedPrefixCache(message_reader or WrittenMessageReader(), capacity // 2)
         self._floor = self._count = 0
-        self._waiting_tenants: dict[bytes, bytes] = {}
+        self._waiting_tenants: dict[ScopePrefix, TenantScope] = {}
         """Tenant keys by label, for compactions that wait for the store and so apply in this worker alone."""
 
     @property
@@ -149,92 +150,97 @@ class CompactionRepository:
         return self._size
 
     async def find(
-        self, protocol: WireProtocol, tenant_key: bytes, scope: bytes, conversation: Conversation, *, check_store: bool
+        self,
+        protocol: WireProtocol,
+        ref: ConversationRef,
+        conversation: Conversation,
+        *,
+        check_store: bool,
     ) -> CompactedConversation:
         """Returns the conversation with the compaction that applies to it, if there is one.
 
-        `scope` separates compactions within the tenant. The store is asked if `check_store` is true (other workers may
+        The store is asked if `check_store` is true (other workers may
         know more), and for compactions that this worker evicted. While the store is away, memory alone counts.
         """
         chain = conversation.chain
         if not chain:
             return without_compaction(conversation)
-        label = scope_prefix(tenant_key, scope)
-        index, cached = await self._find_deepest(tenant_key, label, chain, check_store)
+        label = scope_prefix(ref)
+        index, cached = await self._find_deepest(ref.tenant, label, chain, check_store)
         if cached is None:
             self._remember_answer(label, chain, index)
             return without_compaction(conversation)
-        history = self._apply_entry(protocol, tenant_key, conversation, cached)
+        history = self._apply_entry(protocol, ref.tenant, conversation, cached)
         if hides_newest_message(history, conversation):
-            index, cached = await self._find_deepest(tenant_key, label, chain[:-1], check_store)
-            history = self._apply_entry(protocol, tenant_key, conversation, cached)
+            index, cached = await self._find_deepest(ref.tenant, label, chain[:-1], check_store)
+            history = self._apply_entry(protocol, ref.tenant, conversation, cached)
         self._remember_answer(label, chain, index)
         if history.compaction is not None:
-            self._on_use(tenant_key, scope, conversation, history.compaction)
+            self._on_use(ref, conversation, history.compaction)
         return history
 
     async def _find_deepest(
-        self, tenant_key: bytes, label: bytes, chain: Sequence[bytes], check_store: bool
+        self, tenant: TenantScope, label: ScopePrefix, chain: Sequence[bytes], check_store: bool
     ) -> tuple[int, _CachedCompaction | None]:
         index, cached, evicted = self._find_in_memory(label, chain)
         if check_store or evicted >= 0:
             only_index = evicted if not check_store else -1
-            return await self._find_in_store(tenant_key, label, chain, index, cached, only_index)
+            return await self._find_in_store(tenant, label, chain, index, cached, only_index)
         return index, cached
 
-    def knows_position(self, tenant_key: bytes, scope: bytes, chain_key: bytes) -> bool:
+    def knows_position(self, ref: ConversationRef, chain_key: bytes) -> bool:
         """Whether this worker knows which compaction applies to the history that ends at this chain key."""
-        name = scope_prefix(tenant_key, scope) + chain_key
+        name = scope_prefix(ref) + chain_key
         return name in self._known_answers or name in self._cached
 
     def find_local(
-        self, protocol: WireProtocol, tenant_key: bytes, scope: bytes, conversation: Conversation
+        self, protocol: WireProtocol, ref: ConversationRef, conversation: Conversation
     ) -> CompactedConversation:
         """Returns the same as `find`, from memory only."""
-        label, chain = scope_prefix(tenant_key, scope), conversation.chain
-        history = self._apply_entry(protocol, tenant_key, conversation, self._find_in_memory(label, chain)[1])
+        label, chain = scope_prefix(ref), conversation.chain
+        history = self._apply_entry(protocol, ref.tenant, conversation, self._find_in_memory(label, chain)[1])
         if hides_newest_message(history, conversation):
-            return self._apply_entry(protocol, tenant_key, conversation, self._find_in_memory(label, chain[:-1])[1])
+            return self._apply_entry(protocol, ref.tenant, conversation, self._find_in_memory(label, chain[:-1])[1])
         return history
 
     def _apply_entry(
-        self, protocol: WireProtocol, tenant_key: bytes, conversation: Conversation, cached: _CachedCompaction | None
+        self, protocol: WireProtocol, tenant: TenantScope, conversation: Conversation, cached: _CachedCompaction | None
     ) -> CompactedConversation:
         if cached is None:
             return without_compaction(conversation)
         try:
-            return self._prefix_cache.apply(protocol, tenant_key, conversation, cached.compaction)
+            return self._prefix_cache.apply(protocol, tenant, conversation, cached.compaction)
         except ValueError:
             # The compaction removed an unanswered call that is answered now: the history must be compacted anew.
             return without_compaction(conversation)
 
     def apply(
-        self, protocol: WireProtocol, tenant_key: bytes, conversation: Conversation, compaction: Compaction
+        self, protocol: WireProtocol, tenant: TenantScope, conversation: Conversation, compaction: Compaction
     ) -> CompactedConversation:
         """Returns the conversation with this compaction applied. Raises ValueError if it is not valid for it."""
-        return self._prefix_cache.apply(protocol, tenant_key, conversation, compaction)
+        return self._prefix_cache.apply(protocol, tenant, conversation, compaction)
 
     async def publish(
-        self, tenant_key: bytes, scope: bytes, root: bytes, compaction: Compaction, *, last_chain_key: bytes = b""
+        self, ref: ConversationRef, root: bytes, compaction: Compaction, *, last_chain_key: bytes = b""
     ) -> Compaction:
         """Publishes a compaction to all workers. Returns the winner: if another worker was first, that one's.
 
         `root` is the chain key of the client's first message, `last_chain_key` that of the last message of the history
         that was compacted, earlier compactions included. Raises StoreUnavailable; then the compaction applies nowhere.
         """
-        label = scope_prefix(tenant_key, scope)
+        label = scope_prefix(ref)
         if last_chain_key:
             # Workers that measure differently choose different anchors for the same history, so they compete for a key
             # made of the history itself. It holds the whole record, so that a loser can publish the winner's compaction
             # should the winner fail before it does.
             key = race_key(label, last_chain_key, compaction.cause)
-            compaction = await self._put_first(tenant_key, key, compaction, _SAME_LIST_SECONDS) or compaction
+            compaction = await self._put_first(ref.tenant, key, compaction, _SAME_LIST_SECONDS) or compaction
         winner = compaction
         # While the store is away it cannot tell the lower levels, so those known in memory count.
         first_level = 0 if self._store.is_available else self._next_level(label, compaction)
         for level in range(first_level, MAX_LEVELS):
             stored = await self._put_first(
-                tenant_key, compaction_key(label, compaction.anchor, level), compaction, self._retention
+                ref.tenant, compaction_key(label, compaction.anchor, level), compaction, self._retention
             )
             # A record at this level does not win if this compaction was made from it, if it is unreadable, or if it was
             # made before the provider reported an overflow.
@@ -244,29 +250,29 @@ class CompactionRepository:
             ):
                 winner = stored
                 break
-        self._cache(label, root, winner, level, is_local_only=self._is_waiting_for_store(tenant_key, label))
+        self._cache(label, root, winner, level, is_local_only=self._is_waiting_for_store(ref.tenant, label))
         return winner
 
-    def _is_waiting_for_store(self, tenant_key: bytes, label: bytes) -> bool:
+    def _is_waiting_for_store(self, tenant: TenantScope, label: ScopePrefix) -> bool:
         """Whether a compaction just written or found waits for the store; then another one may still win."""
         if self._store.is_available:
             return False
         if len(self._waiting_tenants) >= self._max_answers:
             self._waiting_tenants.clear()
-        self._waiting_tenants[label] = tenant_key
+        self._waiting_tenants[label] = tenant
         return True
 
-    async def _put_first(self, tenant_key: bytes, key: Key, compaction: Compaction, ttl: float) -> Compaction | None:
+    async def _put_first(self, tenant: TenantScope, key: Key, compaction: Compaction, ttl: float) -> Compaction | None:
         """Returns the first compaction written under a key; None if it cannot be read."""
-        value = self._encrypt(tenant_key, key, compaction)
+        value = self._encrypt(tenant, key, compaction)
         stored = await self._store.put_if_absent(key, value, ttl=ttl)
-        return compaction if stored == value else self._decrypt(tenant_key, key, stored)
+        return compaction if stored == value else self._decrypt(tenant, key, stored)
 
-    def _encrypt(self, tenant_key: bytes, key: Key, compaction: Compaction) -> bytes:
-        return self._sealer.seal(tenant_key, key.path, encode(compaction))
+    def _encrypt(self, tenant: TenantScope, key: Key, compaction: Compaction) -> bytes:
+        return self._sealer.seal(tenant, key.path, encode(compaction))
 
-    def _decrypt(self, tenant_key: bytes, key: Key, value: bytes | None) -> Compaction | None:
-        return decode(self._sealer.open(tenant_key, key.path, value) if value is not None else None)
+    def _decrypt(self, tenant: TenantScope, key: Key, value: bytes | None) -> Compaction | None:
+        return decode(self._sealer.open(tenant, key.path, value) if value is not None else None)
 
     def adopt(self, key: Key, value: bytes) -> None:
         """Replaces a compaction that waited for the store by the one that another worker published first."""
@@ -288,12 +294,12 @@ class CompactionRepository:
 
     # -- in memory ----------------------------------------------------------------
 
-    def _next_level(self, label: bytes, compaction: Compaction) -> int:
+    def _next_level(self, label: ScopePrefix, compaction: Compaction) -> int:
         """Returns how many compactions lie below a new one at its anchor, as far as this worker knows."""
         below = self._cached.get(label + compaction.anchor)
         return 0 if below is None else min(below.level + 1, MAX_LEVELS - 1)
 
-    def _find_in_memory(self, label: bytes, chain: Sequence[bytes]) -> tuple[int, _CachedCompaction | None, int]:
+    def _find_in_memory(self, label: ScopePrefix, chain: Sequence[bytes]) -> tuple[int, _CachedCompaction | None, int]:
         """Returns index and entry of the deepest compaction in memory, and the index of a deeper evicted one or -1."""
         cached, answers, deepest_answer = self._cached, self._known_answers, -1
         index = len(chain) - 1
@@ -315,7 +321,7 @@ class CompactionRepository:
             index -= 1
         return index, entry, evicted
 
-    def _remember_answer(self, label: bytes, chain: Sequence[bytes], index: int) -> None:
+    def _remember_answer(self, label: ScopePrefix, chain: Sequence[bytes], index: int) -> None:
         name, answers = label + chain[-1], self._known_answers
         answers[name] = (self._count, index)
         answers.move_to_end(name)
@@ -323,7 +329,7 @@ class CompactionRepository:
             answers.popitem(last=False)
 
     def _cache(
-        self, label: bytes, root: bytes, compaction: Compaction, level: int, *, is_local_only: bool = False
+        self, label: ScopePrefix, root: bytes, compaction: Compaction, level: int, *, is_local_only: bool = False
     ) -> None:
         """Adds a compaction to memory. Invalidates the remembered answers of this history; all, if `root` is empty."""
         name = label + compaction.anchor
@@ -350,8 +356,8 @@ class CompactionRepository:
 
     async def _find_in_store(
         self,
-        tenant_key: bytes,
-        label: bytes,
+        tenant: TenantScope,
+        label: ScopePrefix,
         chain: Sequence[bytes],
         index: int,
         cached: _CachedCompaction | None,
@@ -374,21 +380,23 @@ class CompactionRepository:
                 for at, value in zip(batch, values, strict=True):
                     if value is None:
                         continue
-                    uppermost = await self._find_uppermost(tenant_key, label, chain[at])
+                    uppermost = await self._find_uppermost(tenant, label, chain[at])
                     if uppermost is not None:
-                        is_local_only = self._is_waiting_for_store(tenant_key, label)
+                        is_local_only = self._is_waiting_for_store(tenant, label)
                         self._cache(label, chain[0], *uppermost, is_local_only=is_local_only)
                         return at, self._cached[label + chain[at]]
         except StoreUnavailable:
             pass
         return index, cached
 
-    async def _find_uppermost(self, tenant_key: bytes, label: bytes, anchor: bytes) -> tuple[Compaction, int] | None:
+    async def _find_uppermost(
+        self, tenant: TenantScope, label: ScopePrefix, anchor: bytes
+    ) -> tuple[Compaction, int] | None:
         """Returns the readable compaction on the highest level of an anchor, with its level."""
         keys = compaction_keys(label, anchor)
         stored = list(zip(keys, await self._store.get_many(keys), strict=True))
         for level in reversed(range(MAX_LEVELS)):
-            compaction = self._decrypt(tenant_key, *stored[level])
+            compaction = self._decrypt(tenant, *stored[level])
             if compaction is not None and compaction.anchor == anchor:
                 return compaction, level
         return None

@@ -14,6 +14,7 @@ from accordion.model.delegation import DelegationNode
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.ports import SummaryCaller
 from accordion.model.records import CompactionOutcome
+from accordion.model.tenant import ConversationRef
 from accordion.protocols.base import WireProtocol
 
 ThinkingMode = Literal["none", "free", "bound", "droppable"]
@@ -31,18 +32,14 @@ class RequestBudgets(msgspec.Struct, frozen=True):
 class CompactionRequest(StructWithHiddenFields, frozen=True):
     """One request with everything that a compaction needs.
 
-    `history` is the conversation with earlier compactions applied. `scope` separates compactions within the tenant: a
-    compaction of one scope never applies in another. `actual_model` is the model that receives the request; tokens are
-    counted for it. `started_at` is when the request came, in seconds by the monotonic clock: if the session was erased
-    since, nothing is stored. `body_size` is in bytes.
+    `history` is the conversation with earlier compactions applied. `actual_model` is the model that receives the
+    request; tokens are counted for it. `started_at` is when the request came, in seconds by the monotonic clock: if the
+    session was erased since, nothing is stored. `body_size` is in bytes.
     """
 
-    hidden_fields = frozenset({"tenant_key", "scope", "provider_items"})
+    hidden_fields = frozenset({"provider_items"})
 
-    tenant: str
-    tenant_key: bytes
-    scope: bytes
-    session: str
+    ref: ConversationRef
     protocol: WireProtocol
     history: CompactedConversation
     utilization: Utilization

@@ -16,6 +16,7 @@ import msgspec
 from accordion.model.cache import BoundedCache, string_size
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, KeyValueStore
+from accordion.model.tenant import TenantScope
 
 SessionMode = Literal["auto", "observe", "off"]
 """Whether a session's requests are compacted, only reported, or left alone. `auto` leaves it to the settings."""
@@ -52,10 +53,10 @@ class SessionOverrideStore:
     _modes: dict[str, SessionMode] = field(default_factory=dict)
     """The modes other than `auto`, by `tenant|session`."""
     _pins: BoundedCache[str, frozenset[str]] = field(init=False)
-    _unwritten_pins: dict[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+    _unwritten_pins: dict[tuple[TenantScope, str], frozenset[str]] = field(default_factory=dict)
     """Pins from headers that are not in the store yet."""
     _changes: int = 0
-    _waiting_sessions: dict[tuple[str, str], None] = field(default_factory=dict)
+    _waiting_sessions: dict[tuple[TenantScope, str], None] = field(default_factory=dict)
     """The sessions, as (tenant, session), in which a compaction waits for its summary."""
 
     def __post_init__(self) -> None:
@@ -63,7 +64,7 @@ class SessionOverrideStore:
 
     # -- pins ---------------------------------------------------------------------
 
-    async def set_pins(self, tenant: str, session: str, call_ids: frozenset[str]) -> None:
+    async def set_pins(self, tenant: TenantScope, session: str, call_ids: frozenset[str]) -> None:
         """Replaces the pins of a session. Raises StoreUnavailable."""
         if call_ids:
             value = msgspec.json.encode(sorted(call_ids))
@@ -73,7 +74,7 @@ class SessionOverrideStore:
         self._unwritten_pins.pop((tenant, session), None)
         self._cache_pins(tenant, session, call_ids)
 
-    async def add_pins(self, tenant: str, session: str, call_ids: frozenset[str]) -> None:
+    async def add_pins(self, tenant: TenantScope, session: str, call_ids: frozenset[str]) -> None:
         """Adds the pins of a request's header; they last as long as others.
 
         Never raises: while the store is away, this worker keeps them, and `poll` writes them later. Of more than
@@ -90,7 +91,7 @@ class SessionOverrideStore:
             del self._unwritten_pins[next(iter(self._unwritten_pins))]
         await self._publish_pins(tenant, session)
 
-    async def find_pins(self, tenant: str, session: str) -> frozenset[str]:
+    async def find_pins(self, tenant: TenantScope, session: str) -> frozenset[str]:
         """Returns the pinned call ids; while the store is away, those known last."""
         with suppress(StoreUnavailable):
             self._cache_pins(tenant, session, _decode_pins(await self.store.get(_pins_key(tenant, session))))
@@ -99,20 +100,20 @@ class SessionOverrideStore:
 
     # -- compaction requests --------------------------------------------------------
 
-    async def request_compaction(self, tenant: str, session: str) -> None:
+    async def request_compaction(self, tenant: TenantScope, session: str) -> None:
         """Requests a compaction at the session's next request. Raises StoreUnavailable."""
         await self.store.put(_request_key(tenant, session), b"1", ttl=REQUEST_SECONDS)
         self._changes += 1
-        self._requests.add(f"{tenant}|{session}")
+        self._requests.add(f"{tenant.name}|{session}")
 
-    def has_compaction_request(self, tenant: str, session: str) -> bool:
+    def has_compaction_request(self, tenant: TenantScope, session: str) -> bool:
         """Whether a compaction is requested, as far as this worker knows."""
-        return bool(self._requests) and f"{tenant}|{session}" in self._requests
+        return bool(self._requests) and f"{tenant.name}|{session}" in self._requests
 
-    async def clear_compaction_request(self, tenant: str, session: str) -> None:
+    async def clear_compaction_request(self, tenant: TenantScope, session: str) -> None:
         """Removes a fulfilled request."""
         self._changes += 1
-        self._requests.discard(f"{tenant}|{session}")
+        self._requests.discard(f"{tenant.name}|{session}")
         try:
             await self.store.delete([_request_key(tenant, session)])
         except StoreUnavailable:
@@ -122,9 +123,9 @@ class SessionOverrideStore:
 
     # -- modes ------------------------------------------------------------------------
 
-    async def set_mode(self, tenant: str, session: str, mode: SessionMode) -> None:
+    async def set_mode(self, tenant: TenantScope, session: str, mode: SessionMode) -> None:
         """Sets a session's mode. Raises StoreUnavailable."""
-        key, name = _mode_key(tenant, session), f"{tenant}|{session}"
+        key, name = _mode_key(tenant, session), f"{tenant.name}|{session}"
         if mode == "auto":
             await self.store.delete([key])
             self._modes.pop(name, None)
@@ -133,13 +134,13 @@ class SessionOverrideStore:
             self._modes[name] = mode
         self._changes += 1
 
-    def find_mode(self, tenant: str, session: str) -> SessionMode:
+    def find_mode(self, tenant: TenantScope, session: str) -> SessionMode:
         """Returns a session's mode, as far as this worker knows."""
-        return self._modes.get(f"{tenant}|{session}", "auto") if self._modes else "auto"
+        return self._modes.get(f"{tenant.name}|{session}", "auto") if self._modes else "auto"
 
     # -- waiting summaries --------------------------------------------------------------
 
-    def set_waiting_for_summary(self, tenant: str, session: str, is_waiting: bool) -> None:
+    def set_waiting_for_summary(self, tenant: TenantScope, session: str, is_waiting: bool) -> None:
         """Sets whether a compaction due at the start of a turn waits for its summary. In memory only: if it is lost,
         the mid-generation trigger applies later."""
         self._waiting_sessions.pop((tenant, session), None)
@@ -148,13 +149,13 @@ class SessionOverrideStore:
             if len(self._waiting_sessions) > _MAX_WAITING:
                 del self._waiting_sessions[next(iter(self._waiting_sessions))]
 
-    def is_waiting_for_summary(self, tenant: str, session: str) -> bool:
+    def is_waiting_for_summary(self, tenant: TenantScope, session: str) -> bool:
         """Whether a compaction of the whole history waits for its summary."""
         return bool(self._waiting_sessions) and (tenant, session) in self._waiting_sessions
 
     # -- all of them --------------------------------------------------------------
 
-    async def load(self, tenant: str, sessions: Sequence[str]) -> list[SessionOverrides]:
+    async def load(self, tenant: TenantScope, sessions: Sequence[str]) -> list[SessionOverrides]:
         """Loads the overrides of these sessions from the store. Raises StoreUnavailable."""
         keys = [make_key(tenant, session) for session in sessions for make_key in (_pins_key, _request_key, _mode_key)]
         values = await self.store.get_many(keys) if keys else []
@@ -189,7 +190,7 @@ class SessionOverrideStore:
         for tenant, session in list(self._unwritten_pins):
             await self._publish_pins(tenant, session)
 
-    async def _publish_pins(self, tenant: str, session: str) -> None:
+    async def _publish_pins(self, tenant: TenantScope, session: str) -> None:
         unwritten = self._unwritten_pins.get((tenant, session), frozenset())
         try:
             stored = _decode_pins(await self.store.get(_pins_key(tenant, session)))
@@ -203,11 +204,11 @@ class SessionOverrideStore:
         if self._unwritten_pins.get((tenant, session)) == unwritten:
             self._unwritten_pins.pop((tenant, session), None)
 
-    def _cache_pins(self, tenant: str, session: str, call_ids: frozenset[str]) -> None:
-        self._pins[f"{tenant}|{session}"] = call_ids
+    def _cache_pins(self, tenant: TenantScope, session: str, call_ids: frozenset[str]) -> None:
+        self._pins[f"{tenant.name}|{session}"] = call_ids
 
-    def _pins_in_memory(self, tenant: str, session: str) -> frozenset[str]:
-        return self._pins.get(f"{tenant}|{session}") or frozenset()
+    def _pins_in_memory(self, tenant: TenantScope, session: str) -> frozenset[str]:
+        return self._pins.get(f"{tenant.name}|{session}") or frozenset()
 
 
 def _decode_pins(value: bytes | None) -> frozenset[str]:
@@ -223,13 +224,13 @@ def _decode_mode(value: bytes | None) -> SessionMode:
     return next((mode for mode in MODES if value == mode.encode()), "auto")
 
 
-def _pins_key(tenant: str, session: str) -> Key:
-    return Key(f"pins/{tenant}", session)
+def _pins_key(tenant: TenantScope, session: str) -> Key:
+    return Key(f"pins/{tenant.name}", session)
 
 
-def _request_key(tenant: str, session: str) -> Key:
-    return Key(_REQUEST_COLLECTION, f"{tenant}|{session}")
+def _request_key(tenant: TenantScope, session: str) -> Key:
+    return Key(_REQUEST_COLLECTION, f"{tenant.name}|{session}")
 
 
-def _mode_key(tenant: str, session: str) -> Key:
-    return Key(_REQUEST_COLLECTION, f"{tenant}|{session}{_MODE_SUFFIX}")
+def _mode_key(tenant: TenantScope, session: str) -> Key:
+    return Key(_REQUEST_COLLECTION, f"{tenant.name}|{session}{_MODE_SUFFIX}")

@@ -43,6 +43,7 @@ from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import INSTRUCTION_ROLES, Message, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.delegation import DelegationNode
 from accordion.model.plan import PlanKind, Slot
+from accordion.model.tenant import NO_TENANT, TenantScope
 from accordion.protocols.base import WireProtocol
 
 _NO_BUDGETS = RequestBudgets()
@@ -69,7 +70,7 @@ def build_view(
     thinking: ThinkingMode = "none",
     must_succeed: bool = False,
     limit: int = 0,
-    tenant_key: bytes = b"",
+    tenant: TenantScope = NO_TENANT,
     make_digest: DigestFunction = no_digest,
     count_instruction_tokens: Callable[[Message], int] = lambda _message: 0,
     size: int = 0,
@@ -131,7 +132,7 @@ def build_view(
         thinking=thinking,
         calls=MappingProxyType(analysis.calls),
         open_calls=analysis.open_calls,
-        tenant_key=tenant_key,
+        tenant=tenant,
         make_digest=make_digest,
         count_message=count_message,
         count_instruction_tokens=count_instruction_tokens,
@@ -178,7 +179,7 @@ def build_view_for_request(
         thinking=request.thinking,
         must_succeed=decision.must_succeed,
         limit=max_tokens(utilization, limits, request.window),
-        tenant_key=request.tenant_key,
+        tenant=request.ref.tenant,
         make_digest=make_digest,
         count_instruction_tokens=count_instruction_tokens,
         size=request.body_size,

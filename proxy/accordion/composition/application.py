@@ -23,7 +23,6 @@ from accordion.accounting.learned_limits import LearnedLimits
 from accordion.accounting.learned_sync import LearnedSync
 from accordion.accounting.ledger import Ledger, session_of_record
 from accordion.accounting.token_meter import TokenMeter
-from accordion.archive.artifacts import tenant_name
 from accordion.archive.erasure_notices import CHECK_INTERVAL
 from accordion.archive.retention import EVERY as ARCHIVE_ROUNDS
 from accordion.composition.archive_builder import ArchiveServices
@@ -62,6 +61,7 @@ from accordion.insertions.recall_source import RecallSource
 from accordion.model.budget import TokenLimits as BudgetLimits
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, Observer
+from accordion.model.tenant import ArchiveNamespace, TenantScope
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.costs import CostCalculator
@@ -167,9 +167,9 @@ class Application:
             settings, self.store, self.spooled, self.tasks, self.clock, self.metrics.note_sweep
         )
         self._session_size_limit = SessionSizeLimit(
-            self.store, lambda tenant: self.tenants.tenant_key(tenant), max_bytes=settings.store.session_bytes,
+            self.store, lambda name: self.tenants.scope(name), max_bytes=settings.store.session_bytes,
         )  # fmt: skip
-        self._archive.erasures.listen(self._sessions.forget)
+        self._archive.erasures.listen(lambda _, session: self._sessions.forget(session))
         # An erasure waits until queued writes are in the store, so that it removes them too.
         self._archive.erasures.listen(lambda *_: self.outbox.write_now())
         self._archive.erasures.listen_to_others(
@@ -192,11 +192,11 @@ class Application:
             self.spooled, self.outbox, self.clock, self.tasks, self._sessions, self._compaction_builder.reader,
             self._compaction_builder.archive, self.metrics.count_delegation, divide_cache(limits.cache_bytes),
         )  # fmt: skip
-        self._archive.erasures.listen(self._visibility_builder.forget)
+        self._archive.erasures.listen(lambda *_: self._visibility_builder.forget())
         self.memory_builder = MemoryBuilder(
             lambda: self.settings, self._compaction_builder.archive_reader, self._archive.transcripts, self.counter,
             self.tasks, self.clock,
-            lambda space: note_tenant(self.outbox, self.tenants.find_name(space)), self.metrics.count_memory_writer,
+            lambda tenant: note_tenant(self.outbox, tenant), self.metrics.count_memory_writer,
         )  # fmt: skip
         ledger_queue = self.outbox.slow_queue(self.store)
         self._ledger = Ledger(ledger_queue, observers, self._worker, retention)
@@ -364,9 +364,9 @@ class Application:
             await self._spans.close()
         await self.tasks.close()
 
-    async def artifact_text(self, artifact_id: str, space: bytes) -> str | None:
+    async def artifact_text(self, artifact_id: str, tenant: TenantScope) -> str | None:
         """Returns the whole text of a tenant's artifact; None if there is no artifact with this id."""
-        return await self._compaction_builder.artifact_text(artifact_id, space, self._compaction_builder.protocols)
+        return await self._compaction_builder.artifact_text(artifact_id, tenant, self._compaction_builder.protocols)
 
     def app(self) -> ASGIApp:
         """Builds the ASGI application."""
@@ -464,10 +464,10 @@ class Application:
         self._compaction_builder.forget_store()
         self._clear_recent()
         self._archive.transcripts.begin_anew()
-        self._sessions.forget("", None)
-        self._visibility_builder.forget("", None)
+        self._sessions.forget(None)
+        self._visibility_builder.forget()
 
-    async def _drop_unwritten(self, tenant: str, session: str | None) -> None:
+    async def _drop_unwritten(self, namespace: ArchiveNamespace, session: str | None) -> None:
         """Drops the queued records of what another worker erases, if the store takes no writes, as on a full disk.
 
         They would be written after the erasure. What the store takes is removed by the erasure.
@@ -475,13 +475,13 @@ class Application:
         try:
             await self.outbox.flush()
         except StoreUnavailable:
-            await self.outbox.drop(partial(self._is_record_of, tenant, session))
+            await self.outbox.drop(partial(self._is_record_of, namespace, session))
 
-    def _is_record_of(self, tenant: str, session: str | None, key: Key) -> bool:
+    def _is_record_of(self, namespace: ArchiveNamespace, session: str | None, key: Key) -> bool:
         record = session_of_record(key)
         if record is None or session not in (None, record[1]):
             return False
-        return tenant_name(self.tenants.tenant_key(record[0])) == tenant
+        return self.tenants.scope(record[0]).archive_namespace == namespace
 
     def _clear_recent(self) -> None:
         self.tasks.spawn(self.spooled.spool.clear_recent(), "remove the copies of recent records")

@@ -38,6 +38,7 @@ from accordion.insertions.composition_cache import CompositionCache
 from accordion.insertions.store import InsertionStore
 from accordion.model.conversation import Message
 from accordion.model.ports import Clock, KeyValueStore, Outbox, Put, Summarizer, Tasks, TokenCounter
+from accordion.model.tenant import ArchiveNamespace, TenantScope
 from accordion.pipeline.response_history import ResponseHistory
 from accordion.pipeline.sent_history import SentHistory
 from accordion.pipeline.shared_artifacts import SharedArtifacts
@@ -147,13 +148,13 @@ class CompactionBuilder:
             self._transcripts,
         )
 
-    def _message_reader(self, dialect: str, space: bytes) -> Callable[[bytes], Message]:
-        return self._reader.reader_for(self.protocols[dialect], space)
+    def _message_reader(self, dialect: str, tenant: TenantScope) -> Callable[[bytes], Message]:
+        return self._reader.reader_for(self.protocols[dialect], tenant)
 
-    def _on_erasure(self, tenant: str, session: str | None) -> None:
+    def _on_erasure(self, namespace: ArchiveNamespace, session: str | None) -> None:
         """Clears the caches after an erasure by this or another worker."""
         self.forget_store()
-        self._transcripts.forget(tenant, session)
+        self._transcripts.forget(namespace, session)
 
     def forget_store(self) -> None:
         """Clears the caches of the store's content."""
@@ -275,18 +276,20 @@ class CompactionBuilder:
         services = replace(services, recent_failures=recent_failures)
         return Compactor(assembler, services, wait_seconds=settings.summaries.wait_seconds)
 
-    async def artifact_text(self, artifact_id: str, space: bytes, dialects: Mapping[str, WireProtocol]) -> str | None:
-        """Returns the whole text of an artifact of the tenant with the key `space`; None if any of it is missing.
+    async def artifact_text(
+        self, artifact_id: str, tenant: TenantScope, dialects: Mapping[str, WireProtocol]
+    ) -> str | None:
+        """Returns the whole text of an artifact of a tenant; None if any of it is missing.
 
         Raises StoreUnavailable.
         """
-        [artifact] = await self._archive.load_artifacts(space, [artifact_id])
+        [artifact] = await self._archive.load_artifacts(tenant, [artifact_id])
         if artifact is None:
             return None
-        rows = await self._archive.load_rows(space, artifact.keys)
+        rows = await self._archive.load_rows(tenant, artifact.keys)
         if any(key not in rows for key in artifact.keys):
             return None
-        read = self._reader.reader_for(dialects[artifact.dialect], space)
+        read = self._reader.reader_for(dialects[artifact.dialect], tenant)
         return artifact_text(artifact, [read(rows[key]) for key in artifact.keys])
 
     async def close(self) -> None:

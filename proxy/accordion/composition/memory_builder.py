@@ -41,6 +41,7 @@ from accordion.memory.session_memory import SessionMemories
 from accordion.model.errors import AccordionError, MissingExtra
 from accordion.model.memories import MemoryStore
 from accordion.model.ports import Clock, Key, Outbox, Route, SummaryCaller, Tasks, TokenCounter, Translator, Upstream
+from accordion.model.tenant import NO_TENANT, TenantScope
 from accordion.pipeline.memory_capture import MemoryCapture
 from accordion.pipeline.memory_recall import MemoryRecall, MemoryRecallLimits
 from accordion.pipeline.session_import import ALL_PROJECTS, MemoryMentions, SessionImport
@@ -78,7 +79,7 @@ class MemoryBuilder:
         counter: TokenCounter,
         tasks: Tasks,
         clock: Clock,
-        on_write: Callable[[bytes], object],
+        on_write: Callable[[TenantScope], object],
         on_usage: TokenUsageCallback = lambda model, input_tokens, output_tokens: None,
     ) -> None:
         self._settings, self._archive_reader, self._transcripts = settings, archive_reader, transcripts
@@ -151,7 +152,7 @@ class MemoryBuilder:
         config = self._settings().memory
         if config.recall.enabled and config.embeddings is None:
             with suppress(AccordionError):
-                await self.services().search.search(b"", SearchQuery("what is there"))
+                await self.services().search.search(NO_TENANT, SearchQuery("what is there"))
 
     def memory_capture(self, settings: Settings) -> MemoryCapture | None:
         """Builds the step that makes memories of compacted messages; None if it is disabled."""
@@ -238,10 +239,9 @@ def memories_folder(settings: Settings) -> Path:
     return Path(f"{settings.store.file()}.memories")
 
 
-def note_tenant(outbox: Outbox, tenant: str) -> None:
-    """Adds a tenant with a known name to the list of tenants with memories."""
-    if tenant:
-        outbox.put(Key(TENANTS_WITH_MEMORIES, tenant), bytes)
+def note_tenant(outbox: Outbox, tenant: TenantScope) -> None:
+    """Adds a tenant to the list of tenants with memories."""
+    outbox.put(Key(TENANTS_WITH_MEMORIES, tenant.name), bytes)
 
 
 def build_endpoints(settings: Settings) -> EmbeddingEndpoints:

@@ -70,8 +70,8 @@ class VisibilityBuilder:
         _, tracker, shared_artifacts = self._built
         return Visibility(tracker, self._filter, self._sessions, shared_artifacts)
 
-    def forget(self, tenant: str, session: str | None) -> None:
-        """Clears the caches after an erasure of one session or of a whole tenant."""
+    def forget(self) -> None:
+        """Clears the caches after an erasure."""
         if self._built is not None:
             self._built[1].forget()
             self._built[2].forget()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from accordion.delegation.call_owners import CallInHistory, CallOwners, call_namespaces
-from accordion.delegation.tree import DelegationTree, tenant_id
+from accordion.delegation.tree import DelegationTree
 from accordion.model.conversation import Conversation
 from accordion.model.delegation import TOP, AgentPosition, Path, is_visible
 from accordion.model.errors import StoreUnavailable
@@ -42,7 +42,7 @@ class BranchAccess(msgspec.Struct, frozen=True):
         """
         if session == viewer.session:
             return True
-        tenant, position = tenant_id(viewer.caller.tenant_key), viewer.position
+        tenant, position = viewer.caller.tenant, viewer.position
         try:
             node = await self.delegation_tree.find_session_node(tenant, session)
         except StoreUnavailable:
@@ -60,12 +60,12 @@ class BranchAccess(msgspec.Struct, frozen=True):
 
         An ancestor's history may contain results of another one of its delegations.
         """
-        position, tenant_key = viewer.position, viewer.caller.tenant_key
+        position, tenant = viewer.position, viewer.caller.tenant
         if not position.path or not calls:
             return True
-        namespaces = call_namespaces(tenant_key, position, viewer.client_conversation)
-        owners = await self.call_owners.find(tenant_key, namespaces, calls)
-        foreign, tenant = set(owners) - {TOP, *position.path}, tenant_id(tenant_key)
+        namespaces = call_namespaces(tenant, position, viewer.client_conversation)
+        owners = await self.call_owners.find(tenant, namespaces, calls)
+        foreign = set(owners) - {TOP, *position.path}
         await self.delegation_tree.load(tenant, foreign)
         # While the store is away, an owner may be unknown.
         return self.store.is_available and all(

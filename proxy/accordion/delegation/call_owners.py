@@ -15,13 +15,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from accordion.delegation.tree import tenant_id
 from accordion.model.cache import BoundedCache, string_size
 from accordion.model.conversation import Conversation, ToolCall
 from accordion.model.delegation import TOP, AgentPosition
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, KeyValueStore, Outbox
 from accordion.model.records import ARGUMENTS, ObservedCall
+from accordion.model.tenant import TenantScope
 
 _AMBIGUOUS = "?"
 
@@ -43,18 +43,18 @@ class CallNamespaces(msgspec.Struct, frozen=True):
     tenant_wide: bytes = b""
 
 
-def call_namespaces(tenant_key: bytes, position: AgentPosition, conversation: Conversation) -> CallNamespaces:
+def call_namespaces(tenant: TenantScope, position: AgentPosition, conversation: Conversation) -> CallNamespaces:
     """Returns the namespaces of a request."""
     specific = [conversation.chain[0][:16]] if conversation.chain else []
     if position.mark:
-        specific.append(_hash(tenant_key, b"mark", position.mark.encode()))
-    return CallNamespaces(tuple(specific), _hash(tenant_key, b"wide", b"") if position.node[:2] == "x:" else b"")
+        specific.append(_hash(tenant, b"mark", position.mark.encode()))
+    return CallNamespaces(tuple(specific), _hash(tenant, b"wide", b"") if position.node[:2] == "x:" else b"")
 
 
-def hash_call(tenant_key: bytes, call: ToolCall | ObservedCall) -> bytes:
+def hash_call(tenant: TenantScope, call: ToolCall | ObservedCall) -> bytes:
     """Hashes a call; the layout of its arguments' JSON makes no difference."""
     id_and_name = f"{call.call_id}\n{call.name}\n".encode("utf-8", "surrogatepass")
-    return _hash(tenant_key, b"call", id_and_name + _canonical_arguments(call.arguments))
+    return _hash(tenant, b"call", id_and_name + _canonical_arguments(call.arguments))
 
 
 @dataclass(slots=True)
@@ -69,47 +69,45 @@ class CallOwners:
     """The owner's node, or `_AMBIGUOUS`, by namespace and call hash."""
     _hashes: BoundedCache[tuple[bytes, int], bytes] = field(init=False)
     """Hashes of calls in histories, by the message's key (which is the tenant's own) and the index in the message."""
-    _main_agent_calls: BoundedCache[tuple[bytes, str, str, str], bool] = field(init=False)
+    _main_agent_calls: BoundedCache[tuple[TenantScope, str, str, str], bool] = field(init=False)
 
     def __post_init__(self) -> None:
         self._owners = BoundedCache(self.capacity * 3 // 8, string_size)
         self._hashes = BoundedCache(self.capacity * 3 // 8, lambda key, value: string_size(key[0], value))
-        self._main_agent_calls = BoundedCache(self.capacity // 4, lambda key, _: string_size(*key))
+        self._main_agent_calls = BoundedCache(self.capacity // 4, lambda key, _: string_size(*key[1:]))
 
-    def record_main_agent(self, tenant_key: bytes, calls: Iterable[ObservedCall]) -> None:
+    def record_main_agent(self, tenant: TenantScope, calls: Iterable[ObservedCall]) -> None:
         """Records that the main agent made these calls, so that none of them is taken for an equal declared call."""
         for call in calls:
-            self._main_agent_calls[tenant_key, call.call_id, call.name, call.arguments[:1024]] = True
+            self._main_agent_calls[tenant, call.call_id, call.name, call.arguments[:1024]] = True
 
     def record_calls(
-        self, tenant_key: bytes, namespaces: CallNamespaces, calls: Iterable[ObservedCall], node: str
+        self, tenant: TenantScope, namespaces: CallNamespaces, calls: Iterable[ObservedCall], node: str
     ) -> None:
         """Records the calls of a response with the delegation of its request."""
-        tenant = tenant_id(tenant_key)
         for call in calls:
             if not call.call_id:
                 continue
-            call_hash = hash_call(tenant_key, call)
+            call_hash = hash_call(tenant, call)
             for name in (*namespaces.specific, namespaces.tenant_wide):
                 if name:
                     self._record(tenant, name + call_hash, node)
 
-    async def find(self, tenant_key: bytes, namespaces: CallNamespaces, calls: Sequence[CallInHistory]) -> list[str]:
+    async def find(self, tenant: TenantScope, namespaces: CallNamespaces, calls: Sequence[CallInHistory]) -> list[str]:
         """Returns the delegation of each call; TOP where none is known. Reads the store once for all unknown calls."""
-        hashes = [self._hash_of(tenant_key, call) for call in calls]
+        hashes = [self._hash_of(tenant, call) for call in calls]
         prefixes = (*namespaces.specific, namespaces.tenant_wide) if namespaces.tenant_wide else namespaces.specific
         owners = self._owners
         unknown = [name for prefix in prefixes for call_hash in hashes if (name := prefix + call_hash) not in owners]
         if unknown and self.store.is_available:
             with suppress(StoreUnavailable):
-                tenant = tenant_id(tenant_key)
                 values = await self.store.get_many([_owner_key(tenant, name) for name in unknown])
                 for name, value in zip(unknown, values, strict=True):
                     # An owner recorded meanwhile is newer. Another worker may still record a missing one.
                     if value and name not in owners:
                         owners[name] = value.decode()
         return [
-            self._owner_of(tenant_key, namespaces, call[2], call_hash)
+            self._owner_of(tenant, namespaces, call[2], call_hash)
             for call, call_hash in zip(calls, hashes, strict=True)
         ]
 
@@ -119,14 +117,14 @@ class CallOwners:
         self._hashes.clear()
         self._main_agent_calls.clear()
 
-    def _hash_of(self, tenant_key: bytes, call: CallInHistory) -> bytes:
+    def _hash_of(self, tenant: TenantScope, call: CallInHistory) -> bytes:
         key, index, part = call
         call_hash = self._hashes.get((key, index))
         if call_hash is None:
-            call_hash = self._hashes[key, index] = hash_call(tenant_key, part)
+            call_hash = self._hashes[key, index] = hash_call(tenant, part)
         return call_hash
 
-    def _owner_of(self, tenant_key: bytes, namespaces: CallNamespaces, call: ToolCall, call_hash: bytes) -> str:
+    def _owner_of(self, tenant: TenantScope, namespaces: CallNamespaces, call: ToolCall, call_hash: bytes) -> str:
         owner = ""
         for name in namespaces.specific:
             candidate = self._owners.get(name + call_hash)
@@ -138,12 +136,12 @@ class CallOwners:
         if (
             not owner
             and namespaces.tenant_wide
-            and (tenant_key, call.call_id, call.name, call.arguments[:1024]) not in self._main_agent_calls
+            and (tenant, call.call_id, call.name, call.arguments[:1024]) not in self._main_agent_calls
         ):
             owner = self._owners.get(namespaces.tenant_wide + call_hash) or TOP
         return TOP if owner == _AMBIGUOUS else owner
 
-    def _record(self, tenant: str, name: bytes, node: str) -> None:
+    def _record(self, tenant: TenantScope, name: bytes, node: str) -> None:
         previous = self._owners.get(name)
         if previous == node:
             return
@@ -152,12 +150,12 @@ class CallOwners:
         self.outbox.put(_owner_key(tenant, name), owner.encode, self.retention)
 
 
-def _owner_key(tenant: str, name: bytes) -> Key:
-    return Key(f"scope/{tenant}", name.hex())
+def _owner_key(tenant: TenantScope, name: bytes) -> Key:
+    return Key(tenant.delegation_collection("scope"), name.hex())
 
 
-def _hash(tenant_key: bytes, kind: bytes, value: bytes) -> bytes:
-    return hashlib.sha256(tenant_key + kind + value).digest()[:16]
+def _hash(tenant: TenantScope, kind: bytes, value: bytes) -> bytes:
+    return hashlib.sha256(tenant.key + kind + value).digest()[:16]
 
 
 def _canonical_arguments(arguments: str) -> bytes:

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Set
 
 from accordion.delegation.handoffs import nodes_in_state
 from accordion.delegation.origins import caller_session
-from accordion.delegation.tree import decode_node, tenant_id
+from accordion.delegation.tree import decode_node
 from accordion.delegation.visibility_decisions import read_viewer
 from accordion.model.ports import Key, KeyValueStore
+from accordion.model.tenant import TenantScope
 from accordion.sessions.prefix_nodes import decode, first_node_id, node_key, session_nodes_collection
 
 _NODES, _SESSION_NODES = "node", "seated"
@@ -23,31 +24,31 @@ _NODES_IN_ROW: Mapping[str, Callable[[str, bytes], Collection[str]]] = {
 _PAGE = 500
 
 
-async def forget_delegations(store: KeyValueStore, tenant_key: bytes, session: str | None = None) -> None:
+async def forget_delegations(store: KeyValueStore, tenant: TenantScope, session: str | None = None) -> None:
     """Removes the records of a session's delegation: node and edges, call owners, visibility decisions, open calls.
 
     Without a session, removes all delegation records of the tenant. Records of other delegations stay, even where they
     name this one as parent or owner. Raises StoreUnavailable; then a part is removed, and the call can be repeated.
     """
-    tenant = tenant_id(tenant_key)
     if session is None:
         for collection in (_NODES, _SESSION_NODES, *_NODES_IN_ROW):
-            while page := await store.scan(f"{collection}/{tenant}", limit=_PAGE):
-                await store.delete([Key(f"{collection}/{tenant}", name) for name, _ in page])
+            while page := await store.scan(tenant.delegation_collection(collection), limit=_PAGE):
+                await store.delete([Key(tenant.delegation_collection(collection), name) for name, _ in page])
         return
-    await forget_delegations_of(store, tenant_key, {session})
+    await forget_delegations_of(store, tenant, {session})
 
 
-async def forget_delegations_of(store: KeyValueStore, tenant_key: bytes, sessions: Set[str]) -> None:
+async def forget_delegations_of(store: KeyValueStore, tenant: TenantScope, sessions: Set[str]) -> None:
     """Removes the records of several sessions' delegations at once. Raises StoreUnavailable."""
-    tenant = tenant_id(tenant_key)
     nodes = await _find_node_ids(store, tenant, sessions)
-    keys = [Key(f"{_SESSION_NODES}/{tenant}", session) for session in sessions]
-    keys += [Key(f"{_NODES}/{tenant}", node) for node in nodes]
+    keys = [Key(tenant.delegation_collection(_SESSION_NODES), session) for session in sessions]
+    keys += [Key(tenant.delegation_collection(_NODES), node) for node in nodes]
     for collection, nodes_in_row in _NODES_IN_ROW.items():
-        rows = _scan_rows(store, f"{collection}/{tenant}")
+        rows = _scan_rows(store, tenant.delegation_collection(collection))
         keys += [
-            Key(f"{collection}/{tenant}", name) async for name, value in rows if nodes & {*nodes_in_row(name, value)}
+            Key(tenant.delegation_collection(collection), name)
+            async for name, value in rows
+            if nodes & {*nodes_in_row(name, value)}
         ]
     for start in range(0, len(keys), _PAGE):
         await store.delete(keys[start : start + _PAGE])
@@ -68,15 +69,15 @@ async def forget_nodes(store: KeyValueStore, session: str, *, with_index: bool =
         after = node_ids[-1] if node_ids else ""
 
 
-async def _find_node_ids(store: KeyValueStore, tenant: str, sessions: Set[str]) -> set[str]:
+async def _find_node_ids(store: KeyValueStore, tenant: TenantScope, sessions: Set[str]) -> set[str]:
     """Returns the nodes of sessions, without nodes that belong to another session by now."""
     names = {f"s:{session}" for session in sessions}
-    async for name, value in _scan_rows(store, f"{_NODES}/{tenant}"):
+    async for name, value in _scan_rows(store, tenant.delegation_collection(_NODES)):
         if (node := decode_node(value)) is not None and node.session in sessions:
             names.add(name)
-    values = await store.get_many([Key(f"{_SESSION_NODES}/{tenant}", session) for session in sessions])
+    values = await store.get_many([Key(tenant.delegation_collection(_SESSION_NODES), session) for session in sessions])
     linked = [value.decode() for value in values if value is not None]
-    nodes = await store.get_many([Key(f"{_NODES}/{tenant}", name) for name in linked]) if linked else []
+    nodes = await store.get_many([Key(tenant.delegation_collection(_NODES), name) for name in linked]) if linked else []
     names.update(name for name, node in zip(linked, nodes, strict=True) if node is None)
     return names
 

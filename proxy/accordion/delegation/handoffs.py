@@ -23,6 +23,7 @@ from accordion.model.conversation import Conversation, ToolCall, ToolResult
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, KeyValueStore, Outbox
 from accordion.model.records import ObservedCall
+from accordion.model.tenant import TenantScope
 from accordion.sessions.prefix_nodes import find_deepest
 
 _MAX_LOOKUPS = 64
@@ -160,7 +161,9 @@ class HandoffIndex:
             self._remember(label + chain[-1], NO_HANDOFF)
         return index + 1
 
-    async def load_state(self, tenant: str, label: bytes, conversation: Conversation) -> tuple[HandoffState, int]:
+    async def load_state(
+        self, tenant: TenantScope, label: bytes, conversation: Conversation
+    ) -> tuple[HandoffState, int]:
         """Returns the state at the end of a request, and the index of its first unread message."""
         chain = conversation.chain
         index, state = self._find_in_memory(label, chain)
@@ -181,7 +184,7 @@ class HandoffIndex:
         return new_state, index + 1
 
     def record_handoffs(
-        self, tenant: str, label: bytes, conversation: Conversation, calls: Iterable[ObservedCall], home: str
+        self, tenant: TenantScope, label: bytes, conversation: Conversation, calls: Iterable[ObservedCall], home: str
     ) -> None:
         """Records the sender of a hand-off, to recognize it when the control returns to it. `home` is its node."""
         for call in calls:
@@ -208,7 +211,7 @@ class HandoffIndex:
         return index, NO_HANDOFF if state is None else state
 
     async def _find_in_store(
-        self, tenant: str, label: bytes, chain: Sequence[bytes]
+        self, tenant: TenantScope, label: bytes, chain: Sequence[bytes]
     ) -> tuple[int, HandoffState] | None:
         """Returns the index and the state of the longest prefix of a list that the store has."""
         newest = chain[-_MAX_LOOKUPS:]
@@ -230,7 +233,7 @@ class HandoffIndex:
     def _remember(self, name: bytes, state: HandoffState) -> None:
         self._states.put(name, state, ENTRY if state is NO_HANDOFF else 2 * ENTRY + len(_encode(state)))
 
-    def _write(self, tenant: str, name: bytes, state: HandoffState) -> None:
+    def _write(self, tenant: TenantScope, name: bytes, state: HandoffState) -> None:
         self.outbox.put(_state_key(tenant, name), partial(_encode, state), self.retention)
 
 
@@ -243,8 +246,8 @@ def nodes_in_state(value: bytes) -> set[str]:
     return set()
 
 
-def _state_key(tenant: str, name: bytes) -> Key:
-    return Key(f"handed/{tenant}", hashlib.sha256(name).hexdigest())
+def _state_key(tenant: TenantScope, name: bytes) -> Key:
+    return Key(tenant.delegation_collection("handed"), hashlib.sha256(name).hexdigest())
 
 
 def _advance(

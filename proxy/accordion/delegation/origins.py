@@ -26,6 +26,7 @@ from accordion.model.delegation import TOP, DelegationNode, Evidence
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Clock, Key, KeyValueStore, Outbox, Tasks
 from accordion.model.records import ObservedCall
+from accordion.model.tenant import TenantScope
 
 # Seconds between a conversation's beginning and the search among the open calls of other workers. Within this time the
 # workers write their newest calls, and more conversations begin that are searched together. A search for each takes
@@ -83,7 +84,7 @@ class OriginFinder:
     _waiting: BoundedCache[str, _WaitingConversation] = field(init=False)
     """By session, conversations without a known call, which another worker may not have written yet. They are bounded
     by `waiting_capacity` in bytes, because they have their opening texts."""
-    _pending_lookups: dict[str, list[str]] = field(default_factory=dict)
+    _pending_lookups: dict[TenantScope, list[str]] = field(default_factory=dict)
     """By tenant, the sessions whose first search is scheduled."""
 
     def __post_init__(self) -> None:
@@ -93,7 +94,7 @@ class OriginFinder:
         )
 
     async def find(
-        self, tenant_key: bytes, tenant: str, session_id: str, agent: str, conversation: Conversation, *, is_new: bool
+        self, tenant: TenantScope, session_id: str, agent: str, conversation: Conversation, *, is_new: bool
     ) -> DelegationNode | None:
         """Returns the node of a session, or None.
 
@@ -101,20 +102,22 @@ class OriginFinder:
         """
         node = self._sessions.get(session_id)
         if node is None:
-            if calls := self._add_session(tenant_key, tenant, session_id, agent, conversation, is_new=is_new):
+            if calls := self._add_session(tenant, session_id, agent, conversation, is_new=is_new):
                 await self._infer_parent(tenant, session_id, agent, calls)
             elif not is_new:
                 await self._load_known_node(tenant, session_id)
             # The session may have been erased meanwhile.
             node = self._sessions.get(session_id) or TOP
         elif len(self._waiting) and (waiting := self._waiting.get(session_id)) is not None:
-            self._retry_lookup(tenant_key, tenant, session_id, waiting)
+            self._retry_lookup(tenant, session_id, waiting)
         if not node:
             return None
         await self.delegation_tree.load(tenant, (node,))
         return self.delegation_tree.get(tenant, node)
 
-    def with_opening_call(self, tenant: str, node: DelegationNode, conversation: Conversation) -> DelegationNode:
+    def with_opening_call(
+        self, tenant: TenantScope, node: DelegationNode, conversation: Conversation
+    ) -> DelegationNode:
         """Returns a node with the call that began it, if there is exactly one and it agrees with the node's parent."""
         calls = self.open_calls.find_candidates(tenant, opening_texts(conversation), node.session, self.clock.now())
         agrees = len(calls) == 1 and node.parent in (TOP, calls[0].node, calls[0].home, f"s:{calls[0].session}")
@@ -127,7 +130,7 @@ class OriginFinder:
         self._pending_lookups.clear()
 
     def _add_session(
-        self, tenant_key: bytes, tenant: str, session_id: str, agent: str, conversation: Conversation, *, is_new: bool
+        self, tenant: TenantScope, session_id: str, agent: str, conversation: Conversation, *, is_new: bool
     ) -> Sequence[OpenCall]:
         """Adds a session that is new to this worker; returns the calls that may have begun it."""
         self._remember_node(session_id, TOP)
@@ -141,11 +144,11 @@ class OriginFinder:
             self._add_waiting(session_id, agent, texts)
             if tenant not in self._pending_lookups:
                 self._pending_lookups[tenant] = []
-                self.tasks.spawn(self._look_up_together(tenant_key, tenant), "delegation")
+                self.tasks.spawn(self._look_up_together(tenant), "delegation")
             self._pending_lookups[tenant].append(session_id)
         return ()
 
-    def _retry_lookup(self, tenant_key: bytes, tenant: str, session_id: str, waiting: _WaitingConversation) -> None:
+    def _retry_lookup(self, tenant: TenantScope, session_id: str, waiting: _WaitingConversation) -> None:
         now = self.clock.monotonic()
         if now - waiting.added_at >= _FINAL_SECONDS:
             self._waiting.discard(session_id)
@@ -154,13 +157,13 @@ class OriginFinder:
         else:
             return
         lookup = (
-            self._look_up_in_store(tenant_key, tenant, {session_id: waiting})
+            self._look_up_in_store(tenant, {session_id: waiting})
             if waiting.texts
             else self._load_known_node(tenant, session_id)
         )
         self.tasks.spawn(lookup, "delegation")
 
-    async def _look_up_together(self, tenant_key: bytes, tenant: str) -> None:
+    async def _look_up_together(self, tenant: TenantScope) -> None:
         """Searches the open calls of other workers for all conversations that began within the last moment."""
         if self.sleep is not None:
             await self.sleep(_GATHER_SECONDS)
@@ -170,9 +173,9 @@ class OriginFinder:
             session: waiting for session in sessions if (waiting := self._waiting.get(session)) is not None
         }
         if still_waiting:
-            await self._look_up_in_store(tenant_key, tenant, still_waiting)
+            await self._look_up_in_store(tenant, still_waiting)
 
-    async def _load_known_node(self, tenant: str, session_id: str) -> None:
+    async def _load_known_node(self, tenant: TenantScope, session_id: str) -> None:
         """Loads a session's node from the store, where another worker or an earlier run has recorded it."""
         node = f"s:{session_id}"
         await self.delegation_tree.load(tenant, (node,))
@@ -180,17 +183,17 @@ class OriginFinder:
             self._waiting.discard(session_id)
             self._remember_node(session_id, node)
 
-    async def _look_up_in_store(
-        self, tenant_key: bytes, tenant: str, waiting: Mapping[str, _WaitingConversation]
-    ) -> None:
+    async def _look_up_in_store(self, tenant: TenantScope, waiting: Mapping[str, _WaitingConversation]) -> None:
         """Searches the open calls of other workers for the calls that began conversations."""
         texts_by_session = {session: conversation.texts for session, conversation in waiting.items()}
-        candidates = await self.open_calls.find_in_store(tenant_key, tenant, texts_by_session, self.clock.now())
+        candidates = await self.open_calls.find_in_store(tenant, texts_by_session, self.clock.now())
         for session, calls in candidates.items():
             self._waiting.discard(session)
             await self._infer_parent(tenant, session, waiting[session].agent, calls)
 
-    async def _infer_parent(self, tenant: str, session_id: str, agent: str, candidates: Sequence[OpenCall]) -> None:
+    async def _infer_parent(
+        self, tenant: TenantScope, session_id: str, agent: str, candidates: Sequence[OpenCall]
+    ) -> None:
         """Adds a session's node below the caller of its only candidate; of several candidates records the number."""
         node = DelegationNode(f"s:{session_id}", agent=agent, session=session_id, candidates=len(candidates))
         if len(candidates) == 1:
@@ -269,10 +272,10 @@ class OpenCalls:
     outbox: Outbox
     capacity: int = 1_000
     size: int = 4 * 2**20
-    _tenants: OrderedDict[str, _TenantCalls] = field(default_factory=OrderedDict)
+    _tenants: OrderedDict[TenantScope, _TenantCalls] = field(default_factory=OrderedDict)
     _size_in_memory: int = 0
 
-    def add(self, tenant_key: bytes, tenant: str, call: ObservedCall, open_call: OpenCall) -> None:
+    def add(self, tenant: TenantScope, call: ObservedCall, open_call: OpenCall) -> None:
         """Records a call of a response if it has an argument that may begin a conversation."""
         min_length = LEAST_DELEGATING if open_call.is_delegating else LEAST
         if len(call.arguments) < min_length or not call.call_id or call.name in _PLAN_TOOLS:
@@ -289,7 +292,7 @@ class OpenCalls:
                 insort(tenant_calls.lengths, length)
             tenant_calls.texts.setdefault(length, []).append((text, open_call))
             self._size_in_memory += _TEXT_SIZE + length
-        self.outbox.put(_call_key(tenant, open_call), lambda: _encode_row(tenant_key, open_call, texts), OPEN_SECONDS)
+        self.outbox.put(_call_key(tenant, open_call), lambda: _encode_row(tenant, open_call, texts), OPEN_SECONDS)
         while len(tenant_calls.calls) > self.capacity:
             self._drop(tenant, next(iter(tenant_calls.calls)))
         while self._size_in_memory > self.size:
@@ -297,11 +300,11 @@ class OpenCalls:
             owner = tenant if len(tenant_calls.calls) > 1 else next(iter(self._tenants))
             self._drop(owner, next(iter(self._tenants[owner].calls)))
 
-    def has_calls(self, tenant: str) -> bool:
+    def has_calls(self, tenant: TenantScope) -> bool:
         """Whether a call of a tenant is open at this worker."""
         return tenant in self._tenants
 
-    def close(self, tenant: str, call_id: str, session: str, chain: Sequence[bytes]) -> None:
+    def close(self, tenant: TenantScope, call_id: str, session: str, chain: Sequence[bytes]) -> None:
         """Closes a call that was answered in this session, or in a list with these chain keys."""
         tenant_calls = self._tenants.get(tenant)
         for call, _ in tenant_calls.calls.get(call_id, ()) if tenant_calls is not None else ():
@@ -310,7 +313,7 @@ class OpenCalls:
                 self.outbox.put(_call_key(tenant, call), bytes, _TOMBSTONE_SECONDS)
                 return
 
-    def find_candidates(self, tenant: str, texts: Sequence[str], session: str, now: float) -> list[OpenCall]:
+    def find_candidates(self, tenant: TenantScope, texts: Sequence[str], session: str, now: float) -> list[OpenCall]:
         """Returns this worker's open calls that may have begun a conversation with these opening texts, each once."""
         tenant_calls = self._tenants.get(tenant)
         candidates: dict[tuple[str, str], OpenCall] = {}
@@ -327,7 +330,7 @@ class OpenCalls:
         return list(candidates.values())
 
     async def find_in_store(
-        self, tenant_key: bytes, tenant: str, texts_by_session: Mapping[str, Sequence[str]], now: float
+        self, tenant: TenantScope, texts_by_session: Mapping[str, Sequence[str]], now: float
     ) -> dict[str, list[OpenCall]]:
         """Returns the candidates among the open calls of all workers, for several conversations by session.
 
@@ -338,7 +341,7 @@ class OpenCalls:
         after = ""
         for _ in range(_PAGES):
             try:
-                rows = await self.store.scan(f"open/{tenant}", after=after, limit=_ROWS)
+                rows = await self.store.scan(tenant.delegation_collection("open"), after=after, limit=_ROWS)
             except StoreUnavailable:
                 return {}
             for _, value in rows:
@@ -348,7 +351,7 @@ class OpenCalls:
                 call = OpenCall(row.call_id, row.node, row.session, row.delegating, row.at, row.home)
                 for session, texts in texts_by_session.items():
                     matches = (
-                        _is_hash_match(tenant_key, hashes, text, row.delegating, heads)
+                        _is_hash_match(tenant, hashes, text, row.delegating, heads)
                         for hashes in row.texts
                         for text in texts
                     )
@@ -372,7 +375,7 @@ class OpenCalls:
                 return
             yield from tenant_calls.texts[tenant_calls.lengths[index]]
 
-    def _drop(self, tenant: str, call_id: str, only: OpenCall | None = None) -> None:
+    def _drop(self, tenant: TenantScope, call_id: str, only: OpenCall | None = None) -> None:
         tenant_calls = self._tenants[tenant]
         entries = tenant_calls.calls.pop(call_id)
         removed = [entry for entry in entries if only is None or entry[0] is only]
@@ -442,7 +445,7 @@ def _is_match(argument: str, text: str, is_delegating: bool) -> bool:
 
 
 def _is_hash_match(
-    tenant_key: bytes,
+    tenant: TenantScope,
     hashes: tuple[int, bytes, bytes],
     text: str,
     is_delegating: bool,
@@ -461,18 +464,16 @@ def _is_hash_match(
     size = min(length, _HEAD_LENGTH)
     beginnings = heads.get((text, size))
     if beginnings is None:
-        beginnings = [_hash_text(tenant_key, text[start : start + size]) for start in range(start_count)]
+        beginnings = [_hash_text(tenant, text[start : start + size]) for start in range(start_count)]
         heads[text, size] = beginnings
     return any(
-        beginning == head and _hash_text(tenant_key, text[start : start + length]) == whole
+        beginning == head and _hash_text(tenant, text[start : start + length]) == whole
         for start, beginning in enumerate(beginnings[: len(text) - length + 1])
     )
 
 
-def _encode_row(tenant_key: bytes, open_call: OpenCall, texts: Sequence[str]) -> bytes:
-    hashes = tuple(
-        (len(text), _hash_text(tenant_key, text[:_HEAD_LENGTH]), _hash_text(tenant_key, text)) for text in texts
-    )
+def _encode_row(tenant: TenantScope, open_call: OpenCall, texts: Sequence[str]) -> bytes:
+    hashes = tuple((len(text), _hash_text(tenant, text[:_HEAD_LENGTH]), _hash_text(tenant, text)) for text in texts)
     return msgspec.msgpack.encode(
         _OpenCallRow(
             open_call.call_id,
@@ -499,10 +500,10 @@ def _decode_row(value: bytes) -> _OpenCallRow | None:
         return None
 
 
-def _hash_text(tenant_key: bytes, text: str) -> bytes:
-    return hashlib.sha256(tenant_key + b"open" + text.encode("utf-8", "surrogatepass")).digest()[:16]
+def _hash_text(tenant: TenantScope, text: str) -> bytes:
+    return hashlib.sha256(tenant.key + b"open" + text.encode("utf-8", "surrogatepass")).digest()[:16]
 
 
-def _call_key(tenant: str, open_call: OpenCall) -> Key:
+def _call_key(tenant: TenantScope, open_call: OpenCall) -> Key:
     name = hashlib.sha256(f"{open_call.session}\n{open_call.call_id}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return Key(f"open/{tenant}", name)
+    return Key(tenant.delegation_collection("open"), name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 from msgspec.structs import replace
@@ -19,13 +19,14 @@ from msgspec.structs import replace
 from accordion.delegation.call_owners import CallOwners, call_namespaces
 from accordion.delegation.handoffs import NO_HANDOFF, HandoffIndex, ToolPatterns
 from accordion.delegation.origins import LEAST, LEAST_DELEGATING, OpenCall, OpenCalls, OriginFinder
-from accordion.delegation.tree import DelegationTree, EdgeRefused, tenant_id
+from accordion.delegation.tree import DelegationTree, EdgeRefused
 from accordion.delegation.visibility_decisions import NOTHING_HIDDEN, HiddenResults, ResultViewer, VisibilityDecisions
 from accordion.model.conversation import Conversation, ToolResult
 from accordion.model.delegation import TOP, AgentPosition, DelegationNode, Evidence
 from accordion.model.errors import BadRequest
 from accordion.model.ports import Clock, KeyValueStore, Outbox, Tasks
 from accordion.model.records import ObservedCall
+from accordion.model.tenant import TenantScope
 from accordion.sessions.client_metadata import ClientMetadata, DeclaredDelegation
 from accordion.sessions.tenants import Caller
 
@@ -68,7 +69,6 @@ class DelegationTracker:
     origin_finder: OriginFinder
     delegating_tools: ToolPatterns
     retention: float
-    _tenants: dict[bytes, str] = field(default_factory=dict)
 
     @classmethod
     def build(
@@ -136,9 +136,7 @@ class DelegationTracker:
             )
         home, handoff_state, since = _own_node_id(client_metadata), NO_HANDOFF, 0
         if conversation.previous is None:
-            handoff_state, since = await self.handoff_index.load_state(
-                self._tenant_id(caller), _label_bytes(home), conversation
-            )
+            handoff_state, since = await self.handoff_index.load_state(caller.tenant, _label_bytes(home), conversation)
         position = AgentPosition(
             agent=client_metadata.agent_name,
             delegated=client_metadata.is_subagent,
@@ -196,7 +194,7 @@ class DelegationTracker:
 
         `conversation` is the client's own list. For a new session (`is_new`) the call that began it is searched.
         """
-        tenant = self._tenant_id(caller)
+        tenant = caller.tenant
         if self.open_calls.has_calls(tenant):
             for message in conversation.messages[position.since :]:
                 for part in message.parts:
@@ -204,9 +202,7 @@ class DelegationTracker:
                         self.open_calls.close(tenant, part.call_id, session_id, conversation.chain)
         if position.node:
             return await self._link_session(caller, position, session_id, conversation, is_new=is_new)
-        node = await self.origin_finder.find(
-            caller.tenant_key, tenant, session_id, position.agent, conversation, is_new=is_new
-        )
+        node = await self.origin_finder.find(caller.tenant, session_id, position.agent, conversation, is_new=is_new)
         if node is None:
             return position
         if not node.parent:
@@ -227,13 +223,11 @@ class DelegationTracker:
         """
         if not calls:
             return
-        tenant, tenant_key = self._tenant_id(caller), caller.tenant_key
+        tenant = caller.tenant
         if position.node:
-            self.call_owners.record_calls(
-                tenant_key, call_namespaces(tenant_key, position, conversation), calls, position.node
-            )
+            self.call_owners.record_calls(tenant, call_namespaces(tenant, position, conversation), calls, position.node)
         else:
-            self.call_owners.record_main_agent(tenant_key, calls)
+            self.call_owners.record_main_agent(tenant, calls)
             if position.home or self.delegation_tree.has_delegations:
                 self._fill_placeholder(tenant, position, session_id)
         if position.node[:2] != "x:" and conversation.previous is None:
@@ -247,10 +241,10 @@ class DelegationTracker:
                     call.call_id, position.node, session_id, is_delegating, self.clock.now(), position.home,
                     chain[-1] if chain else b"", len(chain) - 1,
                 )  # fmt: skip
-                self.open_calls.add(tenant_key, tenant, call, open_call)
+                self.open_calls.add(tenant, call, open_call)
 
-    async def load_tree(self, tenant: str, node: str, *, recompute: bool = False) -> tuple[DelegationNode, ...]:
-        """Returns the whole tree around a node, parents first. `tenant` is an id made by `tenant_id`.
+    async def load_tree(self, tenant: TenantScope, node: str, *, recompute: bool = False) -> tuple[DelegationNode, ...]:
+        """Returns the whole tree around a node, parents first.
 
         The node `s:` and a session's id is also found under the name that its client uses. `recompute` reads all of it
         from the store, since other workers may have written more. Raises StoreUnavailable.
@@ -266,7 +260,7 @@ class DelegationTracker:
         self, caller: Caller, position: AgentPosition, session_id: str
     ) -> dict[str, DelegationNode]:
         """Returns the delegations begun by calls of a request's conversation, by call id. Reads the store."""
-        tenant = self._tenant_id(caller)
+        tenant = caller.tenant
         names = {position.node or f"s:{session_id}", position.home} if not position.scope else {position.node}
         children = [
             child for name in sorted(names - {TOP}) for child in await self.delegation_tree.load_children(tenant, name)
@@ -288,8 +282,8 @@ class DelegationTracker:
     # -- the steps ----------------------------------------------------------------
 
     def _build_viewer(self, caller: Caller, position: AgentPosition, conversation: Conversation) -> ResultViewer:
-        names = call_namespaces(caller.tenant_key, position, conversation)
-        return ResultViewer(caller.tenant_key, self._tenant_id(caller), position.node, position.path, names)
+        names = call_namespaces(caller.tenant, position, conversation)
+        return ResultViewer(caller.tenant, position.node, position.path, names)
 
     async def _apply_declaration(
         self,
@@ -299,7 +293,7 @@ class DelegationTracker:
         conversation: Conversation,
     ) -> AgentPosition:
         """Adds the declared delegation to the tree and returns the position."""
-        tenant, node = self._tenant_id(caller), f"x:{declaration.delegation}"
+        tenant, node = caller.tenant, f"x:{declaration.delegation}"
         if declaration.parent:
             parent = f"s:{declaration.parent}" if _SESSION.fullmatch(declaration.parent) else f"x:{declaration.parent}"
         else:
@@ -350,7 +344,7 @@ class DelegationTracker:
         call_id: str = "",
     ) -> AgentPosition:
         """Adds a node below its parent and returns its position; the old position where the edge is not allowed."""
-        tenant = self._tenant_id(caller)
+        tenant = caller.tenant
         try:
             joined = await self.delegation_tree.join(
                 tenant, DelegationNode(node, parent, agent, evidence, call_id=call_id)
@@ -359,7 +353,9 @@ class DelegationTracker:
             return position
         return self._build_position(tenant, position, joined, node if evidence == "handoff" else "")
 
-    def _build_position(self, tenant: str, position: AgentPosition, node: DelegationNode, scope: str) -> AgentPosition:
+    def _build_position(
+        self, tenant: TenantScope, position: AgentPosition, node: DelegationNode, scope: str
+    ) -> AgentPosition:
         return AgentPosition(
             node.id, self.delegation_tree.path(tenant, node.id), node.agent, node.evidence, scope, True, node.parent,
             node.call_id, node.candidates, position.mark, position.home, position.since,
@@ -369,7 +365,7 @@ class DelegationTracker:
         self, caller: Caller, position: AgentPosition, session_id: str, conversation: Conversation, *, is_new: bool
     ) -> AgentPosition:
         """Records a position's session and, for a new one, the call that began it if that agrees with the parent."""
-        tenant = self._tenant_id(caller)
+        tenant = caller.tenant
         node = self.delegation_tree.get(tenant, position.node)
         if node is None:
             return position
@@ -382,7 +378,7 @@ class DelegationTracker:
             self.delegation_tree.record_session(tenant, session_id, node.id)
         return self._build_position(tenant, position, node, position.scope)
 
-    def _fill_placeholder(self, tenant: str, position: AgentPosition, session_id: str) -> None:
+    def _fill_placeholder(self, tenant: TenantScope, position: AgentPosition, session_id: str) -> None:
         """Fills the main agent's placeholder nodes in the tree, under the names that other requests use for it."""
         session_node = f"s:{session_id}"
         for node in (position.home, session_node if self.delegation_tree.has_children(tenant, session_node) else ""):
@@ -391,14 +387,6 @@ class DelegationTracker:
                     tenant, DelegationNode(node, session=session_id, agent=position.agent, at=self.clock.now())
                 )
                 self.delegation_tree.record_session(tenant, session_id, node)
-
-    def _tenant_id(self, caller: Caller) -> str:
-        tenant = self._tenants.get(caller.tenant_key)
-        if tenant is None:
-            if len(self._tenants) >= 10_000:
-                self._tenants.clear()
-            tenant = self._tenants[caller.tenant_key] = tenant_id(caller.tenant_key)
-        return tenant
 
 
 def _own_node_id(client_metadata: ClientMetadata) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -16,6 +15,7 @@ from accordion.model.cache import BoundedCache, string_size
 from accordion.model.delegation import TOP, DelegationNode, Evidence, Path
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Clock, Key, KeyValueStore, Outbox
+from accordion.model.tenant import TenantScope
 
 # Seconds until a node that the store did not have is read again: another worker may have written it since.
 _RETRY_SECONDS = 1.0
@@ -33,11 +33,6 @@ _decode = msgspec.msgpack.Decoder(DelegationNode).decode
 
 class EdgeRefused(Exception):
     """An edge is not allowed: it makes a `circle`, or exceeds the `depth` or the `number` of agents."""
-
-
-def tenant_id(tenant_key: bytes) -> str:
-    """Returns a tenant's id for the names of keys: a hash, from which the tenant's key cannot be computed."""
-    return hashlib.sha256(b"lineage" + tenant_key).hexdigest()[:24]
 
 
 def children_prefix(node: str) -> str:
@@ -61,19 +56,21 @@ class DelegationTree:
     retention: float = 30 * 86_400.0
     capacity: int = 4 * 2**20
     on_new_edge: Callable[[Evidence], None] | None = None
-    _nodes: OrderedDict[tuple[str, str], tuple[DelegationNode | None, float]] = field(default_factory=OrderedDict)
-    _children: dict[tuple[str, str], dict[str, None]] = field(default_factory=dict)
-    _paths: dict[tuple[str, str], Path] = field(default_factory=dict)
-    _sizes: BoundedCache[tuple[str, str], int] = field(init=False)
-    _versions: dict[str, int] = field(default_factory=dict)
+    _nodes: OrderedDict[tuple[TenantScope, str], tuple[DelegationNode | None, float]] = field(
+        default_factory=OrderedDict
+    )
+    _children: dict[tuple[TenantScope, str], dict[str, None]] = field(default_factory=dict)
+    _paths: dict[tuple[TenantScope, str], Path] = field(default_factory=dict)
+    _sizes: BoundedCache[tuple[TenantScope, str], int] = field(init=False)
+    _versions: dict[TenantScope, int] = field(default_factory=dict)
     _changes: int = 0
     _default_version: int = 0
-    _session_nodes: BoundedCache[tuple[str, str], str] = field(init=False)
+    _session_nodes: BoundedCache[tuple[TenantScope, str], str] = field(init=False)
     """The node of each session."""
 
     def __post_init__(self) -> None:
-        self._sizes = BoundedCache(self.capacity // 8, lambda key, _: string_size(*key))
-        self._session_nodes = BoundedCache(self.capacity // 8, lambda key, node: string_size(*key, node))
+        self._sizes = BoundedCache(self.capacity // 8, lambda key, _: string_size(key[1]))
+        self._session_nodes = BoundedCache(self.capacity // 8, lambda key, node: string_size(key[1], node))
 
     def without_cache(self) -> DelegationTree:
         """Returns a tree with an empty cache, which reads everything from the store."""
@@ -81,7 +78,7 @@ class DelegationTree:
             self.store, self.outbox, self.clock, self.max_depth, self.max_agents, self.retention, self.capacity
         )
 
-    def version(self, tenant: str) -> int:
+    def version(self, tenant: TenantScope) -> int:
         """Returns a number that grows with each edge that is found late, and so changes known paths."""
         return self._versions.get(tenant, self._default_version)
 
@@ -90,15 +87,15 @@ class DelegationTree:
         """Whether this worker knows any delegation."""
         return bool(self._children)
 
-    def has_children(self, tenant: str, node: str) -> bool:
+    def has_children(self, tenant: TenantScope, node: str) -> bool:
         """Whether a node has children in this worker's memory."""
         return (tenant, node) in self._children
 
-    def get(self, tenant: str, node: str) -> DelegationNode | None:
+    def get(self, tenant: TenantScope, node: str) -> DelegationNode | None:
         """Returns a node from memory."""
         return self._nodes.get((tenant, node), (None, 0.0))[0]
 
-    def path(self, tenant: str, node: str) -> Path:
+    def path(self, tenant: TenantScope, node: str) -> Path:
         """Returns the path of a node, as far as its ancestors are in memory.
 
         A circle, which two workers may make together, ends where it closes.
@@ -121,7 +118,7 @@ class DelegationTree:
             self._paths[tenant, node] = path
         return path
 
-    async def load(self, tenant: str, nodes: Iterable[str]) -> None:
+    async def load(self, tenant: TenantScope, nodes: Iterable[str]) -> None:
         """Loads nodes and their ancestors from the store into memory."""
         ids = set(nodes)
         for _ in range(2 * self.max_depth):
@@ -133,7 +130,9 @@ class DelegationTree:
                 if not self.store.is_available:
                     return
                 try:
-                    values = await self.store.get_many([Key(f"node/{tenant}", node) for node in missing])
+                    values = await self.store.get_many(
+                        [Key(tenant.delegation_collection("node"), node) for node in missing]
+                    )
                 except StoreUnavailable:
                     return
                 for node, value in zip(missing, values, strict=True):
@@ -143,7 +142,7 @@ class DelegationTree:
                 return
             ids |= parents
 
-    async def join(self, tenant: str, node: DelegationNode) -> DelegationNode:
+    async def join(self, tenant: TenantScope, node: DelegationNode) -> DelegationNode:
         """Merges a node into the tree, and returns the result.
 
         Only a stronger edge, or a newer declaration of the client, replaces a known edge. Raises EdgeRefused; then
@@ -162,28 +161,34 @@ class DelegationTree:
         self.save(tenant, merged)
         return merged
 
-    def save(self, tenant: str, node: DelegationNode) -> None:
+    def save(self, tenant: TenantScope, node: DelegationNode) -> None:
         """Writes a node to memory and to the store."""
         previous = self.get(tenant, node.id)
         self._cache_node(tenant, node.id, node, self.clock.monotonic())
-        self.outbox.put(Key(f"node/{tenant}", node.id), partial(_encode, node), self.retention)
+        self.outbox.put(Key(tenant.delegation_collection("node"), node.id), partial(_encode, node), self.retention)
         if node.parent != TOP and (previous is None or previous.parent != node.parent):
-            self.outbox.put(Key(f"tree/{tenant}", children_prefix(node.parent) + node.id), bytes, self.retention)
+            self.outbox.put(
+                Key(tenant.delegation_collection("tree"), children_prefix(node.parent) + node.id),
+                bytes,
+                self.retention,
+            )
             if self.on_new_edge is not None:
                 self.on_new_edge(node.evidence)
 
-    async def load_children(self, tenant: str, node: str) -> list[DelegationNode]:
+    async def load_children(self, tenant: TenantScope, node: str) -> list[DelegationNode]:
         """Returns the direct children of a node, ordered by id."""
         ids = set(self._children.get((tenant, node), ()))
         with suppress(StoreUnavailable):
-            rows = await self.store.scan(f"tree/{tenant}", prefix=children_prefix(node), limit=self.max_agents + 1)
+            rows = await self.store.scan(
+                tenant.delegation_collection("tree"), prefix=children_prefix(node), limit=self.max_agents + 1
+            )
             ids.update(name.rpartition(" ")[2] for name, _ in rows)
         await self.load(tenant, ids)
         children = (self.get(tenant, child_id) for child_id in sorted(ids))
         # A node whose parent changed is still listed below the old one.
         return [child for child in children if child is not None and child.parent == node]
 
-    async def load_tree(self, tenant: str, node: str) -> tuple[DelegationNode, ...]:
+    async def load_tree(self, tenant: TenantScope, node: str) -> tuple[DelegationNode, ...]:
         """Returns a node and its descendants, parents first: at most `max_agents` below the main agent."""
         await self.load(tenant, (node,))
         nodes = {node: self.get(tenant, node) or DelegationNode(node)}
@@ -195,16 +200,16 @@ class DelegationTree:
                     queue.append(child.id)
         return tuple(nodes.values())
 
-    def record_session(self, tenant: str, session_id: str, node: str) -> None:
+    def record_session(self, tenant: TenantScope, session_id: str, node: str) -> None:
         """Records the node of a session."""
         self._session_nodes[tenant, session_id] = node
-        self.outbox.put(Key(f"seated/{tenant}", session_id), node.encode, self.retention)
+        self.outbox.put(Key(tenant.delegation_collection("seated"), session_id), node.encode, self.retention)
 
-    async def find_session_node(self, tenant: str, session_id: str) -> str | None:
+    async def find_session_node(self, tenant: TenantScope, session_id: str) -> str | None:
         """Returns the node of a session; None where none is recorded. Raises StoreUnavailable."""
         if (node := self._session_nodes.get((tenant, session_id))) is not None:
             return node
-        value = await self.store.get(Key(f"seated/{tenant}", session_id))
+        value = await self.store.get(Key(tenant.delegation_collection("seated"), session_id))
         return value.decode() if value is not None else None
 
     def forget(self) -> None:
@@ -215,7 +220,7 @@ class DelegationTree:
         self._paths.clear()
         self._sizes.clear()
 
-    async def _check_edge(self, tenant: str, node: DelegationNode) -> None:
+    async def _check_edge(self, tenant: TenantScope, node: DelegationNode) -> None:
         """Checks that a node may have its parent. Raises EdgeRefused."""
         ancestors = self.path(tenant, node.parent) if node.parent else ()
         if node.id in ancestors:
@@ -247,11 +252,11 @@ class DelegationTree:
             path.append(parents[path[-1]])
         return path
 
-    def _needs_loading(self, tenant: str, node: str, now: float) -> bool:
+    def _needs_loading(self, tenant: TenantScope, node: str, now: float) -> bool:
         entry = self._nodes.get((tenant, node))
         return entry is None or (entry[0] is None and now - entry[1] >= _RETRY_SECONDS)
 
-    def _increase_version(self, tenant: str) -> None:
+    def _increase_version(self, tenant: TenantScope) -> None:
         """Counts an edge that was found late. A tenant that loses its own version gets a newer one, never an older."""
         self._changes += 1
         if tenant not in self._versions and len(self._versions) >= _VERSIONS:
@@ -259,7 +264,7 @@ class DelegationTree:
             self._default_version = self._changes
         self._versions[tenant] = self._changes
 
-    def _cache_node(self, tenant: str, node: str, value: DelegationNode | None, now: float) -> None:
+    def _cache_node(self, tenant: TenantScope, node: str, value: DelegationNode | None, now: float) -> None:
         cached = self.get(tenant, node)
         if cached is not None:
             if value is not None and value.parent != cached.parent:

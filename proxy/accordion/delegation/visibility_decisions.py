@@ -22,6 +22,7 @@ from accordion.model.conversation import Conversation, ToolCall, ToolResult
 from accordion.model.delegation import TOP, Path, is_visible
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, KeyValueStore, Outbox
+from accordion.model.tenant import TenantScope
 
 HiddenPart = tuple[int, int, str]
 """A hidden result: its message's index, its part's index, and its delegation's node."""
@@ -70,8 +71,7 @@ NOTHING_HIDDEN = HiddenResults()
 class ResultViewer(msgspec.Struct, frozen=True):
     """The agent that a list is filtered for: its node and path, and the namespaces of its calls."""
 
-    tenant_key: bytes
-    tenant: str
+    tenant: TenantScope
     node: str
     path: Path
     namespaces: CallNamespaces
@@ -187,7 +187,7 @@ class VisibilityDecisions:
                         )
         if not results:
             return []
-        owners = await self.call_owners.find(viewer.tenant_key, viewer.namespaces, [call for _, _, call in results])
+        owners = await self.call_owners.find(viewer.tenant, viewer.namespaces, [call for _, _, call in results])
         foreign = set(owners) - {TOP, *viewer.path}
         if not foreign:
             return []
@@ -265,4 +265,6 @@ def _find_last_call(conversation: Conversation, end: int, call_id: str) -> list[
 
 
 def _decision_key(viewer: ResultViewer, chain_key: bytes) -> Key:
-    return Key(f"shown/{viewer.tenant}", hashlib.sha256(viewer.decision_name(chain_key)).hexdigest())
+    return Key(
+        viewer.tenant.delegation_collection("shown"), hashlib.sha256(viewer.decision_name(chain_key)).hexdigest()
+    )

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from accordion.model.boundaries import PartPosition, has_item_reference, is_reasoning_only, match_results_to_calls
 from accordion.model.conversation import Conversation, Message, Reasoning, ToolCall, ToolResult
+from accordion.model.tenant import TenantScope
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.legality import FIRST
 from accordion.protocols.message_keys import chain_key, chain_start
@@ -93,7 +94,11 @@ class VisibilityFilter:
         self._size = 0
 
     def apply(
-        self, protocol: WireProtocol, tenant_key: bytes, conversation: Conversation, hidden_positions: Set[PartPosition]
+        self,
+        protocol: WireProtocol,
+        tenant: TenantScope,
+        conversation: Conversation,
+        hidden_positions: Set[PartPosition],
     ) -> FilteredConversation:
         """Returns the conversation without the results at `hidden_positions`, or itself where there are none.
 
@@ -108,7 +113,7 @@ class VisibilityFilter:
         hidden, unremovable = frozenset(hidden_positions), frozenset[PartPosition]()
         while hidden:
             filtered = _without_trailing_assistant(
-                conversation.messages, self._filter(protocol, tenant_key, conversation, hidden)
+                conversation.messages, self._filter(protocol, tenant, conversation, hidden)
             )
             mandatory = _find_mandatory_result(conversation.messages, filtered)
             if mandatory is None:
@@ -124,18 +129,18 @@ class VisibilityFilter:
     def _filter(
         self,
         protocol: WireProtocol,
-        tenant_key: bytes,
+        tenant: TenantScope,
         conversation: Conversation,
         hidden_positions: frozenset[PartPosition],
     ) -> FilteredConversation:
         cached, new = self._find_prefix(conversation, hidden_positions)
-        read_message = self._message_reader.reader_for(protocol, tenant_key)
+        read_message = self._message_reader.reader_for(protocol, tenant)
         try:
-            run = _FilterRun(read_message, protocol, tenant_key, conversation, cached)
+            run = _FilterRun(read_message, protocol, tenant, conversation, cached)
         except ValueError:
             # The message has the same content in a form that the protocol cannot edit.
             cached, new = _EMPTY, hidden_positions
-            run = _FilterRun(read_message, protocol, tenant_key, conversation, cached)
+            run = _FilterRun(read_message, protocol, tenant, conversation, cached)
         parts_by_message: dict[int, list[int]] = {}
         for index, part in new:
             parts_by_message.setdefault(index, []).append(part)
@@ -198,13 +203,13 @@ class _FilterRun:
         self,
         read_message: Callable[[bytes], Message],
         protocol: WireProtocol,
-        tenant_key: bytes,
+        tenant: TenantScope,
         conversation: Conversation,
         prefix: _CachedFilter,
     ) -> None:
         self._read_message, self._protocol, self._conversation = read_message, protocol, conversation
         self._chain = list(prefix.chain)
-        self._start = chain_start(tenant_key, protocol.name)
+        self._start = chain_start(tenant, protocol.name)
         self._origins = list(prefix.origins)
         self._edited = dict(prefix.edited)
         self._hidden_results = list(prefix.hidden_results)

@@ -32,6 +32,7 @@ from accordion.http.json_views import (
 from accordion.http.metrics import Metrics
 from accordion.model.errors import AccordionError, BadRequest, NotFound
 from accordion.model.records import Session
+from accordion.model.tenant import TenantScope
 from accordion.pipeline.queries import Queries, SessionPosition, SessionView
 from accordion.sessions.tenants import Caller, Tenants
 
@@ -244,7 +245,7 @@ class RestApi:
         (overrides,) = await self._overrides.load(tenant, [session])
         return json_response({"session": session, "mode": overrides.mode})
 
-    async def _find_session(self, request: Request) -> tuple[str, SessionView]:
+    async def _find_session(self, request: Request) -> tuple[TenantScope, SessionView]:
         """Returns the caller's tenant and the session of the path. Raises NotFound."""
         tenant = self._tenant(request)
         view = await self._queries().find_session(tenant, request.path_params["id"])
@@ -254,7 +255,7 @@ class RestApi:
 
     # -- errors -----------------------------------------------------------------
 
-    def _tenant(self, request: Request) -> str:
+    def _tenant(self, request: Request) -> TenantScope:
         return self._caller(request).tenant
 
     def _caller(self, request: Request) -> Caller:

@@ -79,7 +79,7 @@ class ArchiveApi:
             raise BadRequest("Name a session: /accordion/artifacts?session=…", param="session")
         limit = parse_number(params.get("limit", "100"), "limit", 1, _MOST_LISTED)
         try:
-            page = await self._archive.list_artifacts(caller.tenant_key, session, params.get("after", ""), limit)
+            page = await self._archive.list_artifacts(caller.tenant, session, params.get("after", ""), limit)
         except ValueError as error:
             raise BadRequest("after must be the value of `next` in another page.", param="after") from error
         if not page.artifacts:
@@ -97,7 +97,7 @@ class ArchiveApi:
             params.get("path", ""),
         )
         try:
-            excerpt = await self._archive.read(caller.tenant_key, read_request)
+            excerpt = await self._archive.read(caller.tenant, read_request)
         except (UnanswerableRequest, InvalidPath) as error:
             raise BadRequest(str(error)) from error
         if excerpt is None:
@@ -112,7 +112,7 @@ class ArchiveApi:
 
     async def _original(self, request: Request) -> Response:
         caller, session = self._caller(request), request.path_params["id"]
-        transcript = await self._archive.transcripts.original(caller.tenant_key, session)
+        transcript = await self._archive.transcripts.original(caller.tenant, session)
         if transcript is None:
             await self._check_session(caller, session)
             raise NotFound(
@@ -134,7 +134,7 @@ class ArchiveApi:
     async def _diff(self, request: Request) -> Response:
         caller, sent = await self._reconstruct(request)
         ids = sent.compaction.artifacts if sent.compaction is not None else ()
-        artifacts = await self._archive.load_records(caller.tenant_key, ids)
+        artifacts = await self._archive.load_records(caller.tenant, ids)
         blocks = compare_histories(sent.original.conversation, sent.history)
         return json_response(
             {
@@ -157,7 +157,7 @@ class ArchiveApi:
 
     async def _export_session(self, request: Request) -> Response:
         caller, session = self._caller(request), request.path_params["id"]
-        if not await self._archive.has_session(caller.tenant_key, session):
+        if not await self._archive.has_session(caller.tenant, session):
             await self._check_session(caller, session)
         return await self._stream_export(caller, session)
 
@@ -165,7 +165,7 @@ class ArchiveApi:
         return await self._stream_export(self._caller(request), None)
 
     async def _stream_export(self, caller: Caller, session: str | None) -> Response:
-        lines = aiter(self._archive.export_and_erasure.export(caller.tenant_key, session))
+        lines = aiter(self._archive.export_and_erasure.export(caller.tenant, session))
         # A store that is away raises here, before the response begins.
         first = await anext(lines)
         return StreamingResponse(
@@ -176,7 +176,7 @@ class ArchiveApi:
 
     async def _erase_session(self, request: Request) -> Response:
         caller, session = self._caller(request), request.path_params["id"]
-        if not await self._archive.has_session(caller.tenant_key, session):
+        if not await self._archive.has_session(caller.tenant, session):
             await self._check_session(caller, session)
         return await self._erase_and_report(caller, session)
 

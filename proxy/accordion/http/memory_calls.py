@@ -44,9 +44,9 @@ async def add(services: MemoryServices, caller: Caller, request: requests.AddReq
         author=request.author,
     )
     if request.replace_id is None:
-        stored, is_new = await services.writer.add(caller.tenant_key, memory)
+        stored, is_new = await services.writer.add(caller.tenant, memory)
     else:
-        stored = await services.writer.reword(caller.tenant_key, request.replace_id, memory, request.type)
+        stored = await services.writer.reword(caller.tenant, request.replace_id, memory, request.type)
         is_new = False
     return responses.AddResponse(id=stored.id, is_new=is_new, revision=stored.revision)
 
@@ -57,7 +57,7 @@ async def search(
     """Searches memories. For a conversation, also lists its compacted ranges."""
     compactions = None
     if request.conversation_id is not None:
-        compactions = await services.compactions.find_completed(caller.tenant_key, request.conversation_id)
+        compactions = await services.compactions.find_completed(caller.tenant, request.conversation_id)
         if not request.query.strip():
             return await _list_conversation(services, caller, request, compactions)
     response = await _run_search(services, caller, request, deep=False)
@@ -75,9 +75,9 @@ async def read(
     services: MemoryServices, caller: Caller, request: requests.ReadMemoriesRequest
 ) -> responses.ReadMemoriesResponse:
     """Reads memories in full, and their original messages on request."""
-    result = await services.reader.read(caller.tenant_key, request.ids, request.proof)
+    result = await services.reader.read(caller.tenant, request.ids, request.proof)
     memories, remaining_bytes = [], MAX_ORIGINALS
-    warnings = await services.search.find_warnings(caller.tenant_key, result.memories)
+    warnings = await services.search.find_warnings(caller.tenant, result.memories)
     for memory, warning in zip(result.memories, warnings, strict=True):
         originals = await _load_originals(services, caller, memory) if request.originals else None
         remaining_bytes -= sum(map(len, originals or ()))
@@ -98,11 +98,11 @@ async def list_(
     """Lists memories, newest first."""
     memory_filter = requests.build_filter(request, services.search_project(request.project))
     page = await services.memories.list_memories(
-        caller.tenant_key, memory_filter, after=request.after or "", limit=request.limit
+        caller.tenant, memory_filter, after=request.after or "", limit=request.limit
     )
     return responses.ListMemoriesResponse(
         memories=[responses.memory_preview(memory) for memory in page.memories],
-        total=await services.memories.count(caller.tenant_key, memory_filter),
+        total=await services.memories.count(caller.tenant, memory_filter),
         next=page.next or None,
     )
 
@@ -110,10 +110,10 @@ async def list_(
 async def delete(services: MemoryServices, caller: Caller, request: requests.DeleteRequest) -> responses.DeleteResponse:
     """Deletes memories permanently."""
     ids = list(dict.fromkeys(request.ids))
-    memories = await services.memories.get(caller.tenant_key, ids)
+    memories = await services.memories.get(caller.tenant, ids)
     existing_ids = [name for name, memory in zip(ids, memories, strict=True) if memory is not None]
     if existing_ids:
-        await services.memories.write(caller.tenant_key, MemoryChange(delete=tuple(existing_ids)))
+        await services.memories.write(caller.tenant, MemoryChange(delete=tuple(existing_ids)))
     return responses.DeleteResponse(deleted=existing_ids, missing=[name for name in ids if name not in existing_ids])
 
 
@@ -126,7 +126,7 @@ async def compact_conversation(
         project=services.target_project(request.project), may_ask_model=caller.has_proxy_key or caller.is_local
     )
     return await services.compactions.compact(
-        caller.tenant_key,
+        caller.tenant,
         request.conversation_id,
         request.start_index,
         request.end_index,
@@ -140,7 +140,7 @@ async def consolidate(
 ) -> responses.ConsolidateResponse:
     """Writes a topic's summary."""
     consolidation = await services.consolidation.consolidate(
-        caller.tenant_key,
+        caller.tenant,
         request.topic,
         request.content,
         request.proof,
@@ -162,9 +162,7 @@ async def consolidate_draft(
     services: MemoryServices, caller: Caller, request: requests.DraftRequest
 ) -> responses.DraftResponse:
     """Drafts a topic's summary from all of its memories."""
-    draft = await services.drafts.draft(
-        caller.tenant_key, request.topic, project=services.search_project(request.project)
-    )
+    draft = await services.drafts.draft(caller.tenant, request.topic, project=services.search_project(request.project))
     return responses.DraftResponse(
         topic=draft.topic,
         text=draft.text,
@@ -186,16 +184,16 @@ CoreAnswer = (
 async def core_memory(services: MemoryServices, caller: Caller, request: requests.CoreMemoryRequest) -> CoreAnswer:
     """Imports, exports, lists or searches session memories."""
     _check_core(request)
-    tenant_key, project = caller.tenant_key, services.search_project(request.project)
+    tenant, project = caller.tenant, services.search_project(request.project)
     if request.operation == "export":
-        return await services.core.export(tenant_key, request.id or "")
+        return await services.core.export(tenant, request.id or "")
     if request.operation == "list":
         return await services.core.list_sessions(
-            tenant_key, tags=request.tags, project=project, after=request.after or "", limit=request.limit
+            tenant, tags=request.tags, project=project, after=request.after or "", limit=request.limit
         )
     if request.operation == "search":
         return await services.core.search(
-            tenant_key, request.query, tags=request.tags, project=project, limit=request.limit
+            tenant, request.query, tags=request.tags, project=project, limit=request.limit
         )
     options = SaveOptions(
         description=request.description,
@@ -204,7 +202,7 @@ async def core_memory(services: MemoryServices, caller: Caller, request: request
         project=services.target_project(request.project),
     )
     conversation = request.conversation_id or ""
-    return await services.core.import_session(tenant_key, text=request.text, conversation=conversation, options=options)
+    return await services.core.import_session(tenant, text=request.text, conversation=conversation, options=options)
 
 
 async def read_artifact(
@@ -213,10 +211,10 @@ async def read_artifact(
     """Reads a part of an artifact."""
     read_request = ReadRequest(request.id, request.offset, request.limit, request.pattern, request.path)
     try:
-        excerpt = await services.artifacts.read(caller.tenant_key, read_request)
+        excerpt = await services.artifacts.read(caller.tenant, read_request)
         if excerpt is not None and len(excerpt.part.text) > MAX_ARTIFACT:
             shorter = replace(read_request, limit=_fitting_limit(excerpt.part))
-            excerpt = await services.artifacts.read(caller.tenant_key, shorter) or excerpt
+            excerpt = await services.artifacts.read(caller.tenant, shorter) or excerpt
     except (UnanswerableRequest, InvalidPath) as error:
         raise BadRequest(str(error), code="invalid_arguments") from error
     if excerpt is None:
@@ -243,7 +241,7 @@ async def _run_search(
 ) -> responses.SearchMemoriesResponse:
     memory_filter = requests.build_filter(request, services.search_project(request.project))
     query = SearchQuery(request.query, memory_filter, deep, request.limit, request.explain, request.proof)
-    result = await services.search.search(caller.tenant_key, query)
+    result = await services.search.search(caller.tenant, query)
     return responses.SearchMemoriesResponse(
         results=[responses.scored_memory(each) for each in result.results],
         candidates=result.candidates,
@@ -256,7 +254,7 @@ async def _list_conversation(
 ) -> responses.SearchMemoriesResponse:
     """Lists the memories of a conversation, newest first: a search without a query."""
     memory_filter = requests.build_filter(request, services.search_project(request.project))
-    memories = (await services.memories.list_memories(caller.tenant_key, memory_filter, limit=request.limit)).memories
+    memories = (await services.memories.list_memories(caller.tenant, memory_filter, limit=request.limit)).memories
     results = [
         responses.ScoredMemory(**msgspec.structs.asdict(responses.memory_preview(memory)), score=0.0)
         for memory in memories
@@ -270,7 +268,7 @@ async def _load_originals(services: MemoryServices, caller: Caller, memory: Memo
     """Loads the messages that a memory was made of, as JSON; null for an expired one."""
     if not memory.conversation or memory.first < 0:
         return []
-    messages = await services.transcripts.read(caller.tenant_key, memory.conversation, memory.first, memory.last)
+    messages = await services.transcripts.read(caller.tenant, memory.conversation, memory.first, memory.last)
     return [wire if wire is not None else b"null" for wire in messages]
 
 

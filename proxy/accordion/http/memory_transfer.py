@@ -15,6 +15,7 @@ from accordion.http.memory_services import EVERY_PROJECT, MemoryServices
 from accordion.memory import entries
 from accordion.model.errors import BadRequest
 from accordion.model.memories import Conflict, Entity, Memory, MemoryChange, MemoryFilter, MemoryStore, Relation
+from accordion.model.tenant import TenantScope
 from accordion.sessions.tenants import Caller
 
 T = TypeVar("T")
@@ -33,7 +34,7 @@ _ALL_MEMORIES = MemoryFilter(types=entries.EVERY)
 
 async def export_memories(services: MemoryServices, caller: Caller) -> AsyncIterator[bytes]:
     """Yields all memories, one JSON document and a line end each. Raises StoreUnavailable."""
-    async for line in services.memories.export(caller.tenant_key):
+    async for line in services.memories.export(caller.tenant):
         yield line.rstrip(b"\n") + b"\n"
 
 
@@ -55,12 +56,12 @@ async def import_memories(services: MemoryServices, caller: Caller, lines: Itera
     entities = [each for each in records if isinstance(each, Entity)]
     relations = [each for each in records if isinstance(each, Relation)]
     markers = list({each[0]: each for each in records if isinstance(each, tuple)}.values())
-    store, tenant_key = services.memories, caller.tenant_key
-    written_counts = [await _write_memories(store, tenant_key, batch) for batch in _batches(memories)]
-    new_entities = [len(await store.write(tenant_key, MemoryChange(entities=batch))) for batch in _batches(entities)]
+    store, tenant = services.memories, caller.tenant
+    written_counts = [await _write_memories(store, tenant, batch) for batch in _batches(memories)]
+    new_entities = [len(await store.write(tenant, MemoryChange(entities=batch))) for batch in _batches(entities)]
     for batch in _batches(relations):
-        await store.write(tenant_key, MemoryChange(relations=batch))
-    written_markers = [await _write_markers(store, tenant_key, batch) for batch in _batches(markers)]
+        await store.write(tenant, MemoryChange(relations=batch))
+    written_markers = [await _write_markers(store, tenant, batch) for batch in _batches(markers)]
     return ImportMemoriesResponse(
         memories=sum(written_counts),
         entities=sum(new_entities),
@@ -72,19 +73,19 @@ async def import_memories(services: MemoryServices, caller: Caller, lines: Itera
 
 async def erase_memories(services: MemoryServices, caller: Caller) -> EraseResponse:
     """Erases all memories, and counts them before and after."""
-    before = await _count_memories(services.memories, caller.tenant_key)
-    await services.memories.erase(caller.tenant_key)
-    after = await _count_memories(services.memories, caller.tenant_key)
+    before = await _count_memories(services.memories, caller.tenant)
+    await services.memories.erase(caller.tenant)
+    after = await _count_memories(services.memories, caller.tenant)
     return EraseResponse(
         before=before, after=after, verified=after == MemoryCounts(memories=0, entities=0, relations=0)
     )
 
 
-async def _count_memories(memories: MemoryStore, tenant_key: bytes) -> MemoryCounts:
+async def _count_memories(memories: MemoryStore, tenant: TenantScope) -> MemoryCounts:
     return MemoryCounts(
-        memories=await memories.count(tenant_key, _ALL_MEMORIES),
-        entities=len(await memories.list_entities(tenant_key, limit=-1)),
-        relations=len(await memories.list_relations(tenant_key, limit=-1)),
+        memories=await memories.count(tenant, _ALL_MEMORIES),
+        entities=len(await memories.list_entities(tenant, limit=-1)),
+        relations=len(await memories.list_relations(tenant, limit=-1)),
     )
 
 
@@ -92,25 +93,25 @@ def _batches(records: Sequence[T]) -> Iterator[tuple[T, ...]]:
     return (tuple(records[start : start + _BATCH]) for start in range(0, len(records), _BATCH))
 
 
-async def _write_memories(memories: MemoryStore, tenant_key: bytes, batch: Sequence[Memory]) -> int:
+async def _write_memories(memories: MemoryStore, tenant: TenantScope, batch: Sequence[Memory]) -> int:
     """Writes the memories whose ids are new, and returns their number. Raises ConcurrentWrite."""
     for _ in range(_MAX_TRIES):
-        existing = await memories.get(tenant_key, [each.id for each in batch])
+        existing = await memories.get(tenant, [each.id for each in batch])
         new = tuple(each for each, stored in zip(batch, existing, strict=True) if stored is None)
         with suppress(Conflict):
             if new:
-                await memories.write(tenant_key, MemoryChange(put=new, require=tuple((each.id, "") for each in new)))
+                await memories.write(tenant, MemoryChange(put=new, require=tuple((each.id, "") for each in new)))
             return len(new)
     raise _concurrent_write_error()
 
 
-async def _write_markers(memories: MemoryStore, tenant_key: bytes, batch: Sequence[tuple[str, bytes]]) -> int:
+async def _write_markers(memories: MemoryStore, tenant: TenantScope, batch: Sequence[tuple[str, bytes]]) -> int:
     """Writes the markers whose names are new, and returns their number. Raises ConcurrentWrite."""
     for _ in range(_MAX_TRIES):
-        new = tuple([each for each in batch if await memories.get_marker(tenant_key, each[0]) is None])
+        new = tuple([each for each in batch if await memories.get_marker(tenant, each[0]) is None])
         with suppress(Conflict):
             if new:
-                await memories.write(tenant_key, MemoryChange(markers=new))
+                await memories.write(tenant, MemoryChange(markers=new))
             return len(new)
     raise _concurrent_write_error()
 

@@ -71,21 +71,19 @@ class ArtifactRecall(msgspec.Struct, frozen=True):
         if excerpt is None:
             return None
         # Tool rounds directly follow the request that they answer: nothing may be inserted between.
-        if await self.insertion_store.find(request.tenant_key, request.scope, (key,), 1, check_store=False):
+        if await self.insertion_store.find(request.ref, (key,), 1, check_store=False):
             return None
         recall = RecallInsertion(key, request.protocol.text_message(excerpt.text), self.clock.now(), excerpt.artifacts)
         if not await self._can_insert(request, recall):
             return None
-        if not await self.insertion_store.add(
-            request.tenant_key, request.scope, recall, request.session, request.started_at
-        ):
+        if not await self.insertion_store.add(request.ref, recall, request.started_at):
             return None
         return RecallUsage(excerpt.tokens, len(excerpt.quotes))
 
     async def _find_excerpt(self, request: RecallRequest, max_tokens: int) -> Excerpt | None:
         newest = range(request.last_sent_index + 1, len(request.original.messages))
         search = partial(
-            self.recaller.find_excerpt, request.tenant_key, request.history_with_insertions, request.original, newest,
+            self.recaller.find_excerpt, request.ref.tenant, request.history_with_insertions, request.original, newest,
             lambda text: self.count_tokens(text, request.model), tokens=max_tokens, sources=_MAX_SOURCES,
         )  # fmt: skip
         if self.recaller.pending_bytes(request.history_with_insertions, request.original) > _MAX_INLINE_BYTES:
@@ -96,11 +94,9 @@ class ArtifactRecall(msgspec.Struct, frozen=True):
         """Whether the recall can be inserted without changing any message of the request before."""
         protocol, history = request.protocol, request.history
         since = history.compaction.covered if history.compaction is not None else 0
-        insertions = await self.insertion_store.find(
-            request.tenant_key, request.scope, request.original.chain, since, check_store=False
-        )
+        insertions = await self.insertion_store.find(request.ref, request.original.chain, since, check_store=False)
         tool_protocol = self.tool_protocols[protocol.name]
-        read_message = self.message_reader.reader_for(protocol, request.tenant_key)
+        read_message = self.message_reader.reader_for(protocol, request.ref.tenant)
         # The second composition stays in the cache for the request itself.
         before, after = (
             self.composition_cache.compose(protocol, tool_protocol, history, each, None, read_message)

@@ -19,6 +19,7 @@ from accordion.insertions.store import InsertionStore
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation
 from accordion.model.insertions import Insertion
+from accordion.model.tenant import ConversationRef
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.tool_loop import ArtifactToolProtocol, ToolDefinition
 from accordion.protocols.written_messages import WrittenMessageReader
@@ -55,8 +56,7 @@ class InsertionComposer(msgspec.Struct, frozen=True):
     async def compose(
         self,
         protocol: WireProtocol,
-        tenant_key: bytes,
-        scope: bytes,
+        ref: ConversationRef,
         original: Conversation,
         history: CompactedConversation,
         *,
@@ -66,10 +66,9 @@ class InsertionComposer(msgspec.Struct, frozen=True):
     ) -> tuple[CompactedConversation, str]:
         """Returns the history as it is forwarded, and the name of our tool, empty if it is not offered.
 
-        `original` is the conversation as the client sent it; `scope` separates conversations within the tenant.
-        `check_store`: other workers may know more. `with_insertions`: whether read-backs and recalls are put in.
-        `has_shared_artifacts`: whether there are artifacts to read beside those of compactions. Never raises: returns
-        `history` after an error.
+        `original` is the conversation as the client sent it. `check_store`: other workers may know more.
+        `with_insertions`: whether read-backs and recalls are put in. `has_shared_artifacts`: whether there are
+        artifacts to read beside those of compactions. Never raises: returns `history` after an error.
         """
         compaction, tool_protocol = history.compaction, self.tool_protocols.get(protocol.name)
         if tool_protocol is None or original.previous is not None:
@@ -78,13 +77,13 @@ class InsertionComposer(msgspec.Struct, frozen=True):
             since = compaction.covered if compaction is not None else 0
             has_artifacts = has_shared_artifacts or (compaction is not None and bool(compaction.artifacts))
             insertions: Sequence[Insertion] = await self.insertion_store.find(
-                tenant_key, scope, original.chain, since, check_store=check_store
+                ref, original.chain, since, check_store=check_store
             )
             if not with_insertions:
                 insertions = without_read_backs(tool_protocol, insertions)
             tool = self._define_tool(tool_protocol, original) if has_artifacts else None
             composed = self.composition_cache.compose(
-                protocol, tool_protocol, history, insertions, tool, self.message_reader.reader_for(protocol, tenant_key)
+                protocol, tool_protocol, history, insertions, tool, self.message_reader.reader_for(protocol, ref.tenant)
             )
         except Exception:
             _log.exception("earlier insertions could not be put into a request")
@@ -93,7 +92,7 @@ class InsertionComposer(msgspec.Struct, frozen=True):
         return composed, tool.name if tool is not None and is_offered else ""
 
     async def remove_orphan_reasoning(
-        self, protocol: WireProtocol, tenant_key: bytes, scope: bytes, history: CompactedConversation
+        self, protocol: WireProtocol, ref: ConversationRef, history: CompactedConversation
     ) -> CompactedConversation:
         """Returns an uncompacted history without reasoning that led only to calls of our tool: providers refuse it
         without these calls. Never raises: returns `history` if there is none, or after an error."""
@@ -105,11 +104,11 @@ class InsertionComposer(msgspec.Struct, frozen=True):
         ):
             return history
         try:
-            await self.insertion_store.load(tenant_key, scope, client.chain)
-            stored = await self.insertion_store.find(tenant_key, scope, client.chain, 0, check_store=False)
+            await self.insertion_store.load(ref, client.chain)
+            stored = await self.insertion_store.find(ref, client.chain, 0, check_store=False)
             insertions = without_read_backs(tool_protocol, stored)
             composed = self.composition_cache.compose(
-                protocol, tool_protocol, history, insertions, None, self.message_reader.reader_for(protocol, tenant_key)
+                protocol, tool_protocol, history, insertions, None, self.message_reader.reader_for(protocol, ref.tenant)
             )
         except Exception:
             _log.exception("reasoning that only led to a read-back could not be removed")

@@ -9,13 +9,14 @@ import msgspec
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation
 from accordion.model.records import RecallUsage
+from accordion.model.tenant import ConversationRef
 from accordion.protocols.base import WireProtocol
 
 
 class RecallRequest(msgspec.Struct, frozen=True):
     """A request that content may be recalled into.
 
-    `scope` separates conversations within the tenant. `history` is the compacted history, `history_with_insertions` the
+    `history` is the compacted history, `history_with_insertions` the
     same as it would be forwarded. `last_sent_index` is the index of the last message of the request before (-1: none).
     `available_tokens` are left below the hard limit. `may_hold_memories`: the list may contain a memory, or ask for
     one. `allows_user_after_results`: the provider takes a user message between results and the calls that follow.
@@ -24,9 +25,7 @@ class RecallRequest(msgspec.Struct, frozen=True):
     """
 
     protocol: WireProtocol
-    tenant_key: bytes
-    scope: bytes
-    session: str
+    ref: ConversationRef
     model: str
     original: Conversation
     history: CompactedConversation

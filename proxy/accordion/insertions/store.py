@@ -21,6 +21,7 @@ from accordion.model.compaction import SCOPE_PREFIX_LENGTH, scope_prefix
 from accordion.model.errors import StoreUnavailable
 from accordion.model.insertions import Insertion, RecallInsertion, ToolRound, ToolRoundInsertion
 from accordion.model.ports import Clock, Key, Outbox, Put
+from accordion.model.tenant import NO_TENANT, ConversationRef, ScopePrefix, TenantScope
 from accordion.protocols.zstd import ZstdError, compress, decompress
 
 _log = logging.getLogger("accordion")
@@ -86,7 +87,7 @@ class InsertionStore:
         self._cached: OrderedDict[bytes, _CachedInsertions] = OrderedDict()
         self._anchors: dict[bytes, set[bytes]] = {}
         """Anchors of the cached insertions, by label: most requests have none or few."""
-        self._tenant_keys: dict[bytes, bytes] = {}
+        self._tenants: dict[ScopePrefix, TenantScope] = {}
         self._size = 0
         self._evicted: OrderedDict[bytes, None] = OrderedDict()
         """Anchors whose insertions were evicted, so that the store is asked for them."""
@@ -98,47 +99,44 @@ class InsertionStore:
         """Estimated bytes of the insertions and names in memory."""
         return self._size + _NAME_SIZE * (len(self._evicted) + len(self._loaded))
 
-    async def add(self, tenant_key: bytes, scope: bytes, insertion: Insertion, session: str, started_at: float) -> bool:
+    async def add(self, ref: ConversationRef, insertion: Insertion, started_at: float) -> bool:
         """Adds an insertion: for this worker at once, for all workers when this returns.
 
-        `scope` separates conversations within the tenant; `session` is the one it is listed under. While the store is
-        away, the write waits in the outbox. Returns False without adding it if the session was erased after
-        `started_at` (when the request came, in seconds by the monotonic clock).
+        While the store is away, the write waits in the outbox. Returns False without adding it if the session was
+        erased after `started_at` (when the request came, in seconds by the monotonic clock).
         """
-        if self._erasures.was_erased_since(tenant_key, session, started_at):
+        if self._erasures.was_erased_since(ref.tenant, ref.session, started_at):
             return False
-        writes = await self.add_and_build_writes(tenant_key, scope, insertion, session)
+        writes = await self.add_and_build_writes(ref, insertion)
         try:
             await self._archive.keep(writes)
         except StoreUnavailable:
             _log.debug(
                 "the store is unavailable; until it is back, only this worker knows a text that the model read back"
             )
-            self.write_later(tenant_key, writes)
+            self.write_later(ref.tenant, writes)
         return True
 
-    async def add_and_build_writes(
-        self, tenant_key: bytes, scope: bytes, insertion: Insertion, session: str
-    ) -> list[Put]:
+    async def add_and_build_writes(self, ref: ConversationRef, insertion: Insertion) -> list[Put]:
         """Adds an insertion for this worker, and returns the writes that publish it to all workers."""
-        label = scope_prefix(tenant_key, scope)
+        label = scope_prefix(ref)
         name, key = label + insertion.anchor, _insertion_key(label, insertion.anchor)
         cached = self._cached.get(name)
         merged = _merge(
-            StoredInsertions(session, (insertion,)), cached.stored if cached is not None else StoredInsertions()
+            StoredInsertions(ref.session, (insertion,)), cached.stored if cached is not None else StoredInsertions()
         )
-        self._cache(tenant_key, name, merged, self._clock.now())
+        self._cache(ref.tenant, name, merged, self._clock.now())
         with suppress(StoreUnavailable):
-            stored = self._decode_value(tenant_key, key, await self._archive.store.get(key), insertion.anchor)
+            stored = self._decode_value(ref.tenant, key, await self._archive.store.get(key), insertion.anchor)
             merged = _merge(merged, stored)
-            self._cache(tenant_key, name, merged, self._clock.now())
-        return self._build_writes(tenant_key, key, merged)
+            self._cache(ref.tenant, name, merged, self._clock.now())
+        return self._build_writes(ref.tenant, key, merged)
 
-    def write_later(self, tenant_key: bytes, writes: Iterable[Put]) -> None:
+    def write_later(self, tenant: TenantScope, writes: Iterable[Put]) -> None:
         """Queues writes of which some may be insertions; those are merged with what the store has by then."""
         for put in writes:
             if is_insertion_key(put.key):
-                merge = partial(self._merge_with_stored, tenant_key, put)
+                merge = partial(self._merge_with_stored, tenant, put)
                 self._outbox.merge(put.key, merge, lambda: None, put.ttl)
             else:
                 self._outbox.put(put.key, partial(bytes, put.value), put.ttl)
@@ -151,13 +149,13 @@ class InsertionStore:
         """
         if not is_insertion_key(key):
             return None
-        tenant_key = self._tenant_keys.get(_label_and_anchor(key)[0])
-        if tenant_key is None and SEALED in (waiting[:1], stored[:1]):
+        tenant = self._tenants.get(_label_and_anchor(key)[0])
+        if tenant is None and SEALED in (waiting[:1], stored[:1]):
             return None
-        return self._merge_with_stored(tenant_key or b"", Put(key, waiting), stored)
+        return self._merge_with_stored(tenant or NO_TENANT, Put(key, waiting), stored)
 
     async def find(
-        self, tenant_key: bytes, scope: bytes, chain: Sequence[bytes], since: int, *, check_store: bool
+        self, ref: ConversationRef, chain: Sequence[bytes], since: int, *, check_store: bool
     ) -> tuple[Insertion, ...]:
         """Returns the insertions at `chain[since - 1]` and behind it, in the chain's order. At one anchor the recall
         comes first, then the newest tool rounds. `chain` is that of the client's own conversation.
@@ -165,11 +163,11 @@ class InsertionStore:
         The store is asked if `check_store` is true (other workers may know more), and for insertions that this worker
         evicted. While the store is away, memory alone counts.
         """
-        label, chain_keys = scope_prefix(tenant_key, scope), chain[max(0, since - 1) :]
+        label, chain_keys = scope_prefix(ref), chain[max(0, since - 1) :]
         if check_store:
-            await self._load_from_store(tenant_key, label, chain_keys)
+            await self._load_from_store(ref.tenant, label, chain_keys)
         elif self._evicted and (evicted := [key for key in chain_keys if label + key in self._evicted]):
-            await self._load_from_store(tenant_key, label, evicted)
+            await self._load_from_store(ref.tenant, label, evicted)
         anchors = self._anchors.get(label)
         if not anchors:
             return ()
@@ -181,16 +179,16 @@ class InsertionStore:
             self._cached.move_to_end(name)
             if now - cached.stored_at > self._retention / _RENEWAL_DIVISOR:
                 self._cached[name] = _CachedInsertions(cached.stored, cached.size, now)
-                writes = self._build_writes(tenant_key, _insertion_key(label, anchor), cached.stored)
-                self.write_later(tenant_key, writes)
+                writes = self._build_writes(ref.tenant, _insertion_key(label, anchor), cached.stored)
+                self.write_later(ref.tenant, writes)
         return tuple(insertions)
 
-    async def load(self, tenant_key: bytes, scope: bytes, chain: Sequence[bytes]) -> None:
+    async def load(self, ref: ConversationRef, chain: Sequence[bytes]) -> None:
         """Loads the insertions of a history from the store, each anchor once. If the history was loaded before, loads
         only the new anchors and the one before them, which may have got a reply since."""
-        label, loaded = scope_prefix(tenant_key, scope), self._loaded
+        label, loaded = scope_prefix(ref), self._loaded
         since = next((at for at in reversed(range(len(chain))) if label + chain[at] in loaded), 0)
-        if chain and await self._load_from_store(tenant_key, label, chain[since:]):
+        if chain and await self._load_from_store(ref.tenant, label, chain[since:]):
             if len(loaded) >= self._max_loaded:
                 loaded.clear()
             loaded.add(label + chain[-1])
@@ -199,21 +197,21 @@ class InsertionStore:
         """Empties memory after an erasure, since the store's content is no longer known."""
         self._cached.clear()
         self._anchors.clear()
-        self._tenant_keys.clear()
+        self._tenants.clear()
         self._evicted.clear()
         self._loaded = set()
         self._size = 0
 
     # -- in memory ----------------------------------------------------------------
 
-    def _cache(self, tenant_key: bytes, name: bytes, stored: StoredInsertions, stored_at: float) -> None:
+    def _cache(self, tenant: TenantScope, name: bytes, stored: StoredInsertions, stored_at: float) -> None:
         self._evicted.pop(name, None)
         if (former := self._cached.pop(name, None)) is not None:
             self._size -= former.size
         self._cached[name] = cached = _CachedInsertions(stored, sum(map(_memory_size, stored.insertions)), stored_at)
-        label, anchor = name[:SCOPE_PREFIX_LENGTH], name[SCOPE_PREFIX_LENGTH:]
+        label, anchor = ScopePrefix(name[:SCOPE_PREFIX_LENGTH]), name[SCOPE_PREFIX_LENGTH:]
         self._anchors.setdefault(label, set()).add(anchor)
-        self._tenant_keys[label] = tenant_key
+        self._tenants[label] = tenant
         self._size += cached.size
         while self._size > self._capacity and len(self._cached) > 1:
             oldest_name, oldest = self._cached.popitem(last=False)
@@ -224,14 +222,15 @@ class InsertionStore:
                 self._evicted.popitem(last=False)
 
     def _forget_anchor(self, name: bytes) -> None:
-        anchors = self._anchors[name[:SCOPE_PREFIX_LENGTH]]
+        label = ScopePrefix(name[:SCOPE_PREFIX_LENGTH])
+        anchors = self._anchors[label]
         anchors.discard(name[SCOPE_PREFIX_LENGTH:])
         if not anchors:
-            del self._anchors[name[:SCOPE_PREFIX_LENGTH]], self._tenant_keys[name[:SCOPE_PREFIX_LENGTH]]
+            del self._anchors[label], self._tenants[label]
 
     # -- in the store -------------------------------------------------------------
 
-    async def _load_from_store(self, tenant_key: bytes, label: bytes, anchors: Sequence[bytes]) -> bool:
+    async def _load_from_store(self, tenant: TenantScope, label: ScopePrefix, anchors: Sequence[bytes]) -> bool:
         """Merges the store's insertions at these anchors into memory. Returns whether the store was available."""
         try:
             for start in range(0, len(anchors), _BATCH):
@@ -241,33 +240,33 @@ class InsertionStore:
                 for anchor, key, value in zip(batch, keys, values, strict=True):
                     self._evicted.pop(label + anchor, None)
                     if value is not None:
-                        stored = self._decode_value(tenant_key, key, value, anchor)
-                        self._merge_from_store(tenant_key, label + anchor, stored)
+                        stored = self._decode_value(tenant, key, value, anchor)
+                        self._merge_from_store(tenant, label + anchor, stored)
         except StoreUnavailable:
             return False
         return True
 
-    def _merge_from_store(self, tenant_key: bytes, name: bytes, stored: StoredInsertions) -> None:
+    def _merge_from_store(self, tenant: TenantScope, name: bytes, stored: StoredInsertions) -> None:
         cached = self._cached.get(name)
         merged = stored if cached is None else _merge(cached.stored, stored)
         if merged.insertions and (cached is None or merged != cached.stored):
-            self._cache(tenant_key, name, merged, max(insertion.at for insertion in merged.insertions))
+            self._cache(tenant, name, merged, max(insertion.at for insertion in merged.insertions))
 
-    def _decode_value(self, tenant_key: bytes, key: Key, value: bytes | None, anchor: bytes) -> StoredInsertions:
-        return decode(self._archive.open_value(tenant_key, key, value), anchor)
+    def _decode_value(self, tenant: TenantScope, key: Key, value: bytes | None, anchor: bytes) -> StoredInsertions:
+        return decode(self._archive.open_value(tenant, key, value), anchor)
 
-    def _build_writes(self, tenant_key: bytes, key: Key, stored: StoredInsertions) -> list[Put]:
+    def _build_writes(self, tenant: TenantScope, key: Key, stored: StoredInsertions) -> list[Put]:
         return self._archive.single_value_puts(
-            tenant_key, stored.session, "overlay", key, encode(stored), ttl=self._retention
+            tenant, stored.session, "overlay", key, encode(stored), ttl=self._retention
         )
 
-    def _merge_with_stored(self, tenant_key: bytes, put: Put, value: bytes | None) -> bytes:
+    def _merge_with_stored(self, tenant: TenantScope, put: Put, value: bytes | None) -> bytes:
         """Returns the value to write for a put of insertions, if the store has `value`."""
         if value is None:
             return put.value
         anchor = _label_and_anchor(put.key)[1]
-        own, stored = (self._decode_value(tenant_key, put.key, each, anchor) for each in (put.value, value))
-        return self._archive.sealed_put(tenant_key, put.key, encode(_merge(own, stored))).value
+        own, stored = (self._decode_value(tenant, put.key, each, anchor) for each in (put.value, value))
+        return self._archive.sealed_put(tenant, put.key, encode(_merge(own, stored))).value
 
 
 def is_insertion_key(key: Key) -> bool:
@@ -275,13 +274,13 @@ def is_insertion_key(key: Key) -> bool:
     return not key.collection and key.name.startswith(_PREFIX)
 
 
-def _insertion_key(label: bytes, anchor: bytes) -> Key:
+def _insertion_key(label: ScopePrefix, anchor: bytes) -> Key:
     return Key("", f"{_PREFIX}{label.hex()}/{anchor.hex()}")
 
 
-def _label_and_anchor(key: Key) -> tuple[bytes, bytes]:
+def _label_and_anchor(key: Key) -> tuple[ScopePrefix, bytes]:
     label, anchor = key.name.removeprefix(_PREFIX).split("/")
-    return bytes.fromhex(label), bytes.fromhex(anchor)
+    return ScopePrefix(bytes.fromhex(label)), bytes.fromhex(anchor)
 
 
 def _merge(one: StoredInsertions, other: StoredInsertions) -> StoredInsertions:

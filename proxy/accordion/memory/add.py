@@ -11,6 +11,7 @@ from accordion.memory.entries import GRAIN, ConcurrentWrite, clean_names, finish
 from accordion.model.errors import BadRequest, NotFound
 from accordion.model.memories import Conflict, Memory, MemoryChange, MemoryStore, MemoryType
 from accordion.model.ports import Clock
+from accordion.model.tenant import TenantScope
 
 _MAX_ATTEMPTS: Final = 8
 
@@ -21,7 +22,7 @@ class MemoryWriter(msgspec.Struct, frozen=True):
     memories: MemoryStore
     clock: Clock
 
-    async def add(self, tenant_key: bytes, memory: Memory) -> tuple[Memory, bool]:
+    async def add(self, tenant: TenantScope, memory: Memory) -> tuple[Memory, bool]:
         """Stores a memory; returns the stored memory and whether it is new.
 
         The same text of the same author is stored once, with the topics, entities and tags of both. Raises BadRequest,
@@ -34,18 +35,20 @@ class MemoryWriter(msgspec.Struct, frozen=True):
                 "added", memory.type, memory.project, memory.author, memory.content.strip(), *suffix
             )
             new = finish_memory(replace(memory, id=memory_id), now=self.clock.now())
-            (old,) = await self.memories.get(tenant_key, [memory_id])
+            (old,) = await self.memories.get(tenant, [memory_id])
             if old is None or old.revision == new.revision:
-                return await self._merge(tenant_key, new, old)
+                return await self._merge(tenant, new, old)
         raise _concurrent_write_error(memory_id)
 
-    async def reword(self, tenant_key: bytes, memory_id: str, memory: Memory, kind: MemoryType | None = None) -> Memory:
+    async def reword(
+        self, tenant: TenantScope, memory_id: str, memory: Memory, kind: MemoryType | None = None
+    ) -> Memory:
         """Replaces a memory's text and keeps its id and origin.
 
         Fields that are empty in `memory` stay as they were, and so does the type unless `kind` is given. Raises
         NotFound, BadRequest, ConcurrentWrite and StoreUnavailable.
         """
-        (old,) = await self.memories.get(tenant_key, [memory_id])
+        (old,) = await self.memories.get(tenant, [memory_id])
         if old is None:
             raise NotFound(
                 f"There is no memory {memory_id!r} to replace. memory_search finds the ids.",
@@ -69,11 +72,11 @@ class MemoryWriter(msgspec.Struct, frozen=True):
             tags=memory.tags or old.tags,
             author=memory.author or old.author,
         )
-        return await self._write(tenant_key, finish_memory(reworded, now=self.clock.now()), old)
+        return await self._write(tenant, finish_memory(reworded, now=self.clock.now()), old)
 
-    async def _merge(self, tenant_key: bytes, new: Memory, old: Memory | None) -> tuple[Memory, bool]:
+    async def _merge(self, tenant: TenantScope, new: Memory, old: Memory | None) -> tuple[Memory, bool]:
         if old is None:
-            return await self._write(tenant_key, new, None), True
+            return await self._write(tenant, new, None), True
         merged = replace(
             old,
             topics=clean_names((*old.topics, *new.topics), lower=True),
@@ -83,12 +86,12 @@ class MemoryWriter(msgspec.Struct, frozen=True):
         )
         if merged == old:
             return old, False
-        return await self._write(tenant_key, replace(merged, updated=new.updated), old), False
+        return await self._write(tenant, replace(merged, updated=new.updated), old), False
 
-    async def _write(self, tenant_key: bytes, memory: Memory, old: Memory | None) -> Memory:
+    async def _write(self, tenant: TenantScope, memory: Memory, old: Memory | None) -> Memory:
         require = ((memory.id, old.revision if old is not None else ""),)
         try:
-            await self.memories.write(tenant_key, MemoryChange(put=(memory,), require=require))
+            await self.memories.write(tenant, MemoryChange(put=(memory,), require=require))
         except Conflict as error:
             raise _concurrent_write_error(memory.id) from error
         return memory

@@ -35,6 +35,7 @@ from accordion.model.conversation import Text
 from accordion.model.errors import BadRequest, StoreUnavailable, SummaryFailed
 from accordion.model.memories import Conflict, Entity, Memory, MemoryChange, MemoryStore, Relation
 from accordion.model.ports import Clock, Tasks
+from accordion.model.tenant import TenantScope
 from accordion.summaries.author import SummaryRejected
 from accordion.summaries.facts import WordClassifier
 
@@ -84,19 +85,19 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
     narrator: Narrator | None = None
     classifier: WordClassifier = msgspec.field(default_factory=WordClassifier)
 
-    async def find_completed(self, tenant_key: bytes, conversation: str) -> list[CompletedRange]:
+    async def find_completed(self, tenant: TenantScope, conversation: str) -> list[CompletedRange]:
         """Returns the compacted ranges of a conversation, and records the search that permits the next compaction.
 
         Raises NotFound where nothing is recorded, and StoreUnavailable.
         """
-        await self.conversations.find_transcript(tenant_key, conversation)
-        log = await compaction_log.load_entries(self.memories, tenant_key, conversation)
-        await compaction_log.note_search(self.memories, tenant_key, conversation, len(log))
+        await self.conversations.find_transcript(tenant, conversation)
+        log = await compaction_log.load_entries(self.memories, tenant, conversation)
+        await compaction_log.note_search(self.memories, tenant, conversation, len(log))
         return [CompletedRange(entry.first, entry.last, entry.focus, entry.memories) for entry in log]
 
     async def compact(
         self,
-        tenant_key: bytes,
+        tenant: TenantScope,
         conversation: str,
         first: int,
         last: int,
@@ -113,36 +114,36 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
         await self.erasures.poll()
         started_at = self.clock.monotonic()
         message_range = await self._add_imported_background(
-            tenant_key, await self.conversations.load_range(tenant_key, conversation, first, last)
+            tenant, await self.conversations.load_range(tenant, conversation, first, last)
         )
-        log = await compaction_log.load_entries(self.memories, tenant_key, conversation)
+        log = await compaction_log.load_entries(self.memories, tenant, conversation)
         search_number = len(log)
         if _find_same_range(log, message_range, focus) < 0 and not await compaction_log.was_searched(
-            self.memories, tenant_key, conversation, search_number
+            self.memories, tenant, conversation, search_number
         ):
             raise _not_searched_error(conversation)
         found_candidates: _RangeCandidates | None = None
         for _ in range(_MAX_ATTEMPTS):
             if (number := _find_same_range(log, message_range, focus)) >= 0:
-                return await self._repeat_response(tenant_key, conversation, number, log[number])
+                return await self._repeat_response(tenant, conversation, number, log[number])
             if found_candidates is None:
                 found_candidates = await self._find_candidates(message_range, focus, caller)
             candidates = _exclude_covered(found_candidates.candidates, log, message_range, focus)
             memories = await self._make_memories(
-                tenant_key, message_range, focus, caller, candidates, found_candidates.sentences
+                tenant, message_range, focus, caller, candidates, found_candidates.sentences
             )
-            await self._check_not_erased(tenant_key, conversation, search_number, started_at)
+            await self._check_not_erased(tenant, conversation, search_number, started_at)
             try:
-                return await self._write(tenant_key, len(log), message_range, focus, memories, found_candidates.writer)
+                return await self._write(tenant, len(log), message_range, focus, memories, found_candidates.writer)
             except Conflict:
-                log = await compaction_log.load_entries(self.memories, tenant_key, conversation)
+                log = await compaction_log.load_entries(self.memories, tenant, conversation)
         raise ConcurrentWrite(
             f"Conversation {conversation!r} is being compacted by others right now. Ask again in a moment."
         )
 
     # -- candidates -----------------------------------------------------------------
 
-    async def _add_imported_background(self, tenant_key: bytes, message_range: MessageRange) -> MessageRange:
+    async def _add_imported_background(self, tenant: TenantScope, message_range: MessageRange) -> MessageRange:
         """Returns the range with recalled and imported memories as background.
 
         A repetition of them is not new, whether the user asked for them or the proxy recalled them.
@@ -150,12 +151,10 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
         user_messages = (message for message in message_range.conversation.messages if message.role == "user")
         texts = (part.text for message in user_messages for part in message.parts if isinstance(part, Text))
         recalled_ids = [
-            memory_id
-            for note in await load_notes(self.memories, tenant_key, message_range.session)
-            for memory_id in note
+            memory_id for note in await load_notes(self.memories, tenant, message_range.session) for memory_id in note
         ]
         ids = tuple(dict.fromkeys([*(memory_id for text in texts for memory_id in requested_ids(text)), *recalled_ids]))
-        memories = await self.memories.get(tenant_key, ids) if ids else []
+        memories = await self.memories.get(tenant, ids) if ids else []
         background = tuple(Text(memory.content) for memory in memories if memory is not None)
         if not background:
             return message_range
@@ -192,7 +191,7 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
 
     async def _make_memories(
         self,
-        tenant_key: bytes,
+        tenant: TenantScope,
         message_range: MessageRange,
         focus: Sequence[str],
         caller: CompactionCaller,
@@ -204,7 +203,7 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
             make_memory_id("compaction", caller.project, normalize_words(candidate.text)): candidate
             for candidate in candidates
         }
-        old_memories = await self.memories.get(tenant_key, list(by_id))
+        old_memories = await self.memories.get(tenant, list(by_id))
         new_candidates = [
             (memory_id, candidate)
             for (memory_id, candidate), memory in zip(by_id.items(), old_memories, strict=True)
@@ -260,22 +259,22 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
     # -- writing --------------------------------------------------------------------
 
     async def _check_not_erased(
-        self, tenant_key: bytes, conversation: str, search_number: int, started_at: float
+        self, tenant: TenantScope, conversation: str, search_number: int, started_at: float
     ) -> None:
         """Raises ConcurrentWrite where the conversation or the memories were erased after `started_at` (monotonic).
 
         Erasing the memories also erases the marker of the search with `search_number`.
         """
         await self.erasures.poll()
-        erased = self.erasures.was_erased_since(tenant_key, conversation, started_at)
-        if erased or not await compaction_log.was_searched(self.memories, tenant_key, conversation, search_number):
+        erased = self.erasures.was_erased_since(tenant, conversation, started_at)
+        if erased or not await compaction_log.was_searched(self.memories, tenant, conversation, search_number):
             raise ConcurrentWrite(
                 f"Conversation {conversation!r} or the memories were erased meanwhile.", code="erased"
             )
 
     async def _write(
         self,
-        tenant_key: bytes,
+        tenant: TenantScope,
         number: int,
         message_range: MessageRange,
         focus: Sequence[str],
@@ -301,21 +300,21 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
             markers=(compaction_log.make_marker(message_range.session, number, entry),),
             require=tuple((memory.id, "") for memory, _ in memories),
         )
-        new_entities = {(entity.name, entity.type) for entity in await self.memories.write(tenant_key, change)}
+        new_entities = {(entity.name, entity.type) for entity in await self.memories.write(tenant, change)}
         with suppress(StoreUnavailable, Conflict):
             # A repeated response must name the same new entities. They are known only after the write.
             if new_entities:
                 await compaction_log.note_new(
-                    self.memories, tenant_key, message_range.session, number, sorted(new_entities)
+                    self.memories, tenant, message_range.session, number, sorted(new_entities)
                 )
         return build_response([memory for memory, _ in memories], entities, new_entities, relations, entry)
 
     async def _repeat_response(
-        self, tenant_key: bytes, conversation: str, number: int, entry: LogEntry
+        self, tenant: TenantScope, conversation: str, number: int, entry: LogEntry
     ) -> CompactionResponse:
         """Builds the response of an earlier compaction again, without memories that were deleted since."""
-        new_entities = await compaction_log.load_new(self.memories, tenant_key, conversation, number)
-        memories = [memory for memory in await self.memories.get(tenant_key, entry.memories) if memory is not None]
+        new_entities = await compaction_log.load_new(self.memories, tenant, conversation, number)
+        memories = [memory for memory in await self.memories.get(tenant, entry.memories) if memory is not None]
         entities = [Entity(name, kind) for name, kind in entry.entities]
         return build_response(memories, entities, new_entities, [Relation(*each) for each in entry.relations], entry)
 

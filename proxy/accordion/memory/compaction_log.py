@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 
 from accordion.model.memories import Conflict, MemoryChange, MemoryStore
+from accordion.model.tenant import TenantScope
 
 _MAX_ENTRIES: Final = 100_000
 
@@ -45,12 +46,12 @@ _DECODER: Final = msgspec.json.Decoder(LogEntry)
 _NAMES: Final = msgspec.json.Decoder(list[tuple[str, str]])
 
 
-async def load_entries(memories: MemoryStore, tenant_key: bytes, conversation: str) -> list[LogEntry]:
+async def load_entries(memories: MemoryStore, tenant: TenantScope, conversation: str) -> list[LogEntry]:
     """Returns all compactions of a conversation, in order. Raises StoreUnavailable."""
     entries: list[LogEntry] = []
     while (
         len(entries) < _MAX_ENTRIES
-        and (value := await memories.get_marker(tenant_key, _marker_name(conversation, len(entries)))) is not None
+        and (value := await memories.get_marker(tenant, _marker_name(conversation, len(entries)))) is not None
     ):
         entries.append(_DECODER.decode(value))
     return entries
@@ -61,32 +62,32 @@ def make_marker(conversation: str, number: int, entry: LogEntry) -> tuple[str, b
     return _marker_name(conversation, number), msgspec.json.encode(entry)
 
 
-async def note_search(memories: MemoryStore, tenant_key: bytes, conversation: str, number: int) -> None:
+async def note_search(memories: MemoryStore, tenant: TenantScope, conversation: str, number: int) -> None:
     """Records a search after `number` compactions of a conversation. Raises StoreUnavailable."""
     try:
-        await memories.write(tenant_key, MemoryChange(markers=((_search_marker_name(conversation, number), b"1"),)))
+        await memories.write(tenant, MemoryChange(markers=((_search_marker_name(conversation, number), b"1"),)))
     except Conflict:
         # An earlier search is recorded already.
         return
 
 
-async def was_searched(memories: MemoryStore, tenant_key: bytes, conversation: str, number: int) -> bool:
+async def was_searched(memories: MemoryStore, tenant: TenantScope, conversation: str, number: int) -> bool:
     """Returns whether a search was recorded after `number` compactions."""
-    return await memories.get_marker(tenant_key, _search_marker_name(conversation, number)) is not None
+    return await memories.get_marker(tenant, _search_marker_name(conversation, number)) is not None
 
 
 async def note_new(
-    memories: MemoryStore, tenant_key: bytes, conversation: str, number: int, new: list[tuple[str, str]]
+    memories: MemoryStore, tenant: TenantScope, conversation: str, number: int, new: list[tuple[str, str]]
 ) -> None:
     """Records the entities that a compaction added. They are known only after its write."""
     await memories.write(
-        tenant_key, MemoryChange(markers=((f"{_marker_name(conversation, number)}/new", msgspec.json.encode(new)),))
+        tenant, MemoryChange(markers=((f"{_marker_name(conversation, number)}/new", msgspec.json.encode(new)),))
     )
 
 
-async def load_new(memories: MemoryStore, tenant_key: bytes, conversation: str, number: int) -> set[tuple[str, str]]:
+async def load_new(memories: MemoryStore, tenant: TenantScope, conversation: str, number: int) -> set[tuple[str, str]]:
     """Returns the entities that a compaction added."""
-    value = await memories.get_marker(tenant_key, f"{_marker_name(conversation, number)}/new")
+    value = await memories.get_marker(tenant, f"{_marker_name(conversation, number)}/new")
     return set(_NAMES.decode(value)) if value is not None else set()
 
 

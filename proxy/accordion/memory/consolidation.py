@@ -21,6 +21,7 @@ from accordion.memory.reader import ReadProof, verify_tokens
 from accordion.model.errors import BadRequest
 from accordion.model.memories import Conflict, Memory, MemoryChange, MemoryFilter, MemoryStore
 from accordion.model.ports import Clock
+from accordion.model.tenant import TenantScope
 
 FEWEST: Final = 10
 """Memories that a topic needs for a summary."""
@@ -52,7 +53,7 @@ class Consolidator:
 
     async def consolidate(
         self,
-        tenant_key: bytes,
+        tenant: TenantScope,
         topic: str,
         content: str,
         proof: str | Sequence[str],
@@ -70,21 +71,21 @@ class Consolidator:
         topic = normalize_topic(topic)
         content = strip_summary(content)
         tokens = self._check(content)
-        count = await self._memories.count(tenant_key, corpus_filter(topic, project))
+        count = await self._memories.count(tenant, corpus_filter(topic, project))
         if count < FEWEST:
             raise BadRequest(
                 f"Topic {topic!r} has {count} memories; a summary needs at least {FEWEST}. Read them instead.",
                 code="too_few_memories",
                 param="topic",
             )
-        corpus = await load_corpus(self._memories, tenant_key, topic, project)
+        corpus = await load_corpus(self._memories, tenant, topic, project)
         memory_id = summary_id(topic, project)
-        current = (await self._memories.get(tenant_key, [memory_id]))[0]
-        read_memories = _check_proof(verify_tokens(tenant_key, proof, now=self._clock.now()), topic, corpus, current)
+        current = (await self._memories.get(tenant, [memory_id]))[0]
+        read_memories = _check_proof(verify_tokens(tenant, proof, now=self._clock.now()), topic, corpus, current)
         summary = self._make_summary(
             memory_id, topic, content, count, _sources(content, corpus, read_memories), project, author
         )
-        return await self._replace(tenant_key, topic, summary, current, tokens)
+        return await self._replace(tenant, topic, summary, current, tokens)
 
     def _check(self, content: str) -> int:
         """Returns the meaningful tokens of a text. Raises BadRequest where it is too long or too short."""
@@ -132,13 +133,13 @@ class Consolidator:
         return finish_memory(summary, now=now)
 
     async def _replace(
-        self, tenant_key: bytes, topic: str, summary: Memory, current: Memory | None, tokens: int
+        self, tenant: TenantScope, topic: str, summary: Memory, current: Memory | None, tokens: int
     ) -> ConsolidationResult:
         """Writes the summary and archives its predecessors. Raises ConcurrentWrite."""
         active = MemoryFilter(types=("summary",), topics=(topic,), project=summary.project)
         # Imported summaries are active under other ids.
         imported = [
-            each for each in (await self._memories.list_memories(tenant_key, active)).memories if each.id != summary.id
+            each for each in (await self._memories.list_memories(tenant, active)).memories if each.id != summary.id
         ]
         memories, archived_id = [summary], ""
         for each in (*([current] if current is not None and current.type == "summary" else []), *imported):
@@ -150,7 +151,7 @@ class Consolidator:
         require = [(summary.id, current.revision if current is not None else "")]
         require += [(each.id, each.revision) for each in imported]
         try:
-            await self._memories.write(tenant_key, MemoryChange(put=tuple(memories), require=tuple(require)))
+            await self._memories.write(tenant, MemoryChange(put=tuple(memories), require=tuple(require)))
         except Conflict as error:
             raise ConcurrentWrite(
                 f"Somebody else wrote the summary of {topic!r} at the same time. Nothing was written. Read the new "

@@ -8,6 +8,7 @@ from typing import Final
 from accordion.memory.entries import GRAIN, NAME_MOST, clean_name
 from accordion.model.errors import BadRequest
 from accordion.model.memories import Memory, MemoryFilter, MemoryStore
+from accordion.model.tenant import TenantScope
 
 _MAX_MEMORIES: Final = 20_000
 """Memories of one topic that are loaded."""
@@ -28,6 +29,6 @@ def corpus_filter(topic: str, project: str | None) -> MemoryFilter:
     return MemoryFilter(types=GRAIN, topics=(topic,), project=project)
 
 
-async def load_corpus(memories: MemoryStore, tenant_key: bytes, topic: str, project: str | None) -> Sequence[Memory]:
+async def load_corpus(memories: MemoryStore, tenant: TenantScope, topic: str, project: str | None) -> Sequence[Memory]:
     """Returns a topic's corpus, newest first, from one snapshot. Raises StoreUnavailable."""
-    return (await memories.list_memories(tenant_key, corpus_filter(topic, project), limit=_MAX_MEMORIES)).memories
+    return (await memories.list_memories(tenant, corpus_filter(topic, project), limit=_MAX_MEMORIES)).memories

@@ -20,6 +20,7 @@ from accordion.memory.sentences import normalize_words
 from accordion.model.errors import BadRequest
 from accordion.model.memories import Memory, MemoryStore
 from accordion.model.ports import Tasks
+from accordion.model.tenant import TenantScope
 
 MOST: Final = 500
 """Tokens of a draft."""
@@ -87,20 +88,20 @@ class DraftWriter(msgspec.Struct, frozen=True):
     count: Callable[[str], int]
     tasks: Tasks
 
-    async def draft(self, tenant_key: bytes, topic: str, *, project: str | None = None) -> ConsolidationDraft:
+    async def draft(self, tenant: TenantScope, topic: str, *, project: str | None = None) -> ConsolidationDraft:
         """Writes a draft of 300 to 500 tokens, or fewer where the memories are short.
 
         Raises BadRequest where the topic has too few memories, and StoreUnavailable.
         """
         topic = normalize_topic(topic)
-        corpus = await load_corpus(self.memories, tenant_key, topic, project)
+        corpus = await load_corpus(self.memories, tenant, topic, project)
         if len(corpus) < FEWEST:
             raise BadRequest(
                 f"Topic {topic!r} has {len(corpus)} memories; a summary needs at least {FEWEST}. Read them instead.",
                 code="too_few_memories",
                 param="topic",
             )
-        summary = (await self.memories.get(tenant_key, [summary_id(topic, project)]))[0]
+        summary = (await self.memories.get(tenant, [summary_id(topic, project)]))[0]
         current_id = summary.id if summary is not None and summary.type == "summary" else ""
         return await self.tasks.offload(self._write_draft, topic, corpus, current_id)
 

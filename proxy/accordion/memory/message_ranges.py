@@ -13,6 +13,7 @@ from accordion.archive.transcript_log import Transcript, system_json
 from accordion.model.conversation import Conversation, Message, Part
 from accordion.model.errors import BadRequest, NotFound
 from accordion.model.ports import Tasks
+from accordion.model.tenant import TenantScope
 
 _DIGITS: Final = 8
 """Bytes of a message's short key."""
@@ -22,10 +23,10 @@ _MAX_NAMED_INDEXES: Final = 8
 class RecordedTranscripts(Protocol):
     """The recorded transcripts of sessions (archive/transcripts.py). Raises StoreUnavailable."""
 
-    async def find(self, tenant_key: bytes, session: str) -> Transcript | None:
+    async def find(self, tenant: TenantScope, session: str) -> Transcript | None:
         """Returns the transcript of a session, or None."""
 
-    async def read(self, tenant_key: bytes, session: str, first: int, last: int) -> list[bytes | None]:
+    async def read(self, tenant: TenantScope, session: str, first: int, last: int) -> list[bytes | None]:
         """Returns the client's messages as JSON, from index 0 with the system prompt; None for a lost one."""
 
 
@@ -52,9 +53,9 @@ class RecordedConversations(msgspec.Struct, frozen=True):
     dialects: Mapping[str, MessageParser]
     tasks: Tasks
 
-    async def find_transcript(self, tenant_key: bytes, session: str) -> Transcript:
+    async def find_transcript(self, tenant: TenantScope, session: str) -> Transcript:
         """Returns the transcript of a session. Raises NotFound where nothing was recorded, and StoreUnavailable."""
-        transcript = await self.recordings.find(tenant_key, session) if session else None
+        transcript = await self.recordings.find(tenant, session) if session else None
         if transcript is None or not len(transcript):
             raise NotFound(
                 f"There is no recorded conversation {session[:200]!r}. Give the id of a conversation that this proxy "
@@ -64,15 +65,15 @@ class RecordedConversations(msgspec.Struct, frozen=True):
             )
         return transcript
 
-    async def load_range(self, tenant_key: bytes, session: str, first: int, last: int) -> MessageRange:
+    async def load_range(self, tenant: TenantScope, session: str, first: int, last: int) -> MessageRange:
         """Loads a range with all messages before it.
 
         Raises NotFound where the conversation or a message of the range is not recorded, BadRequest for an invalid
         range, and StoreUnavailable.
         """
-        transcript = await self.find_transcript(tenant_key, session)
+        transcript = await self.find_transcript(tenant, session)
         first, last = check_range(first, last, len(transcript))
-        raw_messages = await self.recordings.read(tenant_key, session, 0, last)
+        raw_messages = await self.recordings.read(tenant, session, 0, last)
         if missing := [first + index for index, raw in enumerate(raw_messages[first : last + 1]) if raw is None]:
             raise NotFound(
                 f"Of messages {first} to {last}, these are no longer stored: {_describe_indexes(missing)}. Give a "

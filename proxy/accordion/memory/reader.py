@@ -20,6 +20,7 @@ import msgspec
 from accordion.model.errors import BadRequest
 from accordion.model.memories import Memory, MemoryStore
 from accordion.model.ports import Clock
+from accordion.model.tenant import TenantScope
 
 MOST_IDS: Final = 100
 """Memories that one call may read."""
@@ -34,55 +35,55 @@ _HEADER_BYTES = len(_VERSION) + 4
 class ReadProof(msgspec.Struct, frozen=True):
     """The searches and reads of a tenant's caller, as keyed fingerprints, oldest first."""
 
-    tenant_key: bytes
+    tenant: TenantScope
     fingerprints: tuple[bytes, ...] = ()
 
     def has_searched(self, text: str) -> bool:
         """Returns whether a search of any kind had this text or topic."""
-        return _fingerprint(self.tenant_key, "search", _normalize(text)) in self.fingerprints
+        return _fingerprint(self.tenant, "search", _normalize(text)) in self.fingerprints
 
     def has_searched_deeply(self, topic: str) -> bool:
         """Returns whether a deep search had this topic."""
-        return _fingerprint(self.tenant_key, "deep", _normalize(topic)) in self.fingerprints
+        return _fingerprint(self.tenant, "deep", _normalize(topic)) in self.fingerprints
 
     def find_read(self, memories: Iterable[Memory]) -> list[Memory]:
         """Returns the memories that were read in full in their present revision."""
         fingerprints = frozenset(self.fingerprints)
-        return [memory for memory in memories if _read_fingerprint(self.tenant_key, memory) in fingerprints]
+        return [memory for memory in memories if _read_fingerprint(self.tenant, memory) in fingerprints]
 
 
-def empty_proof(tenant_key: bytes) -> ReadProof:
+def empty_proof(tenant: TenantScope) -> ReadProof:
     """Returns a proof without searches and reads."""
-    return ReadProof(tenant_key)
+    return ReadProof(tenant)
 
 
 def with_search(proof: ReadProof, query: str, topics: Iterable[str], *, deep: bool) -> ReadProof:
     """Returns the proof extended by a search: by its query and its topics."""
     texts = dict.fromkeys(_normalize(text) for text in (query, *topics))
     kinds = ("search", "deep") if deep else ("search",)
-    return _add_fingerprints(proof, [_fingerprint(proof.tenant_key, kind, text) for kind in kinds for text in texts])
+    return _add_fingerprints(proof, [_fingerprint(proof.tenant, kind, text) for kind in kinds for text in texts])
 
 
 def with_reads(proof: ReadProof, memories: Iterable[Memory]) -> ReadProof:
     """Returns the proof extended by memories that were read in full."""
-    return _add_fingerprints(proof, [_read_fingerprint(proof.tenant_key, memory) for memory in memories])
+    return _add_fingerprints(proof, [_read_fingerprint(proof.tenant, memory) for memory in memories])
 
 
 def issue_token(proof: ReadProof, *, now: float) -> str:
     """Returns the reading token of a proof. It is valid for an hour."""
     body = _VERSION + int(now + TOKEN_SECONDS).to_bytes(4, "big") + b"".join(proof.fingerprints)
-    return base64.urlsafe_b64encode(body + _sign(proof.tenant_key, body)).rstrip(b"=").decode("ascii")
+    return base64.urlsafe_b64encode(body + _sign(proof.tenant, body)).rstrip(b"=").decode("ascii")
 
 
-def verify_tokens(tenant_key: bytes, tokens: str | Sequence[str], *, now: float) -> ReadProof:
+def verify_tokens(tenant: TenantScope, tokens: str | Sequence[str], *, now: float) -> ReadProof:
     """Returns the combined proof of reading tokens. A string may hold several, separated by spaces.
 
     Raises BadRequest (`reading_token_invalid`, `reading_token_expired`).
     """
-    proof = empty_proof(tenant_key)
+    proof = empty_proof(tenant)
     for token in tokens.split() if isinstance(tokens, str) else tokens:
         if token:
-            proof = _add_fingerprints(proof, _open_token(tenant_key, token, now))
+            proof = _add_fingerprints(proof, _open_token(tenant, token, now))
     return proof
 
 
@@ -101,7 +102,7 @@ class MemoryReader:
         self._memories = memories
         self._clock = clock
 
-    async def read(self, tenant_key: bytes, ids: Sequence[str], token: str | Sequence[str] = "") -> ReadMemories:
+    async def read(self, tenant: TenantScope, ids: Sequence[str], token: str | Sequence[str] = "") -> ReadMemories:
         """Returns memories by id. `token` is the caller's reading token so far; the new one extends it.
 
         Raises BadRequest (`no_ids`, `too_many_ids`, and those of a token) and StoreUnavailable.
@@ -118,8 +119,8 @@ class MemoryReader:
                 param="ids",
             )
         now = self._clock.now()
-        proof = verify_tokens(tenant_key, token, now=now)
-        memories = await self._memories.get(tenant_key, distinct_ids)
+        proof = verify_tokens(tenant, token, now=now)
+        memories = await self._memories.get(tenant, distinct_ids)
         existing = tuple(memory for memory in memories if memory is not None)
         missing = tuple(memory_id for memory_id, memory in zip(distinct_ids, memories, strict=True) if memory is None)
         proof = with_reads(proof, existing)
@@ -127,14 +128,14 @@ class MemoryReader:
 
 
 def _add_fingerprints(proof: ReadProof, fingerprints: Iterable[bytes]) -> ReadProof:
-    return ReadProof(proof.tenant_key, tuple(dict.fromkeys((*proof.fingerprints, *fingerprints)))[-MAX_FINGERPRINTS:])
+    return ReadProof(proof.tenant, tuple(dict.fromkeys((*proof.fingerprints, *fingerprints)))[-MAX_FINGERPRINTS:])
 
 
 def _normalize(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
-def _open_token(tenant_key: bytes, token: str, now: float) -> list[bytes]:
+def _open_token(tenant: TenantScope, token: str, now: float) -> list[bytes]:
     try:
         data = base64.urlsafe_b64decode(token.encode("ascii") + b"=" * (-len(token) % 4))
     except (binascii.Error, ValueError):
@@ -142,7 +143,7 @@ def _open_token(tenant_key: bytes, token: str, now: float) -> list[bytes]:
     body, signature = data[:-_SIGNATURE_BYTES], data[-_SIGNATURE_BYTES:]
     fingerprints = body[_HEADER_BYTES:]
     valid = len(body) >= _HEADER_BYTES and body[:1] == _VERSION and len(fingerprints) % _FINGERPRINT_BYTES == 0
-    if not valid or not hmac.compare_digest(signature, _sign(tenant_key, body)):
+    if not valid or not hmac.compare_digest(signature, _sign(tenant, body)):
         raise BadRequest(
             "This reading token is not valid here. Pass on the token that the search or the read returned, unchanged.",
             code="reading_token_invalid",
@@ -159,15 +160,15 @@ def _open_token(tenant_key: bytes, token: str, now: float) -> list[bytes]:
     ]
 
 
-def _fingerprint(tenant_key: bytes, kind: str, value: str) -> bytes:
-    return hmac.digest(tenant_key, f"reading {kind}\n{value}".encode("utf-8", "replace"), hashlib.sha256)[
+def _fingerprint(tenant: TenantScope, kind: str, value: str) -> bytes:
+    return hmac.digest(tenant.key, f"reading {kind}\n{value}".encode("utf-8", "replace"), hashlib.sha256)[
         :_FINGERPRINT_BYTES
     ]
 
 
-def _read_fingerprint(tenant_key: bytes, memory: Memory) -> bytes:
-    return _fingerprint(tenant_key, "read", f"{memory.revision}\n{memory.id}")
+def _read_fingerprint(tenant: TenantScope, memory: Memory) -> bytes:
+    return _fingerprint(tenant, "read", f"{memory.revision}\n{memory.id}")
 
 
-def _sign(tenant_key: bytes, body: bytes) -> bytes:
-    return hmac.digest(tenant_key, b"reading token\n" + body, hashlib.sha256)[:_SIGNATURE_BYTES]
+def _sign(tenant: TenantScope, body: bytes) -> bytes:
+    return hmac.digest(tenant.key, b"reading token\n" + body, hashlib.sha256)[:_SIGNATURE_BYTES]

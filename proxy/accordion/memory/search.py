@@ -18,6 +18,7 @@ from accordion.memory.reader import issue_token, verify_tokens, with_search
 from accordion.model.errors import BadRequest
 from accordion.model.memories import Embedder, Memory, MemoryFilter, MemoryStore, SearchCandidate
 from accordion.model.ports import Clock
+from accordion.model.tenant import TenantScope
 
 RESULTS, POOL = 32, 64
 DEEP_RESULTS, DEEP_POOL = 100, 256
@@ -71,7 +72,7 @@ class MemorySearch:
         self._embedder = embedder
         self._clock = clock
 
-    async def search(self, tenant_key: bytes, query: SearchQuery) -> SearchResults:
+    async def search(self, tenant: TenantScope, query: SearchQuery) -> SearchResults:
         """Returns the memories that answer a query best.
 
         Raises BadRequest (`search_without_words`, `query_too_long`, `bad_limit`, and those of a reading token) and
@@ -87,12 +88,12 @@ class MemorySearch:
                 param="limit",
             )
         now = self._clock.now()
-        proof = verify_tokens(tenant_key, query.token, now=now)
+        proof = verify_tokens(tenant, query.token, now=now)
         vector = await self._embedder.embed_query(text)
-        candidates = await self._memories.find_candidates(tenant_key, words, vector, query.wanted, pool=pool_size)
+        candidates = await self._memories.find_candidates(tenant, words, vector, query.wanted, pool=pool_size)
         relevance = await self._embedder.score_relevance(text, candidates)
         ranked = order_candidates(text, candidates, relevance)[: query.limit or max_results]
-        warnings = await self.find_warnings(tenant_key, [candidate.memory for candidate, _ in ranked])
+        warnings = await self.find_warnings(tenant, [candidate.memory for candidate, _ in ranked])
         results = [
             SearchResult(candidate.memory, scores.score, warning, scores if query.explain else None)
             for (candidate, scores), warning in zip(ranked, warnings, strict=True)
@@ -100,7 +101,7 @@ class MemorySearch:
         proof = with_search(proof, text, _find_topics(text, query.wanted, candidates), deep=query.deep)
         return SearchResults(tuple(results), len(candidates), issue_token(proof, now=now))
 
-    async def find_warnings(self, tenant_key: bytes, memories: Sequence[Memory]) -> list[str]:
+    async def find_warnings(self, tenant: TenantScope, memories: Sequence[Memory]) -> list[str]:
         """Returns a warning for each memory, empty where there is none.
 
         A summary gets one if its topic has grown by a fifth, or if memories that it was written from were edited or
@@ -110,12 +111,12 @@ class MemorySearch:
         ids = list(dict.fromkeys(memory_id for summary in summaries for memory_id, _ in summary.sources))
         revisions: dict[str, str] = {}
         for index in range(0, len(ids), _BATCH_SIZE):
-            sources = await self._memories.get(tenant_key, ids[index : index + _BATCH_SIZE])
+            sources = await self._memories.get(tenant, ids[index : index + _BATCH_SIZE])
             revisions |= {memory.id: memory.revision for memory in sources if memory is not None}
         corpora = dict.fromkeys(
             _summary_corpus(summary) for summary in summaries if _topic(summary) and summary.counted > 0
         )
-        topic_counts = {corpus: await self._memories.count(tenant_key, corpus) for corpus in corpora}
+        topic_counts = {corpus: await self._memories.count(tenant, corpus) for corpus in corpora}
         return [
             _make_warning(summary, topic_counts, revisions) if summary.type == "summary" else "" for summary in memories
         ]

@@ -16,6 +16,7 @@ from accordion.memory.session_responses import saved_at
 from accordion.memory.steps import user_text
 from accordion.model.conversation import Conversation, Text
 from accordion.model.memories import Memory, MemoryStore
+from accordion.model.tenant import TenantScope
 
 MOST: Final = 3
 """Memories that one message can import."""
@@ -114,11 +115,11 @@ def oversized_notice(memory: Memory) -> str:
 
 
 async def restore_memories(
-    memories: MemoryStore, tenant_key: bytes, ids: Sequence[str], max_characters: int = LONGEST
+    memories: MemoryStore, tenant: TenantScope, ids: Sequence[str], max_characters: int = LONGEST
 ) -> RestoredMemories:
     """Renders this tenant's memories with these ids, in about `max_characters` characters. Raises StoreUnavailable."""
     ids = tuple(dict.fromkeys(ids))[:MOST]
-    loaded_memories = await memories.get(tenant_key, ids) if ids else []
+    loaded_memories = await memories.get(tenant, ids) if ids else []
     session_memories = [
         memory if memory is not None and memory.type == "session" else None for memory in loaded_memories
     ]

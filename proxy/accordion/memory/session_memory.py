@@ -30,6 +30,7 @@ from accordion.memory.session_text import find_latest_plan, write_session_text
 from accordion.model.errors import BadRequest, NotFound, StoreUnavailable
 from accordion.model.memories import Conflict, Memory, MemoryChange, MemoryFilter, MemoryStore
 from accordion.model.ports import Clock, Tasks
+from accordion.model.tenant import TenantScope
 
 MOST, SEARCH_MOST = 100, RESULTS
 """Memories of one list, and of one search."""
@@ -65,7 +66,7 @@ class SessionMemories(msgspec.Struct, frozen=True):
 
     async def import_session(
         self,
-        tenant_key: bytes,
+        tenant: TenantScope,
         *,
         text: str = "",
         conversation: str = "",
@@ -79,19 +80,19 @@ class SessionMemories(msgspec.Struct, frozen=True):
         nothing is written then.
         """
         options = check_options(options or SaveOptions())
-        recording = await self._load_recording(tenant_key, conversation) if conversation else None
+        recording = await self._load_recording(tenant, conversation) if conversation else None
         text = await self._make_text(text, recording)
         if all(content.strip() == NONE for content in parse_sections(text).values()):
             raise BadRequest("There is nothing to save: all fourteen sections are empty.", code="nothing_to_save")
         memory = self._memory(text, recording, options)
         if confirm is not None and not options.force and not await confirm(memory.content):
             return ImportResponse("", "Nothing was saved.")
-        saved = await self._save(tenant_key, memory)
+        saved = await self._save(tenant, memory)
         return ImportResponse(saved.id, f"Created memory: {saved.id}")
 
-    async def export(self, tenant_key: bytes, memory_id: str) -> ExportResponse:
+    async def export(self, tenant: TenantScope, memory_id: str) -> ExportResponse:
         """Returns a session memory by its id, in any case. Raises BadRequest, NotFound and StoreUnavailable."""
-        memory = await self.find(tenant_key, memory_id)
+        memory = await self.find(tenant, memory_id)
         if memory is None:
             raise NotFound(
                 f"There is no session memory {normalize_id(memory_id)}. `list` shows the saved ones.",
@@ -107,14 +108,14 @@ class SessionMemories(msgspec.Struct, frozen=True):
             memory.conversation,
         )
 
-    async def find(self, tenant_key: bytes, memory_id: str) -> Memory | None:
+    async def find(self, tenant: TenantScope, memory_id: str) -> Memory | None:
         """Returns a session memory by its id, or None. Raises BadRequest for an invalid id, and StoreUnavailable."""
-        (memory,) = await self.memories.get(tenant_key, [normalize_id(memory_id)])
+        (memory,) = await self.memories.get(tenant, [normalize_id(memory_id)])
         return memory if memory is not None and memory.type == "session" else None
 
     async def list_sessions(
         self,
-        tenant_key: bytes,
+        tenant: TenantScope,
         *,
         tags: Sequence[str] = (),
         project: str | None = None,
@@ -127,27 +128,27 @@ class SessionMemories(msgspec.Struct, frozen=True):
         """
         _check_limit(limit, MOST)
         memory_filter = MemoryFilter(types=_SESSIONS, tags=_tags(tags), project=project)
-        page = await self.memories.list_memories(tenant_key, memory_filter, after=after, limit=limit)
+        page = await self.memories.list_memories(tenant, memory_filter, after=after, limit=limit)
         count = len(page.memories)
         message = f"{count} of the memories saved" if page.next else f"{_count_memories(count)} saved"
         return ListResponse(message, list_entries(page.memories), page.next)
 
     async def search(
-        self, tenant_key: bytes, query: str, *, tags: Sequence[str] = (), project: str | None = None, limit: int = 10
+        self, tenant: TenantScope, query: str, *, tags: Sequence[str] = (), project: str | None = None, limit: int = 10
     ) -> SearchResponse:
         """Searches session memories; returns the best first. Raises BadRequest and StoreUnavailable."""
         _check_limit(limit, SEARCH_MOST)
         memory_filter = MemoryFilter(types=_SESSIONS, tags=_tags(tags), project=project)
-        results = await self.searching.search(tenant_key, SearchQuery(query, memory_filter, limit=limit))
+        results = await self.searching.search(tenant, SearchQuery(query, memory_filter, limit=limit))
         memories = [result.memory for result in results.results]
         return SearchResponse(query, f"{_count_memories(len(memories))} found", list_entries(memories))
 
     # -- saving -------------------------------------------------------------------
 
-    async def _load_recording(self, tenant_key: bytes, conversation: str) -> MessageRange:
+    async def _load_recording(self, tenant: TenantScope, conversation: str) -> MessageRange:
         """Loads a conversation's recording, without messages that are no longer stored."""
-        end = len(await self.conversations.find_transcript(tenant_key, conversation)) - 1
-        return await self.conversations.load_range(tenant_key, conversation, end, end)
+        end = len(await self.conversations.find_transcript(tenant, conversation)) - 1
+        return await self.conversations.load_range(tenant, conversation, end, end)
 
     async def _make_text(self, text: str, recording: MessageRange | None) -> str:
         if recording is None:
@@ -189,24 +190,24 @@ class SessionMemories(msgspec.Struct, frozen=True):
         )
         return finish_memory(memory, now=self.clock.now())
 
-    async def _save(self, tenant_key: bytes, memory: Memory) -> Memory:
+    async def _save(self, tenant: TenantScope, memory: Memory) -> Memory:
         """Writes a memory under the first free id of its second. Concurrent writers get different ids."""
         prefix, number = f"CMEM-{datetime.fromtimestamp(memory.created, UTC):%Y%m%d-%H%M%S}", 1
         while number < _IN_A_SECOND:
             with_id = replace(memory, id=_numbered_id(prefix, number))
             try:
-                await self.memories.write(tenant_key, MemoryChange(put=(with_id,), require=((with_id.id, ""),)))
+                await self.memories.write(tenant, MemoryChange(put=(with_id,), require=((with_id.id, ""),)))
             except Conflict:
-                number = await self._find_free_number(tenant_key, prefix, number + 1)
+                number = await self._find_free_number(tenant, prefix, number + 1)
                 continue
             return with_id
         raise StoreUnavailable("too many memories were saved within one second; try again")
 
-    async def _find_free_number(self, tenant_key: bytes, prefix: str, number: int) -> int:
+    async def _find_free_number(self, tenant: TenantScope, prefix: str, number: int) -> int:
         """Returns the first number from `number` on whose id is free at the time of the lookup."""
         while number < _IN_A_SECOND:
             ids = [_numbered_id(prefix, candidate_number) for candidate_number in range(number, number + _BATCH_SIZE)]
-            for index, memory in enumerate(await self.memories.get(tenant_key, ids)):
+            for index, memory in enumerate(await self.memories.get(tenant, ids)):
                 if memory is None:
                     return number + index
             number += _BATCH_SIZE

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from accordion.model.boundaries import find_open_calls
 from accordion.model.conversation import Conversation, Message, Part, ToolCall, ToolResult
 from accordion.model.plan import WRITTEN_BY_COMPACTION, PlanKind, Slot
+from accordion.model.tenant import ConversationRef, ScopePrefix
 
 Cause = Literal["automatic", "manual", "overflow"]
 
@@ -241,6 +242,7 @@ SCOPE_PREFIX_LENGTH = 16
 """Length of a scope's prefix in bytes."""
 
 
-def scope_prefix(tenant_key: bytes, scope: bytes) -> bytes:
-    """Returns the key prefix for the compactions of one scope of one tenant, of SCOPE_PREFIX_LENGTH bytes."""
-    return hashlib.sha256(len(tenant_key).to_bytes(4, "big") + tenant_key + scope).digest()[:SCOPE_PREFIX_LENGTH]
+def scope_prefix(ref: ConversationRef) -> ScopePrefix:
+    """Returns the key prefix for the compactions of one scope, of SCOPE_PREFIX_LENGTH bytes."""
+    key = ref.tenant.key
+    return ScopePrefix(hashlib.sha256(len(key).to_bytes(4, "big") + key + ref.scope).digest()[:SCOPE_PREFIX_LENGTH])

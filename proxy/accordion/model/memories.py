@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from accordion.model.hidden_fields import StructWithHiddenFields
+from accordion.model.tenant import TenantScope
 
 MemoryType = Literal["fact", "decision", "preference", "solution", "question", "summary", "summary_archived", "session"]
 """`summary` is the active summary of a topic, `summary_archived` an earlier one, `session` a memory for recovery."""
@@ -170,25 +171,25 @@ class MemoryStore(Protocol):
     A store embeds each memory (`embedding_text`) before it writes it.
     """
 
-    async def write(self, tenant_key: bytes, change: MemoryChange) -> tuple[Entity, ...]:
+    async def write(self, tenant: TenantScope, change: MemoryChange) -> tuple[Entity, ...]:
         """Writes a change; returns those of its entities that are new. Raises Conflict."""
 
-    async def get(self, tenant_key: bytes, ids: Sequence[str]) -> list[Memory | None]:
+    async def get(self, tenant: TenantScope, ids: Sequence[str]) -> list[Memory | None]:
         """Returns memories by id, in the order of `ids`."""
 
     async def list_memories(
-        self, tenant_key: bytes, memory_filter: MemoryFilter, *, after: str = "", limit: int = 100
+        self, tenant: TenantScope, memory_filter: MemoryFilter, *, after: str = "", limit: int = 100
     ) -> MemoryPage:
         """Returns a page of memories, the newest first, from behind the position `after` on.
 
         A `limit` of -1 means no limit. Raises BadRequest where `after` is not a page's `next`.
         """
 
-    async def count(self, tenant_key: bytes, memory_filter: MemoryFilter) -> int:
+    async def count(self, tenant: TenantScope, memory_filter: MemoryFilter) -> int:
         """Counts the memories that match."""
 
     async def find_candidates(
-        self, tenant_key: bytes, words: Sequence[str], vector: bytes, memory_filter: MemoryFilter, *, pool: int
+        self, tenant: TenantScope, words: Sequence[str], vector: bytes, memory_filter: MemoryFilter, *, pool: int
     ) -> list[SearchCandidate]:
         """Returns the best matches by words and by vector, fused by rank (`accordion.memory.ranking.fuse`).
 
@@ -196,25 +197,25 @@ class MemoryStore(Protocol):
         empty for none.
         """
 
-    async def get_marker(self, tenant_key: bytes, name: str) -> bytes | None:
+    async def get_marker(self, tenant: TenantScope, name: str) -> bytes | None:
         """Returns the value of a marker; None where it does not exist."""
 
-    async def list_relations(self, tenant_key: bytes, entity: str = "", *, limit: int = 1_000) -> list[Relation]:
+    async def list_relations(self, tenant: TenantScope, entity: str = "", *, limit: int = 1_000) -> list[Relation]:
         """Returns relations, only those of `entity` where it is not empty."""
 
-    async def list_entities(self, tenant_key: bytes, *, limit: int = 1_000) -> list[Entity]:
+    async def list_entities(self, tenant: TenantScope, *, limit: int = 1_000) -> list[Entity]:
         """Returns entities in the order of their names."""
 
-    def export(self, tenant_key: bytes) -> AsyncIterator[bytes]:
+    def export(self, tenant: TenantScope) -> AsyncIterator[bytes]:
         """Yields all data of a tenant, one complete JSON document per line."""
 
-    async def seal(self, tenant_key: bytes) -> bool:
+    async def seal(self, tenant: TenantScope) -> bool:
         """Encrypts data that was written without a key, or with another key; returns whether there was any.
 
         A tenant's next write does so too.
         """
 
-    async def erase(self, tenant_key: bytes) -> int:
+    async def erase(self, tenant: TenantScope) -> int:
         """Removes all data of a tenant, indexes and vectors too; returns the number of memories."""
 
     async def close(self) -> None:

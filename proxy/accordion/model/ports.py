@@ -15,6 +15,7 @@ import msgspec
 from accordion.model.budget import Window
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.records import Exchange
+from accordion.model.tenant import TenantScope
 
 T = TypeVar("T")
 
@@ -140,10 +141,10 @@ class KeyValueStore(Protocol):
 class Sealer(Protocol):
     """Encrypts values before they reach a store. Quick; safe to use from several threads."""
 
-    def seal(self, tenant_key: bytes, name: str, value: bytes) -> bytes:
+    def seal(self, tenant: TenantScope, name: str, value: bytes) -> bytes:
         """Encrypts a tenant's value that is stored under `name` (a Key's `path`)."""
 
-    def open(self, tenant_key: bytes, name: str, value: bytes) -> bytes | None:
+    def open(self, tenant: TenantScope, name: str, value: bytes) -> bytes | None:
         """Decrypts a value of this tenant and name; returns a value that is not encrypted as it is.
 
         Returns None where decryption fails; callers treat that as a missing value. Never raises.

@@ -40,7 +40,7 @@ class Calibrator(msgspec.Struct, frozen=True):
     def learn_limit(self, request: MeasuredRequest, overflow: WindowOverflow) -> None:
         """Records the limit that an overflow error names, unless the error only quotes the request."""
         if overflow.limit and not overflow.is_quoted_from(request.decoded_body):
-            model, tenant = request.conversation.model, request.caller.tenant
+            model, tenant = request.conversation.model, request.caller.tenant.name
             self.window_table.learn(model, request.route.name, request.beta, tenant, overflow.limit)
 
     def _learn_correction(

@@ -105,7 +105,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
     def _force_compaction(self, request: MeasuredRequest, overflow: WindowOverflow) -> MeasuredRequest:
         """Returns the request with the decision to compact it, by the provider's figures."""
         window = self.window_table.window(
-            request.conversation.model, request.route.name, request.beta, request.caller.tenant
+            request.conversation.model, request.route.name, request.beta, request.caller.tenant.name
         )
         limits = request.rules.thresholds.limits(min(window.size, overflow.limit or window.size))
         kind: CompactionKind = "conversation" if request.conversation.starts_turn else "generation"
@@ -194,7 +194,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         return replace(request, rewritten_body=body, compaction_outcome=outcome)
 
     async def _build_compaction_request(self, request: PreparedRequest, cause: Cause) -> CompactionRequest:
-        tenant, tenant_key = request.caller.tenant, request.caller.tenant_key
+        tenant = request.caller.tenant
         session, position = request.session_match.session.id, request.visible_request.position
         if request.decision.forced and cause == "automatic":
             cause = "manual"
@@ -202,10 +202,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         task_ids = frozenset({position.call_id} if position.evidence == "handoff" else ())
         pins = request.controls.pinned_call_ids | task_ids | await self.session_overrides.find_pins(tenant, session)
         return CompactionRequest(
-            tenant=tenant,
-            tenant_key=tenant_key,
-            scope=request.session_match.label,
-            session=session,
+            ref=request.ref,
             protocol=request.protocol,
             history=request.history,
             utilization=request.utilization,
@@ -227,7 +224,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
             delegations_by_call=await self.visibility.find_delegations_by_call(
                 request.caller, request.visible_request, session
             ),
-            provider_items=await self.named_items.resolve_names(request.conversation, tenant_key, session),
+            provider_items=await self.named_items.resolve_names(request.conversation, tenant, session),
             history_with_insertions=request.history_with_insertions,
         )
 
@@ -268,9 +265,7 @@ def _describe_replay(request: MeasuredRequest) -> CompactionOutcome | None:
 def _describe_for_recall(request: PreparedRequest) -> RecallRequest:
     return RecallRequest(
         protocol=request.protocol,
-        tenant_key=request.caller.tenant_key,
-        scope=request.session_match.label,
-        session=request.session_match.session.id,
+        ref=request.ref,
         model=request.actual_model,
         original=request.conversation,
         history=request.history,

@@ -52,7 +52,7 @@ class TranscriptRecording(msgspec.Struct, frozen=True):
     def record(self, request: PreparedRequest, observed_response: ObservedResponse) -> None:
         """Records the new messages of a request, soon."""
         self.transcripts.record(
-            request.caller.tenant_key,
+            request.caller.tenant,
             request.session_match.session.id,
             request.conversation,
             folded=request.was_folded,
@@ -70,7 +70,7 @@ class MemoryCapturing(msgspec.Struct, frozen=True):
         compaction, outcome = request.history.compaction, request.compaction_outcome
         if compaction is not None and outcome is not None and outcome.state == "folded":
             self.memory_capture.enqueue(
-                request.caller.tenant_key,
+                request.caller.tenant,
                 request.session_match.session.id,
                 compaction.covered,
                 request.controls.project,
@@ -86,7 +86,7 @@ class NamedItemRecording(msgspec.Struct, frozen=True):
         """Records the items of a response."""
         if (observed_response.items or self.named_items.waiting) and request.is_compactable:
             self.named_items.remember_items(
-                request.caller.tenant_key,
+                request.caller.tenant,
                 request.session_match.session.id,
                 request.conversation,
                 observed_response.items,

@@ -42,7 +42,7 @@ class HistoryReconstruction(msgspec.Struct, frozen=True):
         """
         try:
             earlier = await self.response_links.history_up_to(
-                request.caller.tenant_key, request.client_conversation.previous or ""
+                request.caller.tenant, request.client_conversation.previous or ""
             )
             if earlier is None and not self.response_links.is_available:
                 return f"the store is unavailable, {_PASSES_UNCHANGED}"

@@ -112,7 +112,7 @@ class Measurer(msgspec.Struct, frozen=True):
 
     async def _measure(self, request: IdentifiedRequest) -> MeasuredRequest:
         conversation, route, caller = request.conversation, request.route, request.caller
-        window = self.window_table.window(conversation.model, route.name, request.beta, caller.tenant)
+        window = self.window_table.window(conversation.model, route.name, request.beta, caller.tenant.name)
         rules = self.compaction_rules(conversation.model, route.family, request.is_subagent, window.size)
         history, may_be_stale = without_compaction(conversation), False
         measured = advance(
@@ -121,11 +121,9 @@ class Measurer(msgspec.Struct, frozen=True):
             can_read_artifacts=None, may_hold_memories=False,
         )  # fmt: skip
         if measured.is_compactable:
-            may_be_stale = self._may_be_stale(caller.tenant_key, request.session_match)
+            may_be_stale = self._may_be_stale(request)
             measured = await self._find_content_to_insert(measured)
-            history = await self.compactions.find(
-                request.protocol, caller.tenant_key, request.session_match.label, conversation, check_store=may_be_stale
-            )
+            history = await self.compactions.find(request.protocol, request.ref, conversation, check_store=may_be_stale)
         measured = await self.composer.compose(measured, history, check_store=may_be_stale)
         return replace(measured, decision=self.decide(measured))
 
@@ -146,12 +144,12 @@ class Measurer(msgspec.Struct, frozen=True):
             return await self.tasks.offload(search, session_match, body)
         return search(session_match, body)
 
-    def _may_be_stale(self, tenant_key: bytes, session_match: SessionMatch) -> bool:
+    def _may_be_stale(self, request: IdentifiedRequest) -> bool:
         """Returns whether another worker, or this one before a restart, may have compacted this history."""
-        conversation, at = session_match.conversation, session_match.base_index
-        if session_match.base_node is None:
+        conversation, at = request.conversation, request.session_match.base_index
+        if request.session_match.base_node is None:
             return has_response(conversation)
-        known = at >= 0 and self.compactions.knows_position(tenant_key, session_match.label, conversation.chain[at])
+        known = at >= 0 and self.compactions.knows_position(request.ref, conversation.chain[at])
         return not known or count_responses(conversation, at) > 1
 
     def decide(self, request: MeasuredRequest) -> Decision:
@@ -289,7 +287,7 @@ class RequestComposer(msgspec.Struct, frozen=True):
         request = await self.compose(request, request.history, with_insertions=False)
         if request.thinking != "bound" or former is None:
             return request
-        read_message = self.insertion_composer.message_reader.reader_for(request.protocol, request.caller.tenant_key)
+        read_message = self.insertion_composer.message_reader.reader_for(request.protocol, request.caller.tenant)
         bare = drop_bound_thinking(request.protocol, request.forwarded_history, former, read_message)
         counted = self.token_meter.measure(bare.conversation, request.window, request.actual_model).tokens
         total = max(0, request.utilization.tokens - request.uncorrected_tokens + counted)
@@ -313,12 +311,11 @@ class RequestComposer(msgspec.Struct, frozen=True):
         self, request: MeasuredRequest, history: CompactedConversation, *, check_store: bool, with_insertions: bool
     ) -> tuple[CompactedConversation, str]:
         """Returns the history with our tool and the insertions, and the tool's name, empty if it is not offered."""
-        match, tenant_key = request.session_match, request.caller.tenant_key
+        match = request.session_match
         if history.compaction is not None or request.can_read_artifacts is not None or request.may_hold_memories:
             return await self.insertion_composer.compose(
                 request.protocol,
-                tenant_key,
-                match.label,
+                request.ref,
                 match.conversation,
                 history,
                 check_store=check_store,
@@ -327,9 +324,7 @@ class RequestComposer(msgspec.Struct, frozen=True):
             )
         if request.is_compactable:
             return history, ""
-        return await self.insertion_composer.remove_orphan_reasoning(
-            request.protocol, tenant_key, match.label, history
-        ), ""
+        return await self.insertion_composer.remove_orphan_reasoning(request.protocol, request.ref, history), ""
 
     async def _count(
         self, request: MeasuredRequest, history: CompactedConversation, composed: CompactedConversation

@@ -17,6 +17,7 @@ from accordion.memory.entries import ConcurrentWrite
 from accordion.memory.message_ranges import RecordedTranscripts
 from accordion.model.errors import AccordionError, BadRequest, StoreUnavailable
 from accordion.model.ports import Tasks
+from accordion.model.tenant import TenantScope
 
 _log = logging.getLogger("accordion")
 
@@ -41,10 +42,10 @@ class MemoryCapture(msgspec.Struct, frozen=True):
     tasks: Tasks
     sleep: Callable[[float], Awaitable[object]]
     project: str = ""
-    _pending_ranges: dict[tuple[bytes, str], deque[tuple[int, str | None]]] = msgspec.field(default_factory=dict)
+    _pending_ranges: dict[tuple[TenantScope, str], deque[tuple[int, str | None]]] = msgspec.field(default_factory=dict)
     """Ranges that wait, in order and with their project, by tenant's key and session."""
 
-    def enqueue(self, tenant_key: bytes, session: str, covered_count: int, project: str | None = None) -> None:
+    def enqueue(self, tenant: TenantScope, session: str, covered_count: int, project: str | None = None) -> None:
         """Queues the first `covered_count` messages of a session's list, which a compaction covers.
 
         `project` is the one that the request names (None: none). Returns at once. If too many wait, the next compaction
@@ -53,48 +54,48 @@ class MemoryCapture(msgspec.Struct, frozen=True):
         if not session or covered_count <= 0:
             return
         # One at a time: two at once would both find that nothing is compacted yet.
-        is_running = (tenant_key, session) in self._pending_ranges
-        ranges = self._pending_ranges.setdefault((tenant_key, session), deque())
+        is_running = (tenant, session) in self._pending_ranges
+        ranges = self._pending_ranges.setdefault((tenant, session), deque())
         if ranges and ranges[-1][1] == project:
             ranges[-1] = max(ranges[-1][0], covered_count), project
         elif len(ranges) < _MAX_WAITING:
             ranges.append((covered_count, project))
         if not is_running:
-            self.tasks.spawn(self._run_in_order(tenant_key, session), "make memories of a compaction")
+            self.tasks.spawn(self._run_in_order(tenant, session), "make memories of a compaction")
 
-    async def _run_in_order(self, tenant_key: bytes, session: str) -> None:
-        ranges = self._pending_ranges[tenant_key, session]
+    async def _run_in_order(self, tenant: TenantScope, session: str) -> None:
+        ranges = self._pending_ranges[tenant, session]
         try:
             while ranges:
-                await self.capture(tenant_key, session, *ranges.popleft())
+                await self.capture(tenant, session, *ranges.popleft())
         finally:
-            del self._pending_ranges[tenant_key, session]
+            del self._pending_ranges[tenant, session]
 
-    async def capture(self, tenant_key: bytes, session: str, covered_count: int, project: str | None = None) -> None:
+    async def capture(self, tenant: TenantScope, session: str, covered_count: int, project: str | None = None) -> None:
         """Creates memories from those of the messages that have none yet.
 
         Never fails: the next compaction covers what could not be done now.
         """
         try:
-            end = await self._wait_for_transcript(tenant_key, session, covered_count)
+            end = await self._wait_for_transcript(tenant, session, covered_count)
             if end == 0:
                 _log.info("no memories were made of a compaction: its messages are not in the transcript")
                 return
-            await self._compact_memories(tenant_key, session, end, self.project if project is None else project)
+            await self._compact_memories(tenant, session, end, self.project if project is None else project)
         except AccordionError as error:
             _log.warning("no memories could be made of a compaction: %s", error.message)
         except Exception:
             _log.exception("no memories could be made of a compaction")
 
-    async def _compact_memories(self, tenant_key: bytes, session: str, end: int, project: str) -> None:
+    async def _compact_memories(self, tenant: TenantScope, session: str, end: int, project: str) -> None:
         """Creates memories of the messages before `end`. Raises AccordionError if that fails."""
         compactions = self.open_memory_compactions()
         for _ in range(_MAX_ATTEMPTS):
-            first = _find_start(await compactions.find_completed(tenant_key, session))
+            first = _find_start(await compactions.find_completed(tenant, session))
             if first >= end:
                 return
             try:
-                await compactions.compact(tenant_key, session, first, end - 1, caller=CompactionCaller(project=project))
+                await compactions.compact(tenant, session, first, end - 1, caller=CompactionCaller(project=project))
                 return
             except BadRequest as error:
                 # Another worker compacted a range since the search.
@@ -102,12 +103,12 @@ class MemoryCapture(msgspec.Struct, frozen=True):
                     raise
         raise ConcurrentWrite("others compact the same conversation again and again.")
 
-    async def _wait_for_transcript(self, tenant_key: bytes, session: str, covered_count: int) -> int:
+    async def _wait_for_transcript(self, tenant: TenantScope, session: str, covered_count: int) -> int:
         """Returns the index in the transcript at which the compaction ends; 0 if it is not recorded in time."""
         for _ in range(_MAX_POLLS):
             await self.sleep(_POLL_SECONDS)
             try:
-                transcript = await self.recordings.find(tenant_key, session)
+                transcript = await self.recordings.find(tenant, session)
             except StoreUnavailable:
                 continue
             if transcript is not None and len(transcript) >= transcript.before + covered_count:

@@ -25,6 +25,7 @@ from accordion.model.insertions import RecallInsertion
 from accordion.model.memories import Memory, MemoryFilter, MemoryStore
 from accordion.model.ports import Clock, Tasks, Waiter
 from accordion.model.records import RecallUsage
+from accordion.model.tenant import TenantScope
 
 _log = logging.getLogger("accordion")
 
@@ -97,7 +98,7 @@ class MemoryRecall(msgspec.Struct, frozen=True):
         if not questions or self.clock.monotonic() < self.search_pause.until:
             return None
         anchor = client.chain[-1]
-        if await self.insertion_store.find(request.tenant_key, request.scope, (anchor,), 1, check_store=False):
+        if await self.insertion_store.find(request.ref, (anchor,), 1, check_store=False):
             return None
         memories = await self._search_with_timeout(request, questions)
         if not memories:
@@ -106,11 +107,9 @@ class MemoryRecall(msgspec.Struct, frozen=True):
         if not ids:
             return None
         recall = RecallInsertion(anchor, request.protocol.text_message(text), self.clock.now())
-        if not await self.insertion_store.add(
-            request.tenant_key, request.scope, recall, request.session, request.started_at
-        ):
+        if not await self.insertion_store.add(request.ref, recall, request.started_at):
             return None
-        self.tasks.spawn(self._record_use(request.tenant_key, request.session, ids), "record recalled memories")
+        self.tasks.spawn(self._record_use(request.ref.tenant, request.ref.session, ids), "record recalled memories")
         return RecallUsage(tokens, len(ids), tuple(f"{name} recalled" for name in ids))
 
     async def _search_with_timeout(self, request: RecallRequest, questions: Sequence[str]) -> list[RecalledMemory]:
@@ -137,14 +136,14 @@ class MemoryRecall(msgspec.Struct, frozen=True):
         memory_filter = MemoryFilter(project=None if self.recall_limits.all_projects else project)
         search, results = self.open_search(), list[SearchResult]()
         for text in questions:
-            results += (await search.search(request.tenant_key, SearchQuery(text, memory_filter, explain=True))).results
+            results += (await search.search(request.ref.tenant, SearchQuery(text, memory_filter, explain=True))).results
         memories, visible = list[RecalledMemory](), VisibleContent(request.history_with_insertions.conversation)
         for each in choose_relevant(results, self.recall_limits.relevance)[
             : max(_MAX_CANDIDATES, self.recall_limits.memories)
         ]:
             if self._is_from_window(each.memory, request) or visible.contains(each.memory):
                 continue
-            if memory_filter.project is None or await self._is_of_own_project(request.tenant_key, each.memory):
+            if memory_filter.project is None or await self._is_of_own_project(request.ref.tenant, each.memory):
                 memories.append(each)
             if len(memories) == self.recall_limits.memories:
                 break
@@ -153,20 +152,20 @@ class MemoryRecall(msgspec.Struct, frozen=True):
     def _is_from_window(self, memory: Memory, request: RecallRequest) -> bool:
         """Returns whether a memory was made from messages that are in the list."""
         compaction = request.history.compaction
-        return memory.conversation == request.session and memory.last >= (compaction.covered if compaction else 0)
+        return memory.conversation == request.ref.session and memory.last >= (compaction.covered if compaction else 0)
 
-    async def _is_of_own_project(self, tenant_key: bytes, memory: Memory) -> bool:
+    async def _is_of_own_project(self, tenant: TenantScope, memory: Memory) -> bool:
         """Returns whether a memory is about its own project only.
 
         A summary without a project may be about all of them. If one of its sources is gone, that is unknown.
         """
         if memory.type != "summary" or memory.project:
             return True
-        sources = await self.open_memories().get(tenant_key, [name for name, _ in memory.sources])
+        sources = await self.open_memories().get(tenant, [name for name, _ in memory.sources])
         return all(each is not None and not each.project for each in sources)
 
-    async def _record_use(self, tenant_key: bytes, session: str, ids: Sequence[str]) -> None:
+    async def _record_use(self, tenant: TenantScope, session: str, ids: Sequence[str]) -> None:
         try:
-            await note(self.open_memories(), tenant_key, session, ids)
+            await note(self.open_memories(), tenant, session, ids)
         except AccordionError as error:
             _log.warning("recalled memories could not be recorded: %s", error.message)

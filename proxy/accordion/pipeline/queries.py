@@ -26,7 +26,6 @@ from accordion.archive.erasure import ErasureResult, ExportAndErasure
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.delegation.erasure import forget_delegations, forget_nodes
 from accordion.delegation.tracker import DelegationTracker
-from accordion.delegation.tree import tenant_id
 from accordion.memory.entries import EVERY
 from accordion.model.budget import Thresholds, TokenLimits, Utilization
 from accordion.model.costs import Costs, PriceTable
@@ -35,6 +34,7 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import MemoryFilter, MemoryStore
 from accordion.model.ports import Key, KeyValueStore, Outbox, WindowTable
 from accordion.model.records import Exchange, Session, Totals
+from accordion.model.tenant import TenantScope
 from accordion.sessions.tenants import TENANTS, TENANTS_WITH_MEMORIES, Caller
 
 
@@ -123,7 +123,7 @@ class Queries(msgspec.Struct, frozen=True):
         """
         return self.store.is_available or self.store_has_answered()
 
-    async def list_models(self, tenant: str) -> list[ModelView]:
+    async def list_models(self, tenant: TenantScope) -> list[ModelView]:
         """Lists the models that the tenant used, latest first, then the configured models that it did not use."""
         await self._flush()
         rows = [_MODEL.decode(value) async for _, value in self._scan_rows(models_collection(tenant))]
@@ -139,7 +139,7 @@ class Queries(msgspec.Struct, frozen=True):
         return [self._view_model(tenant, row) for row in (*merged, *unused)]
 
     async def list_sessions(
-        self, tenant: str, *, limit: int = 100, label: str = "", after: SessionPosition | None = None
+        self, tenant: TenantScope, *, limit: int = 100, label: str = "", after: SessionPosition | None = None
     ) -> list[Session]:
         """Lists the tenant's sessions that come after `after`, latest first.
 
@@ -159,7 +159,7 @@ class Queries(msgspec.Struct, frozen=True):
         rows = [_SESSION.decode(value) for value in await self.store.get_many(keys) if value is not None]
         return [_add_sessions(group) for _, group in groupby(rows, key=lambda row: row.id)]
 
-    async def find_session(self, tenant: str, session_id: str) -> SessionView | None:
+    async def find_session(self, tenant: TenantScope, session_id: str) -> SessionView | None:
         """Returns one session with its last exchanges; None if the tenant has none with that id."""
         await self._flush()
         rows = await self._load_session_rows(tenant, session_id)
@@ -171,7 +171,7 @@ class Queries(msgspec.Struct, frozen=True):
         exchanges = sorted(map(_EXCHANGE.decode, values), key=lambda exchange: exchange.at)
         return SessionView(session, self.limits_of(session), tuple(exchanges[-EXCHANGES:]))
 
-    async def list_exchanges(self, tenant: str, session: Session) -> list[Exchange]:
+    async def list_exchanges(self, tenant: TenantScope, session: Session) -> list[Exchange]:
         """Returns the last exchanges of a listed session, oldest first."""
         log = await self.store.read(exchanges_key(tenant, session.id))
         values = [*([session.only] if session.only else ()), *(value for _, value in log)]
@@ -181,7 +181,7 @@ class Queries(msgspec.Struct, frozen=True):
         """Returns the limits for a session's window."""
         return self._limits_for(session.model, session.utilization.window if session.utilization else 0)
 
-    async def read_savings(self, tenant: str, now: float, days: int = 30) -> SavingsReport:
+    async def read_savings(self, tenant: TenantScope, now: float, days: int = 30) -> SavingsReport:
         """Returns a tenant's costs of the last `days` days (in UTC, today included), by day, model and agent.
 
         Each session has its own in `Session.costs`.
@@ -204,16 +204,14 @@ class Queries(msgspec.Struct, frozen=True):
         if self.delegation_tracker is None or await self._load_session(caller.tenant, session_id) is None:
             return None
         views: dict[str, AgentView] = {}
-        for node in await self.delegation_tracker.load_tree(
-            tenant_id(caller.tenant_key), f"s:{session_id}", recompute=True
-        ):
+        for node in await self.delegation_tracker.load_tree(caller.tenant, f"s:{session_id}", recompute=True):
             above = views.get(node.parent)
             session = node.session or (node.id[2:] if node.id[:2] == "s:" else "")
             held = await self._load_session(caller.tenant, session) if session else None
             views[node.id] = AgentView(node, above.depth + 1 if above is not None else 0, held)
         return list(views.values())
 
-    async def forget_sessions(self, tenant: str, session_id: str | None = None) -> list[str]:
+    async def forget_sessions(self, tenant: TenantScope, session_id: str | None = None) -> list[str]:
         """Removes the records of one session, or of all of the tenant's; returns the ids of those that existed.
 
         Sums by model stay, since they reveal no conversation.
@@ -235,9 +233,9 @@ class Queries(msgspec.Struct, frozen=True):
             await self.erasable_store.delete(keys)
         return list(found)
 
-    async def forget_tenant(self, tenant: str) -> None:
+    async def forget_tenant(self, tenant: TenantScope) -> None:
         """Removes a tenant from the list of tenants."""
-        await self.erasable_store.delete([Key(TENANTS, tenant)])
+        await self.erasable_store.delete([Key(TENANTS, tenant.name)])
 
     async def forget_nodes(self, session_id: str, *, with_index: bool = True) -> None:
         """Removes the prefix nodes by which a session's requests are found, and their index if `with_index`.
@@ -246,11 +244,11 @@ class Queries(msgspec.Struct, frozen=True):
         """
         await forget_nodes(self.erasable_store, session_id, with_index=with_index)
 
-    async def _load_session(self, tenant: str, session_id: str) -> Session | None:
+    async def _load_session(self, tenant: TenantScope, session_id: str) -> Session | None:
         rows = await self._load_session_rows(tenant, session_id)
         return _add_sessions(rows) if rows else None
 
-    async def _load_session_rows(self, tenant: str, session_id: str) -> list[Session]:
+    async def _load_session_rows(self, tenant: TenantScope, session_id: str) -> list[Session]:
         """Returns the rows of a session, one for each worker that handled it."""
         found = await self.store.scan(sessions_collection(tenant), prefix=f"{session_id}.")
         return [row for _, value in found if (row := _SESSION.decode(value)).id == session_id]
@@ -259,8 +257,8 @@ class Queries(msgspec.Struct, frozen=True):
         window = self.window_table.window(model)
         return Utilization(window.size, window_known=window.source != "default")
 
-    def _view_model(self, tenant: str, row: ModelTotals) -> ModelView:
-        window = self.window_table.window(row.model, row.upstream, "", tenant)
+    def _view_model(self, tenant: TenantScope, row: ModelTotals) -> ModelView:
+        window = self.window_table.window(row.model, row.upstream, "", tenant.name)
         size = row.utilization.window or window.size
         source = window.source if size == window.size else "learnt"
         return ModelView(row, self._limits_for(row.model, size), min(size, window.usable_input), source)
@@ -299,17 +297,17 @@ async def erase(
     Returns how many sessions were on record, and the result of the erasure. Raises StoreUnavailable; then only a part
     is removed, and the call can be repeated.
     """
-    space, erasures, sessions = caller.tenant_key, erasure.erasures, set[str]()
+    tenant, erasures, sessions = caller.tenant, erasure.erasures, set[str]()
     # From here on, responses that are under way leave no records.
-    await erasures.note(space, session_id)
-    known = {session_id} if session_id is not None else set(await erasure.list_sessions(space))
+    await erasures.note(tenant, session_id)
+    known = {session_id} if session_id is not None else set(await erasure.list_sessions(tenant))
     if not erasures.is_only_user:
         # First, so that no new request joins a session. Records that other workers write until they are notified are
         # removed below.
         sessions = await _erase_session_rows(queries, session_overrides, caller, session_id, known, with_index=False)
-        await erasures.announce(space, session_id)
+        await erasures.announce(tenant, session_id)
     sessions |= await _erase_session_rows(queries, session_overrides, caller, session_id, known | sessions)
-    return len(sessions), await erasure.erase(space, session_id)
+    return len(sessions), await erasure.erase(tenant, session_id)
 
 
 async def _erase_session_rows(
@@ -332,7 +330,7 @@ async def _erase_session_rows(
         await session_overrides.clear_compaction_request(caller.tenant, each)
         await session_overrides.set_mode(caller.tenant, each, "auto")
         await queries.forget_nodes(each, with_index=with_index)
-    await forget_delegations(queries.erasable_store, caller.tenant_key, session_id)
+    await forget_delegations(queries.erasable_store, caller.tenant, session_id)
     if session_id is None:
         await queries.forget_tenant(caller.tenant)
     return sessions
@@ -343,10 +341,10 @@ async def forget_memories(memories: MemoryStore, store: KeyValueStore, caller: C
 
     Memories that are being written meanwhile may remain. Raises StoreUnavailable.
     """
-    before = await memories.erase(caller.tenant_key)
-    after = await memories.count(caller.tenant_key, MemoryFilter(types=EVERY))
+    before = await memories.erase(caller.tenant)
+    after = await memories.count(caller.tenant, MemoryFilter(types=EVERY))
     if not after:
-        await store.delete([Key(TENANTS_WITH_MEMORIES, caller.tenant)])
+        await store.delete([Key(TENANTS_WITH_MEMORIES, caller.tenant.name)])
     return before, after
 
 

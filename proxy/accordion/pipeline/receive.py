@@ -150,12 +150,12 @@ class Receiver(msgspec.Struct, frozen=True):
             return True
         return (
             len(body) <= _MAX_READ_INLINE
-            and self.request_reader.count_new_bytes(protocol, body, caller.tenant_key) <= _NEW_AT_ONCE
+            and self.request_reader.count_new_bytes(protocol, body, caller.tenant) <= _NEW_AT_ONCE
         )
 
     def _read_body(self, protocol: WireProtocol, body: bytes, caller: Caller) -> Conversation | str:
         try:
-            return self.request_reader.read(protocol, body, caller.tenant_key)
+            return self.request_reader.read(protocol, body, caller.tenant)
         except TooManyMessages as error:
             self._log_unread(caller, len(body), error.message)
             return error.message
@@ -167,7 +167,7 @@ class Receiver(msgspec.Struct, frozen=True):
 
     def _log_unread(self, caller: Caller, size: int, reason: str) -> None:
         """Logs a warning once for each tenant and reason, since a client may send such a body again and again."""
-        logged, key = self.unread_logged, f"{caller.tenant} {reason}"
+        logged, key = self.unread_logged, f"{caller.tenant.name} {reason}"
         level = logging.DEBUG if key in logged else logging.WARNING
         if len(logged) < _TENANTS_LOGGED:
             logged.add(key)

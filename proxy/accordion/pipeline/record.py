@@ -100,7 +100,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
             exchange = replace(exchange, costs=cost.costs)
         tenant, match = request.caller.tenant, request.session_match
         if request.is_token_count or self.erasures.was_erased_since(
-            request.caller.tenant_key, match.session.id, progress.started_at
+            request.caller.tenant, match.session.id, progress.started_at
         ):
             self.ledger.record(tenant, None, "", exchange, _traceparent(progress))
             return

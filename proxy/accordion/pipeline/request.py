@@ -28,6 +28,7 @@ from accordion.model.conversation import Conversation
 from accordion.model.http import Inbound
 from accordion.model.ports import Route
 from accordion.model.records import CompactionOutcome, RecallUsage
+from accordion.model.tenant import ConversationRef
 from accordion.pipeline.visibility import VisibleRequest
 from accordion.protocols.base import WireProtocol
 from accordion.sessions.client_metadata import ClientMetadata
@@ -103,6 +104,11 @@ class IdentifiedRequest(ReceivedRequest, frozen=True):
     def conversation(self) -> Conversation:
         """The visible part of the client's conversation."""
         return self.session_match.conversation
+
+    @property
+    def ref(self) -> ConversationRef:
+        """The agent's conversation, by which its compactions and insertions are stored."""
+        return ConversationRef(self.caller.tenant, self.session_match.label, self.session_match.session.id)
 
     @property
     def earlier_history(self) -> bytes:

@@ -71,15 +71,13 @@ class ResponseHistory(msgspec.Struct, frozen=True):
         try:
             puts = list[Put]()
             if insertion is not None:
-                puts += await self.insertion_store.add_and_build_writes(
-                    caller.tenant_key, match.label, insertion, match.session.id
-                )
+                puts += await self.insertion_store.add_and_build_writes(request.ref, insertion)
             puts += await self._build_link_writes(request, observed_response)
             # Last, since the other records are found by these.
             puts += self.sessions.build_state_writes(
                 caller, {} if observed_response.error else response_nodes(request, reported_response, ids)
             )
-            if puts and not self.erasures.was_erased_since(caller.tenant_key, match.session.id, request.started_at):
+            if puts and not self.erasures.was_erased_since(caller.tenant, match.session.id, request.started_at):
                 await self._write(request, puts)
         except Exception:
             # The response itself is complete, and must not fail because of this.
@@ -106,7 +104,7 @@ class ResponseHistory(msgspec.Struct, frozen=True):
         if link is None:
             return []
         return await self.response_links.build_puts(
-            request.caller.tenant_key, request.session_match.session.id, observed_response.response_id, link
+            request.caller.tenant, request.session_match.session.id, observed_response.response_id, link
         )
 
     def _build_link(self, request: PreparedRequest, observed_response: ObservedResponse) -> ResponseLink | None:
@@ -129,7 +127,7 @@ class ResponseHistory(msgspec.Struct, frozen=True):
         ):
             return None
         return self.response_links.add(
-            request.caller.tenant_key,
+            request.caller.tenant,
             request.session_match.session.id,
             client_conversation,
             observed_response.response_id,
@@ -141,7 +139,7 @@ class ResponseHistory(msgspec.Struct, frozen=True):
         try:
             if _is_sent_once(request):
                 await self.transcripts.record_at_once(
-                    request.caller.tenant_key,
+                    request.caller.tenant,
                     request.session_match.session.id,
                     request.conversation,
                     puts,
@@ -151,7 +149,7 @@ class ResponseHistory(msgspec.Struct, frozen=True):
             else:
                 await self.archive.keep(puts)
         except StoreUnavailable:
-            self.insertion_store.write_later(request.caller.tenant_key, puts)
+            self.insertion_store.write_later(request.caller.tenant, puts)
 
 
 def _is_sent_once(request: MeasuredRequest) -> bool:

@@ -19,6 +19,7 @@ from accordion.model.errors import AccordionError
 from accordion.model.http import CompleteResponse
 from accordion.model.insertions import ToolRoundInsertion
 from accordion.model.ports import UpstreamResponse
+from accordion.model.tenant import ConversationRef
 from accordion.pipeline.relay import RewrittenResponse, content_type_and_encoding, read_body, strip_body_headers
 from accordion.pipeline.request import PassthroughRequest
 from accordion.protocols.content_encoding import Decoder
@@ -68,7 +69,7 @@ class ResponseRetrieval(msgspec.Struct, frozen=True):
 
     async def _find_insertions(self, request: PassthroughRequest, node: PrefixNode) -> list[ToolRoundInsertion]:
         insertions = await self.insertion_store.find(
-            request.caller.tenant_key, node.label, (node.chain,), 1, check_store=True
+            ConversationRef(request.caller.tenant, node.label, node.session), (node.chain,), 1, check_store=True
         )
         return [each for each in insertions if isinstance(each, ToolRoundInsertion)]
 

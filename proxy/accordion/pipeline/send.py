@@ -231,7 +231,7 @@ class Sender(msgspec.Struct, frozen=True):
         except Unauthorized:
             return None
         return SummaryCaller(
-            tenant=request.caller.tenant,
+            tenant=request.caller.tenant.name,
             route=request.route,
             dialect=request.protocol.name,
             model=request.conversation.model,

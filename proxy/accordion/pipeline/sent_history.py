@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from accordion.archive import archive_entries
 from accordion.archive.archive import Archive
-from accordion.archive.artifacts import Artifact, tenant_name
+from accordion.archive.artifacts import Artifact
 from accordion.archive.transcripts import TranscriptStore
 from accordion.compaction.record_format import decode, is_compaction_key, parse_key
 from accordion.compaction.rendering import RequestRenderer
@@ -27,6 +27,7 @@ from accordion.model.errors import NotFound, TooManyMessages, Unreadable
 from accordion.model.plan import WRITTEN_BY_COMPACTION
 from accordion.model.ports import Key, Tasks
 from accordion.model.records import Exchange, Session
+from accordion.model.tenant import ConversationRef
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.written_messages import WrittenMessageReader
@@ -112,26 +113,26 @@ class SentHistory:
     async def find_compaction(self, caller: Caller, compaction_id: str) -> StoredCompaction | None:
         """Returns a compaction of the tenant by its id; None if there is none."""
         found = await archive_entries.find_compaction_entry(
-            self._archive.store, tenant_name(caller.tenant_key), compaction_id
+            self._archive.store, caller.tenant.archive_namespace, compaction_id
         )
         if found is None:
             return None
         entry, contents = found
         keys = [key for collection, name, _ in contents.keys if is_compaction_key(key := Key(collection, name))]
         for key, value in zip(keys, await self._archive.store.get_many(keys) if keys else [], strict=True):
-            compaction = decode(self._archive.open_value(caller.tenant_key, key, value))
+            compaction = decode(self._archive.open_value(caller.tenant, key, value))
             if compaction is not None and compaction.id == compaction_id and parse_key(key)[1] == compaction.anchor:
                 return StoredCompaction(compaction, entry.session)
         return None
 
     async def load_conversation(self, caller: Caller, session: str) -> RecordedConversation | None:
         """Returns a session's conversation; None if it is not recorded or cannot be read."""
-        original = await self._transcripts.original(caller.tenant_key, session)
+        original = await self._transcripts.original(caller.tenant, session)
         if original is None:
             return None
         protocol = self._protocols[original.dialect]
         try:
-            conversation = await self._tasks.offload(self._body_reader.read, protocol, original.body, caller.tenant_key)
+            conversation = await self._tasks.offload(self._body_reader.read, protocol, original.body, caller.tenant)
         except (Unreadable, TooManyMessages):
             return None
         return RecordedConversation(protocol, original.body, conversation, original.missing)
@@ -146,7 +147,7 @@ class SentHistory:
             messages=conversation.messages[: compaction.covered],
             chain=conversation.chain[: compaction.covered],
         )
-        read_message = self._message_reader.reader_for(original.protocol, caller.tenant_key)
+        read_message = self._message_reader.reader_for(original.protocol, caller.tenant)
         try:
             return apply_compaction(covered, compaction, read_message)
         except ValueError:
@@ -171,15 +172,12 @@ class SentHistory:
                 code="sent_not_found",
             )
         history, body = without_compaction(conversation), original.body
+        ref = ConversationRef(caller.tenant, session.scope, session.id)
         if is_in_force(exchange.compaction):
-            history = await self._compactions.find(
-                protocol, caller.tenant_key, session.scope, conversation, check_store=True
-            )
+            history = await self._compactions.find(protocol, ref, conversation, check_store=True)
             history = await self._choose(caller, exchange, conversation, protocol, history)
         if history.compaction is not None or exchange.recalled is not None:
-            history, _ = await self._composer().compose(
-                protocol, caller.tenant_key, session.scope, conversation, history, check_store=True
-            )
+            history, _ = await self._composer().compose(protocol, ref, conversation, history, check_store=True)
             body = self._renderer.render_body(protocol, history)
         return SentRequest(original, history, body, exchange)
 
@@ -199,7 +197,7 @@ class SentHistory:
         if stored is None:
             return deepest
         try:
-            return self._compactions.apply(protocol, caller.tenant_key, conversation, stored.compaction)
+            return self._compactions.apply(protocol, caller.tenant, conversation, stored.compaction)
         except ValueError:
             return deepest
 

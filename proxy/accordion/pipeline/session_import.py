@@ -127,9 +127,7 @@ class SessionImport(msgspec.Struct, frozen=True):
         if not names:
             return None
         anchor, turn = client.chain[-1], _find_turn_start(client)
-        insertions = await self.insertion_store.find(
-            request.tenant_key, request.scope, client.chain, turn + 1, check_store=False
-        )
+        insertions = await self.insertion_store.find(request.ref, client.chain, turn + 1, check_store=False)
         # Earlier messages of the turn that got no answer made their own requests.
         already_requested = {
             name
@@ -148,9 +146,7 @@ class SessionImport(msgspec.Struct, frozen=True):
         recall = RecallInsertion(anchor, request.protocol.text_message(text), self.clock.now(), names=names)
         if any(each.wire == recall.wire for each in own_insertions):
             return None
-        if not await self.insertion_store.add(
-            request.tenant_key, request.scope, recall, request.session, request.started_at
-        ):
+        if not await self.insertion_store.add(request.ref, recall, request.started_at):
             return None
         imported = restored.imported if restored is not None else ()
         return RecallUsage(self.count_tokens(text, request.model), len(imported), _describe_outcomes(names, restored))
@@ -159,7 +155,7 @@ class SessionImport(msgspec.Struct, frozen=True):
         """Returns the memories of these ids; None if memories are unavailable."""
         room = min(LONGEST, max(0, request.available_tokens) // _ROOM_DIVISOR * _CHARACTERS_PER_TOKEN)
         try:
-            return await restore_memories(self.open_memories(), request.tenant_key, names, room)
+            return await restore_memories(self.open_memories(), request.ref.tenant, names, room)
         except AccordionError as error:
             _log.warning("a requested session memory could not be looked up: %s", error.message)
             return None

@@ -20,6 +20,7 @@ from accordion.accounting.ledger import EXCHANGES, exchanges_key, sessions_colle
 from accordion.delegation.erasure import forget_delegations_of, forget_nodes
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, KeyValueStore
+from accordion.model.tenant import TenantScope
 from accordion.sessions.tenants import TENANTS
 
 ROUND_SECONDS: Final = 300.0
@@ -61,12 +62,12 @@ _DECODER = msgspec.msgpack.Decoder(_SessionRow)
 class SessionSizeLimit:
     """Keeps each tenant's sessions within `max_bytes`.
 
-    `tenant_key_of` gives a tenant's key by its name.
+    `find_tenant` returns a tenant by its name.
     """
 
-    def __init__(self, store: KeyValueStore, tenant_key_of: Callable[[str], bytes], *, max_bytes: int) -> None:
+    def __init__(self, store: KeyValueStore, find_tenant: Callable[[str], TenantScope], *, max_bytes: int) -> None:
         self._store = store
-        self._space_of = tenant_key_of
+        self._find_tenant = find_tenant
         self._max = max_bytes
 
     async def run_round(self) -> int | None:
@@ -82,12 +83,12 @@ class SessionSizeLimit:
                 if not mine or await self._store.get(mark) is not None:
                     return None
                 await self._store.put(mark, b"1", ttl=ROUND_SECONDS * _TARGET_SHARE)
-                async for tenant, _ in self._scan_rows(TENANTS):
-                    removed += await self.sweep(tenant)
+                async for name, _ in self._scan_rows(TENANTS):
+                    removed += await self.sweep(self._find_tenant(name))
             return removed
         return None
 
-    async def sweep(self, tenant: str) -> int:
+    async def sweep(self, tenant: TenantScope) -> int:
         """Removes the longest unused sessions of a tenant that is above the limit; returns how many.
 
         Raises StoreUnavailable.
@@ -111,17 +112,17 @@ class SessionSizeLimit:
                 removed, page = removed + await self._remove_sessions(tenant, page), []
         return removed + await self._remove_sessions(tenant, page)
 
-    async def _remove_sessions(self, tenant: str, sessions: list[_SessionSize]) -> int:
+    async def _remove_sessions(self, tenant: TenantScope, sessions: list[_SessionSize]) -> int:
         """Removes sessions with all their records."""
         for unit in sessions:
             rows = [Key(sessions_collection(tenant), name) for name in unit.names]
             await forget_nodes(self._store, unit.id)
             await self._store.delete([exchanges_key(tenant, unit.id), *rows])
         if sessions:
-            await forget_delegations_of(self._store, self._space_of(tenant), {unit.id for unit in sessions})
+            await forget_delegations_of(self._store, tenant, {unit.id for unit in sessions})
         return len(sessions)
 
-    async def _scan_sessions(self, tenant: str) -> AsyncIterator[_SessionSize]:
+    async def _scan_sessions(self, tenant: TenantScope) -> AsyncIterator[_SessionSize]:
         """Yields the sessions of a tenant. Each has a row from each worker, stored next to each other."""
         rows: list[tuple[str, int, _SessionRow]] = []
         async for name, value in self._scan_rows(sessions_collection(tenant)):

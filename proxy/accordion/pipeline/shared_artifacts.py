@@ -23,7 +23,6 @@ from accordion.archive.references import artifact_id, describe, describe_size, s
 from accordion.compaction.strategies.base import HANDOFF_TOOLS
 from accordion.delegation.branch_access import BranchAccess, BranchViewer
 from accordion.delegation.call_owners import CallInHistory
-from accordion.delegation.tree import tenant_id
 from accordion.delegation.visibility_filter import FilteredResult
 from accordion.model.boundaries import PartPosition
 from accordion.model.cache import ENTRY, BoundedCache, string_size
@@ -32,6 +31,7 @@ from accordion.model.delegation import AgentPosition, DelegationNode
 from accordion.model.errors import StoreUnavailable
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.ports import Clock, Tasks
+from accordion.model.tenant import TenantScope
 from accordion.sessions.client_metadata import ClientMetadata
 from accordion.sessions.prefix_nodes import label_prefix
 from accordion.sessions.tenants import Caller
@@ -86,11 +86,11 @@ class SharedArtifacts:
     skipped_tools: Sequence[str] = HANDOFF_TOOLS
     capacity: int = 8 * 2**20
     _stored_results: BoundedCache[tuple[bytes, int, str], bool] = field(init=False)
-    _readable_ids: BoundedCache[tuple[str, str, bytes], tuple[bool, float]] = field(init=False)
+    _readable_ids: BoundedCache[tuple[TenantScope, str, bytes], tuple[bool, float]] = field(init=False)
 
     def __post_init__(self) -> None:
         self._stored_results = BoundedCache(self.capacity // 2, lambda key, _: string_size(key[0], key[2]))
-        self._readable_ids = BoundedCache(self.capacity // 2, lambda key, _: ENTRY + string_size(*key))
+        self._readable_ids = BoundedCache(self.capacity // 2, lambda key, _: ENTRY + string_size(*key[1:]))
 
     async def has_readable_id(self, viewer: BranchViewer, body: bytes) -> bool:
         """Returns whether a list contains an id of a readable artifact.
@@ -99,7 +99,7 @@ class SharedArtifacts:
         """
         now, agent = (
             self.clock.monotonic(),
-            (tenant_id(viewer.caller.tenant_key), viewer.position.node or viewer.session),
+            (viewer.caller.tenant, viewer.position.node or viewer.session),
         )
         for name in list(dict.fromkeys(_ID.findall(body)))[:_MAX_IDS]:
             known = self._readable_ids.get((*agent, name))
@@ -144,7 +144,7 @@ class SharedArtifacts:
 
     async def _is_readable(self, viewer: BranchViewer, name: str) -> bool:
         with suppress(StoreUnavailable):
-            for session in await self._find_owning_sessions(viewer.caller.tenant_key, name):
+            for session in await self._find_owning_sessions(viewer.caller.tenant, name):
                 if await self.branch_access.is_same_branch(viewer, session):
                     return True
         return False
@@ -153,7 +153,7 @@ class SharedArtifacts:
         self, dialect: str, caller: Caller, position: AgentPosition, messages: Sequence[Message],
         results_by_owner: Mapping[str, Mapping[tuple[bytes, int, str], FilteredResult]],
     ) -> None:  # fmt: skip
-        tenant, tree = tenant_id(caller.tenant_key), self.branch_access.delegation_tree
+        tenant, tree = caller.tenant, self.branch_access.delegation_tree
         for owner, results in results_by_owner.items():
             try:
                 await tree.load(tenant, (owner,))
@@ -177,11 +177,11 @@ class SharedArtifacts:
         metadata = (
             ClientMetadata(owner.id[2:]) if owner.id[:2] == "m:" else ClientMetadata(position.mark, scope=owner.id)
         )
-        scope, at, space = label_prefix(caller, metadata), self.clock.now(), caller.tenant_key
+        scope, at, tenant = label_prefix(caller, metadata), self.clock.now(), caller.tenant
         artifacts = []
         for each in hidden_results:
-            artifact = self._build_artifact(space, dialect, messages, each)
-            if artifact is not None and owner.session not in await self._find_owning_sessions(space, artifact.id):
+            artifact = self._build_artifact(tenant, dialect, messages, each)
+            if artifact is not None and owner.session not in await self._find_owning_sessions(tenant, artifact.id):
                 artifacts.append(replace(artifact, scope=scope, session=owner.session, at=at))
         if artifacts:
             keys = {key for each in artifacts for key in each.keys}
@@ -193,15 +193,15 @@ class SharedArtifacts:
             ]
             digest = hashlib.sha256("".join([owner.session, *(each.id for each in artifacts)]).encode())
             write = CompactionWrite(f"hidden-{digest.hexdigest()[:16]}", owner.session, at)
-            puts = partial(self.archive.build_puts, space, rows, artifacts, write)
+            puts = partial(self.archive.build_puts, tenant, rows, artifacts, write)
             await self.archive.keep(await self.tasks.offload(puts))
 
-    async def _find_owning_sessions(self, tenant_key: bytes, name: str) -> set[str]:
+    async def _find_owning_sessions(self, tenant: TenantScope, name: str) -> set[str]:
         """Returns the sessions for which an artifact is stored."""
-        return {each.session for each in await self.archive.load_records(tenant_key, name, limit=_MAX_RECORDS)}
+        return {each.session for each in await self.archive.load_records(tenant, name, limit=_MAX_RECORDS)}
 
     def _build_artifact(
-        self, tenant_key: bytes, dialect: str, messages: Sequence[Message], hidden_result: FilteredResult
+        self, tenant: TenantScope, dialect: str, messages: Sequence[Message], hidden_result: FilteredResult
     ) -> Artifact | None:
         """Builds the artifact of a hidden result, with the id that any compaction would give it.
 
@@ -215,7 +215,7 @@ class SharedArtifacts:
         if not text.strip() or any(fnmatchcase(hidden_result.name, pattern) for pattern in self.skipped_tools):
             return None
         return Artifact(
-            artifact_id(tenant_key, message.key, part),
+            artifact_id(tenant, message.key, part),
             "result",
             dialect,
             (message.key,) if first == index else (messages[first].key, message.key),

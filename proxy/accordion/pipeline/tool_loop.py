@@ -107,9 +107,7 @@ class ToolLoop(msgspec.Struct, frozen=True):
             fields["previous_response_id"] = to_json(match.base_node.ids[-1])
             parts = (part for message in match.conversation.messages for part in message.parts)
             answered_ids = {part.call_id for part in parts if isinstance(part, ToolResult)}
-            insertions = await self.insertion_store.find(
-                request.caller.tenant_key, match.label, (match.base_node.chain,), 1, check_store=True
-            )
+            insertions = await self.insertion_store.find(request.ref, (match.base_node.chain,), 1, check_store=True)
             rounds = [
                 each
                 for each in insertions
@@ -130,7 +128,7 @@ class ToolLoop(msgspec.Struct, frozen=True):
         compaction = request.history.compaction
         available_tokens = request.window.usable_input - request.utilization.occupied_tokens - added_tokens
         return ReadContext(
-            request.caller.tenant_key,
+            request.caller.tenant,
             frozenset(compaction.artifacts if compaction is not None else ()),
             max(0, available_tokens),
             lambda text: self.count_tokens(text, request.actual_model),

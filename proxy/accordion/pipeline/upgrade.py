@@ -57,7 +57,7 @@ class UpgradePipeline(msgspec.Struct, frozen=True):
             raise
         progress.status = answer.status if isinstance(answer, Outbound) else 101
         if progress.status == 101 and inbound.path in self.receiver.protocols:
-            self._warn_unread(inbound, caller.tenant)
+            self._warn_unread(inbound, caller.tenant.name)
         self.responder.recorder.record(progress, ObservedResponse())
         return answer
 

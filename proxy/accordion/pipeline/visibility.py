@@ -211,9 +211,7 @@ class Visibility(msgspec.Struct, frozen=True):
                 request_body,
                 has_late_decisions=hidden_results.has_late_decisions,
             )
-        filtered = self.visibility_filter.apply(
-            protocol, caller.tenant_key, client_conversation, hidden_results.positions
-        )
+        filtered = self.visibility_filter.apply(protocol, caller.tenant, client_conversation, hidden_results.positions)
         if filtered.unremovable_results:
             self.delegation_tracker.record_shown(caller, position, client_conversation, filtered.unremovable_results)
         visible = filtered.conversation

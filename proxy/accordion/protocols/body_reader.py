@@ -16,6 +16,7 @@ import msgspec
 
 from accordion.model.conversation import Conversation, Message
 from accordion.model.errors import TooManyMessages, Unreadable
+from accordion.model.tenant import TenantScope
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.json_spans import FIELDS, SPACE, exceeds_count, items_of, split_at_list, split_entries
 from accordion.protocols.message_keys import TooManyValues, chain_key, chain_start, count_breakpoints, message_key
@@ -69,29 +70,29 @@ class BodyReader:
         """The estimated memory of the cached prefixes, in bytes."""
         return self._prefixes.size
 
-    def read(self, protocol: WireProtocol, body: bytes, tenant_key: bytes) -> Conversation:
+    def read(self, protocol: WireProtocol, body: bytes, tenant: TenantScope) -> Conversation:
         """Reads a request body. Raises Unreadable if it is not a readable JSON object, and TooManyMessages if it is too
         large; the proxy forwards such a body as it came."""
         try:
             if len(body) >= MIN_LENGTH:
                 with self._lock:
-                    cached_prefix, count, position = self._prefixes.find(protocol, body, tenant_key)
+                    cached_prefix, count, position = self._prefixes.find(protocol, body, tenant)
                 if cached_prefix is not None and count:
                     self._check(body, position)
-                    resumed = self._resume(protocol, body, tenant_key, cached_prefix, count, position)
+                    resumed = self._resume(protocol, body, tenant, cached_prefix, count, position)
                     if resumed is not None:
                         return resumed
             self._check(body, 0)
-            return self._read_from_start(protocol, body, tenant_key)
+            return self._read_from_start(protocol, body, tenant)
         except TooManyValues as error:
             raise TooManyMessages(str(error)) from error
         except _UNDECODABLE as error:
             raise Unreadable(f"the body could not be read: {error}") from error
 
-    def count_new_bytes(self, protocol: WireProtocol, body: bytes, tenant_key: bytes) -> int:
+    def count_new_bytes(self, protocol: WireProtocol, body: bytes, tenant: TenantScope) -> int:
         """Returns how many bytes of a body follow its cached beginning."""
         with self._lock:
-            return len(body) - self._prefixes.find(protocol, body, tenant_key)[2]
+            return len(body) - self._prefixes.find(protocol, body, tenant)[2]
 
     def _check(self, body: bytes, position: int) -> None:
         limit = _VALUES_PER_MESSAGE * self._max_messages
@@ -105,7 +106,7 @@ class BodyReader:
         if len(raw) > _LARGE:
             self._pause()
 
-    def _read_from_start(self, protocol: WireProtocol, body: bytes, tenant_key: bytes) -> Conversation:
+    def _read_from_start(self, protocol: WireProtocol, body: bytes, tenant: TenantScope) -> Conversation:
         raw = FIELDS.decode(body)
         self._pause_after(body)
         list_span = split_at_list(body, protocol.messages_field, raw) if len(body) >= MIN_LENGTH else None
@@ -113,20 +114,20 @@ class BodyReader:
         fields = {name: bytes(value) for name, value in raw.items()}
         wires = _list_entries(message_list)
         self._pause_after(body)
-        prefix = self._extend_prefix(protocol, tenant_key, _empty_prefix(tenant_key, protocol.name), wires, fields)
+        prefix = self._extend_prefix(protocol, tenant, _empty_prefix(tenant, protocol.name), wires, fields)
         if list_span is not None:
             prefix.head, prefix.leading_fields, list_end = list_span
             prefix.pieces, prefix.end = split_entries(body, len(prefix.head), wires)
             if wires and _covers_list(prefix.pieces, wires, body, prefix.end, list_end):
                 with self._lock:
-                    self._prefixes.store(protocol, body, tenant_key, prefix)
+                    self._prefixes.store(protocol, body, tenant, prefix)
         return _build_conversation(protocol, prefix)
 
     def _resume(
         self,
         protocol: WireProtocol,
         body: bytes,
-        tenant_key: bytes,
+        tenant: TenantScope,
         cached_prefix: BodyPrefix,
         count: int,
         position: int,
@@ -165,17 +166,17 @@ class BodyReader:
             # The old key is valid only with all of the old preamble.
             overhead_key=cached_prefix.overhead_key if count >= cached_prefix.lead else b"",
         )
-        prefix = self._extend_prefix(protocol, tenant_key, base, wires, fields)
+        prefix = self._extend_prefix(protocol, tenant, base, wires, fields)
         with self._lock:
             if len(cached_prefix.entries) - count <= _CHANGING_ENTRIES:
                 self._prefixes.remove(cached_prefix)
-            self._prefixes.store(protocol, body, tenant_key, prefix)
+            self._prefixes.store(protocol, body, tenant, prefix)
         return _build_conversation(protocol, prefix)
 
     def _extend_prefix(
         self,
         protocol: WireProtocol,
-        tenant_key: bytes,
+        tenant: TenantScope,
         base: BodyPrefix,
         wires: list[bytes],
         fields: dict[str, bytes],
@@ -188,7 +189,7 @@ class BodyReader:
         for wire in wires:
             message = protocol.read_message(wire)
             self._pause_after(wire)
-            key = message_key(message.canonical, tenant_key, name)
+            key = message_key(message.canonical, tenant, name)
             self._pause_after(wire)
             if lead == len(entries) and protocol.is_preamble(message):
                 lead += 1
@@ -202,7 +203,7 @@ class BodyReader:
         else:
             preamble = (*protocol.read_preamble(fields), *(part for entry in entries[:lead] for part in entry.parts))
             tools = protocol.read_tools(fields)
-            overhead_key = _overhead_key(tenant_key, overhead, entries[:lead])
+            overhead_key = _overhead_key(tenant, overhead, entries[:lead])
         return BodyPrefix(
             base.head, base.leading_fields, base.pieces, base.end, tuple(entries), lead, tuple(chain),
             fields, preamble, tools, overhead_key,
@@ -246,7 +247,7 @@ def _list_entries(message_list: msgspec.Raw | None) -> list[bytes]:
 
 
 @lru_cache(1_024)
-def _empty_prefix(tenant_key: bytes, protocol: str) -> BodyPrefix:
+def _empty_prefix(tenant: TenantScope, protocol: str) -> BodyPrefix:
     """Returns the prefix of a body that shares no cached beginning. It is never changed."""
     return BodyPrefix(
         b"",
@@ -255,16 +256,16 @@ def _empty_prefix(tenant_key: bytes, protocol: str) -> BodyPrefix:
         0,
         (),
         0,
-        (chain_start(tenant_key, protocol),),
+        (chain_start(tenant, protocol),),
         {},
         (),
         (),
-        _overhead_key(tenant_key, _NO_OVERHEAD, []),
+        _overhead_key(tenant, _NO_OVERHEAD, []),
     )
 
 
-def _overhead_key(tenant_key: bytes, fields: list[bytes | None], lead: list[Message]) -> bytes:
+def _overhead_key(tenant: TenantScope, fields: list[bytes | None], lead: list[Message]) -> bytes:
     values = [b"\0" * len(fields)]
     if any(fields):
         values = [b"\0" if value is None else len(value).to_bytes(8, "big") + value for value in fields]
-    return hashlib.sha256(b"".join([tenant_key, *values, *[message.key for message in lead]])).digest()
+    return hashlib.sha256(b"".join([tenant.key, *values, *[message.key for message in lead]])).digest()

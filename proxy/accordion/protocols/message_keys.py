@@ -26,6 +26,7 @@ from typing import Any
 
 import msgspec
 
+from accordion.model.tenant import TenantScope
 from accordion.protocols.json_spans import exceeds_count
 
 BREAKPOINTS = ("cache_control", "prompt_cache_breakpoint")
@@ -126,7 +127,7 @@ def count_breakpoints(wire: bytes) -> int:
     )
 
 
-def message_key(canonical: Any, tenant_key: bytes, protocol_name: str) -> bytes:
+def message_key(canonical: Any, tenant: TenantScope, protocol_name: str) -> bytes:
     """Returns the key of a message, 32 bytes: SHA-256 of the tenant's key, the protocol's name and the content.
 
     The protocol is in it because the JSON of the message is stored under the key. Raises ValueError if the content is
@@ -134,7 +135,7 @@ def message_key(canonical: Any, tenant_key: bytes, protocol_name: str) -> bytes:
     times as much.
     """
     try:
-        digest = hashlib.sha256(tenant_key + protocol_name.encode())
+        digest = hashlib.sha256(tenant.key + protocol_name.encode())
         # Hashed in steps: joining the bytes would copy a large message once more.
         if _has_one_long_text(canonical):
             for piece in _encode_in_pieces(canonical["role"], canonical["content"][0]):
@@ -163,9 +164,9 @@ def _encode_in_pieces(role: Any, text: str) -> Iterator[bytes]:
 
 
 @lru_cache(1_024)
-def chain_start(tenant_key: bytes, protocol_name: str) -> bytes:
+def chain_start(tenant: TenantScope, protocol_name: str) -> bytes:
     """Returns the chain key of an empty list, 32 bytes. The tenant's key is in it, and so in all that follow."""
-    return hashlib.sha256(tenant_key + b"chain " + protocol_name.encode()).digest()
+    return hashlib.sha256(tenant.key + b"chain " + protocol_name.encode()).digest()
 
 
 def chain_key(previous: bytes, key: bytes) -> bytes:

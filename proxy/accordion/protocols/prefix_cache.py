@@ -7,6 +7,7 @@ from collections import OrderedDict
 import msgspec
 
 from accordion.model.conversation import Message, Part
+from accordion.model.tenant import TenantScope
 from accordion.protocols.base import WireProtocol
 
 # A prefix is indexed by the beginning of its body, at each of these lengths that it covers.
@@ -67,14 +68,14 @@ class PrefixCache:
         self._index: dict[tuple[object, ...], list[BodyPrefix]] = {}
         self.size = 0
 
-    def find(self, protocol: WireProtocol, body: bytes, tenant_key: bytes) -> tuple[BodyPrefix | None, int, int]:
+    def find(self, protocol: WireProtocol, body: bytes, tenant: TenantScope) -> tuple[BodyPrefix | None, int, int]:
         """Returns the prefix that shares the longest beginning with `body`, how many messages, and their end."""
         best: BodyPrefix | None = None
         count = position = 0
         for length in _INDEX_LENGTHS:
             if len(body) < length:
                 continue
-            for prefix in reversed(self._index.get((tenant_key, protocol.name, body[:length]), ())):
+            for prefix in reversed(self._index.get((tenant, protocol.name, body[:length]), ())):
                 matched, end = prefix.match(body)
                 if end > position:
                     best, count, position = prefix, matched, end
@@ -83,7 +84,7 @@ class PrefixCache:
                 break
         return best, count, position
 
-    def store(self, protocol: WireProtocol, body: bytes, tenant_key: bytes, prefix: BodyPrefix) -> None:
+    def store(self, protocol: WireProtocol, body: bytes, tenant: TenantScope, prefix: BodyPrefix) -> None:
         """Caches a prefix whose head and entries `body` begins with, unless it is too large."""
         # Each message counts twice: its bytes, and its parsed parts.
         entries = 2 * prefix.end - len(prefix.head) + _OBJECTS * len(prefix.entries)
@@ -92,7 +93,7 @@ class PrefixCache:
             return
         for length in _INDEX_LENGTHS:
             if prefix.end >= length:
-                index_key = (tenant_key, protocol.name, body[:length])
+                index_key = (tenant, protocol.name, body[:length])
                 prefix.index_keys.append(index_key)
                 prefix.size += length
                 bucket = self._index.setdefault(index_key, [])

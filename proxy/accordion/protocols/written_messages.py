@@ -7,6 +7,7 @@ from collections.abc import Callable
 from threading import Lock
 
 from accordion.model.conversation import Message
+from accordion.model.tenant import TenantScope
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.message_keys import count_breakpoints, message_key
 
@@ -20,29 +21,29 @@ class WrittenMessageReader:
 
     def __init__(self, capacity: int = 32 * 2**20) -> None:
         self._capacity = capacity
-        self._messages: OrderedDict[tuple[bytes, bytes, str], Message] = OrderedDict()
+        self._messages: OrderedDict[tuple[bytes, TenantScope, str], Message] = OrderedDict()
         self._size = 0
         self._lock = Lock()
 
-    def reader_for(self, protocol: WireProtocol, tenant_key: bytes) -> Callable[[bytes], Message]:
+    def reader_for(self, protocol: WireProtocol, tenant: TenantScope) -> Callable[[bytes], Message]:
         """Returns a function that reads a message's JSON for one protocol and tenant. It raises ValueError where the
         JSON cannot be decoded."""
         name = protocol.name
 
         def read(wire: bytes) -> Message:
-            cached = self._messages.get((wire, tenant_key, name))
-            return cached if cached is not None else self._read_message(protocol, tenant_key, wire)
+            cached = self._messages.get((wire, tenant, name))
+            return cached if cached is not None else self._read_message(protocol, tenant, wire)
 
         return read
 
-    def _read_message(self, protocol: WireProtocol, tenant_key: bytes, wire: bytes) -> Message:
+    def _read_message(self, protocol: WireProtocol, tenant: TenantScope, wire: bytes) -> Message:
         read = protocol.read_message(wire)
         message = Message(
-            message_key(read.canonical, tenant_key, protocol.name), read.role, read.parts, wire, count_breakpoints(wire)
+            message_key(read.canonical, tenant, protocol.name), read.role, read.parts, wire, count_breakpoints(wire)
         )
         with self._lock:
-            if (wire, tenant_key, protocol.name) not in self._messages:
-                self._messages[wire, tenant_key, protocol.name] = message
+            if (wire, tenant, protocol.name) not in self._messages:
+                self._messages[wire, tenant, protocol.name] = message
                 self._size += message.size + _ENTRY_OVERHEAD
             while self._size > self._capacity and len(self._messages) > 1:
                 _, old = self._messages.popitem(last=False)

@@ -224,12 +224,12 @@ def label_prefix(caller: Caller, client_metadata: ClientMetadata) -> bytes:
     if not (client_metadata.session or client_metadata.agent or client_metadata.scope):
         return b""
     name = f"{client_metadata.label}\n{client_metadata.scope}" if client_metadata.scope else client_metadata.label
-    return hashlib.sha256(caller.tenant_key + name.encode()).digest()[:8]
+    return hashlib.sha256(caller.tenant.key + name.encode()).digest()[:8]
 
 
 def provider_state_name(caller: Caller, state_id: str) -> bytes:
     """Returns the name of the node for a response's or a conversation's id."""
-    return hashlib.sha256(caller.tenant_key + b"state:" + state_id.encode()).digest()
+    return hashlib.sha256(caller.tenant.key + b"state:" + state_id.encode()).digest()
 
 
 def session_id_from_node(node_id: str) -> str:

@@ -123,7 +123,9 @@ class Sessions:
         label = label_prefix(caller, client_metadata)
         index, base = find_deepest(self.prefix_index.nodes, label, conversation.chain)
         session = self.find_in_memory(base.session) if base is not None else None
-        session = session or Session(id="", tenant=caller.tenant, created=self.clock.now(), label=client_metadata.label)
+        session = session or Session(
+            id="", tenant=caller.tenant.name, created=self.clock.now(), label=client_metadata.label
+        )
         return SessionMatch(session, "", conversation, label, base, index, is_recorded=conversation.previous is None)
 
     def record_response(
@@ -245,7 +247,7 @@ class Sessions:
         if entry is not None:
             sessions.move_to_end(session_id)
             return entry
-        now, tenant = self.clock.now(), caller.tenant
+        now, tenant = self.clock.now(), caller.tenant.name
         session = Session(
             session_id, tenant, now, client_metadata.session, client_metadata.client, client_metadata.agent,
             forked_from, scope=label,
@@ -258,7 +260,7 @@ class Sessions:
             sessions.popitem(last=False)
         return entry
 
-    def forget(self, tenant: str, session: str | None) -> None:
+    def forget(self, session: str | None) -> None:
         """Removes a session, or all, from memory after an erasure."""
         self.prefix_index.forget(session)
         if session is None:

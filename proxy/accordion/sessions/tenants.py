@@ -9,7 +9,9 @@ from collections.abc import Mapping
 
 import msgspec
 
+from accordion.model.cache import BoundedCache, string_size
 from accordion.model.errors import Unauthorized
+from accordion.model.tenant import TenantScope
 from accordion.sessions.browser_origin import is_web_site
 
 DEFAULT_TENANT = "default"
@@ -17,6 +19,9 @@ TENANTS = "tenants"
 """The collection that lists tenants by name."""
 TENANTS_WITH_MEMORIES = "tenants/memories"
 """The collection that lists the tenants with memories; an entry stays until the tenant is erased."""
+
+_CAPACITY, _SCOPE_BYTES = 8 * 2**20, 500
+"""Bytes of all scopes in memory, and of one without its name."""
 
 CREDENTIAL_HEADERS = (b"authorization", b"x-api-key", b"api-key")
 """The headers in which clients send a credential."""
@@ -37,23 +42,21 @@ class ProxyKey(msgspec.Struct, frozen=True):
 class Caller(msgspec.Struct, frozen=True):
     """The caller of a request.
 
-    `tenant_key` is the start of every hash of the tenant's content, so that no hash matches another tenant's.
     `has_proxy_key` is True where the caller presented a proxy key. `credential` is the caller's credential for the
     provider, empty where it presented only the proxy key. `is_local` is True where only this machine can be the caller.
     """
 
-    tenant: str
-    tenant_key: bytes
+    tenant: TenantScope
     has_proxy_key: bool
     credential: str
     is_local: bool = False
 
     def __repr__(self) -> str:
-        return f"Caller(tenant={self.tenant!r}, keyed={self.has_proxy_key})"
+        return f"Caller(tenant={self.tenant.name!r}, keyed={self.has_proxy_key})"
 
 
 class Tenants:
-    """Identifies callers and derives tenant keys.
+    """Identifies callers and derives the scopes of tenants.
 
     Where proxy keys are configured, the tenant is the proxy key's id, and a request without one is refused. Otherwise,
     on a loopback address, there is one tenant, except for requests of web sites. Otherwise the tenant is a keyed hash
@@ -65,7 +68,7 @@ class Tenants:
         self._keys = [(key.id, key.key.encode()) for key in keys]
         self.is_local_only = loopback and not keys
         """Whether only this machine can send requests, and no proxy key is required."""
-        self._tenant_keys: dict[str, bytes] = {}
+        self._scopes = BoundedCache[str, TenantScope](_CAPACITY, lambda name, _: _SCOPE_BYTES + string_size(name))
 
     def identify(self, headers: Mapping[bytes, bytes]) -> Caller:
         """Returns the caller of a request with these headers (by lower-case name). Raises Unauthorized."""
@@ -75,7 +78,7 @@ class Tenants:
             origin = headers.get(b"origin")
             is_local = self.is_local_only and (origin is None or not is_web_site(origin))
             tenant = DEFAULT_TENANT if is_local else self._hash_credential(credential)
-            return Caller(tenant, self.tenant_key(tenant), False, credential, is_local=is_local)
+            return Caller(self.scope(tenant), False, credential, is_local=is_local)
         own_header = headers.get(b"x-accordion-key")
         tenant_id = self._match_proxy_key(own_header if own_header is not None else credential.encode("latin-1"))
         if tenant_id is None:
@@ -85,7 +88,7 @@ class Tenants:
         if own_header is None or self._match_proxy_key(credential.encode("latin-1")) is not None:
             # The provider must not see the proxy key, even where a client sends it in both headers.
             credential = ""
-        return Caller(tenant_id, self.tenant_key(tenant_id), True, credential)
+        return Caller(self.scope(tenant_id), True, credential)
 
     def authorizes(self, headers: Mapping[bytes, bytes]) -> bool:
         """Returns whether the caller of a request with these headers may use the proxy at all."""
@@ -124,16 +127,12 @@ class Tenants:
         caller = None
         for name, key in self._keys:
             if hmac.compare_digest(self._sign_ticket(name, key, expiry).encode(), signature.encode()):
-                caller = Caller(name, self.tenant_key(name), True, "")
+                caller = Caller(self.scope(name), True, "")
         return caller
 
     def _sign_ticket(self, name: str, key: bytes, expiry: int) -> str:
         content = f"ticket:{expiry}:{name}:".encode() + hashlib.sha256(key).digest()
         return hmac.new(self._secret, content, hashlib.sha256).hexdigest()
-
-    def find_name(self, tenant_key: bytes) -> str:
-        """Returns the name of a tenant that this object has identified, by its key; empty for others."""
-        return next((name for name, key in self._tenant_keys.items() if key == tenant_key), "")
 
     def _match_proxy_key(self, value: bytes) -> str | None:
         # Compares every key, each in constant time, so that the timing reveals nothing about a key.
@@ -147,15 +146,13 @@ class Tenants:
         digest = hmac.new(self._secret, credential.encode("latin-1", "replace"), hashlib.sha256)
         return "c-" + digest.hexdigest()[:32]
 
-    def tenant_key(self, tenant: str) -> bytes:
-        """Returns the key of a tenant, by its name."""
-        key = self._tenant_keys.get(tenant)
-        if key is None:
-            if len(self._tenant_keys) >= 10_000:
-                self._tenant_keys.clear()
-            key = hmac.new(self._secret, b"space:" + tenant.encode(), hashlib.sha256).digest()
-            self._tenant_keys[tenant] = key
-        return key
+    def scope(self, name: str) -> TenantScope:
+        """Returns the scope of the tenant of this name."""
+        scope = self._scopes.get(name)
+        if scope is None:
+            key = hmac.new(self._secret, b"space:" + name.encode(), hashlib.sha256).digest()
+            scope = self._scopes[name] = TenantScope(name, key)
+        return scope
 
 
 def read_credential(headers: Mapping[bytes, bytes]) -> str:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from accordion.archive.sealing import SEALED, PlainSealer, unescape
 from accordion.model.ports import Sealer
+from accordion.model.tenant import TenantScope
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -42,23 +43,23 @@ class AesSealer:
         from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF  # noqa: PLC0415
 
-        def derive_cipher(key: bytes, tenant_key: bytes) -> AESGCM:
-            return AESGCM(HKDF(SHA256(), _BYTES, None, b"accordion archive " + tenant_key).derive(key))
+        def derive_cipher(key: bytes, tenant: TenantScope) -> AESGCM:
+            return AESGCM(HKDF(SHA256(), _BYTES, None, b"accordion archive " + tenant.key).derive(key))
 
         self._derive_cipher = derive_cipher
         self._invalid_tag = InvalidTag
         self._keys = {_key_id(key): key for key in reversed(keys)}
         self._first_id = _key_id(keys[0])
-        self._ciphers: dict[tuple[bytes, bytes], AESGCM] = {}
+        self._ciphers: dict[tuple[bytes, TenantScope], AESGCM] = {}
         self._has_warned = False
 
-    def seal(self, tenant_key: bytes, name: str, value: bytes) -> bytes:
+    def seal(self, tenant: TenantScope, name: str, value: bytes) -> bytes:
         """See Sealer."""
         nonce = os.urandom(_NONCE)
-        sealed = self._cipher(self._first_id, tenant_key).encrypt(nonce, value, _associated_data(name))
+        sealed = self._cipher(self._first_id, tenant).encrypt(nonce, value, _associated_data(name))
         return b"".join((SEALED, self._first_id, nonce, sealed))
 
-    def open(self, tenant_key: bytes, name: str, value: bytes) -> bytes | None:
+    def open(self, tenant: TenantScope, name: str, value: bytes) -> bytes | None:
         """See Sealer."""
         if value[:1] != SEALED:
             return unescape(value)
@@ -70,17 +71,17 @@ class AesSealer:
             self._warn("it is damaged")
             return None
         try:
-            return self._cipher(key_id, tenant_key).decrypt(nonce, sealed, _associated_data(name))
+            return self._cipher(key_id, tenant).decrypt(nonce, sealed, _associated_data(name))
         except self._invalid_tag:
             self._warn("it is damaged, or was not written here")
             return None
 
-    def _cipher(self, key_id: bytes, tenant_key: bytes) -> AESGCM:
-        cipher = self._ciphers.get((key_id, tenant_key))
+    def _cipher(self, key_id: bytes, tenant: TenantScope) -> AESGCM:
+        cipher = self._ciphers.get((key_id, tenant))
         if cipher is None:
             if len(self._ciphers) >= _TENANTS:
                 self._ciphers.clear()
-            cipher = self._ciphers[key_id, tenant_key] = self._derive_cipher(self._keys[key_id], tenant_key)
+            cipher = self._ciphers[key_id, tenant] = self._derive_cipher(self._keys[key_id], tenant)
         return cipher
 
     def _warn(self, reason: str) -> None:

@@ -21,6 +21,7 @@ from accordion.model.memories import (
     embedding_text,
 )
 from accordion.model.ports import Sealer
+from accordion.model.tenant import TenantScope
 from accordion.stores import memories_columns as columns
 from accordion.stores import memories_records as records
 from accordion.stores import memories_redis_entries as entries
@@ -60,56 +61,56 @@ class RedisMemories:
         timeout: float,
         cluster: bool = False,
         sealer: Sealer | None = None,
-        on_write: Callable[[bytes], object] = lambda tenant_key: None,
+        on_write: Callable[[TenantScope], object] = lambda tenant: None,
     ) -> None:
         self._server = MemoriesRedisServer(url, sealer or PlainSealer(), timeout=timeout, cluster=cluster)
         self._embedder = embedder
         self._on_write = on_write
         self._worker = SqliteWorker("memories-words", connect, timeout=timeout)
 
-    async def write(self, tenant_key: bytes, change: MemoryChange) -> tuple[Entity, ...]:
+    async def write(self, tenant: TenantScope, change: MemoryChange) -> tuple[Entity, ...]:
         """See MemoryStore."""
         memories = list({memory.id: memory for memory in change.put}.values())
         embeddings = await self._embedder.embed([embedding_text(memory) for memory in memories]) if memories else []
         for _ in range(TRIES):
-            await self.seal(tenant_key)
-            sealed_names = self._server.tenant_names(tenant_key)
+            await self.seal(tenant)
+            sealed_names = self._server.tenant_names(tenant)
             packed = await self._worker.run(entries.pack_change, sealed_names, change, memories, embeddings)
             args = (packed.change, sealed_names.sealed_secret)
-            reply = await self._server.script(scripts.WRITE, scripts.tenant_keys(tenant_key).values(), args)
+            reply = await self._server.script(scripts.WRITE, scripts.tenant_keys(tenant).values(), args)
             if isinstance(reply, bytes):
                 raise Conflict(packed.conflicts[reply])
             if reply != -1:
-                self._on_write(tenant_key)
+                self._on_write(tenant)
                 return tuple(entity for entity, new in zip(change.entities, reply, strict=True) if new)
-            await self._server.run_with_names(tenant_key, lambda _: [])
+            await self._server.run_with_names(tenant, lambda _: [])
         raise store_is_changing()
 
-    async def get(self, tenant_key: bytes, ids: Sequence[str]) -> list[Memory | None]:
+    async def get(self, tenant: TenantScope, ids: Sequence[str]) -> list[Memory | None]:
         """See MemoryStore."""
         if not ids:
             return []
-        keys = scripts.tenant_keys(tenant_key)
+        keys = scripts.tenant_keys(tenant)
         for _ in range(TRIES):
-            sealed_names = self._server.tenant_names(tenant_key)
+            sealed_names = self._server.tenant_names(tenant)
             args = [name_bytes(sealed_names.name(memory_id)) for memory_id in ids]
             secret, *values = await self._server.script(
                 scripts.GET, (keys["heads"], keys["values"], keys["veil"]), args
             )
-            if self._server.check_names(tenant_key, sealed_names, secret):
+            if self._server.check_names(tenant, sealed_names, secret):
                 return [records.open_memory(sealed_names, value) if value else None for value in values]
         raise store_is_changing()
 
     async def list_memories(
-        self, tenant_key: bytes, memory_filter: MemoryFilter, *, after: str = "", limit: int = 100
+        self, tenant: TenantScope, memory_filter: MemoryFilter, *, after: str = "", limit: int = 100
     ) -> MemoryPage:
         """See MemoryStore."""
         after_position, memories, has_more = columns.parse_position(after), list[tuple[int, Memory]](), False
         for _ in range(TRIES):
-            sealed_names, search_columns, _ = await self._read_columns(tenant_key, memory_filter)
+            sealed_names, search_columns, _ = await self._read_columns(tenant, memory_filter)
             matches = await self._run_in_thread(columns.newest_rows, search_columns, memory_filter, after_position)
             rows = matches[: limit if limit >= 0 else None]
-            values = await self._server.fields(scripts.tenant_keys(tenant_key)["values"], rows)
+            values = await self._server.fields(scripts.tenant_keys(tenant)["values"], rows)
             pairs = zip(rows, values, strict=True)
             memories = [(row, records.open_memory(sealed_names, value)) for row, value in pairs if value is not None]
             has_more = len(rows) < len(matches)
@@ -117,89 +118,89 @@ class RedisMemories:
                 break
         return columns.make_page(memories, has_more=has_more)
 
-    async def count(self, tenant_key: bytes, memory_filter: MemoryFilter) -> int:
+    async def count(self, tenant: TenantScope, memory_filter: MemoryFilter) -> int:
         """See MemoryStore."""
-        _, search_columns, _ = await self._read_columns(tenant_key, memory_filter)
+        _, search_columns, _ = await self._read_columns(tenant, memory_filter)
         return await self._run_in_thread(columns.count, search_columns, memory_filter)
 
     async def find_candidates(
-        self, tenant_key: bytes, words: Sequence[str], vector: bytes, memory_filter: MemoryFilter, *, pool: int
+        self, tenant: TenantScope, words: Sequence[str], vector: bytes, memory_filter: MemoryFilter, *, pool: int
     ) -> list[SearchCandidate]:
         """See MemoryStore."""
         stems = await self._worker.run(stem_words, words) if words else []
         candidates: list[SearchCandidate] = []
         for _ in range(TRIES):
-            chosen = await self._choose_rows(tenant_key, stems, vector, memory_filter, pool)
-            candidates = await self._read_candidates(tenant_key, chosen)
+            chosen = await self._choose_rows(tenant, stems, vector, memory_filter, pool)
+            candidates = await self._read_candidates(tenant, chosen)
             if len(candidates) == len(chosen):
                 break
         return candidates
 
-    async def get_marker(self, tenant_key: bytes, name: str) -> bytes | None:
+    async def get_marker(self, tenant: TenantScope, name: str) -> bytes | None:
         """See MemoryStore."""
-        keys = scripts.tenant_keys(tenant_key)
+        keys = scripts.tenant_keys(tenant)
         sealed_names, ((value,),) = await self._server.run_with_names(
-            tenant_key, lambda sealed_names: [("HMGET", keys["markers"], name_bytes(sealed_names.name(name)))]
+            tenant, lambda sealed_names: [("HMGET", keys["markers"], name_bytes(sealed_names.name(name)))]
         )
         return None if value is None else records.open_marker(sealed_names, value)[1]
 
-    async def list_relations(self, tenant_key: bytes, entity: str = "", *, limit: int = 1_000) -> list[Relation]:
+    async def list_relations(self, tenant: TenantScope, entity: str = "", *, limit: int = 1_000) -> list[Relation]:
         """See MemoryStore."""
-        keys, name = scripts.tenant_keys(tenant_key), f"e:{fold_case(entity)}" if entity else ""
+        keys, name = scripts.tenant_keys(tenant), f"e:{fold_case(entity)}" if entity else ""
 
         def read_ends(sealed_names: SealedNames) -> list[Command]:
             return [("HMGET", keys["ends"], name_bytes(entries.seal_label(sealed_names, name) if name else ""))]
 
-        sealed_names, ((packed,),) = await self._server.run_with_names(tenant_key, read_ends)
+        sealed_names, ((packed,),) = await self._server.run_with_names(tenant, read_ends)
         numbers = [int.from_bytes(packed[at : at + 4], "little") for at in range(0, len(packed or b""), 4)]
         relations = await self._server.fields(keys["relations"], numbers[: limit if limit >= 0 else None])
         return [entries.open_relation(sealed_names, value) for value in relations if value is not None]
 
-    async def list_entities(self, tenant_key: bytes, *, limit: int = 1_000) -> list[Entity]:
+    async def list_entities(self, tenant: TenantScope, *, limit: int = 1_000) -> list[Entity]:
         """See MemoryStore."""
-        keys = scripts.tenant_keys(tenant_key)
-        sealed_names, (values,) = await self._server.run_with_names(tenant_key, lambda _: [("HVALS", keys["names"])])
+        keys = scripts.tenant_keys(tenant)
+        sealed_names, (values,) = await self._server.run_with_names(tenant, lambda _: [("HVALS", keys["names"])])
         entities = [records.open_entity(sealed_names, value) for value in values]
         entities.sort(key=lambda entity: (fold_case(entity.name), entity.type))
         return entities[: limit if limit >= 0 else None]
 
-    async def export(self, tenant_key: bytes) -> AsyncIterator[bytes]:
+    async def export(self, tenant: TenantScope) -> AsyncIterator[bytes]:
         """See MemoryStore. Concurrent writes may be missing."""
-        keys = scripts.tenant_keys(tenant_key)
-        sealed_names, (values,) = await self._server.run_with_names(tenant_key, lambda _: [("HVALS", keys["values"])])
+        keys = scripts.tenant_keys(tenant)
+        sealed_names, (values,) = await self._server.run_with_names(tenant, lambda _: [("HVALS", keys["values"])])
         ids = [records.open_memory(sealed_names, value).id for value in values]
         for at in range(0, len(ids), _PAGE):
-            for memory in await self.get(tenant_key, ids[at : at + _PAGE]):
+            for memory in await self.get(tenant, ids[at : at + _PAGE]):
                 if memory is not None:
                     yield export_line(memory)
-        for entity in await self.list_entities(tenant_key, limit=-1):
+        for entity in await self.list_entities(tenant, limit=-1):
             yield export_line(entity)
-        for relation in await self.list_relations(tenant_key, limit=-1):
+        for relation in await self.list_relations(tenant, limit=-1):
             yield export_line(relation)
-        sealed_names, (values,) = await self._server.run_with_names(tenant_key, lambda _: [("HVALS", keys["markers"])])
+        sealed_names, (values,) = await self._server.run_with_names(tenant, lambda _: [("HVALS", keys["markers"])])
         for value in values:
             yield export_line(records.open_marker(sealed_names, value))
 
-    async def seal(self, tenant_key: bytes) -> bool:
+    async def seal(self, tenant: TenantScope) -> bool:
         """See MemoryStore."""
-        sealed_names = self._server.tenant_names(tenant_key)
+        sealed_names = self._server.tenant_names(tenant)
         if sealed_names.renew() is sealed_names:
             return False
         for _ in range(TRIES):
             sealed_names, (exists,) = await self._server.run_with_names(
-                tenant_key, lambda _: [("EXISTS", scripts.tenant_keys(tenant_key)["counters"])]
+                tenant, lambda _: [("EXISTS", scripts.tenant_keys(tenant)["counters"])]
             )
             new_names = sealed_names.renew()
             if new_names is sealed_names:
                 return False
-            if await self._reseal(tenant_key, sealed_names, new_names):
-                self._server.check_names(tenant_key, sealed_names, new_names.sealed_secret)
+            if await self._reseal(tenant, sealed_names, new_names):
+                self._server.check_names(tenant, sealed_names, new_names.sealed_secret)
                 return bool(exists)
         raise store_is_changing()
 
-    async def erase(self, tenant_key: bytes) -> int:
+    async def erase(self, tenant: TenantScope) -> int:
         """See MemoryStore. The server's own files lose the data when the server rewrites them."""
-        return int(await self._server.script(scripts.ERASE, scripts.tenant_keys(tenant_key).values(), ()))
+        return int(await self._server.script(scripts.ERASE, scripts.tenant_keys(tenant).values(), ()))
 
     async def close(self) -> None:
         """See MemoryStore."""
@@ -208,9 +209,9 @@ class RedisMemories:
 
     # -- resealing ---------------------------------------------------------------------------------------------------
 
-    async def _reseal(self, tenant_key: bytes, old: SealedNames, new: SealedNames) -> bool:
+    async def _reseal(self, tenant: TenantScope, old: SealedNames, new: SealedNames) -> bool:
         """Seals all of a tenant with another secret; returns False after a concurrent write."""
-        keys = scripts.tenant_keys(tenant_key)
+        keys = scripts.tenant_keys(tenant)
         names = ("values", "tokens", "vectors", "relations", "names", "markers")
         ((change_count,),) = await self._server.run_pipeline(("HMGET", keys["counters"], "change"))
         values, tokens, vectors, relations, entities, markers = await self._server.run_pipeline(
@@ -236,12 +237,12 @@ class RedisMemories:
 
     async def _read_columns(
         self,
-        tenant_key: bytes,
+        tenant: TenantScope,
         memory_filter: MemoryFilter,
         more_commands: Callable[[SealedNames], Sequence[Command]] = lambda _: (),
     ) -> tuple[SealedNames, columns.SearchColumns, list[Any]]:
         """Reads the rows and the labels of a filter; also returns the replies to `more_commands`."""
-        keys = scripts.tenant_keys(tenant_key)
+        keys = scripts.tenant_keys(tenant)
         names = [name for group in columns.label_groups(memory_filter) for name in group]
 
         def commands(sealed_names: SealedNames) -> list[Command]:
@@ -252,15 +253,15 @@ class RedisMemories:
                 )
             return [*rows, *more_commands(sealed_names)]
 
-        sealed_names, replies = await self._server.run_with_names(tenant_key, commands)
+        sealed_names, replies = await self._server.run_with_names(tenant, commands)
         rows_by_label = dict(zip(names, replies[1], strict=True)) if names else {}
         labels = {name: packed for name, packed in rows_by_label.items() if packed is not None}
         return sealed_names, columns.SearchColumns(replies[0], labels), replies[2 if names else 1 :]
 
     async def _choose_rows(
-        self, tenant_key: bytes, stems: Sequence[Sequence[str]], vector: bytes, memory_filter: MemoryFilter, pool: int
+        self, tenant: TenantScope, stems: Sequence[Sequence[str]], vector: bytes, memory_filter: MemoryFilter, pool: int
     ) -> list[columns.ChosenRow]:
-        keys = scripts.tenant_keys(tenant_key)
+        keys = scripts.tenant_keys(tenant)
         names = list(dict.fromkeys(stem for each in stems for stem in each))
 
         def more_commands(sealed_names: SealedNames) -> list[Command]:
@@ -271,7 +272,7 @@ class RedisMemories:
                 commands.append(("HGETALL", keys["vectors"]))
             return commands
 
-        sealed_names, search_columns, replies = await self._read_columns(tenant_key, memory_filter, more_commands)
+        sealed_names, search_columns, replies = await self._read_columns(tenant, memory_filter, more_commands)
         postings = dict(zip(names, replies[0], strict=True)) if names else {}
         words = [[postings[stem] for stem in each] for each in stems]
         words = [each for each in words if None not in each]
@@ -287,11 +288,11 @@ class RedisMemories:
 
         return await self._run_in_thread(choose)
 
-    async def _read_candidates(self, tenant_key: bytes, chosen: Sequence[columns.ChosenRow]) -> list[SearchCandidate]:
+    async def _read_candidates(self, tenant: TenantScope, chosen: Sequence[columns.ChosenRow]) -> list[SearchCandidate]:
         if not chosen:
             return []
-        keys, rows = scripts.tenant_keys(tenant_key), [each.row for each in chosen]
-        sealed_names = self._server.tenant_names(tenant_key)
+        keys, rows = scripts.tenant_keys(tenant), [each.row for each in chosen]
+        sealed_names = self._server.tenant_names(tenant)
         values, tokens = await self._server.run_pipeline(
             ("HMGET", keys["values"], *rows), ("HMGET", keys["tokens"], *rows)
         )

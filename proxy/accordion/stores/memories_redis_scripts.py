@@ -23,8 +23,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from accordion.archive.artifacts import tenant_name
 from accordion.model.ports import Key
+from accordion.model.tenant import TenantScope
 from accordion.stores.redis_keys import shard_tag
 from accordion.stores.redis_scripts import Script
 
@@ -51,9 +51,9 @@ ROW_BYTES, POSTING_BYTES = 17, 10
 """Bytes of an entry in `rows` (row, words, `created`, type) and in a posting list (row, counts by column)."""
 
 
-def tenant_keys(tenant_key: bytes) -> dict[str, bytes]:
+def tenant_keys(tenant: TenantScope) -> dict[str, bytes]:
     """Returns a tenant's keys by name, in the order of `NAMES`."""
-    prefix = shard_tag(Key(f"memories/{tenant_name(tenant_key)}", "")) + b"#memory:"
+    prefix = shard_tag(Key(f"memories/{tenant.archive_namespace}", "")) + b"#memory:"
     return {name: prefix + name.encode() for name in NAMES}
 
 

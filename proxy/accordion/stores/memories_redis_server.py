@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Sealer
+from accordion.model.tenant import TenantScope
 from accordion.stores import memories_redis_scripts as scripts
 from accordion.stores.redis import RedisStore
 from accordion.stores.redis_scripts import Script
@@ -25,7 +26,7 @@ class MemoriesRedisServer(RedisStore):
     def __init__(self, url: str, sealer: Sealer, *, timeout: float, cluster: bool) -> None:
         super().__init__(url, timeout=timeout, cluster=cluster)
         self._sealer = sealer
-        self._known_names: dict[bytes, SealedNames] = {}
+        self._known_names: dict[TenantScope, SealedNames] = {}
 
     async def script(self, script: Script, keys: Iterable[bytes], args: Sequence[bytes]) -> Any:
         """Runs a script and returns its reply."""
@@ -44,29 +45,29 @@ class MemoriesRedisServer(RedisStore):
         return values
 
     async def run_with_names(
-        self, tenant_key: bytes, commands: Callable[[SealedNames], Sequence[Command]]
+        self, tenant: TenantScope, commands: Callable[[SealedNames], Sequence[Command]]
     ) -> tuple[SealedNames, list[Any]]:
         """Runs commands that use a tenant's sealed names; returns the names and the replies."""
         for _ in range(TRIES):
-            sealed_names = self.tenant_names(tenant_key)
+            sealed_names = self.tenant_names(tenant)
             # The secret is read last. An old secret never returns, so all replies before it belong to this one.
-            secret = ("HMGET", scripts.tenant_keys(tenant_key)["veil"], "secret")
+            secret = ("HMGET", scripts.tenant_keys(tenant)["veil"], "secret")
             *replies, (stored_secret,) = await self.run_pipeline(*commands(sealed_names), secret)
-            if self.check_names(tenant_key, sealed_names, stored_secret):
+            if self.check_names(tenant, sealed_names, stored_secret):
                 return sealed_names, replies
         raise store_is_changing()
 
-    def tenant_names(self, tenant_key: bytes) -> SealedNames:
+    def tenant_names(self, tenant: TenantScope) -> SealedNames:
         """Returns the last known SealedNames of a tenant."""
-        return self._known_names.get(tenant_key) or SealedNames(self._sealer, tenant_key)
+        return self._known_names.get(tenant) or SealedNames(self._sealer, tenant)
 
-    def check_names(self, tenant_key: bytes, sealed_names: SealedNames, secret: bytes | None) -> bool:
+    def check_names(self, tenant: TenantScope, sealed_names: SealedNames, secret: bytes | None) -> bool:
         """Returns whether `secret` belongs to these names. If not, remembers the names of `secret`."""
         if (secret or b"") == sealed_names.sealed_secret:
             return True
         if len(self._known_names) >= _TENANTS:
             self._known_names.clear()
-        self._known_names[tenant_key] = SealedNames(self._sealer, tenant_key, secret or b"")
+        self._known_names[tenant] = SealedNames(self._sealer, tenant, secret or b"")
         return False
 
     async def _pipeline(self, commands: Sequence[Command]) -> list[Any]:

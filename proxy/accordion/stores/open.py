@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from accordion.model.errors import ConfigError
 from accordion.model.memories import Embedder, MemoryStore
 from accordion.model.ports import KeyValueStore, Sealer
+from accordion.model.tenant import TenantScope
 from accordion.stores.disk_reserve import DiskReserve
 from accordion.stores.memories_sqlite import SqliteMemories
 from accordion.stores.memory_store import InMemoryStore
@@ -46,7 +47,13 @@ def open_store(url: str, *, timeout: float) -> KeyValueStore:
 
 
 def open_memories(
-    url: str, folder: Path, embedder: Embedder, *, timeout: float, sealer: Sealer, on_write: Callable[[bytes], object]
+    url: str,
+    folder: Path,
+    embedder: Embedder,
+    *,
+    timeout: float,
+    sealer: Sealer,
+    on_write: Callable[[TenantScope], object],
 ) -> MemoryStore:
     """Returns the memory store for the store that `url` names: in the same Redis or Valkey, else files in `folder`.
 

@@ -14,6 +14,7 @@ from typing import Final
 from accordion.archive.sealing import SEALED
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Sealer
+from accordion.model.tenant import TenantScope
 
 _SECRET_BYTES, _NAME_BYTES = 32, 16
 _KEY_PREFIX: Final = 5
@@ -27,8 +28,8 @@ class SealedNames:
     Raises StoreUnavailable where the secret, or later a value, cannot be opened.
     """
 
-    def __init__(self, sealer: Sealer, tenant_key: bytes, sealed_secret: bytes = b"") -> None:
-        self._sealer, self._tenant_key, self.sealed_secret = sealer, tenant_key, sealed_secret
+    def __init__(self, sealer: Sealer, tenant: TenantScope, sealed_secret: bytes = b"") -> None:
+        self._sealer, self._tenant, self.sealed_secret = sealer, tenant, sealed_secret
         self._secret = self.open(_RECORD_NAME, sealed_secret) if sealed_secret else b""
 
     def name(self, text: str) -> str:
@@ -39,7 +40,7 @@ class SealedNames:
 
     def seal(self, record_name: str, value: bytes) -> bytes:
         """Seals a value for a name of the store."""
-        return self._sealer.seal(self._tenant_key, record_name, value)
+        return self._sealer.seal(self._tenant, record_name, value)
 
     def seal_fixed_width(self, record_name: str, value: bytes) -> bytes:
         """Seals an entry of a list with entries of equal width; without a secret, the value stays as it is.
@@ -50,7 +51,7 @@ class SealedNames:
 
     def open(self, record_name: str, value: bytes) -> bytes:
         """Opens a sealed value. Raises StoreUnavailable."""
-        plain = self._sealer.open(self._tenant_key, record_name, value)
+        plain = self._sealer.open(self._tenant, record_name, value)
         if plain is None:
             raise StoreUnavailable("these memories are encrypted with a key that is not among archive.key, or damaged")
         return plain
@@ -60,7 +61,7 @@ class SealedNames:
 
         It is another one if a key was configured since, or another key is the first one now.
         """
-        new_secret = self._sealer.seal(self._tenant_key, _RECORD_NAME, self._secret or os.urandom(_SECRET_BYTES))
+        new_secret = self._sealer.seal(self._tenant, _RECORD_NAME, self._secret or os.urandom(_SECRET_BYTES))
         if new_secret[:1] != SEALED or new_secret[:_KEY_PREFIX] == self.sealed_secret[:_KEY_PREFIX]:
             return self
-        return SealedNames(self._sealer, self._tenant_key, new_secret)
+        return SealedNames(self._sealer, self._tenant, new_secret)

@@ -10,7 +10,7 @@ from accordion.compaction.request import RequestBudgets
 from accordion.compaction.strategies import build_strategy
 from accordion.model.conversation import Media, Message, Text, ToolResult
 from accordion.model.plan import Plan, Replace
-from tests.compaction.viewing import SPACE, answers, batch, calls, gives, listed, message, says, viewed
+from tests.compaction.viewing import TENANT, answers, batch, calls, gives, listed, message, says, viewed
 
 
 def image(size: int = 30_000) -> Media:
@@ -56,7 +56,7 @@ def test_what_was_said_beside_an_image_in_a_result_stays() -> None:
     (step, *_) = plan.steps
     assert isinstance(step, Replace)
     assert step.text.startswith("a screen\n[Image moved out of this window")
-    assert artifact_id(SPACE, plan.view.slots[2].message.key, 0) in step.text
+    assert artifact_id(TENANT, plan.view.slots[2].message.key, 0) in step.text
     assert "image/png, 640 by 480 pixels, 30,000 bytes" in step.text
 
 

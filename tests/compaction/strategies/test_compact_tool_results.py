@@ -14,7 +14,7 @@ from accordion.compaction.strategies.base import DeferredReplace, StrategyView
 from accordion.compaction.view import build_view
 from accordion.model.conversation import Message, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.plan import Drop, PlanStep, Replace
-from tests.compaction.viewing import SPACE, answers, batch, calls, count, gives, listed, message, says, viewed
+from tests.compaction.viewing import TENANT, answers, batch, calls, count, gives, listed, message, says, viewed
 
 LONG = "x" * 2_000
 FOLDED = listed(
@@ -88,7 +88,7 @@ def test_a_reference_names_the_call_and_holds_a_digest_within_its_budget() -> No
     text = first.render_text()
     assert asked == [(LONG, 100)]
     assert 'run({"command": "ls"})' in text
-    assert artifact_id(SPACE, FOLDED.conversation.messages[2].key, 0) in text
+    assert artifact_id(TENANT, FOLDED.conversation.messages[2].key, 0) in text
     assert text.endswith("a digest")
     assert len(text.encode()) / 3 <= first.tokens + 4
 
@@ -133,7 +133,7 @@ def test_pinned_results_stay() -> None:
 def test_a_template_is_filled_in() -> None:
     template = "[{tool_name} {call_id}: {result_length} characters, {artifact_id}] {{kept}}"
     (first, _) = proposed(viewed(FOLDED), replacement=template)
-    kept = artifact_id(SPACE, FOLDED.conversation.messages[2].key, 0)
+    kept = artifact_id(TENANT, FOLDED.conversation.messages[2].key, 0)
     assert isinstance(first, Replace)
     assert first.text == f"[run a: 2000 characters, {kept}] {{kept}}"
 

@@ -14,7 +14,7 @@ from accordion.compaction.strategies.base import DeferredReplace, StrategyView
 from accordion.model.delegation import DelegationNode
 from accordion.model.plan import Replace
 from accordion.summaries.digest import make_digest
-from tests.compaction.viewing import SPACE, answers, batch, listed, says, viewed
+from tests.compaction.viewing import TENANT, answers, batch, listed, says, viewed
 
 REPORT = "\n".join(
     [
@@ -60,7 +60,7 @@ def test_what_a_known_sub_agent_returned_is_replaced_and_nothing_else() -> None:
 def test_the_text_names_the_agent_its_session_the_call_the_artifact_and_the_findings() -> None:
     [step] = steps()
     text = step.render_text()
-    kept = artifact_id(SPACE, FOLDED.conversation.messages[2].key, 0)
+    kept = artifact_id(TENANT, FOLDED.conversation.messages[2].key, 0)
     head, *rest = text.split("\n")
     assert head == (
         '[Answer of the agent Explore, whose session is s-child, to Task({"prompt": "look into the storage"}) moved '

@@ -12,7 +12,7 @@ from accordion.compaction.strategies import build_strategy
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Message, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.plan import WRITTEN_BY_COMPACTION, Drop, PlanStep, Replace, Summarize
-from tests.compaction.viewing import SPACE, answers, batch, calls, count, gives, listed, message, says, viewed
+from tests.compaction.viewing import TENANT, answers, batch, calls, count, gives, listed, message, says, viewed
 
 
 def proposed(
@@ -60,7 +60,7 @@ def test_the_earlier_of_two_equal_calls_is_replaced_by_where_the_newer_one_stand
     (step,) = proposed("superseded", folded)
     assert isinstance(step, Replace)
     assert (step.slot, step.part) == (2, 0)
-    assert artifact_id(SPACE, folded.conversation.messages[2].key, 0) in step.text
+    assert artifact_id(TENANT, folded.conversation.messages[2].key, 0) in step.text
     assert "call b" in step.text
 
 
@@ -130,7 +130,7 @@ def test_the_newest_turns_stay_and_one_note_stands_for_the_rest() -> None:
     assert (step.first, step.last) == (1, 11)
     keys = [folded.conversation.messages[index].key for index in range(1, 12)]
     assert "11 earlier messages" in step.note
-    assert range_id(SPACE, keys) in step.note
+    assert range_id(TENANT, keys) in step.note
 
 
 def test_as_many_turns_as_are_kept_change_nothing() -> None:

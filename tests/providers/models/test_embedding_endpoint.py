@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from accordion.model.errors import Unreachable
 from accordion.model.memories import Memory, MemoryChange, MemoryFilter, SearchCandidate
+from accordion.model.tenant import TenantScope
 from accordion.providers.http.client import HttpUpstream
 from accordion.providers.http.transport import AiohttpTransport
 from accordion.providers.models.embedding_endpoint import EmbeddingEndpoint, EmbeddingEndpoints, EndpointEmbedder
@@ -26,7 +27,7 @@ from tests.loopback import Answer, Loopback, Recorded, replies_json
 AT = EmbeddingEndpoint("embed-1", "http://embed.test/v1", ((b"authorization", b"Bearer their-own"),))
 RERANK = EmbeddingEndpoint("rerank-1", "http://rerank.test/v1")
 TEXTS = (("The dog is ill.", "Who is ill?"), ("The invoice was paid.", ""))
-SPACE = b"tenant"
+TENANT = TenantScope("tenant", b"tenant")
 
 
 class EndpointSetup:
@@ -270,17 +271,17 @@ async def test_a_store_finds_by_an_endpoints_vectors_and_by_words_what_another_e
     async with Loopback(_models) as server:
         embedder = embedder_at(server.url, http)
         store = SqliteMemories(tmp_path, StaticEmbedder(), timeout=5.0)
-        await store.write(SPACE, MemoryChange(put=(Memory("old", "fact", "A puppy came.", created=1.0),)))
+        await store.write(TENANT, MemoryChange(put=(Memory("old", "fact", "A puppy came.", created=1.0),)))
         await store.close()
         store = SqliteMemories(tmp_path, embedder, timeout=5.0)
         new = (
             Memory("dog", "fact", "The dog is ill.", created=2.0),
             Memory("paid", "fact", "It was paid.", created=3.0),
         )
-        await store.write(SPACE, MemoryChange(put=new))
+        await store.write(TENANT, MemoryChange(put=new))
         vector = await embedder.embed_query("puppy")
-        by_vector = await store.find_candidates(SPACE, (), vector, MemoryFilter(), pool=9)
-        by_both = await store.find_candidates(SPACE, ("puppy",), vector, MemoryFilter(), pool=9)
+        by_vector = await store.find_candidates(TENANT, (), vector, MemoryFilter(), pool=9)
+        by_both = await store.find_candidates(TENANT, ("puppy",), vector, MemoryFilter(), pool=9)
         scores = await embedder.score_relevance("puppy", by_both)
         await store.close()
     assert [each.memory.id for each in by_vector] == ["dog"]

@@ -19,6 +19,7 @@ from accordion.model.conversation import Media, Message, Part, Text, ToolCall, T
 from accordion.model.delegation import DelegationNode
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.plan import PlanStep, View
+from accordion.model.tenant import NO_TENANT, TenantScope
 
 BUDGETS = ("tokens", "images", "bytes")
 Budget = Literal["tokens", "images", "bytes"]
@@ -63,8 +64,6 @@ class StrategyView(View, StructWithHiddenFields, frozen=True):
     `max_body_size` (bytes of the request) are the provider's limits; 0 means none.
     """
 
-    hidden_fields = frozenset({"tenant_key"})
-
     removed: tuple[bool, ...] = ()
     reachable: tuple[bool, ...] = ()
     limit: int = 0
@@ -74,7 +73,7 @@ class StrategyView(View, StructWithHiddenFields, frozen=True):
     thinking: ThinkingMode = "none"
     calls: Mapping[PartPosition, PartPosition] = msgspec.field(default_factory=dict)
     open_calls: frozenset[PartPosition] = frozenset()
-    tenant_key: bytes = b""
+    tenant: TenantScope = NO_TENANT
     make_digest: DigestFunction = no_digest
     count_message: Callable[[Message], int] = lambda _message: 0
     """Counts a message without correction; `scale` is the correction."""
@@ -143,7 +142,7 @@ class StrategyView(View, StructWithHiddenFields, frozen=True):
 
     def artifact_id_of(self, slot: int, part: int) -> str:
         """Returns the id under which the archive has a part after a step removes it; a replacement may name it."""
-        return artifact_id(self.tenant_key, self.slots[slot].message.key, part)
+        return artifact_id(self.tenant, self.slots[slot].message.key, part)
 
     def find_call(self, slot: int, part: int) -> ToolCall | None:
         """Returns the call that a result answers."""

@@ -86,7 +86,7 @@ def replace_groups_before(view: StrategyView, end: int) -> Sequence[Summarize]:
     # A block of an earlier compaction spans a range that may contain messages which are still there.
     staying = {slot.origin for index, slot in enumerate(view.slots) if index not in removable}
     messages = len({origin for slot in slots for origin in range(slot.first, slot.last + 1)} - staying)
-    note = omission_note(messages, range_id(view.tenant_key, (slot.message.key for slot in slots)))
+    note = omission_note(messages, range_id(view.tenant, (slot.message.key for slot in slots)))
     budget = estimate_tokens(note)
     if budget + MESSAGE >= sum(slot.tokens for slot in slots):
         return ()

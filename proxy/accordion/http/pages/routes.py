@@ -216,7 +216,7 @@ class Pages:
         session = view.session
         points = curve_points(view.exchanges)
         page = await self._services.archive.list_artifacts(
-            caller.tenant_key, session.id, _artifact_cursor(request), _ARTIFACTS
+            caller.tenant, session.id, _artifact_cursor(request), _ARTIFACTS
         )
         agents = await queries.list_agents(caller, session.id)
         url = f"{BASE}/sessions/{quote(session.id)}"
@@ -241,7 +241,7 @@ class Pages:
         view, _ = await self._find_session(request, caller)
         sent = await self._services.sent.reconstruct(caller, view.session, view.exchanges)
         ids = sent.compaction.artifacts if sent.compaction is not None else ()
-        artifacts = await self._services.archive.load_records(caller.tenant_key, ids)
+        artifacts = await self._services.archive.load_records(caller.tenant, ids)
         blocks = await self._services.tasks.offload(_compare, sent.original.conversation, sent.history, artifacts)
         url = f"{BASE}/sessions/{quote(view.session.id)}"
         return await self._render("sent.html", caller, session=view.session, url=url, sent=sent, blocks=blocks)
@@ -257,7 +257,7 @@ class Pages:
         history = services.sent.apply(caller, original, compaction) if original is not None else None
         blocks = []
         if original is not None and history is not None:
-            artifacts = await services.archive.load_records(caller.tenant_key, compaction.artifacts)
+            artifacts = await services.archive.load_records(caller.tenant, compaction.artifacts)
             covered = msgspec.structs.replace(
                 original.conversation, messages=original.conversation.messages[: compaction.covered]
             )
@@ -278,7 +278,7 @@ class Pages:
         offset = parse_number(request.query_params.get("offset", "0"), "offset", 0, 10**12)
         try:
             part = await self._services.archive.read(
-                caller.tenant_key, ReadRequest(request.path_params["artifact"], offset)
+                caller.tenant, ReadRequest(request.path_params["artifact"], offset)
             )
         except UnanswerableRequest as error:
             raise BadRequest(str(error)) from error
@@ -317,12 +317,12 @@ class Pages:
         return await self._render("savings.html", caller, report=report, days=days, choices=choices, chart=chart)
 
     async def _health(self, request: Request, caller: Caller) -> Response:
-        return await self._render("health.html", caller, health=self._services.health(caller.tenant))
+        return await self._render("health.html", caller, health=self._services.health(caller.tenant.name))
 
     async def _export(self, request: Request, caller: Caller) -> Response:
         view, _ = await self._find_session(request, caller)
         session = view.session.id
-        lines = aiter(self._services.archive.export_and_erasure.export(caller.tenant_key, session))
+        lines = aiter(self._services.archive.export_and_erasure.export(caller.tenant, session))
         # A store that is away raises here, before the response begins.
         first = await anext(lines)
         headers = {**access.HEADERS, "content-disposition": f'attachment; filename="{session}.jsonl"'}
@@ -331,7 +331,7 @@ class Pages:
 
     async def _events(self, request: Request, caller: Caller) -> Response:
         stopping = request.scope.get("state", {}).get(STOPPING)
-        stream = self._services.feed.open(caller.tenant, stopping)
+        stream = self._services.feed.open(caller.tenant.name, stopping)
         return StreamingResponse(stream, headers=access.HEADERS, media_type="text/event-stream")
 
     async def _find_session(self, request: Request, caller: Caller) -> tuple[SessionView, SessionOverrides]:
