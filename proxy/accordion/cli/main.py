@@ -1,4 +1,4 @@
-"""The command line: serve, run, check, replay, explain, sessions, savings, artifacts, export, erase, memory, …."""
+"""The command line: one function for each command; the work is done in the other modules."""
 
 from __future__ import annotations
 
@@ -165,6 +165,17 @@ def check(
             typer.echo(f"  summaries    {f'{model}: ' if model else ''}{_format_summary_writer(settings, model)}")
     for hint in file.find_hints():
         typer.echo(f"  warning      {hint}")
+
+
+@app.command()
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per finding.")] = False,
+    config: Config = None,
+) -> None:
+    """Check store, windows, providers, versions and port; say what to do. Exit code 1: something is broken."""
+    from accordion.cli.doctor import run as examine  # noqa: PLC0415  # see above
+
+    raise typer.Exit(examine(config, as_json=as_json))
 
 
 @app.command()

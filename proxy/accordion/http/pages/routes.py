@@ -154,7 +154,7 @@ class Pages:
                 "base": BASE,
                 "version": services.version,
                 "now": services.clock.now(),
-                "tenant": caller.tenant if caller is not None else "",
+                "tenant": caller.tenant.name if caller is not None else "",
                 "is_signed_in": caller is not None and caller.has_proxy_key,
                 "has_memory": services.memory is not None,
                 **values,

@@ -1,0 +1,186 @@
+"""`accordion doctor`: checks what a proxy needs on this machine, and says what to do about each problem."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Literal
+
+import httpx
+import msgspec
+
+from accordion import __version__
+from accordion.accounting.learned_limits import LearnedLimits
+from accordion.cli.agents import INSTALL
+from accordion.cli.running_proxy import find_proxy, is_listening, loopback_url
+from accordion.composition.tables import build_windows
+from accordion.config import Settings, SettingsFile
+from accordion.config.extras import is_installed
+from accordion.config.warnings import unknown_windows, unusable_store_path
+from accordion.model.errors import AccordionError, ConfigError, StoreUnavailable
+from accordion.model.ports import Key
+from accordion.providers.http.transport import AiohttpTransport, TransportTimeouts
+from accordion.stores.open import open_store
+from accordion.stores.spool import SPOOL
+from accordion.stores.sqlite_file import refuse_foreign
+
+Grade = Literal["ok", "note", "broken"]
+_SECONDS = 10.0
+_EXTRAS = ("litellm", "redis", "memory", "mcp")
+_PROBE = Key("doctor", "probe")
+_MIN_FREE = 1 << 30
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """The result of one check. `advice` says what to do; empty if there is nothing to do."""
+
+    grade: Grade
+    subject: str
+    text: str
+    advice: str = ""
+
+
+async def examine(config: Path | None) -> list[Finding]:
+    """Runs all checks. If the config file is invalid, the checks that need it are left out."""
+    findings = list(_check_versions())
+    try:
+        file = SettingsFile(config, os.environ)
+    except ConfigError as error:
+        return [
+            *findings,
+            Finding("broken", "config", error.message, "correct the file; `accordion check` reads it, too"),
+        ]
+    settings = file.settings
+    where = str(file.path) if file.path.exists() else "no file: the defaults apply"
+    findings.append(Finding("ok", "config", where))
+    # These have findings of their own.
+    known = {*unusable_store_path(settings), *unknown_windows(settings)}
+    hints = [hint for hint in file.find_hints() if hint not in known]
+    findings += [Finding("note", "config", hint, "see docs/configuration.md") for hint in hints]
+    findings += _check_windows(settings)
+    findings += [await _check_store(settings), *_check_disk(settings), *_check_port(settings)]
+    return [*findings, *[finding async for finding in _check_upstreams(settings)]]
+
+
+def _check_versions() -> Iterator[Finding]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    yield Finding("ok", "version", f"Accordion {__version__}, Python {version}")
+    missing = [extra for extra in _EXTRAS if not is_installed(extra)]
+    installed = ", ".join(extra for extra in _EXTRAS if extra not in missing) or "none"
+    # A setting that needs a missing extra makes the config invalid.
+    advice = f"to use them: pip install 'accordion-proxy[{','.join(missing)}]'" if missing else ""
+    not_installed = f"; not installed: {', '.join(missing)}" if missing else ""
+    yield Finding("ok", "extras", f"{installed}{not_installed}", advice)
+    agents = ", ".join(name for name in INSTALL if shutil.which(name)) or "none of " + ", ".join(INSTALL)
+    yield Finding("ok", "agents", f"{agents}, for `accordion run`")
+
+
+def _check_windows(settings: Settings) -> Iterator[Finding]:
+    windows = build_windows(settings, LearnedLimits(lambda: 0.0))
+    for name in dict.fromkeys(model.model_name for model in settings.model_list):
+        window = windows.window(name)
+        if window.source == "default":
+            text = f"{name}: not known; {window.size:,} tokens are assumed"
+            yield Finding("note", "window", text, "set model_info.max_input_tokens for it in model_list")
+        else:
+            yield Finding("ok", "window", f"{name}: {window.size:,} tokens")
+
+
+async def _check_store(settings: Settings) -> Finding:
+    """Writes a value, reads it back and removes it. Creates no SQLite file."""
+    name = repr(settings.store.url)
+    problem = next(unusable_store_path(settings), "").partition(": ")[2]
+    if not problem and not _has_store(settings):
+        return Finding("ok", "store", f"{name} does not exist yet; the proxy creates it")
+    try:
+        if problem:
+            raise StoreUnavailable(problem)
+        if spool := settings.store.spool_path():
+            refuse_foreign(Path(spool), SPOOL)
+        store = open_store(settings.store.url.reveal(), timeout=_SECONDS)
+        try:
+            await store.put(_PROBE, b"", ttl=60.0)
+            await store.get_many([_PROBE])
+            await store.delete([_PROBE])
+        finally:
+            await store.close()
+    except (AccordionError, OSError) as error:
+        advice = "start the store, or correct store.url; until then requests are forwarded, and nothing is kept"
+        return Finding("broken", "store", f"{name}: {error}", advice)
+    if settings.store.url.reveal() == "memory://":
+        return Finding("note", "store", f"{name}: what it keeps is lost at the end", "set store.url to keep it")
+    return Finding("ok", "store", f"{name} answers")
+
+
+def _has_store(settings: Settings) -> bool:
+    """Whether the configured store exists, as far as a file tells."""
+    file = settings.store.file()
+    return not file or os.path.exists(file)
+
+
+def _check_disk(settings: Settings) -> Iterator[Finding]:
+    if not (file := settings.store.file() or settings.store.spool_path()):
+        return
+    folder = next((each for each in Path(file).absolute().parents if each.is_dir()), Path("/"))
+    free = shutil.disk_usage(folder).free
+    if free < _MIN_FREE:
+        yield Finding(
+            "note",
+            "disk",
+            f"{free / 2**20:,.0f} MiB are free in {folder}",
+            "free some space: a full disk stops the store",
+        )
+
+
+def _check_port(settings: Settings) -> Iterator[Finding]:
+    server = settings.server
+    url = loopback_url(server.host, server.port)
+    if (proxy := find_proxy(url)) is not None:
+        yield Finding("ok", "port", f"Accordion {proxy.version} listens on {url}")
+        if proxy.version != __version__:
+            yield Finding("note", "port", f"it is of another version than this command ({__version__})", "restart it")
+    elif server.port and is_listening("127.0.0.1", server.port):
+        advice = "stop that program, or choose another server.port (ACCORDION_PORT); `accordion run` takes a free one"
+        yield Finding("broken", "port", f"{server.port} belongs to another program", advice)
+    else:
+        yield Finding("ok", "port", f"{server.port} is free; no Accordion runs there")
+
+
+async def _check_upstreams(settings: Settings) -> AsyncIterator[Finding]:
+    """Connects to each base URL, without a credential: any answer of a server is good."""
+    urls = [settings.upstreams.openai.base_url, settings.upstreams.anthropic.base_url]
+    urls += [model.litellm_params.api_base for model in settings.model_list if model.litellm_params.api_base]
+    transport = AiohttpTransport(TransportTimeouts(connect=_SECONDS, read=_SECONDS, write=_SECONDS))
+    async with httpx.AsyncClient(transport=transport) as client:
+        answers = await asyncio.gather(*(_reach(client, url) for url in dict.fromkeys(urls)))
+    for finding in answers:
+        yield finding
+
+
+async def _reach(client: httpx.AsyncClient, url: str) -> Finding:
+    try:
+        response = await client.get(url)
+    except httpx.HTTPError as error:
+        advice = "check the address, the network, HTTPS_PROXY and SSL_CERT_FILE"
+        return Finding("broken", "upstream", f"{url}: {error or type(error).__name__}", advice)
+    return Finding("ok", "upstream", f"{url} answers ({response.status_code} without a key)")
+
+
+_MARKS: dict[Grade, str] = {"ok": "ok", "note": "note", "broken": "BROKEN"}
+
+
+def run(config: Path | None, *, as_json: bool) -> int:
+    """Prints all findings. Returns the exit code: 1 if something is broken."""
+    findings = asyncio.run(examine(config))
+    for finding in findings:
+        if as_json:
+            line = msgspec.json.encode(finding).decode()
+        else:
+            line = f"{_MARKS[finding.grade]:<7} {finding.subject:<9} {finding.text}"
+            line += f"\n{'':18}{finding.advice}" if finding.advice else ""
+        sys.stdout.write(line + "\n")
+    return int(any(finding.grade == "broken" for finding in findings))
