@@ -10,14 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from tests.loopback import Loopback, replies_json
-from tests.proxying import PATIENT, held_port
+from tests.proxying import PATIENT, started
 
 AGENT = """
 import json, os, signal, sys, urllib.request
@@ -47,7 +46,7 @@ model_list:
 """
 LONG = """
 text = "The ledger {} of contoso has many entries, and each of them has a number. " * 8
-messages = [{"role": ("user", "assistant")[i % 2], "content": text.format(i)} for i in range(21)]
+messages = [{"role": ("user", "assistant")[i % 2], "content": text.replace("{}", str(i))} for i in range(21)]
 ask(messages)
 """
 
@@ -102,22 +101,6 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
         yield Place(tmp_path, provider)
 
 
-@asynccontextmanager
-async def serving(place: Place, port: int) -> AsyncIterator[None]:
-    """A proxy that runs on this port."""
-    environ = {"HOME": str(place.home), "PATH": os.environ["PATH"], "ACCORDION_STORE": "memory://"}
-    command = [sys.executable, "-m", "accordion", "serve", "--port", str(port)]
-    with subprocess.Popen(
-        command, cwd=place.home, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-    ) as proxy:
-        assert proxy.stdout is not None
-        while b"listens on" not in await asyncio.to_thread(proxy.stdout.readline):
-            pass
-        await asyncio.sleep(1)
-        yield
-        proxy.terminate()
-
-
 async def test_arguments_input_and_exit_code_are_passed_on(place: Place) -> None:
     place.write("print(sys.argv[1:], sys.stdin.read(), os.getcwd()); sys.exit(7)")
     code, out, err = await place.run("claude", "-p", "--config", "x y", "--", "z", stdin="typed")
@@ -137,11 +120,15 @@ async def test_three_lines_at_the_end_say_what_happened(place: Place) -> None:
     assert happened == "Accordion: 1 request in 1 session; 1 compaction."
     assert re.fullmatch(r"[\d,]+ tokens saved net: [\d,]+ left out of requests, 0 used for summaries .*", saved)
     session, log = re.fullmatch(r"Look: accordion artifacts --session (s-\w+); log (.*)", look).groups()  # type: ignore[union-attr]
-    assert f"compacted session {session}" in Path(log).read_text()
+    assert f"compacted session {session}" in read(log)
     assert len(place.provider.requests[0].body) < 8_000
     after = {file for file in place.home.rglob("*") if ".local" not in file.parts and "kept.db" not in file.name}
     assert after == before | {place.home / "project"}
     assert await is_closed(first)
+
+
+def read(file: str) -> str:
+    return Path(file).read_text()
 
 
 async def is_closed(line: str) -> bool:
@@ -171,9 +158,11 @@ async def test_observe_changes_nothing_and_reports(place: Place) -> None:
 
 async def test_a_proxy_that_runs_is_joined_and_lives_on(place: Place) -> None:
     place.write("ask([{'role': 'user', 'content': 'Hello.'}])")
-    with held_port() as port:
-        pass
-    async with serving(place, port):
+    folder, provider_port = place.home / "running", int(place.provider.url.rpartition(":")[2])
+    folder.mkdir()
+    config = CONFIG.replace("PORT", str(provider_port))
+    with started(folder, config, upstream_port=provider_port) as proxy:
+        port = proxy.port
         code, _, err = await place.run("claude", ACCORDION_PORT=str(port))
         first, happened, full, look = err.splitlines()
         assert (code, first) == (0, f"Accordion: Claude Code uses the proxy that runs at http://127.0.0.1:{port}")
@@ -265,7 +254,7 @@ async def test_a_key_of_the_terminal_reaches_the_command_once(place: Place) -> N
     os.write(master, b"\x03")
     shown += await asyncio.to_thread(read_until, master, "no request came")
     assert "signals 1" in shown
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert os.waitstatus_to_exitcode((await asyncio.to_thread(os.waitpid, pid, 0))[1]) == 0
     os.close(master)
 
 
