@@ -153,8 +153,9 @@ def test_a_rule_is_taken_from_the_remarks_around_it(text: str) -> None:
     [
         ("Look at the importer. Never touch it again.", ["Look at the importer. Never touch it again."]),
         ("The cap is 10. Thanks a lot.", ["The cap is 10."]),
-        ("Never deploy on Fridays. Use tabs, not spaces.", ["Never deploy on Fridays.", "Use tabs, not spaces."]),
-        ("Our contact is Ms. Okafor. Never call her.", ["Our contact is Ms. Okafor.", "Never call her."]),
+        ("Never deploy on Fridays. The build is green. Never push.", ["Never deploy on Fridays.", "Never push."]),
+        ("Use tabs. Please look at it. The cap is $10.", ["Use tabs. Please look at it.", "The cap is $10."]),
+        ("Our contact is Ms. Okafor. She is nice.", ["Our contact is Ms. Okafor."]),
         ("Vor dem 24. April geht nichts live.", ["Vor dem 24. April geht nichts live."]),
         ("数据库是 Postgres。不要修改它。", ["数据库是 Postgres。不要修改它。"]),
     ],
@@ -249,8 +250,7 @@ def test_a_statement_of_several_sentences_is_replaced_if_each_comes_again() -> N
     other = "The budget cap is $750 in total. Always ask Ana."
     assert selected_texts(old, other) == [
         f"[0] {old}",
-        "[1] The budget cap is $750 in total. (newer than [0])",
-        "[1] Always ask Ana.",
+        f"[1] {other} (newer than [0])",
     ]
 
 

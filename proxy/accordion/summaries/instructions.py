@@ -489,13 +489,17 @@ def _rank_sentences(text: str) -> Iterator[tuple[str, int]]:
 
 
 def _join_dependent(line: str) -> Iterator[tuple[str, int]]:
-    """Yields the ranked sentences of a line, joined with those before them that they need, up to `WHOLE` characters."""
+    """Yields the ranked sentences of a line, joined with those before them that they need, up to `WHOLE` characters.
+
+    Lasting ones that follow each other stay together, and so do the others.
+    """
     start, end, rank, position = 0, 0, 0, 0
     for sentence in split_sentences(line):
         first = line.index(sentence, position)
         position = first + len(sentence)
         sentence_rank = rank_sentence(sentence)
-        if not needs_previous(sentence) or position - start > WHOLE:
+        is_alike = rank and sentence_rank and (rank >= FACT) == (sentence_rank >= FACT)
+        if position - start > WHOLE or not (is_alike or needs_previous(sentence)):
             if rank:
                 yield line[start:end], rank
             start, rank = first, 0
