@@ -221,3 +221,75 @@ async def test_a_rule_without_a_place_comes_back_when_the_turn_speaks_of_it(
             assert again.count(FORBIDDEN) == 1
     finally:
         await rooms.close()
+
+
+# What people state in passing, with the value that must be left, and what the assistant promises.
+CHATTED = {
+    "en": (
+        ("btw the tables starting with crm_ belong to another team, hands off those.", "crm_"),
+        ("Nobody restarts the Halvorsen box without asking me first, got it?", "Halvorsen"),
+        ("We've got 42 requests a minute on the Tavarin API, so keep it below that.", "Tavarin"),
+        ("Oops, I gave you the wrong room, it's Ravel 3.", "Ravel"),
+        ("I'm sending the diff for the Sorrel parser tonight.", "Sorrel"),
+    ),
+    "de": (
+        ("Ach ja, am Ordner legacy_fibu wird bitte nichts angefasst.", "legacy_fibu"),
+        ("Finger weg vom Server Hagedorn, da läuft die Inventur.", "Hagedorn"),
+        ("Mehr als 350 Euro im Monat will Frau Tressel dafür nicht zahlen.", "Tressel"),
+        ("Ich hab mich vertan, die Abnahme macht Frau Okonjo.", "Okonjo"),
+        ("Den Diff für den Parser Sauerampfer schicke ich heute Abend.", "Sauerampfer"),
+    ),
+    "fr": (
+        ("Au fait, on ne touche pas aux tables paie_, c'est un autre service.", "paie_"),
+        ("Que personne ne pousse sur la branche quai-7 avant vendredi.", "quai-7"),
+        ("Le client nous laisse 1200 appels par heure sur l'API Corvin, pas un de plus.", "Corvin"),
+        ("Je me suis trompé tout à l'heure, le serveur de recette c'est recette-b.", "recette-b"),
+        ("Je vous envoie le diff du parseur Oseille ce soir.", "Oseille"),
+    ),
+    "es": (
+        ("Por cierto, las carpetas de nomina_2019 ni tocarlas.", "nomina_2019"),
+        ("Que nadie toque el bucket Villarrica hasta que nos contesten.", "Villarrica"),
+        ("Me gusta más que los informes vayan en formato Encina.", "Encina"),
+        ("Perdona, me equivoqué antes: la sala es la Ravel.", "Ravel"),
+        ("Esta noche os mando el diff del analizador Acedera.", "Acedera"),
+    ),
+    "zh": (
+        ("对了,salary_ 开头的表是人事部的,别动。", "salary_"),
+        ("海鹰那台服务器谁都别碰,正在盘点。", "海鹰"),
+        ("我更喜欢日期写成 ISO 格式。", "ISO"),
+        ("刚才说错了,发票寄到苏州办公室。", "苏州"),
+        ("今晚我把酸模解析器的 diff 发给你。", "酸模"),
+    ),
+}
+CHAT = {
+    "en": ("The second run got further than the first one.", "That part reads fine now, thanks a lot."),
+    "de": ("Der zweite Lauf kam weiter als der erste.", "Der Worker hängt immer noch ab und zu."),
+    "fr": ("Le deuxième essai est allé plus loin.", "Il bloque toujours de temps en temps."),
+    "es": ("La segunda vez llegó más lejos que la primera.", "Esto es lo que veo yo en el registro."),
+    "zh": ("第二次跑得比第一次远。", "这一段现在读起来不错,谢谢。"),
+}
+PASTED = (
+    "```\n2026-03-11 09:14:02 WARN connection 7 recycled\n2026-03-11 09:14:02 ERROR job 88213 did not finish\n```",
+    "```python\ndef load(path):\n    # never called twice\n    return json.loads(open(path).read())\n```",
+)
+
+
+@pytest.mark.parametrize("language", CHATTED)
+async def test_rules_in_the_words_of_a_chat_survive_five_compactions(language: str) -> None:
+    pipeline, history = OfflinePipeline(Settings(), 4_000), RuleHistory(random.Random(language))
+    try:
+        history.remark(1)
+        *ruled, promised = CHATTED[language]
+        for text, _ in ruled:
+            before, after = CHAT[language]
+            history.say(f"{before} {text} {after}\n\n{history.chance.choice(PASTED)}")
+        history.say(CHAT[language][0])
+        history.messages[-1]["content"] += f" {promised[0]}"
+        for _ in range(5):
+            for _ in range(60):
+                history.say(f"{history.chance.choice(CHAT[language])}\n\n{history.chance.choice(PASTED)}")
+            text = await forward(pipeline, history.messages)
+        assert "[Record of message" in text
+        assert [each for each in CHATTED[language] if each[1] not in text] == []
+    finally:
+        await pipeline.close()
