@@ -25,6 +25,7 @@ from accordion.protocols.response_parser import (
 )
 from tests.pieces import Said, Thought, Words, response_pieces, whole
 from tests.protocols.test_observed_arguments import replies
+from tests.protocols.test_response_observer import wild
 from tests.replies import CHAT, DIALECTS, MESSAGES, RESPONSES, chunk, sse
 
 CHAT_API, RESPONSES_API, MESSAGES_API = DIALECTS
@@ -149,3 +150,20 @@ def test_output_that_is_no_text_is_content_too(delta: dict[str, Any]) -> None:
     (event,) = parse(CHAT_API, sse(chunk(delta)))
     assert output_text(event) == ""
     assert any(type(part) is Content for part in event.parts)
+
+
+@given(wild, st.sampled_from(DIALECTS), st.booleans(), st.sampled_from(["", "content", "output", "choices", "delta"]))
+def test_no_json_of_any_shape_makes_a_parser_raise(value: Any, protocol: WireProtocol, stream: bool, name: str) -> None:
+    data = {name: [value], "type": "content_block_delta"} if name else value
+    parse(protocol, sse(json.dumps(data)) if stream else json.dumps(data).encode(), stream=stream)
+
+
+@pytest.mark.parametrize("protocol", DIALECTS)
+@pytest.mark.parametrize("odd", [[], {}, 1, None])
+def test_content_of_a_type_that_is_no_word_is_other_content(protocol: WireProtocol, odd: Any) -> None:
+    part = {"type": odd, "text": "x"}
+    output = [{"type": "message", "content": [part]}, {"type": odd}]
+    body = {"content": [part], "output": output, "choices": [{"message": {"content": [part]}}]}
+    (event,) = parse(protocol, json.dumps(body).encode(), stream=False)
+    assert Content("other") in event.parts
+    assert output_text(event) == ""

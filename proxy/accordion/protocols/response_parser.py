@@ -294,7 +294,7 @@ def content_of_list(value: Any) -> tuple[Content, ...]:
 
 
 def _content_of_block(block: dict[str, Any]) -> Content:
-    text = block.get("text")
-    if block.get("type") in _TEXT_TYPES and type(text) is str:
-        return Content("text", str(text))
-    return Content("reasoning") if block.get("type") in _REASONING_TYPES else Content("other")
+    kind, text = as_string(block.get("type")), block.get("text")
+    if kind in _TEXT_TYPES and type(text) is str:
+        return Content("text", text)
+    return Content("reasoning") if kind in _REASONING_TYPES else Content("other")

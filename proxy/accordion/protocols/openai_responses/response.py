@@ -144,7 +144,7 @@ def _read_delta(kind: str, data: dict[str, Any]) -> tuple[ResponsePart, ...]:
 
 def _read_item_content(entry: dict[str, Any]) -> tuple[Content, ...]:
     """Returns the content of an item that is no call."""
-    kind = entry.get("type")
+    kind = as_string(entry.get("type"))
     if kind == "message":
         return content_of_list(entry.get("content"))
     return () if kind in CALLS else (Content("reasoning" if kind == "reasoning" else "other"),)
