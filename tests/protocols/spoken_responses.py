@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from accordion.protocols.openai_responses.tool_stream import ResponsesToolStream
+from accordion.protocols.openai_responses.tool_rounds import ResponsesToolStream
 from accordion.protocols.sse import SseBuffer
 from accordion.protocols.tool_loop import ArtifactPlaceholder, ObservedRound
 

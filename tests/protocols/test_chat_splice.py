@@ -23,8 +23,8 @@ from accordion.protocols.tool_loop import (
     ObservedRound,
     ToolDefinition,
     ToolLoopResponse,
+    normalize_space,
 )
-from accordion.protocols.tool_loop_shared import normalize_space
 from tests import replies
 from tests.replies import sse
 from tests.sdks import openai_sdk

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accordion.model.records import Usage
-from accordion.protocols.openai_responses.tool_document import ResponsesToolDocument
-from accordion.protocols.openai_responses.tool_stream import ResponsesToolStream
+from accordion.protocols.openai_responses.tool_rounds import ResponsesToolDocument, ResponsesToolStream
 from accordion.protocols.tool_loop import ArtifactPlaceholder, ArtifactToolCall
 from tests.protocols.spoken_responses import (
     OURS,

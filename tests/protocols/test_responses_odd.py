@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.protocols.openai_responses.tool_document import ResponsesToolDocument
-from accordion.protocols.openai_responses.tool_stream import ResponsesToolStream
+from accordion.protocols.openai_responses.tool_rounds import ResponsesToolDocument, ResponsesToolStream
 from accordion.protocols.tool_loop import ArtifactToolCall
 from tests.protocols.spoken_responses import (
     OURS,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accordion.model.records import Usage
-from accordion.protocols.openai_responses.tool_stream import ResponsesToolStream
+from accordion.protocols.openai_responses.tool_rounds import ResponsesToolStream
 from accordion.protocols.tool_loop import ArtifactToolCall
 from tests.protocols.spoken_responses import (
     OURS,

@@ -15,8 +15,7 @@ from accordion.model.conversation import Message
 from accordion.model.insertions import ToolRound, ToolRoundInsertion
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
 from accordion.protocols.openai_responses.tools import ResponsesArtifactTool
-from accordion.protocols.tool_loop import ArtifactToolResult, ToolDefinition
-from accordion.protocols.tool_loop_shared import normalize_space
+from accordion.protocols.tool_loop import ArtifactToolResult, ToolDefinition, normalize_space
 from tests.protocols.spoken_responses import OURS, Json, custom, function, message, own_call, reasoning, search
 
 RESPONSES, TOOL_PROTOCOL = OpenAIResponses(), ResponsesArtifactTool()

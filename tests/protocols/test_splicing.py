@@ -20,8 +20,8 @@ from accordion.protocols.artifact_placeholders import (
 )
 from accordion.protocols.json_values import from_json, to_json
 from accordion.protocols.sse import split_events
-from accordion.protocols.tool_loop import ArtifactPlaceholder
-from accordion.protocols.tool_loop_shared import (
+from accordion.protocols.tool_loop import (
+    ArtifactPlaceholder,
     count_client_copy,
     find_tool_names,
     is_same_text,

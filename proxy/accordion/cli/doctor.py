@@ -19,8 +19,8 @@ from accordion.cli.agents import INSTALL
 from accordion.cli.running_proxy import find_proxy, is_listening, loopback_url
 from accordion.composition.tables import build_windows
 from accordion.config import Settings, SettingsFile
+from accordion.config.checks import find_unknown_windows, find_unusable_store_path
 from accordion.config.extras import is_installed
-from accordion.config.warnings import unknown_windows, unusable_store_path
 from accordion.model.errors import AccordionError, ConfigError, StoreUnavailable
 from accordion.model.ports import Key
 from accordion.providers.http.transport import AiohttpTransport, TransportTimeouts
@@ -58,7 +58,7 @@ async def examine(config: Path | None) -> list[Finding]:
     where = str(file.path) if file.path.exists() else "no file: the defaults apply"
     findings.append(Finding("ok", "config", where))
     # These have findings of their own.
-    known = {*unusable_store_path(settings), *unknown_windows(settings)}
+    known = {*find_unusable_store_path(settings), *find_unknown_windows(settings)}
     hints = [hint for hint in file.find_hints() if hint not in known]
     findings += [Finding("note", "config", hint, "see docs/configuration.md") for hint in hints]
     findings += _check_windows(settings)
@@ -93,7 +93,7 @@ def _check_windows(settings: Settings) -> Iterator[Finding]:
 async def _check_store(settings: Settings) -> Finding:
     """Writes a value, reads it back and removes it. Creates no SQLite file."""
     name = repr(settings.store.url)
-    problem = next(unusable_store_path(settings), "").partition(": ")[2]
+    problem = next(find_unusable_store_path(settings), "").partition(": ")[2]
     if not problem and not _has_store(settings):
         return Finding("ok", "store", f"{name} does not exist yet; the proxy creates it")
     try:

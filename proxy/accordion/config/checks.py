@@ -63,9 +63,9 @@ def find_hints(settings: Settings) -> tuple[str, ...]:
     for warnings in (
         ignored_keys,
         _find_unlikely_base_urls,
-        _find_unknown_windows,
+        find_unknown_windows,
         _find_unknown_names,
-        _find_unusable_store_path,
+        find_unusable_store_path,
     ):
         hints += warnings(settings)
     return tuple(hints)
@@ -275,7 +275,7 @@ def _base_urls(settings: Settings) -> Iterator[tuple[str, str, str]]:
                 yield f"$.model_list[{index}].litellm_params.api_base", family, base
 
 
-def _find_unknown_windows(settings: Settings) -> Iterator[str]:
+def find_unknown_windows(settings: Settings) -> Iterator[str]:
     """Yields models of model_list with the default window."""
     table = ModelTable() if settings.model_list else None
     for index, model in enumerate(settings.model_list):
@@ -311,7 +311,7 @@ def _find_unknown_names(settings: Settings) -> Iterator[str]:
             yield f"{child_path(path, name)}: no configured or known model has this name; {rest}"
 
 
-def _find_unusable_store_path(settings: Settings) -> Iterator[str]:
+def find_unusable_store_path(settings: Settings) -> Iterator[str]:
     """Yields the SQLite file if it cannot be opened or created."""
     if file := settings.store.file():
         problem = _problem_of(Path(file))

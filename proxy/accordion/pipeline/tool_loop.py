@@ -41,8 +41,7 @@ from accordion.protocols.json_spans import fields_of, items_of, list_of, object_
 from accordion.protocols.json_values import to_json
 from accordion.protocols.response_parser import BOUND
 from accordion.protocols.sse import SseBuffer
-from accordion.protocols.tool_loop import ArtifactToolProtocol, ObservedRound
-from accordion.protocols.tool_loop_shared import repair_utf8
+from accordion.protocols.tool_loop import ArtifactToolProtocol, ObservedRound, repair_utf8
 
 _log = logging.getLogger("accordion")
 

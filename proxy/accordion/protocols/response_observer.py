@@ -31,7 +31,8 @@ class ResponseObserver:
         """Whether the protocol's own end of a stream passed (`[DONE]`, `message_stop`, `response.completed`, an
         error)."""
         self._parser = parser
-        self._is_document_taken = False
+        self._parse = parser.feed
+        self._taken_size = 0
         self._clear()
 
     def _clear(self) -> None:
@@ -47,12 +48,8 @@ class ResponseObserver:
 
     def feed(self, data: bytes) -> None:
         """Takes decoded bytes of the body: of a stream, or of a document."""
-        for event in self._parser.feed(data):
+        for event in self._parse(data):
             self.take(event)
-        if self._is_document_taken:
-            # It was not complete.
-            self._is_document_taken = False
-            self._clear()
 
     def take(self, event: ResponseEvent) -> None:
         """Takes one event of the parser."""
@@ -64,8 +61,10 @@ class ResponseObserver:
 
     def observation(self) -> ObservedResponse:
         """Returns what was read so far; nothing of a document that is not complete."""
-        if not (self._parser.is_stream or self._is_document_taken):
-            self._is_document_taken = True
+        if self._parser.document_size != self._taken_size:
+            # What was read of a part of the document does not count.
+            self._taken_size = self._parser.document_size
+            self._clear()
             for event in self._parser.close():
                 self.take(event)
         arguments = self._arguments

@@ -153,6 +153,7 @@ class ResponseParser(ABC, Generic[Value]):
         self.is_stream = is_stream
         self.reads_content = reads_content
         self._events = SseBuffer(BOUND)
+        self._join_events = self._events.feed
         self._document = bytearray()
         self._is_too_large = False
 
@@ -161,13 +162,16 @@ class ResponseParser(ABC, Generic[Value]):
 
         A document larger than `BOUND` is dropped; so is an event.
         """
-        if not self.is_stream:
-            self._add_to_document(data)
-            return ()
-        block = self._events.feed(data)
-        if not block or not (self.reads_content or self.may_matter(block)):
-            return ()
-        return self._parse_block(block)
+        if self.is_stream:
+            block = self._join_events(data)
+            return self._parse_block(block) if block and (self.reads_content or self.may_matter(block)) else ()
+        self._add_to_document(data)
+        return ()
+
+    @property
+    def document_size(self) -> int:
+        """The size of the document so far, in bytes; 0 of a stream, and of a document that was dropped."""
+        return len(self._document)
 
     def close(self) -> Sequence[ResponseEvent]:
         """Returns the events of the bytes that are kept back, which stay: the document, or the beginning of the last

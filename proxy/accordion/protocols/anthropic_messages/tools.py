@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from accordion.model.conversation import Message
 from accordion.model.insertions import ToolRoundInsertion
 from accordion.protocols.anthropic_messages import writing
-from accordion.protocols.anthropic_messages.tool_document import MessagesToolDocument
-from accordion.protocols.anthropic_messages.tool_stream import MessagesToolStream
+from accordion.protocols.anthropic_messages.tool_rounds import MessagesToolDocument, MessagesToolStream
 from accordion.protocols.json_spans import NULL, fields_of, is_list, is_object, is_text, items_of, list_of, object_of
 from accordion.protocols.json_values import as_list, as_mapping, as_string, decode_field, encode
-from accordion.protocols.tool_loop import ArtifactToolProtocol, ArtifactToolResult, ToolDefinition, ToolLoopResponse
-from accordion.protocols.tool_loop_shared import (
+from accordion.protocols.tool_loop import (
+    ArtifactToolProtocol,
+    ArtifactToolResult,
+    ToolDefinition,
+    ToolLoopResponse,
     count_client_copy,
     find_tool_names,
     list_field,

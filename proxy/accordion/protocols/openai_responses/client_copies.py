@@ -22,7 +22,7 @@ from accordion.protocols.json_spans import fields_of, object_of, remove_fields
 from accordion.protocols.json_values import as_string
 from accordion.protocols.openai_responses.items import CALLS, read_item
 from accordion.protocols.openai_responses.response import decode_object
-from accordion.protocols.openai_responses.rounds import with_arguments
+from accordion.protocols.openai_responses.tool_rounds import with_arguments
 
 RenderRound = Callable[[Sequence[bytes]], Sequence[bytes]]
 

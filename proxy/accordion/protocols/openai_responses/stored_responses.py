@@ -13,9 +13,9 @@ from accordion.model.insertions import ToolRoundInsertion
 from accordion.protocols.json_spans import NULL, is_list, is_object, list_of, object_of
 from accordion.protocols.json_values import as_string, to_json
 from accordion.protocols.openai_responses.response import ResponsesEvent, decode_object, split_object
-from accordion.protocols.openai_responses.rounds import is_own_call, without_own_tool
+from accordion.protocols.openai_responses.tool_rounds import is_own_call, without_own_tool
 from accordion.protocols.sse import split_events
-from accordion.protocols.tool_loop_shared import list_field
+from accordion.protocols.tool_loop import list_field
 
 
 def rewrite_document(raw: bytes, client_id: str, insertions: Sequence[ToolRoundInsertion]) -> bytes:

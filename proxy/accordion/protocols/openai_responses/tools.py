@@ -20,10 +20,14 @@ from accordion.protocols.json_spans import NULL, fields_of, is_list, list_of, ob
 from accordion.protocols.json_values import as_list, as_mapping, decode_field, encode
 from accordion.protocols.openai_responses.client_copies import insert_rounds, remove_own_calls
 from accordion.protocols.openai_responses.response import decode_object
-from accordion.protocols.openai_responses.tool_document import ResponsesToolDocument
-from accordion.protocols.openai_responses.tool_stream import ResponsesToolStream
-from accordion.protocols.tool_loop import ArtifactToolProtocol, ArtifactToolResult, ToolDefinition
-from accordion.protocols.tool_loop_shared import find_tool_names, list_field
+from accordion.protocols.openai_responses.tool_rounds import ResponsesToolDocument, ResponsesToolStream
+from accordion.protocols.tool_loop import (
+    ArtifactToolProtocol,
+    ArtifactToolResult,
+    ToolDefinition,
+    find_tool_names,
+    list_field,
+)
 
 _NO_CHOICE = b'"none"'
 

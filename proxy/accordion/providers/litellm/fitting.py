@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from accordion.protocols.tool_loop_shared import legible_arguments
+from accordion.protocols.tool_loop import legible_arguments
 
 _OPENAI = frozenset({"openai", "azure"})
 _SERIES = {"gpt5_series/": "gpt-5", "o_series/": "o3"}

@@ -1,7 +1,7 @@
-"""The streamed response of a Responses tool loop: events in, events out.
+"""The responses of a Responses tool loop: a stream of events, or a response object, without the artifact tool's calls.
 
-Theory of operation. Each event has a sequence number and, if it is about an item, the item's position. `feed` takes
-events one by one:
+Theory of operation of the stream. Each event has a sequence number and, if it is about an item, the item's position.
+`feed` takes events one by one:
 
 - Events without content of calls or of the response pass unread, as long as nothing was hidden or is kept back.
 - `response.created` and the other opening events list the request's tools: the artifact tool is removed from them.
@@ -18,14 +18,23 @@ Source: the type files of the openai SDK (`openai/types/responses/*_event.py`).
 
 from __future__ import annotations
 
+import json
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from accordion.protocols.artifact_placeholders import PlaceholderScanner, find_placeholders, replace_placeholders
-from accordion.protocols.json_spans import NULL, is_list, is_object, object_of
-from accordion.protocols.json_values import as_string, encode, to_json
-from accordion.protocols.openai_responses.events import EventNumbers, arguments_delta
+import msgspec
+
+from accordion.protocols.artifact_placeholders import (
+    PlaceholderScanner,
+    find_placeholders,
+    find_placeholders_in_calls,
+    replace_placeholders,
+    replace_placeholders_in_calls,
+)
+from accordion.protocols.json_spans import NULL, fields_of, is_list, is_object, list_of, object_of
+from accordion.protocols.json_values import as_list, as_mapping, as_string, decode_field, encode, to_json
+from accordion.protocols.openai_responses.items import CALLS, read_call, read_item
 from accordion.protocols.openai_responses.response import (
     ARGUMENTS_START,
     DELTA,
@@ -38,20 +47,212 @@ from accordion.protocols.openai_responses.response import (
     has_no_content,
     is_single_event,
     read_arguments_delta,
+    read_usage,
     split_object,
     text_field,
 )
-from accordion.protocols.openai_responses.rounds import (
-    ResponseObject,
-    build_round,
-    is_own_call,
-    merge_rounds,
-    with_arguments,
-    without_own_tool,
-)
 from accordion.protocols.sse import split_events
-from accordion.protocols.tool_loop import ArtifactPlaceholder, ObservedRound, ToolLoopResponse
-from accordion.protocols.tool_loop_shared import list_field
+from accordion.protocols.tool_loop import (
+    ArtifactPlaceholder,
+    ArtifactToolCall,
+    ObservedRound,
+    ToolLoopDocument,
+    ToolLoopResponse,
+    legible_arguments,
+    list_field,
+    normalize_space,
+    sum_round_usage,
+    visible_text,
+)
+
+# Fields of the first round that a merged response keeps: later rounds come from requests of the proxy.
+_FIRST_ROUND_FIELDS = ("id", "created_at", "tool_choice")
+
+
+class ResponseObject(msgspec.Struct, frozen=True):
+    """A response object: its fields as JSON, and the visible items of its output; None where it has no output."""
+
+    fields: Mapping[str, bytes]
+    output: tuple[bytes, ...] | None
+
+
+# -- items -----------------------------------------------------------------------------
+
+
+def is_own_call(entry: Mapping[str, Any], tool: str) -> bool:
+    """Whether an item is a call of the artifact tool."""
+    return entry.get("type") == "function_call" and entry.get("name") == tool
+
+
+def with_arguments(raw: bytes, arguments: str) -> bytes:
+    """Returns a call item with other arguments."""
+    return object_of({**split_object(raw), "arguments": to_json(arguments)})
+
+
+def build_round(
+    items: Iterable[tuple[dict[str, Any], bytes]],
+    tool: str,
+    fields: Mapping[str, bytes],
+    *,
+    finished: bool,
+    resolved: bool = False,
+) -> ObservedRound:
+    """Builds a round from its items, decoded and as they came, and the usage in its response object's fields."""
+    items = list(items)
+    own_calls = [entry for entry, _ in items if is_own_call(entry, tool)]
+    return ObservedRound(
+        entries=tuple(
+            _sendable(raw if not is_own_call(entry, tool) else _with_legible_arguments(entry, raw))
+            for entry, raw in items
+        ),
+        own_calls=tuple(
+            ArtifactToolCall(as_string(entry.get("call_id")), tool, read_call(entry, CALLS["function_call"]).arguments)
+            for entry in own_calls
+        ),
+        client_call_ids=tuple(
+            filter(None, (_client_call_id(entry) for entry, _ in items if not is_own_call(entry, tool)))
+        ),
+        text=normalize_space(
+            visible_text(read_item(entry, 0)[1]) for entry, _ in items if entry.get("type", "message") == "message"
+        ),
+        finished=finished,
+        usage=read_usage(as_mapping(decode_field(fields, "usage"))),
+        resolved=resolved,
+    )
+
+
+def _client_call_id(entry: Mapping[str, Any]) -> str:
+    """Returns the id of a call that the client answers; empty for any other item. A search without a call id is the
+    provider's own."""
+    kind = as_string(entry.get("type"))
+    if kind not in CALLS or (kind == "tool_search_call" and not entry.get("call_id")):
+        return ""
+    return as_string(entry.get("call_id")) or as_string(entry.get("id"))
+
+
+def _with_legible_arguments(entry: Mapping[str, Any], raw: bytes) -> bytes:
+    """Returns an own call with arguments that are a JSON object."""
+    arguments = as_string(entry.get("arguments"))
+    text = legible_arguments(arguments)
+    return raw if text == arguments else with_arguments(raw, text)
+
+
+def _sendable(raw: bytes) -> bytes:
+    """Returns the item as it came, unless it has lone surrogates, which no request may contain."""
+    try:
+        fields_of(raw)
+    except (ValueError, RecursionError):
+        return json.dumps(decode_object(raw), ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+    return raw
+
+
+# -- response objects --------------------------------------------------------------------
+
+
+def without_own_tool(fields: Mapping[str, bytes], tool: str) -> dict[str, bytes]:
+    """Removes the artifact tool from the tools of a response object."""
+    if tool.encode() not in fields.get("tools", NULL):
+        return dict(fields)
+    tools = list_field(fields, "tools")
+    client_tools = [each for each in tools if not _is_own_tool(each, tool)]
+    return dict(fields) if client_tools == tools else {**fields, "tools": list_of(client_tools)}
+
+
+def _is_own_tool(raw: bytes, tool: str) -> bool:
+    definition = decode_object(raw) if is_object(raw) and tool.encode() in raw else {}
+    return definition.get("type") == "function" and definition.get("name") == tool
+
+
+def merge_rounds(rounds: Sequence[ResponseObject], tool: str) -> dict[str, bytes]:
+    """Merges the response objects of all rounds: the last one, with the id of the first, all visible items, and the
+    usage of all. A single round without own calls keeps the bytes of every field. `rounds` has at least one."""
+    last_round = rounds[-1]
+    fields = without_own_tool(last_round.fields, tool)
+    if last_round.output is not None and list(last_round.output) != list_field(fields, "output"):
+        fields["output"] = list_of(last_round.output)
+    if len(rounds) == 1:
+        return fields
+    first_fields = rounds[0].fields
+    fields |= {name: first_fields[name] for name in _FIRST_ROUND_FIELDS if name in first_fields}
+    if last_round.output is not None:
+        fields["output"] = list_of(raw for each in rounds for raw in each.output or ())
+    usages = [decode_object(each.fields.get("usage", NULL)) for each in rounds]
+    if usages[-1]:
+        reported_usages = [usage for usage in usages if usage]
+        total = sum_round_usage(
+            reported_usages, "input_tokens", "output_tokens", "output_tokens_details", "total_tokens"
+        )
+        fields["usage"] = to_json(total)
+    if "output_text" in fields:
+        fields["output_text"] = to_json("".join(text_field(each.fields, "output_text") for each in rounds))
+    return fields
+
+
+def arguments_delta(end: ResponsesEvent, item_id: str, text: str) -> ResponsesEvent:
+    """Returns one more delta of arguments, to be sent before the event `end`, which ends them."""
+    name_line = f"event: {DELTA}\n".encode() if end.raw.lstrip(b"\xef\xbb\xbf").startswith(b"event:") else b""
+    fields = {name: end.fields[name] for name in ("sequence_number", "output_index") if name in end.fields}
+    data = {"type": encode(DELTA), "item_id": encode(item_id), **fields, "delta": to_json(text)}
+    return ResponsesEvent(name_line + b"data: " + object_of(data) + b"\n\n")
+
+
+class EventNumbers:
+    """Renumbers the events and the positions of their items for the client, over all rounds.
+
+    They are the provider's own until the first event is hidden, and without gaps from there on.
+    """
+
+    __slots__ = ("_count", "_is_original", "_next", "_positions", "is_changed")
+
+    def __init__(self) -> None:
+        self.is_changed = False
+        """Whether the client's numbers or positions differ from the provider's."""
+        self._next: int | None = None
+        self._positions: dict[int, int] = {}
+        self._is_original = True
+        self._count = 0
+
+    def count_from(self, event: ResponsesEvent) -> None:
+        """Starts the client's own numbers at this event."""
+        self.is_changed = True
+        if self._next is None:
+            self._next = event.number("sequence_number")
+
+    def hide(self, event: ResponsesEvent) -> bytes:
+        """Hides an event; returns no bytes."""
+        self.count_from(event)
+        index = event.number("output_index")
+        if self._is_original and index is not None and "item" in event.fields:
+            self._is_original = False
+            self.reserve_positions(index)
+        return b""
+
+    def show(self, event: ResponsesEvent, changes: Mapping[str, bytes] | None = None) -> bytes:
+        """Returns the event with these changes, its number and its position."""
+        fields = dict(changes or {})
+        if self._next is not None and "sequence_number" in event.fields:
+            fields["sequence_number"] = b"%d" % self._next
+            self._next += 1
+        index = event.number("output_index")
+        if index is not None:
+            fields["output_index"] = b"%d" % self._position(index)
+        return event.with_fields(fields)
+
+    def reserve_positions(self, count: int) -> None:
+        """Sets the next position to at least `count`."""
+        self._count = max(self._count, count)
+
+    def start_round(self) -> None:
+        """Starts the next round, in which the provider counts from 0 again."""
+        self._positions.clear()
+        self._is_original = False
+
+    def _position(self, index: int) -> int:
+        position = self._positions.get(index)
+        if position is None:
+            position = self._positions[index] = index if self._is_original else self._count
+            self.reserve_positions(position + 1)
+        return position
 
 
 class ResponsesToolStream(ToolLoopResponse):
@@ -312,3 +513,62 @@ class _StreamedCall:
     def __init__(self) -> None:
         self.arguments = PlaceholderScanner()
         self.text = ""
+
+
+class ResponsesToolDocument(ToolLoopDocument):
+    """A response that is one response object."""
+
+    def __init__(self, tool: str) -> None:
+        super().__init__()
+        self._tool = tool
+
+    @property
+    def response_ids(self) -> tuple[str, ...]:
+        """The provider's ids of the rounds, in order."""
+        return tuple(name for name in (as_string(document.get("id")) for document in self.documents) if name)
+
+    def read_document(self, document: dict[str, Any]) -> ObservedRound:
+        """Reads the items of a response object."""
+        items = [(as_mapping(entry), to_json(entry)) for entry in as_list(document.get("output"))]
+        finished = type(document.get("output")) is list and document.get("status", "completed") == "completed"
+        fields = {"usage": to_json(document.get("usage"))}
+        return build_round(items, self._tool, fields, finished=finished)
+
+    def find_document_placeholders(self, document: dict[str, Any]) -> tuple[ArtifactPlaceholder, ...]:
+        """Returns the placeholders in the client's calls, in order."""
+        return find_placeholders_in_calls(self._calls(document))
+
+    def replace_document_placeholders(self, document: dict[str, Any], texts: Sequence[str | None]) -> bool:
+        """Replaces the placeholders in the client's calls."""
+        return replace_placeholders_in_calls(self._calls(document), texts)
+
+    def write_document(self) -> bytes:
+        """Writes the response object of all rounds."""
+        rounds = []
+        for document in self.documents:
+            fields = split_object(to_json(document))
+            visible_items = (
+                raw for raw in list_field(fields, "output") if not is_own_call(decode_object(raw), self._tool)
+            )
+            rounds.append(
+                ResponseObject(fields, tuple(visible_items) if type(document.get("output")) is list else None)
+            )
+        if rounds[-1].output is None:
+            # An error instead of a response: the client gets the error.
+            return object_of(without_own_tool(rounds[-1].fields, self._tool))
+        return object_of(merge_rounds(rounds, self._tool))
+
+    def close(self) -> bytes:
+        """Returns the response object of all rounds. A single round without own calls keeps its bytes, except for the
+        artifact tool in its tools."""
+        document = super().close()
+        fields = split_object(document)
+        visible = without_own_tool(fields, self._tool)
+        return document if visible == fields else object_of(visible)
+
+    def _calls(self, document: dict[str, Any]) -> Iterable[dict[str, Any]]:
+        """The client's calls whose arguments are text."""
+        for entry in map(as_mapping, as_list(document.get("output"))):
+            is_client_call = entry.get("type") == "function_call" and not is_own_call(entry, self._tool)
+            if is_client_call and type(entry.get("arguments")) is str:
+                yield entry
