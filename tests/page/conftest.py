@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page, async_playwright, expect
 
 from tests.conftest import Start
 from tests.page.recorded_run import CONFIG, provider, send_delegation, send_recorded
@@ -21,6 +21,8 @@ from tests.proxying import Proxy
 
 SCREENSHOTS = Path(__file__).parent / "screenshots"
 """The output of the last runs, for a person to look at; git ignores it."""
+# A busy machine shows a page late.
+expect.set_options(timeout=60_000)
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 """Its names, as the Makefile has them."""
 KEYS = """
@@ -134,6 +136,7 @@ async def visit(browser: Browser, proxy: Proxy, **options: Any) -> AsyncIterator
     """Opens an empty page in a context of its own. Fails on leaving if anything went wrong in it."""
     context = await browser.new_context(**options)
     page = await context.new_page()
+    page.set_default_timeout(120_000)
     opened = Visit(page, proxy.url)
     page.on("console", lambda message: opened.problems.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: opened.problems.append(str(error)))

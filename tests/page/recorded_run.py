@@ -15,7 +15,7 @@ from tests.proxying import Proxy
 EXAMPLE = Path(__file__).parents[2] / "examples" / "transcript.jsonl"
 MODEL = "claude-sonnet-example"
 CONFIG = """
-server: {shutdown_seconds: 20}
+server: {shutdown_seconds: 300}
 store: {url: "sqlite:///FOLDER/store.db", timeout_seconds: 60, write_timeout_seconds: 60}
 archive: {record: all}
 summaries: {writer: extractive}
@@ -59,7 +59,7 @@ def recorded_requests() -> list[dict[str, Any]]:
 
 async def send(proxy: Proxy, body: Any, **headers: str) -> httpx.Response:
     """Sends a request; returns the answer."""
-    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=120) as client:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         answer = await client.post(f"{proxy.url}/v1/chat/completions", json=body, headers=named)
         assert answer.status_code == 200, answer.text
