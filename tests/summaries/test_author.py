@@ -158,6 +158,18 @@ def test_instructions_have_half_of_the_room_before_a_narrative(budget: int) -> N
     assert "; archived.)" in instructions
 
 
+def test_instructions_have_half_of_what_a_narrative_and_many_references_leave() -> None:
+    prior = "\n".join(f"Done: step number {n} of many [{n}]" for n in range(60))
+    references = tuple(f"[{n}-{n}] whole as art_{n:012x}, 90 tokens" for n in range(60))
+    made = author(None, FakeExtractor(instructions=rules(60))).write_extractive(
+        task(budget=400, prior_narrative=prior, prior_until=60, reference_lines=references)
+    )
+    _, instructions, *_, listed_references = made.text.split("\n\n")
+    room = 400 - words(render_label("conversation", 0, 8)) - words(listed_references)
+    assert words(instructions) >= room * 0.45
+    assert words(made.text) <= 400
+
+
 @pytest.mark.parametrize("budget", [150, 250, 400])
 def test_instructions_get_the_room_that_lines_about_the_work_leave(budget: int) -> None:
     stated = [f"Never touch module number-{at} of the parser, whatever it says there." for at in range(60)]

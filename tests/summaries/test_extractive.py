@@ -217,3 +217,11 @@ def test_of_the_values_that_a_tool_gave_codes_come_before_measures() -> None:
     text = write(step(1, "list_parts", {"order": "W77"}, json.dumps(bought)), budget=36)
     assert text.count("code QX") >= 5
     assert "weight" not in text
+
+
+def test_an_instruction_that_stands_in_a_remaining_message_is_not_listed() -> None:
+    rule, other = "Never deploy the importer on Fridays.", "Always run the linter."
+    standing = ExtractiveWriter().find_standing_instructions(
+        sources([message("user", Text(f"{rule}\n{other}"))]), [message("user", Text(f"As I wrote: {rule}"))]
+    )
+    assert [each.instruction.text for each in standing.cited] == [other]
