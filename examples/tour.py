@@ -1,4 +1,4 @@
-"""Writes what README shows of a replay with folding on: the program's own output, from the plot to the end.
+"""Writes the example of `accordion replay` in docs/cli.md: the program's own output, from the plot to the end.
 
 python -m examples.tour              from the repository's root, after the example or the program has changed
 """
@@ -12,16 +12,17 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-README = ROOT / "README.md"
+DOCUMENT = ROOT / "docs" / "cli.md"
 COMMAND = re.compile(r"^accordion (replay .*--fold.*)$", re.MULTILINE)
-BLOCK = re.compile(r"(?<=^```text\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
+OUTPUT = re.compile(r"(?<=^```text\n) *\d+% ┤.*?(?=^```$)", re.MULTILINE | re.DOTALL)
+"""The output in the document: the block that begins with a plot."""
 
 
-def shown(readme: str) -> str:
-    """What the command that stands in `readme` prints at a width of 80: the lines from the plot on."""
-    found = COMMAND.search(readme)
+def print_example(document: str) -> str:
+    """Returns what the document's `accordion replay` prints at a width of 80: the lines from the plot on."""
+    found = COMMAND.search(document)
     if found is None:
-        raise SystemExit("README.md names no `accordion replay … --fold`")
+        raise SystemExit("docs/cli.md names no `accordion replay … --fold`")
     environ = {name: value for name, value in os.environ.items() if not name.startswith("ACCORDION_")}
     environ |= {"COLUMNS": "80", "PYTHONIOENCODING": "utf-8"}
     command = [sys.executable, "-m", "accordion", *found[1].split()]
@@ -32,10 +33,10 @@ def shown(readme: str) -> str:
 
 
 def main() -> None:
-    """Puts it in README's place for it."""
-    text = README.read_text("utf-8")
-    output = shown(text)
-    README.write_text(BLOCK.sub(lambda _: output, text, count=1), "utf-8")
+    """Writes the output into the document."""
+    text = DOCUMENT.read_text("utf-8")
+    output = print_example(text)
+    DOCUMENT.write_text(OUTPUT.sub(lambda _: output, text, count=1), "utf-8")
 
 
 if __name__ == "__main__":

@@ -27,8 +27,11 @@ PAGES = {
 }
 """The documents outside docs/, by their paths in the repository, and their pages."""
 
+FOLDERS = {"docs/adr": "adr/0001-record-decisions.md"}
+"""Folders that a link may lead to, and the first page of each."""
+
 _SOURCES = {page: path for path, page in PAGES.items()}
-_LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
+_LINK = re.compile(r"\[((?:[^\[\]]|\[[^\[\]]*\])*)\]\(([^()\s]+)\)")
 _FENCE = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
 
 
@@ -65,8 +68,8 @@ def _rewrite_links(text: str, source: str, uri: str, config: MkDocsConfig) -> st
             return found[0]
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), path))
         anchor = f"#{anchor}" if anchor else ""
-        page = PAGES.get(path) or (path.removeprefix("docs/") if path.startswith("docs/") else "")
-        if page.endswith(".md"):
+        page = PAGES.get(path) or FOLDERS.get(path) or (path.removeprefix("docs/") if path.startswith("docs/") else "")
+        if page:
             return f"[{label}]({posixpath.relpath(page, posixpath.dirname(uri) or '.')}{anchor})"
         if config.repo_url:
             return f"[{label}]({config.repo_url.rstrip('/')}/blob/main/{path}{anchor})"

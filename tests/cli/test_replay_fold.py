@@ -11,9 +11,9 @@ from typer.testing import Result
 
 from accordion.cli.compaction_tables import CompactedReplay, conversation, summary
 from accordion.cli.replay_compaction import add_up
-from examples.tour import BLOCK, shown
+from examples.tour import DOCUMENT, OUTPUT, print_example
 from tests.cli.test_refolding import CompactionOutcome, build_request, build_size
-from tests.cli.test_replay_command import OWN, ROOT, SMALL, _at_the_root, replay, requests_of, run
+from tests.cli.test_replay_command import OWN, SMALL, _at_the_root, replay, requests_of, run
 from tests.recordings import RECORDINGS
 
 __all__ = ["_at_the_root"]
@@ -194,10 +194,10 @@ def test_a_terminal_without_unicode_gets_the_plot_all_the_same() -> None:
     assert re.search("#'+", done.stdout.decode("ascii"))
 
 
-def test_the_readme_shows_what_its_command_prints() -> None:
-    readme = (ROOT / "README.md").read_text("utf-8")
-    (block,) = BLOCK.findall(readme)
-    assert block == shown(readme), "run `python -m examples.tour`"
+def test_the_example_in_the_documents_shows_what_its_command_prints() -> None:
+    text = DOCUMENT.read_text("utf-8")
+    (output,) = OUTPUT.findall(text)
+    assert output == print_example(text), "run `python -m examples.tour`"
 
 
 @pytest.mark.skipif(not RECORDINGS.is_dir(), reason="the recorded trajectories are not here")

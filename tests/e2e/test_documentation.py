@@ -135,7 +135,7 @@ def test_every_setting_that_the_documents_name_exists():
 
 def test_the_readme_is_short_and_leads_to_every_page():
     lines = read("README.md").splitlines()
-    assert len(lines) <= 150
+    assert len(lines) <= 120
     assert max(map(len, lines)) <= 120
     linked = set(re.findall(r"\]\((docs/\w[\w-]*\.md)", "\n".join(lines)))
     assert linked == {f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")}
@@ -222,8 +222,10 @@ def test_every_command_and_every_tool_of_the_memories_is_documented(text: str):
 def test_every_documented_option_exists(text: str, commands: dict[str, set[str]]):
     for words in CALL.findall(code(text)):
         name = words.split()[0]
+        # What follows the agent is the agent's own.
+        own = re.split(r" (?:claude|codex|opencode|--)(?: |$)", words)[0] if name == "run" else words
         if name in commands:
-            assert set(OPTION.findall(words)) <= commands[name] | {"--help"}, words
+            assert set(OPTION.findall(own)) <= commands[name] | {"--help"}, words
 
 
 def test_every_option_is_documented_where_its_command_is(commands: dict[str, set[str]]):

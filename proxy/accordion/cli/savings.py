@@ -64,11 +64,11 @@ def _print_summary(report: SavingsReport) -> None:
             "reads": costs.read_cost,
         }
         details = ", ".join(f"{name} {format_dollars(cost)}" for name, cost in own_costs.items())
-        console.print(f"spent              {_mark(costs, costs.spent, is_original=False)}")
-        console.print(f"without Accordion  {_mark(costs, costs.original_cost, is_original=True)}")
-        console.print(f"saved              {_mark(costs, costs.saved, is_original=True)} before its own cost")
-        console.print(f"own cost           {_mark(costs, costs.own_cost, is_original=True)}: {details}")
-        console.print(Text(f"net                {_mark(costs, costs.net, is_original=True)}", style="bold"))
+        console.print(f"spent              {_format_amount(costs, costs.spent, is_original=False)}")
+        console.print(f"without Accordion  {_format_amount(costs, costs.original_cost, is_original=True)}")
+        console.print(f"saved              {_format_amount(costs, costs.saved, is_original=True)} before its own cost")
+        console.print(f"own cost           {_format_amount(costs, costs.own_cost, is_original=True)}: {details}")
+        console.print(Text(f"net                {_format_amount(costs, costs.net, is_original=True)}", style="bold"))
     for note in _notes(costs):
         console.print(Text(note, style="dim"))
 
@@ -127,9 +127,9 @@ def _session_table(found: Iterable[Session]) -> Table:
             session.model,
             f"{session.totals.requests:,}",
             f"{session.totals.compactions:,}",
-            _mark(costs, costs.spent, is_original=False),
-            _mark(costs, costs.original_cost, is_original=True),
-            _mark(costs, costs.net, is_original=True),
+            _format_amount(costs, costs.spent, is_original=False),
+            _format_amount(costs, costs.original_cost, is_original=True),
+            _format_amount(costs, costs.net, is_original=True),
         )
     return table
 
@@ -146,15 +146,15 @@ def _cost_table(title: str, rows: Iterable[tuple[str, Costs]]) -> Table:
             f"{costs.requests:,}",
             f"{costs.input:,}",
             f"{costs.original_input:,}",
-            _mark(costs, costs.spent, is_original=False),
-            _mark(costs, costs.original_cost, is_original=True),
-            _mark(costs, costs.own_cost, is_original=True),
-            _mark(costs, costs.net, is_original=True),
+            _format_amount(costs, costs.spent, is_original=False),
+            _format_amount(costs, costs.original_cost, is_original=True),
+            _format_amount(costs, costs.own_cost, is_original=True),
+            _format_amount(costs, costs.net, is_original=True),
         )
     return table
 
 
-def _mark(costs: Costs, amount: int, *, is_original: bool) -> str:
+def _format_amount(costs: Costs, amount: int, *, is_original: bool) -> str:
     """Formats an amount, with `~` before an estimate; `unknown` where no price is known."""
     if costs.requests and costs.unpriced == costs.requests:
         return _UNKNOWN
