@@ -50,8 +50,9 @@ def test_every_document_is_a_page_and_every_link_leads_somewhere(tmp_path: Path)
     documents = {path.stem for path in (ROOT / "docs").glob("*.md")}
     assert documents | {"index", "benchmarks", "contributing", "changelog", "security", "settings"} <= pages
     index = (tmp_path / "index.html").read_text()
+    commands = (tmp_path / "cli.html").read_text()
     assert 'href="benchmarks.html#quality"' in index
-    assert 'href="https://example.com/accordion/blob/main/examples/transcript.jsonl"' in index
+    assert 'href="https://example.com/accordion/blob/main/examples/transcript.jsonl"' in commands
 
 
 def test_no_page_loads_anything_from_another_server(tmp_path: Path):
