@@ -40,6 +40,10 @@ AUTOMATIC = CacheRules(3_600.0, is_automatic=True, minimum=1_024, step=128)
 caching). Others with automatic caches count by the same rules."""
 
 
+USUAL_RATES = Rates(1.0, 0.1, 1.0, 5.0)
+"""Prices relative to uncached input, about as the big providers have them, for comparisons without a known price."""
+
+
 class ModelRequest(msgspec.Struct, frozen=True):
     """One request to a model, with all that its cost depends on. Counts are tokens, `at` seconds since the epoch.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from accordion.accounting.cost_model import USUAL_RATES, input_cost
 from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.cli.replay import HEADERS, PATH, UNREAD, unchanged_share
 from accordion.cli.transcripts import RecordedTranscript, requests
@@ -20,9 +21,6 @@ from accordion.model.plan import WRITTEN_BY_COMPACTION
 from accordion.model.records import CompactionOutcome
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest
 from accordion.protocols.json_spans import FIELDS
-
-CACHED = 0.1
-"""The price of a cached input token relative to an uncached one; about what the big providers charge."""
 
 _EMPTY_UTILIZATION = Utilization(0)
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
@@ -47,7 +45,7 @@ class RequestSize:
     @property
     def cost(self) -> float:
         """The cost in uncached tokens; a cached token counts a tenth."""
-        return self.tokens - (1.0 - CACHED) * self.cached
+        return input_cost(USUAL_RATES, self.tokens, self.cached)
 
 
 @dataclass(frozen=True, slots=True)

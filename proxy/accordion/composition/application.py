@@ -87,6 +87,7 @@ from accordion.providers.http.routes import RouteTable
 from accordion.providers.http.transport import AiohttpTransport, TransportTimeouts
 from accordion.providers.http.websockets import SocketClosed, open_socket
 from accordion.providers.litellm.translator import LiteLLMTranslator
+from accordion.providers.models.prices import load_price_table
 from accordion.providers.models.summarizer import ModelSummarizer
 from accordion.providers.models.tokenizer import TiktokenCounter
 from accordion.providers.models.windows import ModelWindows
@@ -346,6 +347,11 @@ class Application:
         self.tasks.repeat(self._archive.bounds.run_round, ARCHIVE_ROUNDS, "bound the archive")
         self.tasks.repeat(self._session_size_limit.run_round, SESSION_ROUNDS, "bound the sessions")
         self.tasks.spawn(self.memory_builder.warm(), "open the memories")
+        self.tasks.spawn(self._load_prices(), "load the prices")
+
+    async def _load_prices(self) -> None:
+        """Reads the prices in a thread, so that the first request does not wait for them."""
+        await self.tasks.offload(load_price_table)
 
     async def stop(self) -> None:
         """Cancels the background tasks, writes what is queued, and closes all connections."""

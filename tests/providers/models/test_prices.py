@@ -1,6 +1,7 @@
 """Prices: from the shipped table, and from the config."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -9,7 +10,7 @@ from accordion.config.load import build
 from accordion.model.costs import ModelPrice, Rates
 from accordion.model.errors import ConfigError
 from accordion.providers.models.model_table import DATA
-from accordion.providers.models.prices import ModelPrices, rates_from
+from accordion.providers.models.prices import ModelPrices, load_price_table, rates_from
 
 SONNET = Rates(3_000, 300, 3_750, 15_000)
 LITELLM = """
@@ -143,3 +144,9 @@ def test_a_wrong_price_is_an_error_with_its_path(text: str, path: str) -> None:
     with pytest.raises(ConfigError) as caught:
         build(text.encode(), {}, {})
     assert caught.value.path == path
+
+
+def test_the_table_is_read_once_by_a_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    load_price_table()
+    monkeypatch.setattr("accordion.providers.models.prices.DATA", tmp_path)
+    assert ModelPrices().price("claude-sonnet-4-5-20250929") is not None

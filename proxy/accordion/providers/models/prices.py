@@ -52,7 +52,6 @@ class ModelPrices:
         self._overrides = dict(overrides or {})
         self._override_names = {next(candidate_names(m), m): p for m, p in self._overrides.items() if "/" not in m}
         self._base_models = dict(base_models or {})
-        self._table = NamedRows(_read_prices)
         self._prices: dict[str, ModelPrice | None] = {}
 
     def price(self, model: str) -> ModelPrice | None:
@@ -70,7 +69,7 @@ class ModelPrices:
     def _look_up(self, model: str) -> ModelPrice | None:
         if (override := self._find_override(model)) is not None:
             return override
-        row = self._table.find(self._base_models.get(model, model))
+        row = _TABLE.find(self._base_models.get(model, model))
         if row is None:
             return None
         (_, rates), *tiers = row
@@ -116,6 +115,14 @@ def _read_prices() -> dict[str, _PriceRow]:
         if row is not None:
             rows[model] = distinct_rows.setdefault(row, row)
     return rows
+
+
+_TABLE = NamedRows(_read_prices)
+
+
+def load_price_table() -> None:
+    """Reads the table ahead of its first use, which takes some hundredths of a second; safe in a thread."""
+    _TABLE.find("")
 
 
 def _price_row(values: Mapping[str, Any]) -> _PriceRow | None:
