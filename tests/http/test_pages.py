@@ -75,7 +75,7 @@ async def test_each_view_shows_the_records_and_has_nothing_inline() -> None:
         f"{PAGES}/artifacts/{artifact['id']}": artifact["id"],
         f"{PAGES}/memories": "Memories are off",
         f"{PAGES}/savings": "By model",
-        f"{PAGES}/health": "available",
+        f"{PAGES}/health": "memory://",
     }
     for path, words in views.items():
         answer = http.get(path)
@@ -225,6 +225,7 @@ async def test_where_proxy_keys_are_configured_a_person_signs_in_and_sees_one_te
     wrong = stranger.post(f"{PAGES}/sign-in", data={"key": "key-three", "to": path}, headers=OWN)
     assert (wrong.status_code, "set-cookie" in wrong.headers) == (401, False)
     one, two = signed_in(world, "key-one"), signed_in(world, "key-two")
+    assert "memory://" not in one.get(f"{PAGES}/health").text
     assert one.get(path).status_code == 200
     assert two.get(path).status_code == 404
     assert session not in two.get("/accordion/").text

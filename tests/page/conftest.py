@@ -87,14 +87,15 @@ async def _until_recorded(client: httpx.AsyncClient, url: str) -> None:
             await asyncio.sleep(0.1)
 
 
-def site_config(folder: Path, more: str = "") -> str:
-    return CONFIG.replace("FOLDER", str(folder)) + more
+def start_site(start: Start, folder: Path, more: str = "") -> Proxy:
+    """Starts a proxy with a store in SQLite."""
+    return start(CONFIG + more, ACCORDION_STORE=f"sqlite:///{folder}/store.db")
 
 
 @pytest.fixture(scope="module")
 def site(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """A site that the tests of a file share; none of them changes what another one looks at."""
-    return asyncio.run(build_site(start(site_config(tmp_path_factory.mktemp("store")))))
+    return asyncio.run(build_site(start_site(start, tmp_path_factory.mktemp("store"))))
 
 
 @dataclass

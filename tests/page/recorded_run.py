@@ -16,7 +16,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "transcript.jsonl"
 MODEL = "claude-sonnet-example"
 CONFIG = """
 server: {shutdown_seconds: 300}
-store: {url: "sqlite:///FOLDER/store.db", timeout_seconds: 60, write_timeout_seconds: 60}
+store: {timeout_seconds: 60, write_timeout_seconds: 60}
 archive: {record: all}
 summaries: {writer: extractive}
 model_list:

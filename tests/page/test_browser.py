@@ -12,7 +12,7 @@ from playwright.async_api import Browser, expect
 
 from accordion.http.pages.feed import MAX_READERS
 from tests.conftest import Start
-from tests.page.conftest import KEYS, Site, build_site, site_config, visit
+from tests.page.conftest import KEYS, Site, build_site, start_site, visit
 from tests.page.recorded_run import provider, recorded_requests, send
 from tests.proxying import Proxy
 
@@ -135,7 +135,7 @@ async def test_a_page_that_was_closed_leaves_its_place_to_another(site: Site) ->
 @pytest.fixture
 def own_site(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """A site that a test may change."""
-    return asyncio.run(build_site(start(site_config(tmp_path_factory.mktemp("store")))))
+    return asyncio.run(build_site(start_site(start, tmp_path_factory.mktemp("store"))))
 
 
 async def test_a_person_pins_asks_switches_exports_and_erases(own_site: Site, browser: Browser) -> None:
@@ -172,7 +172,7 @@ async def test_a_person_pins_asks_switches_exports_and_erases(own_site: Site, br
 async def test_with_proxy_keys_a_person_signs_in_first_and_sees_one_tenant(
     start: Start, tmp_path_factory: pytest.TempPathFactory, browser: Browser
 ) -> None:
-    proxy: Proxy = start(site_config(tmp_path_factory.mktemp("store"), KEYS))
+    proxy: Proxy = start_site(start, tmp_path_factory.mktemp("store"), KEYS)
     site = await build_site(proxy, x_accordion_key="acc-one-5fKq72LmZ")
     async with visit(browser, proxy, **DESK) as opened:
         page = opened.page
@@ -194,7 +194,7 @@ async def test_with_proxy_keys_a_person_signs_in_first_and_sees_one_tenant(
 async def test_a_proxy_stops_at_once_while_a_page_is_open(
     start: Start, tmp_path_factory: pytest.TempPathFactory, browser: Browser
 ) -> None:
-    proxy = start(site_config(tmp_path_factory.mktemp("store")))
+    proxy = start_site(start, tmp_path_factory.mktemp("store"))
     context = await browser.new_context()
     page = await context.new_page()
     await page.goto(f"{proxy.url}/accordion/")
