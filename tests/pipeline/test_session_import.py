@@ -15,6 +15,7 @@ from accordion.model.tenant import TenantScope
 from accordion.pipeline.session_import import MemoryMentions, SessionImport
 from accordion.sessions.tenants import ProxyKey
 from tests.fakes import FakeReply, FakeWindows
+from tests.http.rooms import client
 from tests.insertions.test_artifact_recall import LISTING, PATHS, called, request, said, sent, user
 from tests.memory.keeping import FakeMemories
 from tests.pipeline.test_compact import refused
@@ -87,6 +88,19 @@ async def test_it_stands_behind_the_very_first_message_and_stays_byte_for_byte(p
         assert header(out, "x-accordion-memory") is None
         before = now
     assert memories.asked == [(ID,)]
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_the_reconstructed_request_has_it_too_long_after_it_was_asked_for(path: str):
+    made, _ = ready(config="archive: {record: all}")
+    history = [user(ASK)]
+    await made.ask(path, asking(path, *history))
+    history += [said(path, "Done."), user("Go on.")]
+    out, _ = await made.ask(path, asking(path, *history))
+    await made.archive.transcripts.flush()
+    sent_body = client(made).get(f"/accordion/sessions/{header(out, 'x-accordion-session')}/sent").json()
+    assert sent_body["input" if path == RESPONSES else "messages"] == sent(made, path)
+    assert TOLD in json.dumps(sent_body)
 
 
 @pytest.mark.parametrize("name", [ID.lower(), ID.capitalize()])

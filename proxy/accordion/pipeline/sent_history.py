@@ -176,8 +176,12 @@ class SentHistory:
         if is_in_force(exchange.compaction):
             history = await self._compactions.find(protocol, ref, conversation, check_store=True)
             history = await self._choose(caller, exchange, conversation, protocol, history)
-        if history.compaction is not None or exchange.recalled is not None:
-            history, _ = await self._composer().compose(protocol, ref, conversation, history, check_store=True)
+        # Only the first request with an insertion has it in its record; all have its tokens.
+        has_insertions = exchange.utilization.unfolded > 0
+        if history.compaction is not None or has_insertions:
+            history, _ = await self._composer().compose(
+                protocol, ref, conversation, history, check_store=True, with_insertions=has_insertions
+            )
             body = self._renderer.render_body(protocol, history)
         return SentRequest(original, history, body, exchange)
 
