@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from accordion.accounting.savings import day_name
+from accordion.cli.listing import format_dollars
 from accordion.cli.main import app
-from accordion.cli.savings import format_dollars
 from accordion.model.ports import Key
 from accordion.server.event_loop import LoopClock
 from accordion.stores.sqlite import SqliteStore

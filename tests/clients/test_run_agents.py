@@ -110,7 +110,7 @@ def test_an_agent_works_on_over_compactions_and_is_told_of_them(agent: str, upst
     assert said[0].startswith("Accordion listens on http://127.0.0.1:")
     happened, saved, look = said[-3:]
     assert int(re.search(r"; (\d+) compactions?\.$", happened)[1]) > 0  # type: ignore[index]
-    assert re.match(r"[\d,]+ tokens saved net: ", saved)
+    assert re.match(r"[\d,]+ tokens saved net", saved)
     assert look.startswith("Look: accordion artifacts --session s-")
     # The agent's own settings are as they were, and no request went over a WebSocket.
     assert (tmp_path / file).read_text() == text

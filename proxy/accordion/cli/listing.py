@@ -1,4 +1,4 @@
-"""Prints lists: tables that never cut an id, and counted nouns."""
+"""Prints lists: tables that never cut an id, counted nouns, and amounts of money."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Column, Table
 
+from accordion.model.costs import to_dollars
+
 _MIN_WIDTH = 12
 """The minimum width of a text column, in characters."""
 _COLUMN_GAP = 2
+_SMALLEST = 0.01
 
 
 def print_table(table: Table) -> None:
@@ -32,3 +35,10 @@ def _width(column: Column) -> int:
 def count_with_noun(count: int, noun: str, plural: str = "") -> str:
     """Formats a number with its noun: `1 session`, `2 sessions`."""
     return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
+
+
+def format_dollars(nanodollars: int) -> str:
+    """Formats an amount: cents, or four decimals below one cent."""
+    dollars = to_dollars(nanodollars)
+    digits = 2 if abs(dollars) >= _SMALLEST or not dollars else 4
+    return f"{'-' if dollars < 0 else ''}${abs(dollars):,.{digits}f}"

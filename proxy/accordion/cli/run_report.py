@@ -10,13 +10,33 @@ from typing import Any
 
 import msgspec
 
-from accordion.cli.listing import count_with_noun
+from accordion.cli.listing import count_with_noun, format_dollars
 from accordion.cli.running_proxy import QueryError, RunningProxy
 from accordion.model.records import Totals
 
 _CREDENTIALS = ("ANTHROPIC_AUTH_TOKEN", "ANTHROPIC_API_KEY", "OPENAI_API_KEY", "CODEX_API_KEY")
 _MAX_OBSERVED = 100
 """Sessions whose exchanges are read for a report of an observed run."""
+
+
+class RunSums(msgspec.Struct, frozen=True):
+    """Sums over sessions: the totals, and the nanodollars that were saved net; None if a price is not known."""
+
+    totals: Totals = Totals()
+    net_cost: int | None = 0
+
+    def __add__(self, other: RunSums) -> RunSums:
+        return RunSums(self.totals + other.totals, _add(self.net_cost, other.net_cost))
+
+    def since(self, before: RunSums) -> RunSums:
+        """Returns what was added since an earlier time."""
+        names = Totals.__struct_fields__
+        gain = Totals(*(getattr(self.totals, name) - getattr(before.totals, name) for name in names))
+        return RunSums(gain, _add(self.net_cost, None if before.net_cost is None else -before.net_cost))
+
+
+def _add(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
 
 
 class RunReport:
@@ -34,48 +54,48 @@ class RunReport:
         key = next(filter(None, map(environ.get, _CREDENTIALS)), "")
         self._credentials = {"authorization": f"Bearer {key}"} if key else {}
         self._started_at = time.time()
-        self._before: dict[str, Totals] = {}
+        self._before: dict[str, RunSums] = {}
         # Without the totals before, those of a session that goes on count as a whole.
         with suppress(QueryError):
-            self._before = {session["id"]: _totals(session) for session in proxy.list_sessions(self._credentials)}
+            self._before = {session["id"]: _read_sums(session) for session in proxy.list_sessions(self._credentials)}
 
     def lines(self, log: Path | None = None) -> Iterator[str]:
         """Yields the lines. `log` is the log of a proxy that ends with the run."""
         try:
             sessions = list(self._list_changed())
-            gain = sum((gain for _, gain in sessions), Totals())
-            if not gain.requests:
+            gain = sum((gain for _, gain in sessions), RunSums())
+            if not gain.totals.requests:
                 yield "Accordion: no request came from this command; see docs/run-an-agent.md#no-request-came"
                 return
-            yield self._describe_requests(sessions, gain)
+            yield self._describe_requests(sessions, gain.totals)
             yield self._describe_effect(sessions, gain)
         except QueryError as error:
             yield f"Accordion cannot say what happened: {error}"
             return
         session = sessions[0][0]["id"]
         place = f"log {log}" if log is not None else f"{self._proxy.url}/accordion/sessions/{session}"
-        yield f"Look: accordion artifacts --session {session}; {place}" if gain.compactions else f"Look: {place}"
+        yield f"Look: accordion artifacts --session {session}; {place}" if gain.totals.compactions else f"Look: {place}"
 
-    def _list_changed(self) -> Iterator[tuple[dict[str, Any], Totals]]:
+    def _list_changed(self) -> Iterator[tuple[dict[str, Any], RunSums]]:
         """Yields the sessions with requests of this run, and what the run added to their totals."""
         for session in self._proxy.list_sessions(self._credentials):
             if session["updated"] < self._started_at:
                 return
             if not self._client or session["client"] == self._client:
-                yield session, _difference(_totals(session), self._before.get(session["id"], Totals()))
+                yield session, _read_sums(session).since(self._before.get(session["id"], RunSums()))
 
-    def _describe_requests(self, sessions: Sequence[tuple[dict[str, Any], Totals]], gain: Totals) -> str:
-        count = sum(1 for _, each in sessions if each.requests)
+    def _describe_requests(self, sessions: Sequence[tuple[dict[str, Any], RunSums]], gain: Totals) -> str:
+        count = sum(1 for _, each in sessions if each.totals.requests)
         requests = f"{count_with_noun(gain.requests, 'request')} in {count_with_noun(count, 'session')}"
         failed = f", {gain.errors:,} of them failed" if gain.errors else ""
         if self._is_observing:
             return f"Accordion observed {requests}{failed}, and changed nothing."
         return f"Accordion: {requests}{failed}; {count_with_noun(gain.compactions, 'compaction')}."
 
-    def _describe_effect(self, sessions: Sequence[tuple[dict[str, Any], Totals]], gain: Totals) -> str:
+    def _describe_effect(self, sessions: Sequence[tuple[dict[str, Any], RunSums]], gain: RunSums) -> str:
         if self._is_observing:
             return self._describe_observed(sessions)
-        if gain.saved or gain.compactions:
+        if gain.totals.saved or gain.totals.compactions:
             return describe_savings(gain)
         fullest = max((each for each, _ in sessions if each["last"]), key=lambda each: each["last"]["utilization"])
         last = fullest["last"]
@@ -84,7 +104,7 @@ class RunReport:
             f"{last['utilization']:.0%} full."
         )
 
-    def _describe_observed(self, sessions: Sequence[tuple[dict[str, Any], Totals]]) -> str:
+    def _describe_observed(self, sessions: Sequence[tuple[dict[str, Any], RunSums]]) -> str:
         """Describes what would have been compacted, by the last exchanges of each session."""
         due, largest = 0, (0, 0, "")
         for session, _ in sessions[:_MAX_OBSERVED]:
@@ -102,21 +122,21 @@ class RunReport:
         )
 
 
-def describe_savings(gain: Totals) -> str:
-    """Describes what compaction saved and what it cost, in tokens."""
-    cost = gain.summary_input + gain.summary_output + gain.unfold_input
-    net = gain.saved - cost
+def describe_savings(gain: RunSums) -> str:
+    """Describes what compaction saved net, in tokens, and in dollars where the prices are known."""
+    totals = gain.totals
+    cost = totals.summary_input + totals.summary_output + totals.unfold_input
+    net = totals.saved - cost
     verb = "saved" if net >= 0 else "added"
+    dollars = "" if gain.net_cost is None else f" ({format_dollars(gain.net_cost)}, prompt caching counted)"
     return (
-        f"{abs(net):,} tokens {verb} net: {gain.saved:,} left out of requests, {cost:,} used for summaries and for "
-        "reading the archive."
+        f"{abs(net):,} tokens {verb} net{dollars}: {totals.saved:,} left out of requests, {cost:,} used for summaries "
+        "and for reading the archive."
     )
 
 
-def _totals(session: Mapping[str, Any]) -> Totals:
-    return msgspec.convert(session["totals"], Totals)
-
-
-def _difference(after: Totals, before: Totals) -> Totals:
-    names = Totals.__struct_fields__
-    return Totals(*(getattr(after, name) - getattr(before, name) for name in names))
+def _read_sums(session: Mapping[str, Any]) -> RunSums:
+    dollars = session["costs"]["dollars"]
+    return RunSums(
+        msgspec.convert(session["totals"], Totals), None if dollars is None else round(dollars["net"] * 10**9)
+    )

@@ -12,14 +12,13 @@ from rich.text import Text
 
 from accordion.accounting.savings import SavingsReport
 from accordion.cli.artifacts import TenantStore, print_json, run_for_tenant
-from accordion.cli.listing import count_with_noun, print_table
+from accordion.cli.listing import count_with_noun, format_dollars, print_table
 from accordion.config import Settings
 from accordion.http.json_views import costs_json, savings_json
-from accordion.model.costs import Costs, to_dollars
+from accordion.model.costs import Costs
 from accordion.model.records import Session
 
 _UNKNOWN = "unknown"
-_SMALLEST = 0.01
 _COLUMNS = ("requests", "sent", "without", "spent", "without", "own cost", "net")
 
 
@@ -160,10 +159,3 @@ def _format_amount(costs: Costs, amount: int, *, is_original: bool) -> str:
         return _UNKNOWN
     basis = costs.original_basis if is_original else costs.sent_basis
     return ("" if basis == "reported" else "~") + format_dollars(amount)
-
-
-def format_dollars(nanodollars: int) -> str:
-    """Formats an amount: cents, or four decimals below one cent."""
-    dollars = to_dollars(nanodollars)
-    digits = 2 if abs(dollars) >= _SMALLEST or not dollars else 4
-    return f"{'-' if dollars < 0 else ''}${abs(dollars):,.{digits}f}"
