@@ -17,6 +17,7 @@ from accordion.accounting.ledger import Ledger
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.model.budget import Utilization
 from accordion.model.cache import LONGEST_NAME
+from accordion.model.costs import Costs
 from accordion.model.delegation import display_name
 from accordion.model.http import Inbound
 from accordion.model.ports import Clock, Tasks
@@ -94,10 +95,8 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
     def _record_measured(
         self, request: PreparedRequest, progress: RequestProgress, observed_response: ObservedResponse
     ) -> None:
-        exchange = self._build_exchange(request, progress, observed_response)
-        cost = self.costs.compute(request, progress, observed_response, exchange.at)
-        if cost is not None:
-            exchange = replace(exchange, costs=cost.costs)
+        cost = self.costs.compute(request, progress, observed_response, self.clock.now())
+        exchange = self._build_exchange(request, progress, observed_response, cost.costs if cost is not None else None)
         tenant, match = request.caller.tenant, request.session_match
         if request.is_token_count or self.erasures.was_erased_since(
             request.caller.tenant, match.session.id, progress.started_at
@@ -140,6 +139,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
         request: PassthroughRequest | PreparedRequest,
         progress: RequestProgress,
         observed_response: ObservedResponse,
+        costs: Costs | None = None,
     ) -> Exchange:
         inbound, measured = progress.inbound, None if isinstance(request, PassthroughRequest) else request
         session_match = None if measured is None or measured.is_token_count else measured.session_match
@@ -165,6 +165,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
             folding=progress.compaction_seconds,
             unfolded=progress.tool_loop_usage,
             recalled=measured.recall_usage if measured else None,
+            costs=costs,
             agent=_build_agent_report(request.visible_request),
         )
 
