@@ -213,7 +213,7 @@ async def test_the_store_is_given_no_word_of_what_was_said():
     worker = Worker()
     await worker.ask(talk(PARENT), None, [observed_call()])
     await worker.settle()
-    rows = await worker.store.scan(f"open/{ALICE.tenant}")
+    rows = await worker.store.scan(ALICE.tenant.delegation_collection("open"))
     assert len(rows) == 1
     assert b"files" not in rows[0][1]
 
