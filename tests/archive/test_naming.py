@@ -3,9 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.archive.archive_entries import EntryContents
+from accordion.archive.archive_entries import EntryContents, SharedValues
 from accordion.archive.artifacts import artifact_keys, row_key
-from accordion.archive.shared_values import SharedValues
 from accordion.model.ports import Key
 from accordion.model.tenant import ArchiveNamespace
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accordion.archive.reader import ReadRequest
-from accordion.archive.tool_definition import NAME, OTHER_NAME, define_tool, find_artifact_ids, parse_arguments
+from accordion.archive.tool_calls import NAME, OTHER_NAME, define_tool, find_artifact_ids, parse_arguments
 
 ONE, OTHER = "art_0123456789ab", "art_ba9876543210"
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from accordion.memory.compact import CompactionCaller, ConversationCompactor
-from accordion.memory.compaction_response import CompactionResponse
+from accordion.memory.compact import CompactionCaller, CompactionResponse, ConversationCompactor
 from accordion.memory.message_ranges import RecordedConversations
 from accordion.memory.narration import Narrator
 from accordion.model.conversation import Conversation

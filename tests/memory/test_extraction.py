@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from accordion.archive.recall_quotes import OPENING
 from accordion.memory import extraction
+from accordion.memory.compact import common_words, find_topics
 from accordion.memory.extraction import MemoryCandidate, find_candidates, remove_duplicates
 from accordion.memory.relations import find_relations
 from accordion.memory.self_contained import find_claims, is_about, is_self_contained
 from accordion.memory.sentences import build_background, normalize_words, split_conversation
 from accordion.memory.steps import build_record
-from accordion.memory.topics import common_words, find_topics
 from accordion.model.conversation import Text
 from accordion.model.memories import Entity
 from accordion.summaries.author import render_label

@@ -8,8 +8,15 @@ import pytest
 from msgspec.structs import replace
 
 from accordion.memory.ranking import SearchScores
-from accordion.memory.recall import RecalledMemory, VisibleContent, choose_relevant, find_questions, quote_memories
-from accordion.memory.recall_notes import load_notes, note
+from accordion.memory.recall import (
+    RecalledMemory,
+    VisibleContent,
+    choose_relevant,
+    find_questions,
+    load_notes,
+    note,
+    quote_memories,
+)
 from accordion.memory.search import SearchResult
 from accordion.memory.sentences import is_own_text
 from accordion.model.conversation import Conversation

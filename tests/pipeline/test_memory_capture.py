@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 import pytest
 from msgspec.structs import fields
 
-from accordion.memory.compact import ConversationCompactor
-from accordion.memory.compaction_response import CompletedRange
+from accordion.memory.compact import CompletedRange, ConversationCompactor
 from accordion.model.errors import StoreUnavailable
 from accordion.model.tenant import TenantScope
 from accordion.pipeline.features import MemoryCapturing

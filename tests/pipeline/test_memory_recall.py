@@ -11,7 +11,7 @@ import pytest
 
 from accordion.http.metrics import Metrics
 from accordion.memory.ranking import query_words
-from accordion.memory.recall_notes import load_notes
+from accordion.memory.recall import load_notes
 from accordion.memory.search import MemorySearch
 from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import Embedding, Memory, MemoryFilter, SearchCandidate

@@ -1,6 +1,6 @@
 import pytest
 
-from accordion.sessions.browser_origin import is_loopback_url, is_web_site
+from accordion.sessions.tenants import is_loopback_url, is_web_site
 
 
 @pytest.mark.parametrize(

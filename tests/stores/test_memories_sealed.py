@@ -11,8 +11,7 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import Conflict, Embedding, Entity, MemoryChange, MemoryFilter, Relation
 from accordion.stores import memories_redis_scripts as scripts
 from accordion.stores.encryption import AesSealer
-from accordion.stores.memories_redis import RedisMemories
-from accordion.stores.memories_redis_server import MemoriesRedisServer
+from accordion.stores.memories_redis import MemoriesRedisServer, RedisMemories
 from accordion.stores.memories_sqlite import SqliteMemories
 from tests.memories import OTHER, TENANT, Embedder, everything, everything_on, found, looking, memory, put
 from tests.valkey import Valkey, valkey_server  # noqa: F401

@@ -14,8 +14,14 @@ import pytest
 from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import Entity, MemoryChange, MemoryFilter, Relation
 from accordion.model.tenant import TenantScope
-from accordion.stores.memories_file import VERSION, mark_for_rewrite, open_file, open_files, rewrite_file
-from accordion.stores.memories_sqlite import SqliteMemories
+from accordion.stores.memories_sqlite import (
+    VERSION,
+    SqliteMemories,
+    mark_for_rewrite,
+    open_file,
+    open_files,
+    rewrite_file,
+)
 from accordion.stores.sqlite_file import transact
 from tests.memories import OTHER, TENANT, WORK, Embedder, everything, found, memory, put
 

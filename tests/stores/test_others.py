@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.stores.slots_file import SLOTS
 from accordion.stores.worker_sync import (
+    SLOTS,
     SharedBoard,
     Slots,
     StoreBoard,

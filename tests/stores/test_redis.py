@@ -13,8 +13,7 @@ from redis.asyncio.cluster import RedisCluster
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Append, Key, Put
 from accordion.stores.guarded import GuardedStore
-from accordion.stores.redis import RedisStore
-from accordion.stores.redis_keys import index_key, lock_key, log_key, value_key
+from accordion.stores.redis import RedisStore, index_key, lock_key, log_key, value_key
 from tests.valkey import Valkey, running_valkey, valkey_server  # noqa: F401
 
 SOON = 0.3

@@ -13,11 +13,10 @@ import msgspec
 
 from accordion.archive import archive_entries
 from accordion.archive.archive import Archive
-from accordion.archive.archive_entries import HELD, HOLDERS, ArchiveEntry, EntryContents, Kind
+from accordion.archive.archive_entries import HELD, HOLDERS, ArchiveEntry, EntryContents, Kind, SharedValues
 from accordion.archive.artifacts import Artifact, artifact_text, record_keys, session_collection
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.archive.retention import delete
-from accordion.archive.shared_values import SharedValues
 from accordion.archive.transcript_log import Transcript, load_transcript
 from accordion.model.conversation import Message
 from accordion.model.ports import Append, Key, Put, Tasks

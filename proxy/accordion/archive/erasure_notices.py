@@ -14,8 +14,8 @@ from contextlib import suppress
 import msgspec
 
 from accordion.archive import archive_entries
+from accordion.archive.archive_entries import SharedValues
 from accordion.archive.retention import delete
-from accordion.archive.shared_values import SharedValues
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Append, Clock, ErasedWrites, Key, KeyValueStore, Put
 from accordion.model.tenant import ArchiveNamespace, TenantScope

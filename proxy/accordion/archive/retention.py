@@ -15,8 +15,7 @@ import msgspec
 from msgspec import structs
 
 from accordion.archive import archive_entries
-from accordion.archive.archive_entries import HOLDERS, ArchiveEntry, TenantTotals
-from accordion.archive.shared_values import SharedValues
+from accordion.archive.archive_entries import HOLDERS, ArchiveEntry, SharedValues, TenantTotals
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Clock, Key, KeyValueStore, Put, Tasks
 from accordion.model.tenant import ArchiveNamespace

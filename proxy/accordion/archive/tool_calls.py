@@ -1,4 +1,4 @@
-"""Answers calls of our artifact tool.
+"""Our artifact tool: its definition, the arguments of its calls, and the answers.
 
 Theory of operation: `ArtifactTool` loads the artifact that a call names, and renders the requested part of it within
 the tokens that are available. The caller decides which artifacts may be read (`ReadContext`). An id that may not be
@@ -9,24 +9,148 @@ each answer begins with a line that describes it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final, Protocol
 
+import msgspec
 from msgspec.structs import replace
 
 from accordion.archive.archive import Archive
 from accordion.archive.artifacts import Artifact
 from accordion.archive.loaded_artifact import LoadedArtifact, MessageParser, find_calls, load_artifact, resolve_path
 from accordion.archive.paths import InvalidPath
-from accordion.archive.reader import ReadRequest, UnanswerableRequest, read, read_page
-from accordion.archive.structure import outline, value_at
-from accordion.archive.tool_definition import find_artifact_id, parse_arguments
-from accordion.model.artifact_tool import ArtifactPlaceholder, ArtifactToolCall, ArtifactToolResult
+from accordion.archive.reader import ReadRequest, UnanswerableRequest, outline, read, read_page, value_at
+from accordion.model.artifact_tool import ArtifactPlaceholder, ArtifactToolCall, ArtifactToolResult, ToolDefinition
 from accordion.model.conversation import ToolCall
 from accordion.model.errors import StoreUnavailable
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.ports import Tasks
 from accordion.model.tenant import TenantScope
+
+NAME: Final = "read_artifact"
+OTHER_NAME: Final = "accordion_read_artifact"
+"""The name where the client has a tool of the first name."""
+
+_DESCRIPTION: Final = (
+    "Reads what was moved out of this conversation's window to save room: a tool result or a stretch of earlier "
+    'messages, kept whole under an id that begins with "art_" and stands in its place. Use it before you repeat a '
+    "call or rely on a detail that you no longer see. Without other arguments it gives all of what is short, else the "
+    "beginning. Each answer says what of how much it shows and how to get the next part. In other tools' arguments, "
+    '{"$artifact": "art_…", "path": "…"} (path optional) in place of a string is filled in for you, so that you need '
+    "not quote."
+)
+_OTHER_NAME_NOTE: Final = f" It is meant wherever `{NAME}` is named together with such an id."
+_SCHEMA: Final = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "string"},
+        "offset": {"type": "integer", "description": "first line, from 1; negative: from the end"},
+        "limit": {"type": "integer", "description": "most lines or matches"},
+        "pattern": {"type": "string", "description": "RE2 regex: matching lines with numbers, and how many"},
+        "path": {"type": "string", "description": "JSONPath into a JSON result, e.g. $.items[0].name"},
+        "diff_with": {"type": "string", "description": "id of another read of the same thing: what changed"},
+    },
+    "required": ["id"],
+    "additionalProperties": False,
+}
+_OFFER: Final = ToolDefinition(NAME, _DESCRIPTION, msgspec.json.encode(_SCHEMA))
+_ID = re.compile(r"art_[0-9a-f]{12}(?![0-9a-f])", re.IGNORECASE)
+_NUMBER = re.compile(r"\s*(-?\d{1,12})(?:\.0*)?\s*(?:lines?)?\s*\Z", re.IGNORECASE)
+_MAX_NUMBER: Final = 1_000_000
+_NULL_TEXTS: Final = ("null", "none", "undefined")
+_MAX_ARGUMENTS: Final = 20_000
+"""The most characters of arguments that are parsed."""
+_ALIASES: Final = {
+    "id": ("id", "artifact_id", "artifact", "$artifact", "ref", "reference"),
+    "offset": ("offset", "start", "start_line", "line"),
+    "limit": ("limit", "max_lines", "lines", "count"),
+    "pattern": ("pattern", "regex", "query", "search"),
+    "path": ("path", "json_path", "jsonpath"),
+    "diff_with": ("diff_with", "diff", "compare_with"),
+}
+"""The names that models use for the arguments."""
+
+
+def define_tool(used_names: Collection[str]) -> ToolDefinition:
+    """Returns the tool under a name that is not in `used_names`. The same names give the same definition."""
+    if NAME not in used_names:
+        return _OFFER
+    name, number = OTHER_NAME, 1
+    while name in used_names:
+        number += 1
+        name = f"{OTHER_NAME}_{number}"
+    return ToolDefinition(name, _DESCRIPTION + _OTHER_NAME_NOTE, _OFFER.schema)
+
+
+def parse_arguments(arguments: str) -> ReadRequest:
+    """Parses the arguments of a call; the id is empty where none is found.
+
+    Never raises: numbers may be strings, an id may be within a sentence, fields may be null, unknown or missing, and
+    the arguments may not be JSON.
+    """
+    fields = _fields(arguments)
+    ids = [find_artifact_id(_text(fields, "id")), find_artifact_id(_text(fields, "diff_with"))]
+    if not ids[0]:
+        # The id has an unknown field name, or the arguments are not JSON.
+        ids[0] = next((artifact_id for artifact_id in find_artifact_ids(arguments) if artifact_id != ids[1]), "")
+    return ReadRequest(
+        ids[0],
+        max(-_MAX_NUMBER * 1_000, min(_MAX_NUMBER * 1_000, _number(fields, "offset"))),
+        max(0, min(_MAX_NUMBER, _number(fields, "limit"))),
+        _text(fields, "pattern"),
+        _text(fields, "path").strip(),
+        ids[1],
+    )
+
+
+def find_artifact_id(text: str) -> str:
+    """Returns the first artifact id in a text, in lower case; empty where there is none."""
+    return next(iter(find_artifact_ids(text)), "")
+
+
+def find_artifact_ids(text: str) -> list[str]:
+    """Returns the artifact ids in a text, in order and in lower case."""
+    return [artifact_id.lower() for artifact_id in _ID.findall(text[:_MAX_ARGUMENTS])]
+
+
+def _fields(arguments: str) -> dict[str, Any]:
+    value: Any = None
+    try:
+        value = msgspec.json.decode(arguments[:_MAX_ARGUMENTS])
+        if isinstance(value, str):
+            # Encoded twice, or an id alone.
+            value = msgspec.json.decode(value) if value.lstrip()[:1] == "{" else {"id": value}
+    except (ValueError, RecursionError):
+        value = None
+    return value if isinstance(value, dict) else {}
+
+
+def _text(fields: dict[str, Any], name: str) -> str:
+    for each in _ALIASES[name]:
+        value = fields.get(each)
+        if isinstance(value, str) and value.strip():
+            return "" if name != "pattern" and value.strip().lower() in _NULL_TEXTS else value
+        if isinstance(value, list) and len(value) == 1 and isinstance(value[0], str):
+            return value[0]
+        if isinstance(value, dict) and isinstance(value.get("$artifact"), str):
+            return str(value["$artifact"])
+    return ""
+
+
+def _number(fields: dict[str, Any], name: str) -> int:
+    for each in _ALIASES[name]:
+        value = fields.get(each)
+        if isinstance(value, bool) or value is None:
+            continue
+        if isinstance(value, int):
+            return value
+        if isinstance(value, float) and abs(value) < _MAX_NUMBER * 1_000:
+            return int(value)
+        if isinstance(value, str) and (match := _NUMBER.match(value.replace(",", ""))):
+            return int(match[1])
+    return 0
+
 
 _log = logging.getLogger("accordion")
 

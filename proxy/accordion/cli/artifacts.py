@@ -26,7 +26,7 @@ from accordion.archive.erasure import ExportAndErasure
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.archive.paths import InvalidPath
 from accordion.archive.reader import ReadRequest, UnanswerableRequest
-from accordion.archive.tool_definition import define_tool
+from accordion.archive.tool_calls import define_tool
 from accordion.archive.transcripts import TranscriptStore
 from accordion.cli.listing import count_with_noun, print_table
 from accordion.cli.stored_delegations import DiscardingOutbox

@@ -15,8 +15,7 @@ from accordion.archive.erasure import ExportAndErasure
 from accordion.archive.named_items import NamedItems
 from accordion.archive.recall import ArtifactRecaller, Rule
 from accordion.archive.response_links import ResponseLinks
-from accordion.archive.tool_calls import ArtifactTool
-from accordion.archive.tool_definition import define_tool
+from accordion.archive.tool_calls import ArtifactTool, define_tool
 from accordion.compaction.assembly import build_assembler
 from accordion.compaction.background import BackgroundSummaries, PreparationLimits, create_summary_cache
 from accordion.compaction.compactor import Compactor, CompactorServices, RetryLimit

@@ -12,8 +12,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive
 
 from accordion.model.errors import AccordionError, BadRequest, BodyTooLarge, NotFound, RequestError
-from accordion.sessions.browser_origin import is_loopback_url, url_port
-from accordion.sessions.tenants import Caller, Tenants
+from accordion.sessions.tenants import Caller, Tenants, is_loopback_url, url_port
 
 SAFE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 """Headers of every response, since a body may contain anything, such as a web page that a tool has read."""

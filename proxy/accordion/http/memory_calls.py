@@ -17,7 +17,7 @@ from accordion.http import memory_requests as requests
 from accordion.http import memory_responses as responses
 from accordion.http.memory_services import MemoryServices
 from accordion.memory import compact, session_responses
-from accordion.memory.compaction_response import CompactionResponse, CompletedRange
+from accordion.memory.compact import CompactionResponse, CompletedRange
 from accordion.memory.search import SearchQuery
 from accordion.memory.session_memory import SaveOptions
 from accordion.model.errors import BadRequest, NotFound

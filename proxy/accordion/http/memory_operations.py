@@ -15,7 +15,7 @@ from accordion.http import memory_calls as calls
 from accordion.http import memory_requests as requests
 from accordion.http import memory_responses as responses
 from accordion.http.memory_services import MemoryServices
-from accordion.memory.compaction_response import CompactionResponse
+from accordion.memory.compact import CompactionResponse
 from accordion.memory.session_responses import ExportResponse, ImportResponse, ListResponse, SearchResponse
 from accordion.model.errors import AccordionError, BadRequest
 from accordion.model.hidden_fields import StructWithHiddenFields

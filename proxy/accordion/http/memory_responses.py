@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from accordion.memory.compaction_response import CompletedRange
+from accordion.memory.compact import CompletedRange
 from accordion.memory.entries import format_time, preview
 from accordion.memory.search import SearchResult
 from accordion.memory.session_responses import preview as session_preview

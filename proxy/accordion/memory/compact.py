@@ -4,33 +4,34 @@ How a compaction runs: it loads the range, collects candidates (by rules, or by 
 an earlier compaction covers or that are stored already, chooses the best, and writes them with their entities,
 relations and log entry in one transaction. Repeating a compaction returns its first response. A range that overlaps
 with another adds only what is new. Callers are the memory tools (http/memory_calls.py) and pipeline/memory_capture.py.
+
+The log of a conversation's compactions is a numbered marker for each, which is written once, with its memories. Of two
+callers that compact one conversation at the same time, one gets the next number and the other reads that entry. A
+search writes a marker with the next number, which permits one compaction.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec.structs import replace
 
 from accordion.archive.erasure_notices import ErasureNotices
-from accordion.memory import compaction_log
-from accordion.memory.compaction_log import LogEntry, WriterReport
-from accordion.memory.compaction_response import CompactionResponse, CompletedRange, build_response
-from accordion.memory.entries import ConcurrentWrite, finish_memory, make_memory_id
+from accordion.memory.entries import NAME_MOST, ConcurrentWrite, finish_memory, make_memory_id
 from accordion.memory.extraction import MemoryCandidate, find_candidates, is_safe, remove_duplicates
 from accordion.memory.message_ranges import MessageRange, RecordedConversations
 from accordion.memory.narration import Narrator
-from accordion.memory.recall_notes import load_notes
+from accordion.memory.recall import load_notes
 from accordion.memory.relations import EntitiesAndRelations, find_relations, merge_relations
-from accordion.memory.self_contained import is_about
+from accordion.memory.self_contained import content_words, is_about
 from accordion.memory.sentences import KnownText, Sentence, build_background, normalize_words, split_conversation
 from accordion.memory.session_import import requested_ids
 from accordion.memory.steps import build_record
-from accordion.memory.topics import common_words, find_topics
 from accordion.model.conversation import Text
 from accordion.model.errors import BadRequest, StoreUnavailable, SummaryFailed
 from accordion.model.memories import Conflict, Entity, Memory, MemoryChange, MemoryStore, Relation
@@ -38,6 +39,136 @@ from accordion.model.ports import Clock, Tasks
 from accordion.model.tenant import TenantScope
 from accordion.summaries.author import SummaryRejected
 from accordion.summaries.facts import WordClassifier
+
+_MAX_ENTRIES: Final = 100_000
+
+
+class WriterReport(msgspec.Struct, frozen=True):
+    """Names the writer of the memories (`rules` or a model), its tokens, and a notice about it."""
+
+    writer: str = "rules"
+    input: int = 0
+    output: int = 0
+    notice: str = ""
+
+
+class LogEntry(msgspec.Struct, frozen=True):
+    """One compaction of a range of messages.
+
+    `keys` are the short keys of the range's messages, `memories` the ids that it stored, `entities` are (name, type)
+    and `relations` (from, to, type). The entry holds no text of a memory, so that a deleted memory leaves no copy.
+    """
+
+    first: int
+    last: int
+    keys: list[bytes]
+    focus: list[str]
+    memories: list[str]
+    entities: list[tuple[str, str]]
+    relations: list[tuple[str, str, str]]
+    by: WriterReport = WriterReport()
+
+
+_DECODER: Final = msgspec.json.Decoder(LogEntry)
+_NAMES: Final = msgspec.json.Decoder(list[tuple[str, str]])
+
+
+async def load_entries(memories: MemoryStore, tenant: TenantScope, conversation: str) -> list[LogEntry]:
+    """Returns all compactions of a conversation, in order. Raises StoreUnavailable."""
+    entries: list[LogEntry] = []
+    while (
+        len(entries) < _MAX_ENTRIES
+        and (value := await memories.get_marker(tenant, _marker_name(conversation, len(entries)))) is not None
+    ):
+        entries.append(_DECODER.decode(value))
+    return entries
+
+
+def make_marker(conversation: str, number: int, entry: LogEntry) -> tuple[str, bytes]:
+    """Returns the marker of a compaction."""
+    return _marker_name(conversation, number), msgspec.json.encode(entry)
+
+
+async def note_search(memories: MemoryStore, tenant: TenantScope, conversation: str, number: int) -> None:
+    """Records a search after `number` compactions of a conversation. Raises StoreUnavailable."""
+    try:
+        await memories.write(tenant, MemoryChange(markers=((_search_marker_name(conversation, number), b"1"),)))
+    except Conflict:
+        # An earlier search is recorded already.
+        return
+
+
+async def was_searched(memories: MemoryStore, tenant: TenantScope, conversation: str, number: int) -> bool:
+    """Returns whether a search was recorded after `number` compactions."""
+    return await memories.get_marker(tenant, _search_marker_name(conversation, number)) is not None
+
+
+async def note_new(
+    memories: MemoryStore, tenant: TenantScope, conversation: str, number: int, new: list[tuple[str, str]]
+) -> None:
+    """Records the entities that a compaction added. They are known only after its write."""
+    await memories.write(
+        tenant, MemoryChange(markers=((f"{_marker_name(conversation, number)}/new", msgspec.json.encode(new)),))
+    )
+
+
+async def load_new(memories: MemoryStore, tenant: TenantScope, conversation: str, number: int) -> set[tuple[str, str]]:
+    """Returns the entities that a compaction added."""
+    value = await memories.get_marker(tenant, f"{_marker_name(conversation, number)}/new")
+    return set(_NAMES.decode(value)) if value is not None else set()
+
+
+def _marker_name(conversation: str, number: int) -> str:
+    return f"compacted/{number}/{conversation}"
+
+
+def _search_marker_name(conversation: str, number: int) -> str:
+    return f"searched/{number}/{conversation}"
+
+
+MOST: Final = 6
+_COMMON: Final = 14
+_FOLDERS: Final = (
+    "src lib libs test tests app apps cmd pkg internal packages package main index init docs doc home users usr var "
+    "tmp opt etc bin mnt data workspace workspaces work dev code repo project projects dist build node_modules "
+    "components utils common core site-packages python readme"
+)
+_GENERIC_FOLDERS: Final = frozenset(_FOLDERS.split())
+_NAMED_TYPES: Final = frozenset({"package", "service", "tool", "project", "organisation"})
+
+
+def common_words(texts: Iterable[str]) -> tuple[str, ...]:
+    """Returns the subject words that several texts share, the most frequent first."""
+    counts = Counter(
+        word for text in texts for word in set(content_words(text)) if len(word) > 3 and word not in _GENERIC_FOLDERS
+    )
+    return tuple(word for word, times in counts.most_common(_COMMON) if times > 1)
+
+
+def find_topics(
+    text: str, entities: Sequence[Entity], focus: Sequence[str], frequent_words: Sequence[str]
+) -> tuple[str, ...]:
+    """Returns at most six topics in lower case; at least one, if the text has a subject word."""
+    topics = [topic for topic in focus if is_about(text, topic)]
+    words = [word for word in content_words(text) if len(word) <= NAME_MOST]
+    topics += [word for word in frequent_words if word in words][:3]
+    for entity in entities:
+        if entity.type == "file":
+            topics += _path_topics(entity.name)
+        elif entity.type in _NAMED_TYPES:
+            topics.append(entity.name)
+    if not topics:
+        topics = sorted(words, key=len, reverse=True)[:1]
+    return tuple(dict.fromkeys(topic.lower() for topic in topics))[:MOST]
+
+
+def _path_topics(path: str) -> list[str]:
+    """Returns the folder and the name of a file, without generic names."""
+    names = [piece for piece in path.replace("\\", "/").split("/") if piece]
+    name = names[-1].lstrip(".").split(".", 1)[0]
+    folder = names[-2] if len(names) > 1 else ""
+    return [part for part in (folder, name) if len(part) > 2 and part.lower() not in _GENERIC_FOLDERS]
+
 
 _log = logging.getLogger("accordion")
 
@@ -91,8 +222,8 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
         Raises NotFound where nothing is recorded, and StoreUnavailable.
         """
         await self.conversations.find_transcript(tenant, conversation)
-        log = await compaction_log.load_entries(self.memories, tenant, conversation)
-        await compaction_log.note_search(self.memories, tenant, conversation, len(log))
+        log = await load_entries(self.memories, tenant, conversation)
+        await note_search(self.memories, tenant, conversation, len(log))
         return [CompletedRange(entry.first, entry.last, entry.focus, entry.memories) for entry in log]
 
     async def compact(
@@ -116,9 +247,9 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
         message_range = await self._add_imported_background(
             tenant, await self.conversations.load_range(tenant, conversation, first, last)
         )
-        log = await compaction_log.load_entries(self.memories, tenant, conversation)
+        log = await load_entries(self.memories, tenant, conversation)
         search_number = len(log)
-        if _find_same_range(log, message_range, focus) < 0 and not await compaction_log.was_searched(
+        if _find_same_range(log, message_range, focus) < 0 and not await was_searched(
             self.memories, tenant, conversation, search_number
         ):
             raise _not_searched_error(conversation)
@@ -136,7 +267,7 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
             try:
                 return await self._write(tenant, len(log), message_range, focus, memories, found_candidates.writer)
             except Conflict:
-                log = await compaction_log.load_entries(self.memories, tenant, conversation)
+                log = await load_entries(self.memories, tenant, conversation)
         raise ConcurrentWrite(
             f"Conversation {conversation!r} is being compacted by others right now. Ask again in a moment."
         )
@@ -267,7 +398,7 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
         """
         await self.erasures.poll()
         erased = self.erasures.was_erased_since(tenant, conversation, started_at)
-        if erased or not await compaction_log.was_searched(self.memories, tenant, conversation, search_number):
+        if erased or not await was_searched(self.memories, tenant, conversation, search_number):
             raise ConcurrentWrite(
                 f"Conversation {conversation!r} or the memories were erased meanwhile.", code="erased"
             )
@@ -297,23 +428,21 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
             put=tuple(memory for memory, _ in memories),
             entities=entities,
             relations=relations,
-            markers=(compaction_log.make_marker(message_range.session, number, entry),),
+            markers=(make_marker(message_range.session, number, entry),),
             require=tuple((memory.id, "") for memory, _ in memories),
         )
         new_entities = {(entity.name, entity.type) for entity in await self.memories.write(tenant, change)}
         with suppress(StoreUnavailable, Conflict):
             # A repeated response must name the same new entities. They are known only after the write.
             if new_entities:
-                await compaction_log.note_new(
-                    self.memories, tenant, message_range.session, number, sorted(new_entities)
-                )
+                await note_new(self.memories, tenant, message_range.session, number, sorted(new_entities))
         return build_response([memory for memory, _ in memories], entities, new_entities, relations, entry)
 
     async def _repeat_response(
         self, tenant: TenantScope, conversation: str, number: int, entry: LogEntry
     ) -> CompactionResponse:
         """Builds the response of an earlier compaction again, without memories that were deleted since."""
-        new_entities = await compaction_log.load_new(self.memories, tenant, conversation, number)
+        new_entities = await load_new(self.memories, tenant, conversation, number)
         memories = [memory for memory in await self.memories.get(tenant, entry.memories) if memory is not None]
         entities = [Entity(name, kind) for name, kind in entry.entities]
         return build_response(memories, entities, new_entities, [Relation(*each) for each in entry.relations], entry)
@@ -429,4 +558,81 @@ def _not_searched_error(conversation: str) -> BadRequest:
         f"First search the memories of conversation {conversation!r} (with conversation_id), read the results, then "
         "compact this range. Each compaction needs its own search.",
         code=SEARCH_REQUIRED,
+    )
+
+
+class CreatedMemory(msgspec.Struct, frozen=True):
+    """A memory in the response."""
+
+    id: str
+    content: str
+    topics: list[str]
+    source_type: Literal["compaction"] = "compaction"
+
+
+class ExtractedEntity(msgspec.Struct, frozen=True):
+    """An entity; `is_new` where the tenant had none of its name and type."""
+
+    name: str
+    entity_type: str
+    is_new: bool
+
+
+class ExtractedRelation(msgspec.Struct, frozen=True):
+    """A relation between two entities."""
+
+    from_entity: str
+    to_entity: str
+    relation_type: str
+
+
+class CompactionResponse(msgspec.Struct, frozen=True):
+    """The response; `msgspec.to_builtins` makes a JSON document of it.
+
+    `writer` is `rules` or the name of the model that wrote the memories; `writer_input` and `writer_output` are the
+    model's tokens; `notice` says why the rules wrote instead of a configured model.
+    """
+
+    memories_created: list[CreatedMemory]
+    entities_extracted: list[ExtractedEntity]
+    relations_extracted: list[ExtractedRelation]
+    messages_processed: int
+    memories_count: int
+    entities_count: int
+    relations_count: int
+    writer: str
+    writer_input: int
+    writer_output: int
+    notice: str
+
+
+class CompletedRange(msgspec.Struct, frozen=True):
+    """A range that was compacted before, with the ids of its memories."""
+
+    start_index: int
+    end_index: int
+    focus_topics: list[str]
+    memories: list[str]
+
+
+def build_response(
+    memories: Sequence[Memory],
+    entities: Sequence[Entity],
+    new: set[tuple[str, str]],
+    relations: Sequence[Relation],
+    entry: LogEntry,
+) -> CompactionResponse:
+    """Builds the response of a compaction; `new` are the (name, type) of entities new to the tenant."""
+    return CompactionResponse(
+        [CreatedMemory(memory.id, memory.content, list(memory.topics)) for memory in memories],
+        [ExtractedEntity(each.name, each.type, (each.name, each.type) in new) for each in entities],
+        [ExtractedRelation(each.start, each.end, each.type) for each in relations],
+        entry.last - entry.first + 1,
+        len(memories),
+        len(entities),
+        len(relations),
+        entry.by.writer,
+        entry.by.input,
+        entry.by.output,
+        entry.by.notice,
     )

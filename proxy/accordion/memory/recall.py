@@ -4,6 +4,9 @@ pipeline/memory_recall.py runs the steps in this order: `find_questions`, a sear
 `VisibleContent` to skip what the conversation contains already, `quote_memories`. An irrelevant memory does more harm
 than a missed one, because it misleads and nobody asked for it. So each sentence is searched for by itself and only if
 it has enough subject words, and a result must answer nearly all of it (docs/memory.md has the measurements).
+
+Which memories were recalled into a session is recorded as numbered markers. A later compaction takes these memories as
+background, so that their repetition does not become a new memory.
 """
 
 from __future__ import annotations
@@ -23,7 +26,38 @@ from accordion.memory.session_import import newest_user_texts, remove_quotes
 from accordion.memory.session_responses import saved_at
 from accordion.memory.steps import user_text
 from accordion.model.conversation import Conversation, Part, Text
-from accordion.model.memories import Memory
+from accordion.model.memories import Conflict, Memory, MemoryChange, MemoryStore
+from accordion.model.tenant import TenantScope
+
+_MAX_NOTES: Final = 10_000
+
+
+async def note(memories: MemoryStore, tenant: TenantScope, session: str, ids: Sequence[str]) -> None:
+    """Records that these memories were recalled into a session. Raises StoreUnavailable."""
+    notes = await load_notes(memories, tenant, session)
+    known_ids = {memory_id for ids_of_note in notes for memory_id in ids_of_note}
+    number, new_ids = len(notes), [each for each in ids if each not in known_ids]
+    value = " ".join(new_ids).encode()
+    while new_ids and number < _MAX_NOTES:
+        try:
+            await memories.write(tenant, MemoryChange(markers=((_marker_name(session, number), value),)))
+        except Conflict:
+            number += 1
+        else:
+            return
+
+
+async def load_notes(memories: MemoryStore, tenant: TenantScope, session: str) -> list[list[str]]:
+    """Returns the recorded ids of a session, one list for each marker. Raises StoreUnavailable."""
+    notes: list[list[str]] = []
+    while (value := await memories.get_marker(tenant, _marker_name(session, len(notes)))) is not None:
+        notes.append(value.decode().split())
+    return notes
+
+
+def _marker_name(session: str, number: int) -> str:
+    return f"recalled/{number}/{session}"
+
 
 QUESTIONS: Final = 3
 """Sentences of one turn that are searched for: the first one, and the last ones."""

@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from accordion.memory.compact import SEARCH_REQUIRED, CompactionCaller, ConversationCompactor
-from accordion.memory.compaction_response import CompletedRange
+from accordion.memory.compact import SEARCH_REQUIRED, CompactionCaller, CompletedRange, ConversationCompactor
 from accordion.memory.entries import ConcurrentWrite
 from accordion.memory.message_ranges import RecordedTranscripts
 from accordion.model.errors import AccordionError, BadRequest, StoreUnavailable

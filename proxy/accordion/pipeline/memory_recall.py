@@ -17,8 +17,14 @@ import msgspec
 
 from accordion.insertions.recall_source import RecallRequest
 from accordion.insertions.store import InsertionStore
-from accordion.memory.recall import RecalledMemory, VisibleContent, choose_relevant, find_questions, quote_memories
-from accordion.memory.recall_notes import note
+from accordion.memory.recall import (
+    RecalledMemory,
+    VisibleContent,
+    choose_relevant,
+    find_questions,
+    note,
+    quote_memories,
+)
 from accordion.memory.search import MemorySearch, SearchQuery, SearchResult
 from accordion.model.errors import AccordionError
 from accordion.model.insertions import RecallInsertion

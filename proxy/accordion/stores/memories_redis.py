@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, TypeVar
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
 
 from accordion.archive.sealing import PlainSealer
 from accordion.memory.entries import export_line
+from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import (
     Conflict,
     Embedder,
@@ -24,14 +28,210 @@ from accordion.model.ports import Sealer
 from accordion.model.tenant import TenantScope
 from accordion.stores import memories_columns as columns
 from accordion.stores import memories_records as records
-from accordion.stores import memories_redis_entries as entries
 from accordion.stores import memories_redis_scripts as scripts
 from accordion.stores.batches import name_bytes
 from accordion.stores.memories_columns import fold_case
-from accordion.stores.memories_redis_server import TRIES, Command, MemoriesRedisServer, store_is_changing
+from accordion.stores.nearest_vectors import KIND_BYTES
+from accordion.stores.redis import RedisStore
+from accordion.stores.redis_scripts import Script
 from accordion.stores.sealed_names import SealedNames
 from accordion.stores.sqlite_worker import SqliteWorker
-from accordion.stores.stems import connect, stem_words
+from accordion.stores.stems import Counts, connect, count_stems, stem_words
+
+_ENCODER = msgspec.msgpack.Encoder()
+_VECTOR = "memories/vector"
+"""The name under which vectors are sealed."""
+
+
+class PackedChange(msgspec.Struct, frozen=True):
+    """A change in the script's format, and the descriptions of its conflicts."""
+
+    change: bytes
+    conflicts: Mapping[bytes, str]
+
+
+def pack_change(
+    connection: sqlite3.Connection,
+    sealed_names: SealedNames,
+    change: MemoryChange,
+    memories: Sequence[Memory],
+    embeddings: Sequence[Embedding],
+) -> PackedChange:
+    """Packs a change with `memories` instead of its own. `connection` belongs to stems.py."""
+    counts = (
+        count_stems(connection, [(memory.content, memory.context, memory.author) for memory in memories])
+        if memories
+        else []
+    )
+    packed = _ENCODER.encode(
+        {
+            "require": [
+                (sealed_names.name(memory), revision and sealed_names.name(revision))
+                for memory, revision in change.require
+            ],
+            "markers": [
+                (sealed_names.name(each[0]), _raw(records.seal_record(sealed_names, each))) for each in change.markers
+            ],
+            "delete": [sealed_names.name(memory) for memory in change.delete],
+            "put": [_pack_memory(sealed_names, *each) for each in zip(memories, embeddings, counts, strict=True)],
+            "entities": [_pack_entity(sealed_names, entity) for entity in change.entities],
+            "relations": [_pack_relation(sealed_names, relation) for relation in change.relations],
+        }
+    )
+    conflicts = {
+        f"memory {at}".encode(): f"memory {memory} was changed meanwhile"
+        for at, (memory, _) in enumerate(change.require, 1)
+    }
+    conflicts |= {f"marker {at}".encode(): f"{name} exists already" for at, (name, _) in enumerate(change.markers, 1)}
+    return PackedChange(packed, conflicts)
+
+
+def seal_label(sealed_names: SealedNames, name: str) -> str:
+    """Returns a label with a sealed name. Its kind stays readable."""
+    return name[:2] + sealed_names.name(name[2:])
+
+
+def open_relation(sealed_names: SealedNames, value: bytes) -> Relation:
+    """Opens a relation, after the header for the scripts."""
+    return records.open_relation(sealed_names, value[4 + int.from_bytes(value[:4], "little") :])
+
+
+def vector_kind(vector: bytes) -> str:
+    """Returns the kind of a vector: its embedder and its length. Only vectors of one kind are compared."""
+    return f"{vector[:KIND_BYTES].hex()}.{len(vector)}"
+
+
+def split_vectors(sealed_names: SealedNames, chunks: Mapping[bytes, bytes]) -> Iterable[tuple[str, bytes, bytes]]:
+    """Splits chunks by field into vectors: the kind of each, its row (four bytes) and the vector."""
+    for field, chunk in chunks.items():
+        name = field.decode().rpartition(".")[0]
+        width = 4 + len(sealed_names.seal_fixed_width(_VECTOR, bytes(int(name.rpartition(".")[2]))))
+        for at in range(0, len(chunk), width):
+            stored = chunk[at + 4 : at + width]
+            yield name, chunk[at : at + 4], sealed_names.open(_VECTOR, stored) if sealed_names.sealed_secret else stored
+
+
+def comparable_vectors(sealed_names: SealedNames, chunks: Mapping[bytes, bytes], vector: bytes) -> list[bytes]:
+    """Returns the chunks of vectors comparable with `vector`, in the format of memories_columns.py."""
+    prefix = (vector_kind(vector) + ".").encode()
+    comparable = {name: chunk for name, chunk in chunks.items() if name.startswith(prefix)}
+    if not sealed_names.sealed_secret:
+        return list(comparable.values())
+    return [
+        b"".join(part for _, row, each in split_vectors(sealed_names, {name: comparable[name]}) for part in (row, each))
+        for name in comparable
+    ]
+
+
+def _pack_memory(sealed_names: SealedNames, memory: Memory, embedding: Embedding, stems: Counts) -> tuple[Any, ...]:
+    words = sum(sum(times) for times in stems.values())
+    return (
+        sealed_names.name(memory.id),
+        sealed_names.name(memory.revision),
+        _raw(records.seal_record(sealed_names, memory)),
+        _raw(records.seal_tokens(sealed_names, embedding.tokens)),
+        _raw(columns.row_entry(memory, words)),
+        [(sealed_names.name(stem), _raw(columns.posting_entry(times))) for stem, times in stems.items()],
+        [seal_label(sealed_names, name) for name in columns.labels_of(memory)],
+        vector_kind(embedding.vector),
+        _raw(sealed_names.seal_fixed_width(_VECTOR, embedding.vector)),
+    )
+
+
+def _pack_entity(sealed_names: SealedNames, entity: Entity) -> tuple[str, str, msgspec.Raw]:
+    return (
+        sealed_names.name(fold_case(entity.name)),
+        sealed_names.name(entity.type),
+        _raw(records.seal_record(sealed_names, entity)),
+    )
+
+
+def _pack_relation(sealed_names: SealedNames, relation: Relation) -> tuple[str, list[str], msgspec.Raw]:
+    start, end = fold_case(relation.start), fold_case(relation.end)
+    unique = sealed_names.name("\0".join((start, end, relation.type, relation.memory)))
+    ends = ["", *(seal_label(sealed_names, f"e:{name}") for name in (start, end))]
+    if relation.memory:
+        ends.append(seal_label(sealed_names, f"m:{relation.memory}"))
+    ends = list(dict.fromkeys(ends))
+    header = _ENCODER.encode((unique, ends))
+    value = len(header).to_bytes(4, "little") + header + records.seal_record(sealed_names, relation)
+    return unique, ends, _raw(value)
+
+
+def _raw(value: bytes) -> msgspec.Raw:
+    """Encodes bytes as a msgpack string, because the server's Lua does not read newer types."""
+    return msgspec.Raw(b"\xdb" + len(value).to_bytes(4, "big") + value)
+
+
+TRIES: Final = 3
+"""Attempts of an operation whose data or secret changed during it."""
+_TENANTS = 10_000
+
+Command = Sequence[bytes | str | int]
+
+
+class MemoriesRedisServer(RedisStore):
+    """RedisStore's connections for the memories' scripts and commands. Raises StoreUnavailable."""
+
+    def __init__(self, url: str, sealer: Sealer, *, timeout: float, cluster: bool) -> None:
+        super().__init__(url, timeout=timeout, cluster=cluster)
+        self._sealer = sealer
+        self._known_names: dict[TenantScope, SealedNames] = {}
+
+    async def script(self, script: Script, keys: Iterable[bytes], args: Sequence[bytes]) -> Any:
+        """Runs a script and returns its reply."""
+        return await self._with_timeout(self._run, script, tuple(keys), args)
+
+    async def run_pipeline(self, *commands: Command) -> list[Any]:
+        """Runs commands in one pipeline and returns their replies."""
+        return await self._with_timeout(self._pipeline, commands)
+
+    async def fields(self, name: bytes, fields: Sequence[bytes | int]) -> list[bytes | None]:
+        """Returns fields of a hash, None for a missing one."""
+        if not fields:
+            return []
+        (reply,) = await self.run_pipeline(("HMGET", name, *fields))
+        values: list[bytes | None] = reply
+        return values
+
+    async def run_with_names(
+        self, tenant: TenantScope, commands: Callable[[SealedNames], Sequence[Command]]
+    ) -> tuple[SealedNames, list[Any]]:
+        """Runs commands that use a tenant's sealed names; returns the names and the replies."""
+        for _ in range(TRIES):
+            sealed_names = self.tenant_names(tenant)
+            # The secret is read last. An old secret never returns, so all replies before it belong to this one.
+            secret = ("HMGET", scripts.tenant_keys(tenant)["veil"], "secret")
+            *replies, (stored_secret,) = await self.run_pipeline(*commands(sealed_names), secret)
+            if self.check_names(tenant, sealed_names, stored_secret):
+                return sealed_names, replies
+        raise store_is_changing()
+
+    def tenant_names(self, tenant: TenantScope) -> SealedNames:
+        """Returns the last known SealedNames of a tenant."""
+        return self._known_names.get(tenant) or SealedNames(self._sealer, tenant)
+
+    def check_names(self, tenant: TenantScope, sealed_names: SealedNames, secret: bytes | None) -> bool:
+        """Returns whether `secret` belongs to these names. If not, remembers the names of `secret`."""
+        if (secret or b"") == sealed_names.sealed_secret:
+            return True
+        if len(self._known_names) >= _TENANTS:
+            self._known_names.clear()
+        self._known_names[tenant] = SealedNames(self._sealer, tenant, secret or b"")
+        return False
+
+    async def _pipeline(self, commands: Sequence[Command]) -> list[Any]:
+        pipeline = self._client.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        replies: list[Any] = await pipeline.execute()
+        return replies
+
+
+def store_is_changing() -> StoreUnavailable:
+    """Returns the error after repeated concurrent rewrites."""
+    return StoreUnavailable("these memories are being re-encrypted right now")
+
 
 T = TypeVar("T")
 
@@ -75,7 +275,7 @@ class RedisMemories:
         for _ in range(TRIES):
             await self.seal(tenant)
             sealed_names = self._server.tenant_names(tenant)
-            packed = await self._worker.run(entries.pack_change, sealed_names, change, memories, embeddings)
+            packed = await self._worker.run(pack_change, sealed_names, change, memories, embeddings)
             args = (packed.change, sealed_names.sealed_secret)
             reply = await self._server.script(scripts.WRITE, scripts.tenant_keys(tenant).values(), args)
             if isinstance(reply, bytes):
@@ -149,12 +349,12 @@ class RedisMemories:
         keys, name = scripts.tenant_keys(tenant), f"e:{fold_case(entity)}" if entity else ""
 
         def read_ends(sealed_names: SealedNames) -> list[Command]:
-            return [("HMGET", keys["ends"], name_bytes(entries.seal_label(sealed_names, name) if name else ""))]
+            return [("HMGET", keys["ends"], name_bytes(seal_label(sealed_names, name) if name else ""))]
 
         sealed_names, ((packed,),) = await self._server.run_with_names(tenant, read_ends)
         numbers = [int.from_bytes(packed[at : at + 4], "little") for at in range(0, len(packed or b""), 4)]
         relations = await self._server.fields(keys["relations"], numbers[: limit if limit >= 0 else None])
-        return [entries.open_relation(sealed_names, value) for value in relations if value is not None]
+        return [open_relation(sealed_names, value) for value in relations if value is not None]
 
     async def list_entities(self, tenant: TenantScope, *, limit: int = 1_000) -> list[Entity]:
         """See MemoryStore."""
@@ -217,11 +417,11 @@ class RedisMemories:
         values, tokens, vectors, relations, entities, markers = await self._server.run_pipeline(
             *(("HGETALL", keys[name]) for name in names)
         )
-        vectors_by_row = {int.from_bytes(row, "little"): each for _, row, each in entries.split_vectors(old, vectors)}
+        vectors_by_row = {int.from_bytes(row, "little"): each for _, row, each in split_vectors(old, vectors)}
         rows = sorted(values, key=int)
         change = MemoryChange(
             entities=tuple(records.open_entity(old, value) for value in entities.values()),
-            relations=tuple(entries.open_relation(old, relations[number]) for number in sorted(relations, key=int)),
+            relations=tuple(open_relation(old, relations[number]) for number in sorted(relations, key=int)),
             markers=tuple(records.open_marker(old, value) for value in markers.values()),
         )
         memories = [records.open_memory(old, values[row]) for row in rows]
@@ -229,7 +429,7 @@ class RedisMemories:
             Embedding(vectors_by_row.get(int(row), b""), records.open_tokens(old, tokens.get(row) or b""))
             for row in rows
         ]
-        packed = await self._worker.run(entries.pack_change, new, change, memories, embeddings)
+        packed = await self._worker.run(pack_change, new, change, memories, embeddings)
         args = (packed.change, old.sealed_secret, new.sealed_secret, change_count or b"0")
         return bool(await self._server.script(scripts.REWRITE, keys.values(), args) != -1)
 
@@ -248,9 +448,7 @@ class RedisMemories:
         def commands(sealed_names: SealedNames) -> list[Command]:
             rows: list[Command] = [("HVALS", keys["rows"])]
             if names:
-                rows.append(
-                    ("HMGET", keys["labels"], *(name_bytes(entries.seal_label(sealed_names, name)) for name in names))
-                )
+                rows.append(("HMGET", keys["labels"], *(name_bytes(seal_label(sealed_names, name)) for name in names)))
             return [*rows, *more_commands(sealed_names)]
 
         sealed_names, replies = await self._server.run_with_names(tenant, commands)
@@ -278,7 +476,7 @@ class RedisMemories:
         words = [each for each in words if None not in each]
 
         def choose() -> list[columns.ChosenRow]:
-            vectors = entries.comparable_vectors(sealed_names, replies[-1], vector) if vector else []
+            vectors = comparable_vectors(sealed_names, replies[-1], vector) if vector else []
             return columns.choose_rows(
                 columns.SearchColumns(search_columns.rows, search_columns.labels, words, vectors),
                 vector,

@@ -25,7 +25,7 @@ from typing import Final
 
 from accordion.model.ports import Key
 from accordion.model.tenant import TenantScope
-from accordion.stores.redis_keys import shard_tag
+from accordion.stores.redis import shard_tag
 from accordion.stores.redis_scripts import Script
 
 NAMES: Final = (

@@ -1,7 +1,15 @@
 """The shared store: Redis (7.0 or later) or Valkey, one server or a cluster. Importing this module imports redis-py.
 
-Theory of operation. A value is a string, a log is a stream, and the names of a collection's values are in a sorted set,
-its index (see redis_keys.py). A Lua script changes a value and its index together (see redis_scripts.py). Keys of one
+Theory of operation. Keys are named so that a cluster puts those of a collection on one shard:
+
+    accordion:{collection}:name       a value
+    accordion:{collection}#log:name   a log (a stream)
+    accordion:{collection}#lock:name  a lock
+    accordion:{collection}#index      the names of the collection's values (a sorted set, all scores 0)
+
+The text between the braces, the hash tag, decides the shard. The hash tag of a key without a collection is its name
+after a `=`: `accordion:{=name}:`. A value is a string, a log is a stream, and the names of a collection's values are in
+a sorted set, its index. A Lua script changes a value and its index together (see redis_scripts.py). Keys of one
 collection have the same hash tag, so that all keys of a script are on one shard. A batch is sent as one pipeline.
 """
 
@@ -23,7 +31,40 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Append, Key, Put
 from accordion.stores import redis_scripts as scripts
 from accordion.stores.batches import LogAppend, name_bounds, name_bytes, name_text, split_batch
-from accordion.stores.redis_keys import index_key, lock_key, log_key, shard_tag, value_key
+
+_ESCAPED = str.maketrans({"%": "%25", "{": "%7B", "}": "%7D", "=": "%3D"})
+
+
+def shard_tag(key: Key) -> bytes:
+    """Returns the common start of all keys of a collection, with the hash tag."""
+    has_no_collection = not key.collection
+    escaped = (key.name if has_no_collection else key.collection).translate(_ESCAPED)
+    return b"accordion:{%s%s}" % (b"=" if has_no_collection else b"", name_bytes(escaped))
+
+
+def value_key(key: Key) -> bytes:
+    """Returns the name of the key's value."""
+    return shard_tag(key) + b":" + _tail(key)
+
+
+def log_key(key: Key) -> bytes:
+    """Returns the name of the key's log."""
+    return shard_tag(key) + b"#log:" + _tail(key)
+
+
+def lock_key(key: Key) -> bytes:
+    """Returns the name of the key's lock."""
+    return shard_tag(key) + b"#lock:" + _tail(key)
+
+
+def index_key(key: Key) -> bytes:
+    """Returns the name of the index of the key's collection."""
+    return shard_tag(key) + b"#index"
+
+
+def _tail(key: Key) -> bytes:
+    return name_bytes(key.name) if key.collection else b""
+
 
 T = TypeVar("T")
 
