@@ -178,7 +178,8 @@ async def test_a_session_is_erased_only_after_it_was_confirmed() -> None:
     assert answer.status_code == 200
     assert "Erased" in answer.text
     assert http.get(f"/accordion/sessions/{session}").status_code == 404
-    assert await world.builder.session_overrides.load("default", [session]) == [SessionOverrides()]
+    tenant = world.forward.tenants.identify({}).tenant
+    assert await world.builder.session_overrides.load(tenant, [session]) == [SessionOverrides()]
 
 
 async def test_a_change_that_another_site_sends_is_refused() -> None:
