@@ -31,7 +31,9 @@ ALERTS = [
 ]
 VARIABLES = {"$__rate_interval": "1m", "$__range": "5m", "$model": ".*", "$upstream": ".*"}
 """What Grafana puts in the place of its variables."""
-WITHOUT_SAMPLES = re.compile("accordion_(errors|dollars|estimated|unpriced|compaction_failures|delegations|hidden|recall|unfold|summary|store_w)")
+WITHOUT_SAMPLES = re.compile(
+    "accordion_(errors|dollars|estimated|unpriced|compaction_failures|delegations|hidden|recall|unfold|summary|store_w)"
+)
 """Metrics that have no sample for these requests."""
 
 
