@@ -11,7 +11,7 @@ import replies
 from lane import PROXY_PYTHON, ROOT
 from node_clients import program
 from replies import Call, tool_names
-from test_agent_clis import NOTES, QUESTION, node
+from test_agent_clis import QUESTION, node
 from test_fold_agent_clis import FILES, Reading, notes, settings
 from upstream import Upstream
 
@@ -35,7 +35,11 @@ CONFIGS = {
         ".codex/config.toml",
         'approval_policy = "never"\nsandbox_mode = "danger-full-access"\n[analytics]\nenabled = false\n',
     ),
-    "opencode": ("opencode.json", '{"autoupdate": false, "share": "disabled"}\n'),
+    # OpenCode adds the schema by itself where it is missing.
+    "opencode": (
+        "opencode.json",
+        '{"$schema": "https://opencode.ai/config.json", "autoupdate": false, "share": "disabled"}\n',
+    ),
 }
 WORDS = {
     "claude": ["-p", QUESTION, "--model", "claude-sonnet-4-5", "--allowedTools", "Read"],
@@ -91,19 +95,25 @@ def run(agent: str, home: Path, port: int, *options: str) -> tuple[str, list[str
     return done.stdout, [line for line in done.stderr.splitlines() if "ccordion" in line or "tokens" in line]
 
 
-@pytest.mark.parametrize("agent", list(PROGRAMS))
-def test_an_agent_works_on_over_compactions_and_is_told_of_them(agent: str, upstream: Upstream, tmp_path: Path) -> None:
+def prepare(agent: str, upstream: Upstream, home: Path) -> tuple[Reading, str]:
+    """Writes the files that the agent reads, its own settings and Accordion's; returns the rule and its settings."""
     upstream.reset()
     for number in range(FILES):
-        (tmp_path / f"notes{number}.txt").write_text(notes(number))
-    config = tmp_path / ".config/accordion/config.yaml"
+        (home / f"notes{number}.txt").write_text(notes(number))
+    config = home / ".config/accordion/config.yaml"
     config.parent.mkdir(parents=True)
     config.write_text(settings(WINDOWS[agent], upstream.port))
     file, text = CONFIGS[agent]
     text = text.replace("PORT", str(upstream.port))
-    (tmp_path / file).parent.mkdir(exist_ok=True)
-    (tmp_path / file).write_text(text)
-    upstream.rule = reading = Reading(call(agent, tmp_path), [])
+    (home / file).parent.mkdir(exist_ok=True)
+    (home / file).write_text(text)
+    upstream.rule = reading = Reading(call(agent, home), [])
+    return reading, text
+
+
+@pytest.mark.parametrize("agent", list(PROGRAMS))
+def test_an_agent_works_on_over_compactions_and_is_told_of_them(agent: str, upstream: Upstream, tmp_path: Path) -> None:
+    reading, text = prepare(agent, upstream, tmp_path)
     printed, said = run(agent, tmp_path, upstream.port)
     assert "swordfish" in printed
     assert len(reading.asked) == FILES + 1
@@ -113,26 +123,17 @@ def test_an_agent_works_on_over_compactions_and_is_told_of_them(agent: str, upst
     assert re.match(r"[\d,]+ tokens saved net", saved)
     assert look.startswith("Look: accordion artifacts --session s-")
     # The agent's own settings are as they were, and no request went over a WebSocket.
-    assert (tmp_path / file).read_text() == text
+    assert (tmp_path / CONFIGS[agent][0]).read_text() == text
     assert not any(seen.request.is_upgrade for seen in upstream.seen)
 
 
 @pytest.mark.parametrize("agent", list(PROGRAMS))
 def test_observing_an_agent_changes_no_byte(agent: str, upstream: Upstream, tmp_path: Path) -> None:
-    upstream.reset()
-    (tmp_path / "notes.txt").write_text(NOTES)
-    config = tmp_path / ".config/accordion/config.yaml"
-    config.parent.mkdir(parents=True)
-    config.write_text(settings(1_000, upstream.port))
-    file, text = CONFIGS[agent]
-    (tmp_path / file).parent.mkdir(exist_ok=True)
-    (tmp_path / file).write_text(text.replace("PORT", str(upstream.port)))
-    asked = call(agent, tmp_path)
-    upstream.rule = replies.steps([asked], "Found it. {result}")
+    reading, _ = prepare(agent, upstream, tmp_path)
     printed, said = run(agent, tmp_path, upstream.port, "--observe")
     assert "swordfish" in printed
     assert re.match(r"Accordion observed \d+ requests in \d+ sessions?, and changed nothing\.", said[-3])
     assert "would have been compacted, the largest from" in said[-2]
     bodies = [replies.body_of(seen.request) for seen in upstream.seen if seen.request.method == "POST"]
-    assert sum(asked.name in tool_names(body) for body in bodies) == 2
+    assert sum(reading.call.name in tool_names(body) for body in bodies) == FILES + 1
     assert b"read_artifact" not in b"".join(seen.request.body for seen in upstream.seen)
