@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -41,7 +42,8 @@ async def measure(file: str, provider: StandIn, limit: int | None = None) -> lis
             if not isinstance(item, RecordedTranscript) or left == 0:
                 continue
             left = None if left is None else left - 1
-            rows += [row async for row in replay(with_usage(item.transcript, provider), rooms, learn=True)]
+            recorded = replace(item, transcript=with_usage(item.transcript, provider))
+            rows += [row async for row in replay(recorded, rooms, learn=True)]
     finally:
         await rooms.close()
     return rows

@@ -67,7 +67,7 @@ async def test_a_conversation_that_outgrows_its_window_is_folded_and_always_fits
 
 async def test_what_came_is_what_a_replay_without_folding_counts() -> None:
     rooms = OfflinePipeline(Settings(), WINDOW)
-    plain = [row async for row in replay(growing_transcript(12), rooms)]
+    plain = [row async for row in replay(RecordedTranscript("f", 1, growing_transcript(12)), rooms)]
     await rooms.close()
     rows = await replay_one(growing_transcript(12))
     assert [row.original.tokens for row in rows] == [row.tokens for row in plain]

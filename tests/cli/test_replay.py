@@ -8,7 +8,7 @@ import pytest
 
 from accordion.cli.offline_pipeline import OfflinePipeline, OneWindow
 from accordion.cli.replay import MeasuredRequest, cacheable_share, error_spread, measure_accuracy, replay
-from accordion.cli.transcripts import TranscriptFile
+from accordion.cli.transcripts import RecordedTranscript, TranscriptFile
 from accordion.config import Settings
 from accordion.model.budget import Window
 
@@ -35,7 +35,7 @@ async def measure(
 ) -> list[MeasuredRequest]:
     pipeline = OfflinePipeline(Settings(), window)
     try:
-        return [row async for row in replay(transcript, pipeline, learn=learn, **given)]
+        return [row async for row in replay(RecordedTranscript("f", 1, transcript), pipeline, learn=learn, **given)]
     finally:
         await pipeline.close()
 

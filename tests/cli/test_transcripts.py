@@ -12,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai import OpenAI
 
+from accordion.cli.recordings import MalformedTranscript
 from accordion.cli.transcripts import (
-    MalformedTranscript,
     RecordedTranscript,
     TranscriptFile,
     TranscriptSource,
     count_requests,
     requests,
 )
+from accordion.model.records import Usage
 
 USER, ASSISTANT = {"role": "user", "content": "Grüße \u2028 \u0007"}, {"role": "assistant", "content": "hi"}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
@@ -73,9 +74,13 @@ def test_another_model_takes_the_recorded_ones_place() -> None:
 
 
 def test_usage_goes_to_the_request_of_its_reply_also_where_the_list_opens_with_one() -> None:
-    usage = [None, {"prompt_tokens": 7}, {"prompt_tokens": 9}]
+    usage = [
+        None,
+        {"prompt_tokens": 7, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 4}},
+        {"prompt_tokens": 9},
+    ]
     found = requests(TranscriptFile(messages=[ASSISTANT, USER, ASSISTANT, USER, ASSISTANT], usage=usage))
-    assert [request.usage for request in found] == usage[1:]
+    assert [request.usage for request in found] == [Usage(7, 3, 4), Usage(9)]
 
 
 JSON = st.recursive(

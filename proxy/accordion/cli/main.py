@@ -20,6 +20,7 @@ from accordion.cli.memory_commands import memory
 from accordion.model.errors import ConfigError
 
 if TYPE_CHECKING:
+    from accordion.cli.transcripts import TranscriptSource
     from accordion.config import Settings
 
 app = typer.Typer(
@@ -45,6 +46,29 @@ Tenant = Annotated[
         show_default=False,
     ),
 ]
+
+
+PastFiles = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[FILE...]",
+        help="Session files of Claude Code, or transcripts in JSON Lines, plain or gzipped; - reads standard input.",
+        show_default=False,
+    ),
+]
+
+ClaudeSessions = Annotated[bool, typer.Option("--claude", help="Read all sessions of Claude Code on this machine.")]
+
+
+def _find_sources(files: list[str] | None, claude: bool) -> list[TranscriptSource]:
+    """Returns the recorded conversations that a command names."""
+    from accordion.cli.transcripts import find_sources  # noqa: PLC0415  # see below
+
+    try:
+        return find_sources(files or [], ["Claude Code"] if claude else [], os.environ)
+    except FileNotFoundError as error:
+        typer.secho(str(error), fg=typer.colors.RED, err=True)
+        raise typer.Exit(1) from None
 
 
 def _print_version(selection: bool) -> None:
@@ -180,10 +204,8 @@ def doctor(
 
 @app.command()
 def replay(
-    files: Annotated[
-        list[str],
-        typer.Argument(metavar="FILE...", help="Transcripts in JSON Lines, plain or gzipped; - reads standard input."),
-    ],
+    files: PastFiles = None,
+    claude: ClaudeSessions = False,
     model: Annotated[
         str | None, typer.Option(help="Use this model instead of the recorded one.", show_default=False)
     ] = None,
@@ -210,7 +232,10 @@ def replay(
     if fold and against_usage:
         raise typer.BadParameter("--against-usage cannot be combined with --fold: usage was recorded without it.")
     options = ReplayOptions(model, window, limit, every, against_usage, as_json, fold)
-    raise typer.Exit(run(files, load_settings(config), options))
+    sources = _find_sources(files, claude)
+    if not sources:
+        raise typer.BadParameter("name a FILE, or an agent whose sessions are to be replayed, such as --claude.")
+    raise typer.Exit(run(sources, load_settings(config), options))
 
 
 @app.command()
@@ -301,14 +326,22 @@ def tenants(
 
 @app.command()
 def savings(
+    files: PastFiles = None,
+    claude: ClaudeSessions = False,
     days: Annotated[int, typer.Option(min=1, max=400, help="Number of days (UTC), today included.")] = 30,
     tenant: Tenant = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     config: Config = None,
 ) -> None:
-    """Show what requests cost, what they would have cost without Accordion, and the difference, in dollars."""
-    from accordion.cli.savings import savings as run  # noqa: PLC0415  # see above
+    """Show what requests cost, what they would have cost without Accordion, and the difference, in dollars.
 
+    With files or an agent's sessions: what Accordion would have saved in them.
+    """
+    from accordion.cli.past_savings import run as estimate_past_savings  # noqa: PLC0415  # see above
+    from accordion.cli.savings import savings as run  # noqa: PLC0415
+
+    if sources := _find_sources(files, claude):
+        raise typer.Exit(estimate_past_savings(sources, load_settings(config), as_json))
     raise typer.Exit(run(load_settings(config), tenant, days, as_json))
 
 

@@ -6,17 +6,15 @@ import math
 from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from accordion.accounting.token_meter import TokenMeter
 from accordion.cli.offline_pipeline import OfflinePipeline
-from accordion.cli.transcripts import AgentRequest, TranscriptFile, requests
+from accordion.cli.recordings import AgentRequest, PastConversation
 from accordion.model.budget import Decision, TokenLimits, Utilization, Window
 from accordion.model.conversation import Conversation
 from accordion.model.http import Inbound
+from accordion.model.records import ObservedResponse
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest
 
-PATH = "/v1/chat/completions"
 HEADERS = ((b"content-type", b"application/json"),)
 _UNMEASURED, UNREAD = Utilization(0), Decision("pass", "not read")
 
@@ -53,15 +51,17 @@ class ReplayMeasurement:
 
 
 async def replay(
-    transcript: TranscriptFile, pipeline: OfflinePipeline, *, model: str | None = None, learn: bool = False
+    recorded: PastConversation, pipeline: OfflinePipeline, *, model: str | None = None, learn: bool = False
 ) -> AsyncIterator[ReplayMeasurement]:
-    """Measures every request of a transcript in order.
+    """Measures every request of a conversation in order.
 
     With `learn`, the calibration learns from a request's reported usage before the next one, as in a running proxy.
     """
     caller, previous, previous_tokens, turn = pipeline.caller, None, 0, 0
-    for number, request in enumerate(requests(transcript, model), 1):
-        inbound = Inbound("POST", PATH, "", HEADERS, request.body, f"replay-{number}")
+    preamble_tokens = await estimate_preamble(recorded, pipeline, model)
+    headers = (*HEADERS, *recorded.headers)
+    for number, request in enumerate(recorded.requests(model, preamble_tokens), 1):
+        inbound = Inbound("POST", recorded.path, "", headers, request.body, f"replay-{number}")
         received = await pipeline.forward.reader.read(inbound, caller)
         measured = None if isinstance(received, PassthroughRequest) else received
         conversation = measured.conversation if measured else None
@@ -85,7 +85,24 @@ async def replay(
         )
         previous, previous_tokens = conversation, measured.utilization.tokens if measured else 0
         if learn and measured is not None:
-            _learn(pipeline, measured, request)
+            learn_usage(pipeline, measured, request)
+
+
+async def estimate_preamble(recorded: PastConversation, pipeline: OfflinePipeline, model: str | None) -> int:
+    """Estimates the tokens of the system prompt and the tools; 0 if they are on record, or nothing was reported.
+
+    They are what the first report has beyond our own count of the messages.
+    """
+    if recorded.has_preamble:
+        return 0
+    request = next((request for request in recorded.requests(model) if request.usage is not None), None)
+    if request is None or request.usage is None:
+        return 0
+    headers = (*HEADERS, *recorded.headers, (b"x-accordion-session", b"replay-preamble"))
+    inbound = Inbound("POST", recorded.path, "", headers, request.body, "replay-preamble")
+    measured = await pipeline.forward.reader.read(inbound, pipeline.caller)
+    counted = 0 if isinstance(measured, PassthroughRequest) else measured.uncorrected_tokens
+    return max(0, request.usage.input - counted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +155,7 @@ def _rank(ordered: list[float], share: float) -> float:
 
 
 def _reported_input(request: AgentRequest) -> int:
-    return int(request.usage["prompt_tokens"]) if request.usage else 0
+    return request.usage.input if request.usage else 0
 
 
 def unchanged_share(token_meter: TokenMeter, request: MeasuredRequest, previous: Conversation | None) -> float:
@@ -156,14 +173,10 @@ def unchanged_share(token_meter: TokenMeter, request: MeasuredRequest, previous:
     )
 
 
-def _learn(pipeline: OfflinePipeline, measured: MeasuredRequest, request: AgentRequest) -> None:
+def learn_usage(pipeline: OfflinePipeline, measured: MeasuredRequest, request: AgentRequest) -> None:
     """Does what pipeline/record.py does at the end of a response, with a response that has the recorded usage."""
-    if not request.usage:
+    if request.usage is None:
         return
-    observer = measured.protocol.observer(stream=False)
-    observer.feed(msgspec.json.encode({"object": "chat.completion", "choices": [], "usage": request.usage}))
-    observation = observer.observation()
     recorder = pipeline.forward.responder.recorder
-    session = recorder.calibrator.learn(measured, 200, observation)
-    input_tokens = observation.usage.input if observation.usage else 0
-    recorder.sessions.record_response(measured.session_match, session, input_tokens, measured.uncorrected_tokens)
+    session = recorder.calibrator.learn(measured, 200, ObservedResponse(usage=request.usage))
+    recorder.sessions.record_response(measured.session_match, session, request.usage.input, measured.uncorrected_tokens)

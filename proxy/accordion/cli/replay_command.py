@@ -11,16 +11,16 @@ from typing import Any
 
 import msgspec
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-from rich.text import Text
 
 from accordion.cli import compaction_tables, replay_tables
 from accordion.cli.compaction_tables import CompactedReplay
 from accordion.cli.offline_pipeline import OfflinePipeline
+from accordion.cli.progress_bar import ProgressBar
+from accordion.cli.recordings import MalformedTranscript, PastConversation
 from accordion.cli.replay import Accuracy, ReplayMeasurement, measure_accuracy, replay
 from accordion.cli.replay_compaction import CompactedRequest, ReplayTotals, RequestSize, add_up, replay_with_compaction
 from accordion.cli.replay_tables import MeasuredConversation
-from accordion.cli.transcripts import MalformedTranscript, RecordedTranscript, TranscriptSource, count_requests
+from accordion.cli.transcripts import TranscriptSource
 from accordion.config import Settings
 from accordion.model.budget import Decision, TokenLimits, Utilization, Window
 from accordion.pipeline.respond import encode_compaction_header
@@ -41,53 +41,15 @@ class ReplayOptions:
     fold: bool = False
 
 
-def run(files: Sequence[str], settings: Settings, options: ReplayOptions) -> int:
-    """Replays transcripts. Returns the exit code: 1 if a line could not be read, else 0."""
-    return asyncio.run(_replay(files, settings, options))
+def run(sources: Sequence[TranscriptSource], settings: Settings, options: ReplayOptions) -> int:
+    """Replays conversations. Returns the exit code: 1 if a line could not be read, else 0."""
+    return asyncio.run(_replay(sources, settings, options))
 
 
-class _ProgressBar:
-    """A progress bar over all files, on the standard error if that is a terminal; `say` prints above it."""
-
-    def __init__(self, sources: Sequence[TranscriptSource], *, hidden: bool) -> None:
-        self._sources = sources
-        console = Console(stderr=True, highlight=False)
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-        self._bar = Progress(*columns, console=console, transient=True, disable=hidden or not console.is_terminal)
-        self._task = self._bar.add_task("reading", total=sum(source.size for source in sources) or None)
-        self._start = 0.0
-
-    def begin(self, source: TranscriptSource, name: str) -> None:
-        """Shows the next conversation of `source`. Data that is decompressed ahead counts as read."""
-        self._bar.update(self._task, description=f"{source.name.rpartition('/')[2]}: {name}"[:40])
-
-    def advance(self, source: TranscriptSource, share: float) -> None:
-        """Marks a `share` of the data that was read since the last conversation as done."""
-        earlier_size = sum(earlier.size for earlier in self._sources[: self._sources.index(source)])
-        position = earlier_size + source.position
-        done = self._start + (position - self._start) * share
-        self._bar.update(self._task, completed=done)
-        if share >= 1:
-            self._start = done
-
-    def say(self, text: str) -> None:
-        """Prints a line on the standard error."""
-        self._bar.console.print(Text(text, style="red", overflow="fold"), soft_wrap=True)
-
-    def start(self) -> None:
-        """Shows the bar."""
-        self._bar.start()
-
-    def stop(self) -> None:
-        """Hides the bar, so that something else can be printed."""
-        self._bar.stop()
-
-
-async def _replay(files: Sequence[str], settings: Settings, options: ReplayOptions) -> int:
+async def _replay(sources: Sequence[TranscriptSource], settings: Settings, options: ReplayOptions) -> int:
     console = Console(highlight=False)
-    sources = [TranscriptSource(file) for file in files]
     # A bar and lines on one terminal would write over each other.
-    bar = _ProgressBar(sources, hidden=options.as_json and console.is_terminal)
+    bar = ProgressBar(sources, hidden=options.as_json and console.is_terminal)
     pipeline, replays, problems = OfflinePipeline(settings, options.window), list[ConversationReplay](), 0
     bar.start()
     try:
@@ -117,11 +79,11 @@ async def _replay(files: Sequence[str], settings: Settings, options: ReplayOptio
 
 def _items(
     sources: Sequence[TranscriptSource], limit: int | None
-) -> Iterator[tuple[TranscriptSource, RecordedTranscript | MalformedTranscript]]:
+) -> Iterator[tuple[TranscriptSource, PastConversation | MalformedTranscript]]:
     remaining = limit
     for source in sources:
         for item in source:
-            if remaining is not None and isinstance(item, RecordedTranscript):
+            if remaining is not None and not isinstance(item, MalformedTranscript):
                 if remaining <= 0:
                     return
                 remaining -= 1
@@ -130,13 +92,13 @@ def _items(
 
 async def _replay_one(
     source: TranscriptSource,
-    recorded: RecordedTranscript,
+    recorded: PastConversation,
     pipeline: OfflinePipeline,
     options: ReplayOptions,
-    bar: _ProgressBar,
+    bar: ProgressBar,
 ) -> ConversationReplay:
     bar.begin(source, recorded.name)
-    expected = max(1, count_requests(recorded.transcript))
+    expected = max(1, recorded.count_requests())
     if options.fold:
         compacted_requests: list[CompactedRequest] = []
         async for compacted_request in replay_with_compaction(recorded, pipeline, model=options.model):
@@ -146,7 +108,7 @@ async def _replay_one(
                 _write(compacted_json(recorded, compacted_request))
         return CompactedReplay(recorded.file, recorded.line, recorded.name, tuple(compacted_requests))
     rows: list[ReplayMeasurement] = []
-    async for row in replay(recorded.transcript, pipeline, model=options.model, learn=options.against_usage):
+    async for row in replay(recorded, pipeline, model=options.model, learn=options.against_usage):
         rows.append(row)
         bar.advance(source, row.number / expected)
         if options.as_json:
@@ -198,7 +160,7 @@ def _accuracy(name: str, replays: Iterable[MeasuredConversation]) -> Accuracy:
 # -- JSON -----------------------------------------------------------------------------------------------------------
 
 
-def measured_json(recorded: RecordedTranscript, row: ReplayMeasurement, *, usage: bool) -> dict[str, Any]:
+def measured_json(recorded: PastConversation, row: ReplayMeasurement, *, usage: bool) -> dict[str, Any]:
     """Returns a measured request; with `usage`, also the plain count and the provider's."""
     fields = _request_json(recorded, row) | {
         "messages": row.messages,
@@ -212,7 +174,7 @@ def measured_json(recorded: RecordedTranscript, row: ReplayMeasurement, *, usage
     return fields | ({"counted": row.counted, "reported": row.reported or None} if usage else {})
 
 
-def compacted_json(recorded: RecordedTranscript, row: CompactedRequest) -> dict[str, Any]:
+def compacted_json(recorded: PastConversation, row: CompactedRequest) -> dict[str, Any]:
     """Returns a request of a replay with compaction.
 
     `compaction` has the content of the header x-accordion-compaction, `tool` is the proxy's own tool if offered.
@@ -239,7 +201,7 @@ def totals_json(totals: ReplayTotals) -> dict[str, Any]:
     return {"totals": fields | {"saved": totals.came - totals.sent, "cost": round(totals.cost, 4)}}
 
 
-def _request_json(recorded: RecordedTranscript, row: ReplayMeasurement | CompactedRequest) -> dict[str, Any]:
+def _request_json(recorded: PastConversation, row: ReplayMeasurement | CompactedRequest) -> dict[str, Any]:
     return {
         "file": recorded.file,
         "line": recorded.line,

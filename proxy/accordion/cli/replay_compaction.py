@@ -9,16 +9,17 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from accordion.accounting.cost_model import USUAL_RATES, input_cost
+from accordion.accounting.cost_model import AUTOMATIC, USUAL_RATES, CacheRules, input_cost
 from accordion.cli.offline_pipeline import OfflinePipeline
-from accordion.cli.replay import HEADERS, PATH, UNREAD, unchanged_share
-from accordion.cli.transcripts import RecordedTranscript, requests
+from accordion.cli.recordings import PastConversation
+from accordion.cli.replay import HEADERS, UNREAD, estimate_preamble, learn_usage, unchanged_share
 from accordion.model.budget import Decision, TokenLimits, Utilization, Window
 from accordion.model.compaction import without_compaction
 from accordion.model.conversation import Conversation
 from accordion.model.http import Inbound
 from accordion.model.plan import WRITTEN_BY_COMPACTION
-from accordion.model.records import CompactionOutcome
+from accordion.model.records import CompactionOutcome, Usage
+from accordion.pipeline.costs import cache_rules
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest
 from accordion.protocols.json_spans import FIELDS
 
@@ -54,8 +55,9 @@ class CompactedRequest:
 
     `window` and `limits` are None if the body could not be parsed; then it is forwarded unchanged and not counted.
     `refused` says why nothing was sent. `extends_previous` says whether the forwarded request begins with the whole
-    previous one, byte for byte; None without a previous one. `tool_name` is the name of the proxy's tool if offered,
-    `tool_tokens` its size; `added_tool_tokens` is the same, but only for the first request with the tool.
+    previous one, byte for byte; None without a previous one, or if the client's own list does not. `tool_name` is the
+    name of the proxy's tool if offered, `tool_tokens` its size; `added_tool_tokens` is the same, but only for the first
+    request with the tool.
     """
 
     number: int
@@ -74,6 +76,11 @@ class CompactedRequest:
     tool_name: str = ""
     tool_tokens: int = 0
     added_tool_tokens: int = 0
+    reported: Usage | None = None
+    """The provider's report of the recorded request."""
+    at: float = 0.0
+    """The time of the recorded request, in seconds since the epoch; 0 if it is not known."""
+    cache_rules: CacheRules = AUTOMATIC
 
     @property
     def steps(self) -> tuple[tuple[str, int], ...]:
@@ -136,7 +143,7 @@ class _ForwardedBody:
 
 
 async def replay_with_compaction(
-    recorded: RecordedTranscript, pipeline: OfflinePipeline, *, model: str | None = None
+    recorded: PastConversation, pipeline: OfflinePipeline, *, model: str | None = None
 ) -> AsyncIterator[CompactedRequest]:
     """Runs every request of a transcript in order through the pipeline, with compactions.
 
@@ -146,9 +153,10 @@ async def replay_with_compaction(
     previous_body: _ForwardedBody | None = None
     previous_conversation: Conversation | None = None
     has_offered_tool = False
-    headers = (*HEADERS, (b"x-accordion-session", _label(recorded)))
-    for number, request in enumerate(requests(recorded.transcript, model), 1):
-        inbound = Inbound("POST", PATH, "", headers, request.body, f"replay-{number}")
+    headers = (*HEADERS, *recorded.headers, (b"x-accordion-session", _label(recorded)))
+    preamble_tokens = await estimate_preamble(recorded, pipeline, model)
+    for number, request in enumerate(recorded.requests(model, preamble_tokens), 1):
+        inbound = Inbound("POST", recorded.path, "", headers, request.body, f"replay-{number}")
         measured = await pipeline.forward.reader.read(inbound, pipeline.caller)
         turn += (isinstance(measured, MeasuredRequest) and measured.conversation.starts_turn) or not turn
         if isinstance(measured, PassthroughRequest):
@@ -156,13 +164,15 @@ async def replay_with_compaction(
             yield CompactedRequest(number, turn, False, "", "", RequestSize(), RequestSize(), UNREAD)
             continue
         original_size = await _original_size(pipeline, measured, previous_conversation, request.index)
+        is_continued = previous_conversation is None or _continues(measured.conversation, previous_conversation)
         previous_conversation = measured.conversation
         forwarded_size, extends_previous, tool_tokens, added_tool_tokens = RequestSize(), None, 0, 0
         prepared = await pipeline.forward.prepare(measured)
         refusal = prepared.decision.reason if prepared.decision.action == "refuse" else ""
         if not refusal:
             body = _read_forwarded(prepared)
-            extends_previous = previous_body.is_prefix_of(body) if previous_body is not None else None
+            if previous_body is not None and is_continued:
+                extends_previous = previous_body.is_prefix_of(body)
             shared_count = previous_body.count_shared(body) if previous_body is not None else -1
             cached_tokens = _count_cached(pipeline, prepared, shared_count, len(body.entries))
             forwarded_size = RequestSize(prepared.utilization, len(body.entries), cached_tokens)
@@ -187,7 +197,19 @@ async def replay_with_compaction(
             tool_name="" if refusal else prepared.tool_name,
             tool_tokens=tool_tokens,
             added_tool_tokens=added_tool_tokens,
+            reported=request.usage,
+            at=request.at,
+            cache_rules=cache_rules(prepared),
         )
+        if not recorded.has_preamble and prepared.rewritten_body is None:
+            # The report is of what was sent, as long as that is the client's own list.
+            learn_usage(pipeline, measured, request)
+
+
+def _continues(conversation: Conversation, previous: Conversation) -> bool:
+    """Whether the client's list begins with the whole previous one. It does not where a user goes back."""
+    count = len(previous.chain)
+    return not count or (len(conversation.chain) >= count and conversation.chain[count - 1] == previous.chain[-1])
 
 
 async def _original_size(
@@ -200,7 +222,7 @@ async def _original_size(
     return RequestSize(composed.utilization, messages, round(repeated_share * composed.utilization.tokens))
 
 
-def _label(recorded: RecordedTranscript) -> bytes:
+def _label(recorded: PastConversation) -> bytes:
     source = f"{recorded.file}:{recorded.line}".encode(errors="surrogateescape")
     return b"replay-" + hashlib.sha256(source).hexdigest()[:24].encode()
 

@@ -15,7 +15,7 @@ from accordion.cli.artifacts import TenantStore, print_json, run_for_tenant
 from accordion.cli.listing import count_with_noun, format_dollars, print_table
 from accordion.config import Settings
 from accordion.http.json_views import costs_json, savings_json
-from accordion.model.costs import Costs
+from accordion.model.costs import Basis, Costs
 from accordion.model.records import Session
 
 _UNKNOWN = "unknown"
@@ -154,8 +154,11 @@ def _cost_table(title: str, rows: Iterable[tuple[str, Costs]]) -> Table:
 
 
 def _format_amount(costs: Costs, amount: int, *, is_original: bool) -> str:
-    """Formats an amount, with `~` before an estimate; `unknown` where no price is known."""
+    return format_amount(costs, amount, costs.original_basis if is_original else costs.sent_basis)
+
+
+def format_amount(costs: Costs, amount: int, basis: Basis) -> str:
+    """Formats an amount of `costs`, with `~` before an estimate; `unknown` where no price is known."""
     if costs.requests and costs.unpriced == costs.requests:
         return _UNKNOWN
-    basis = costs.original_basis if is_original else costs.sent_basis
     return ("" if basis == "reported" else "~") + format_dollars(amount)

@@ -2,23 +2,34 @@
 
 A transcript is a line of JSON: `messages` as in Chat Completions, and optionally `tools`, `model`, `id`, and `usage`:
 one entry for each assistant message, in order, with the provider's `usage` object of that response
-(`prompt_tokens`, ...) or null. Other fields are ignored. A file may be gzipped.
+(`prompt_tokens`, ...) or null. Other fields are ignored. A file may be gzipped. A file that begins like a session file
+of a coding agent is read by `session_files`.
 """
 
 from __future__ import annotations
 
 import gzip
 import io
-import json
 import sys
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+
+from accordion.cli import session_files
+from accordion.cli.recordings import (
+    AgentRequest,
+    MalformedTranscript,
+    PastConversation,
+    decode_line,
+    encode_json,
+)
+from accordion.model.records import Usage
 
 STDIN = "-"
 _GZIP = b"\x1f\x8b"
@@ -48,57 +59,85 @@ class RecordedTranscript:
         """The name of the conversation: its id, or else its file and line."""
         return f"{self.file}:{self.line}" if self.transcript.id is None else str(self.transcript.id)
 
+    @property
+    def session(self) -> str:
+        """The session: the conversation itself."""
+        return self.name
 
-@dataclass(frozen=True, slots=True)
-class MalformedTranscript:
-    """An unreadable line and the reason; line 0 means the whole file."""
+    @property
+    def path(self) -> str:
+        """The path of the requests."""
+        return "/v1/chat/completions"
 
-    file: str
-    line: int
-    reason: str
+    @property
+    def headers(self) -> tuple[tuple[bytes, bytes], ...]:
+        """Headers of the requests."""
+        return ()
 
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}: {self.reason}" if self.line else f"{self.file}: {self.reason}"
+    @property
+    def has_preamble(self) -> bool:
+        """Whether the system prompt and the tools are in the requests."""
+        return True
 
+    def requests(self, model: str | None = None, preamble_tokens: int = 0) -> Iterator[AgentRequest]:
+        """Yields the requests; `model` replaces the recorded one."""
+        return requests(self.transcript, model)
 
-@dataclass(frozen=True, slots=True)
-class AgentRequest:
-    """A request of the agent, whose response was `messages[index]`. `body` is the request body."""
-
-    index: int
-    body: bytes
-    usage: dict[str, Any] | None
+    def count_requests(self) -> int:
+        """Counts the requests."""
+        return count_requests(self.transcript)
 
 
 class TranscriptSource:
-    """A file of transcripts, or the standard input (`-`)."""
+    """A file of transcripts, the session file of a coding agent, or the standard input (`-`).
 
-    def __init__(self, name: str) -> None:
+    Sources that share `known_responses` leave out the responses that an earlier one has, too.
+    """
+
+    def __init__(self, name: str, known_responses: set[str] | None = None) -> None:
         self.name = name
         self.size = Path(name).stat().st_size if name != STDIN and Path(name).is_file() else 0
         """Bytes on disk; 0 if unknown."""
+        self._known_responses = set() if known_responses is None else known_responses
         self._raw: io.BufferedReader[Any] | None = None
+        self._number = 0
 
     @property
     def position(self) -> int:
         """The number of bytes that were read so far."""
         return self._raw.tell() if self._raw is not None and self.size else 0
 
-    def __iter__(self) -> Iterator[RecordedTranscript | MalformedTranscript]:
-        """Yields every line except empty ones, also malformed ones. Ends early after a read error."""
-        number = 0
+    def __iter__(self) -> Iterator[PastConversation | MalformedTranscript]:
+        """Yields every conversation, and every line that is malformed. Ends early after a read error."""
         try:
             with self._open() as lines:
-                for number, line in enumerate(lines, 1):
-                    text = line.removeprefix(_BOM).strip() if number == 1 else line.strip()
-                    if text:
-                        yield self._parse(number, text)
+                yield from self._read(self._number_lines(lines))
         except OSError as error:
             yield MalformedTranscript(self.name, 0, error.strerror or str(error))
         except (EOFError, zlib.error) as error:
             yield MalformedTranscript(
-                self.name, number + 1, f"the compressed data is incomplete or damaged here ({error})"
+                self.name, self._number + 1, f"the compressed data is incomplete or damaged here ({error})"
             )
+
+    def _number_lines(self, lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+        """Yields the lines that are not empty, with their numbers."""
+        for self._number, line in enumerate(lines, 1):
+            text = line.removeprefix(_BOM).strip() if self._number == 1 else line.strip()
+            if text:
+                yield self._number, text
+
+    def _read(self, lines: Iterator[tuple[int, bytes]]) -> Iterator[PastConversation | MalformedTranscript]:
+        first_lines: list[tuple[int, bytes]] = []
+        form = None
+        while form is None and (line := next(lines, None)) is not None:
+            first_lines.append(line)
+            form = session_files.recognize(line[1])
+        lines = chain(first_lines, lines)
+        if form == "claude_code":
+            yield from session_files.read_claude_code(self.name, lines, self._known_responses)
+            return
+        for number, text in lines:
+            yield self._parse(number, text)
 
     @contextmanager
     def _open(self) -> Iterator[Iterable[bytes]]:
@@ -115,11 +154,27 @@ class TranscriptSource:
 
     def _parse(self, number: int, text: bytes) -> RecordedTranscript | MalformedTranscript:
         try:
-            transcript = _decode(text)
+            transcript = decode_line(text, TranscriptFile)
             _validate(transcript)
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             return MalformedTranscript(self.name, number, str(error))
         return RecordedTranscript(self.name, number, transcript)
+
+
+_FINDERS = {"Claude Code": session_files.find_claude_code_files}
+"""Functions that find the session files of an agent, by its name."""
+
+
+def find_sources(files: Sequence[str], agents: Iterable[str], environ: Mapping[str, str]) -> list[TranscriptSource]:
+    """Returns the files, and the session files of the agents. Raises FileNotFoundError if an agent has none."""
+    found = list(files)
+    for agent in agents:
+        folder, session_paths = _FINDERS[agent](environ)
+        if not session_paths:
+            raise FileNotFoundError(f"there is no session file of {agent} in {folder}")
+        found += map(str, session_paths)
+    known_responses: set[str] = set()
+    return [TranscriptSource(name, known_responses) for name in found]
 
 
 def requests(transcript: TranscriptFile, model: str | None = None) -> Iterator[AgentRequest]:
@@ -128,14 +183,14 @@ def requests(transcript: TranscriptFile, model: str | None = None) -> Iterator[A
     `model` replaces the recorded one.
     """
     fields: dict[str, Any] = {"model": model or transcript.model, "tools": transcript.tools}
-    end = b"".join(b',"%s":%s' % (name.encode(), _json(value)) for name, value in fields.items() if value)
+    end = b"".join(b',"%s":%s' % (name.encode(), encode_json(value)) for name, value in fields.items() if value)
     body, usage = bytearray(b'{"messages":['), iter(transcript.usage or ())
     for index, message in enumerate(transcript.messages):
         if message.get("role") == "assistant":
             reported = next(usage, None)
             if index:
-                yield AgentRequest(index, b"%b]%b}" % (bytes(body), end), reported)
-        body += (b"," if index else b"") + _json(message)
+                yield AgentRequest(index, b"%b]%b}" % (bytes(body), end), _convert_usage(reported))
+        body += (b"," if index else b"") + encode_json(message)
 
 
 def count_requests(transcript: TranscriptFile) -> int:
@@ -143,23 +198,13 @@ def count_requests(transcript: TranscriptFile) -> int:
     return sum(message.get("role") == "assistant" for message in transcript.messages[1:])
 
 
-def _json(value: Any) -> bytes:
-    """Encodes JSON as OpenAI's Python SDK does, but a lone surrogate, which the SDK cannot send, as its escape."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        return json.dumps(value, separators=(",", ":")).encode()
-
-
-def _decode(text: bytes) -> TranscriptFile:
-    try:
-        return msgspec.json.decode(text, type=TranscriptFile)
-    except msgspec.ValidationError:
-        raise
-    except msgspec.DecodeError:
-        # msgspec cannot decode lone surrogates, which occur in recorded tool results.
-        return msgspec.convert(json.loads(text), TranscriptFile)
+def _convert_usage(usage: dict[str, Any] | None) -> Usage | None:
+    if usage is None:
+        return None
+    details = usage.get("prompt_tokens_details")
+    cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+    counts = (usage.get("prompt_tokens"), usage.get("completion_tokens"), cached)
+    return Usage(*(count if type(count) is int else 0 for count in counts))
 
 
 def _validate(transcript: TranscriptFile) -> None:

@@ -37,7 +37,7 @@ class CostCalculator(msgspec.Struct, frozen=True):
         previous = node.cached if node is not None else None
         price = self.prices.price(request.conversation.model)
         if request.rewritten_body is None:
-            unchanged = ModelRequest(at, request.utilization.tokens, usage, rules=_cache_rules(request))
+            unchanged = ModelRequest(at, request.utilization.tokens, usage, rules=cache_rules(request))
             return compute_cost(unchanged, previous, price)
         changed = self._describe_changed(request, progress, usage, at)
         return compute_cost(changed, previous, price, self._summary_price(request))
@@ -63,7 +63,7 @@ class CostCalculator(msgspec.Struct, frozen=True):
             added=tool_tokens + utilization.unfolded,
             is_new_compaction=is_new,
             window=request.window.usable_input if request.window.is_known else 0,
-            rules=_cache_rules(request),
+            rules=cache_rules(request),
             last=usage if earlier is not None else None,
             earlier=earlier,
             summary_input=outcome.input if is_new and outcome is not None else 0,
@@ -94,6 +94,6 @@ def _credible(usage: Usage | None) -> Usage | None:
     return None if usage is not None and usage.input + usage.output > _MOST_TOKENS else usage
 
 
-def _cache_rules(request: PreparedRequest) -> CacheRules:
+def cache_rules(request: PreparedRequest) -> CacheRules:
     """Returns the rules of the prompt cache behind a request."""
     return MARKED if request.route.family == "anthropic" or "claude" in request.actual_model else AUTOMATIC
