@@ -103,3 +103,51 @@ def long_session(name: str = "s-long", requests: int = 40, preamble: int = 15_00
         session.answer(f"{name}-m{number}", text("I read it."), usage=report(total, cached, total - cached - 3))
         cached = total - 3
     return session
+
+
+class CodexSession:
+    """Lines of a session file of Codex."""
+
+    def __init__(self, name: str = "t-1") -> None:
+        self.name = name
+        self.lines: list[dict[str, Any]] = []
+        self.total = 0
+        self.add("session_meta", id=name, cli_version="0.169.0", base_instructions={"text": "You are Codex."})
+        self.add("turn_context", model="gpt-5")
+
+    def add(self, kind: str, **payload: Any) -> None:
+        """Adds a line."""
+        time = f"2026-11-26T00:00:{len(self.lines):02}.000Z"
+        self.lines.append({"timestamp": time, "type": kind, "payload": payload})
+
+    def say(self, words: str) -> None:
+        """Adds a user message."""
+        content = [{"type": "input_text", "text": words}]
+        self.add("response_item", type="message", role="user", content=content)
+
+    def answer(self, identity: str, words: str) -> None:
+        """Adds a message of the model."""
+        content = [{"type": "output_text", "text": words}]
+        self.add("response_item", type="message", id=identity, role="assistant", content=content)
+
+    def call(self, identity: str) -> None:
+        """Adds a tool call of the model."""
+        self.add("response_item", type="function_call", id=identity, name="run", arguments="{}", call_id=identity)
+
+    def result(self, identity: str) -> None:
+        """Adds the result of a tool call."""
+        self.add("response_item", type="function_call_output", call_id=identity, output="done")
+
+    def report(self, tokens: int, cached: int = 0) -> None:
+        """Adds the report of a response; of 0 tokens: repeats the last one."""
+        self.total += tokens
+        usage = {"input_tokens": tokens, "cached_input_tokens": cached, "output_tokens": 5}
+        info = {"last_token_usage": usage, "total_token_usage": {"input_tokens": self.total}}
+        self.add("event_msg", type="token_count", info=info)
+
+    def write(self, folder: Path) -> Path:
+        """Writes the file."""
+        file = folder / f"rollout-2026-11-26T00-00-00-{self.name}.jsonl"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
+        return file

@@ -16,6 +16,15 @@ and calls the lines internal; this reader follows what Claude Code 2.1.197 write
 - One response has a line for each of its blocks, with the same `message.id`. The results of parallel calls are children
   of the lines of their calls.
 - A session that is resumed may begin with a copy of the lines of an earlier file.
+
+Codex. `~/.codex/sessions/YEAR/MONTH/DAY/rollout-TIME-ID.jsonl`. This reader follows what Codex 0.169.0 writes, and the
+types of `RolloutItem` in the source of `openai/codex` on GitHub. A line has a `type` and a `payload`:
+
+- `session_meta` has the instructions, `turn_context` the model.
+- `response_item` is an entry of the list, from the client or from the model.
+- `event_msg` of the type `token_count` has the report of the last response (`last_token_usage`), and the sum of all
+  (`total_token_usage`). An event that repeats the sum is no report of a new response.
+- `compacted` has the list that Codex goes on with (`replacement_history`), or in older versions only the summary.
 """
 
 from __future__ import annotations
@@ -24,10 +33,12 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+from msgspec import structs
 
 from accordion.cli.recordings import AgentRequest, MalformedTranscript, decode_line, encode_json
 from accordion.model.records import Usage
@@ -318,17 +329,172 @@ def _write_messages_body(call: ModelCall, model: str, preamble: str) -> bytes:
     )
 
 
+# -- Codex ----------------------------------------------------------------------------------------------------------
+
+
+def find_codex_files(environ: Mapping[str, str]) -> tuple[Path, list[Path]]:
+    """Returns the folder of Codex's sessions, and the files in it, the oldest first."""
+    root = environ.get("CODEX_HOME") or Path(environ.get("HOME") or Path.home()) / ".codex"
+    folder = Path(root) / "sessions"
+    return folder, sorted(folder.rglob("rollout-*.jsonl"))
+
+
+class _CodexLine(msgspec.Struct, frozen=True):
+    type: str
+    payload: dict[str, Any]
+    timestamp: str = ""
+
+
+class _CodexReport(msgspec.Struct, frozen=True):
+    input_tokens: int
+    output_tokens: int = 0
+    cached_input_tokens: int = 0
+    cache_write_input_tokens: int = 0
+
+
+class _CodexTotals(msgspec.Struct, frozen=True):
+    last_token_usage: _CodexReport
+    total_token_usage: _CodexReport
+
+
+_CODEX_LINES = frozenset({"session_meta", "turn_context", "response_item", "event_msg", "compacted"})
+_MODEL_ITEMS = ("reasoning", "_call")
+"""Endings of the types of items that a model writes, besides messages of the assistant."""
+_INTERNAL_FIELD = "internal_chat_message_metadata_passthrough"
+
+
+@dataclass(slots=True)
+class _CodexSession:
+    """A session file, as far as it was read: the list, and the requests since the last compaction."""
+
+    file: str
+    known_responses: set[str]
+    session: str = ""
+    instructions: str = ""
+    model: str = ""
+    part: int = 0
+    line: int = 0
+    history: list[bytes] = field(default_factory=list)
+    user_messages: list[bytes] = field(default_factory=list)
+    calls: list[ModelCall] = field(default_factory=list)
+    is_response: bool = False
+    """Whether the last item is the model's."""
+    has_report: bool = True
+    """Whether the last response was reported, or belongs to another file."""
+    total: _CodexReport | None = None
+
+    def add(self, number: int, line: _CodexLine) -> SessionConversation | None:
+        """Adds a line; returns the conversation that it ends. Raises msgspec.ValidationError."""
+        payload = line.payload
+        if line.type == "session_meta":
+            # A fork repeats the beginning of its origin, whose line comes second.
+            self.session = self.session or str(payload.get("id", ""))
+            base = payload.get("base_instructions")
+            text = base.get("text") if isinstance(base, dict) else payload.get("instructions")
+            self.instructions = text if isinstance(text, str) else ""
+        elif line.type == "turn_context":
+            self.model = str(payload.get("model", ""))
+        elif line.type == "response_item":
+            self._add_item(number, payload, line.timestamp)
+        elif line.type == "event_msg" and payload.get("type") == "token_count" and payload.get("info"):
+            self._add_report(msgspec.convert(payload["info"], _CodexTotals))
+        elif line.type == "compacted":
+            return self._compact(payload)
+        return None
+
+    def _add_item(self, number: int, item: dict[str, Any], timestamp: str) -> None:
+        kind, role = str(item.get("type", "")), item.get("role")
+        is_response = role == "assistant" or kind.endswith(_MODEL_ITEMS)
+        if is_response and not self.is_response:
+            identity = str(item.get("id") or "")
+            self.has_report = bool(identity) and identity in self.known_responses
+            if not self.has_report:
+                self.known_responses.add(identity)
+                self.line = self.line or number
+                at = datetime.fromisoformat(timestamp).timestamp() if timestamp else 0.0
+                self.calls.append(ModelCall(tuple(self.history), self.model, None, at))
+        self.is_response = is_response
+        entry = encode_json({name: value for name, value in item.items() if name != _INTERNAL_FIELD})
+        self.history.append(entry)
+        if role == "user":
+            self.user_messages.append(entry)
+
+    def _add_report(self, totals: _CodexTotals) -> None:
+        is_new, self.total = totals.total_token_usage != self.total, totals.total_token_usage
+        if not is_new or self.has_report or not self.calls:
+            return
+        last = totals.last_token_usage
+        usage = Usage(last.input_tokens, last.output_tokens, last.cached_input_tokens, last.cache_write_input_tokens)
+        self.calls[-1] = structs.replace(self.calls[-1], usage=usage)
+        self.has_report = True
+
+    def _compact(self, payload: dict[str, Any]) -> SessionConversation | None:
+        conversation = self.end()
+        items = payload.get("replacement_history")
+        if isinstance(items, list):
+            self.history = [encode_json(item) for item in items]
+        else:
+            content = [{"type": "input_text", "text": str(payload.get("message", ""))}]
+            summary = encode_json({"type": "message", "role": "user", "content": content})
+            self.history = [*self.user_messages, summary]
+        self.is_response = False
+        return conversation
+
+    def end(self) -> SessionConversation | None:
+        """Returns the conversation since the last compaction; None if it has no request."""
+        calls, line, self.calls, self.line = self.calls, self.line, [], 0
+        if not calls:
+            return None
+        self.part += 1
+        stem = Path(self.file).stem
+        return SessionConversation(
+            file=self.file,
+            line=line,
+            name=stem if self.part == 1 else f"{stem} ({self.part})",
+            session=self.session or stem,
+            calls=calls,
+            path="/v1/responses",
+            write_body=partial(_write_responses_body, self.instructions),
+        )
+
+
+def read_codex(file: str, lines: Lines, known_responses: set[str]) -> Iterator[SessionItem]:
+    """Yields the conversations of a session file, and the lines that cannot be read, as `read_claude_code` does."""
+    session = _CodexSession(file, known_responses)
+    for number, text in lines:
+        try:
+            conversation = session.add(number, decode_line(text, _CodexLine))
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            yield MalformedTranscript(file, number, f"no line of Codex that is known here: {error}")
+            continue
+        if conversation is not None:
+            yield conversation
+    if (conversation := session.end()) is not None:
+        yield conversation
+
+
+def _write_responses_body(instructions: str, call: ModelCall, model: str, preamble: str) -> bytes:
+    fields = encode_json({"model": model, "instructions": f"{instructions}\n{preamble}"})
+    return b'%b,"input":[%b]}' % (fields[:-1], b",".join(call.entries))
+
+
 # -- Recognition ----------------------------------------------------------------------------------------------------
 
 _CLAUDE_CODE_FIELDS = frozenset({"sessionId", "leafUuid", "parentUuid", "messageId"})
 """Every line of Claude Code has one of these."""
 
 
-def recognize(text: bytes) -> Literal["claude_code", "transcript"] | None:
+Format = Literal["claude_code", "codex", "transcript"]
+
+
+def recognize(text: bytes) -> Format | None:
     """Returns the format of the file that has this line; None if the line is broken, so that it does not say."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    is_claude_code = isinstance(value, dict) and "type" in value and not _CLAUDE_CODE_FIELDS.isdisjoint(value)
-    return "claude_code" if is_claude_code else "transcript"
+    if not isinstance(value, dict) or "type" not in value:
+        return "transcript"
+    if "payload" in value and value["type"] in _CODEX_LINES:
+        return "codex"
+    return "transcript" if _CLAUDE_CODE_FIELDS.isdisjoint(value) else "claude_code"

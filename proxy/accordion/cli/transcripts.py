@@ -133,8 +133,9 @@ class TranscriptSource:
             first_lines.append(line)
             form = session_files.recognize(line[1])
         lines = chain(first_lines, lines)
-        if form == "claude_code":
-            yield from session_files.read_claude_code(self.name, lines, self._known_responses)
+        reader = _READERS.get(form or "transcript")
+        if reader is not None:
+            yield from reader(self.name, lines, self._known_responses)
             return
         for number, text in lines:
             yield self._parse(number, text)
@@ -161,7 +162,8 @@ class TranscriptSource:
         return RecordedTranscript(self.name, number, transcript)
 
 
-_FINDERS = {"Claude Code": session_files.find_claude_code_files}
+_READERS = {"claude_code": session_files.read_claude_code, "codex": session_files.read_codex}
+_FINDERS = {"Claude Code": session_files.find_claude_code_files, "Codex": session_files.find_codex_files}
 """Functions that find the session files of an agent, by its name."""
 
 
