@@ -41,7 +41,6 @@ TOOLS = [
 ]
 
 _MEASURE = "proxy/accordion/pipeline/measure.py"
-_COMPOSE = "proxy/accordion/pipeline/compose.py"
 _POLICY = "proxy/accordion/compaction/policy.py"
 _METER = "proxy/accordion/accounting/token_meter.py"
 _SESSIONS = "proxy/accordion/sessions/sessions.py"
@@ -93,7 +92,7 @@ TURNS: list[tuple[str, list[Step], str]] = [
                 "Then what corrects it.",
                 [
                     ("read_file", {"path": "proxy/accordion/accounting/calibration.py"}),
-                    ("read_definition", {"path": _COMPOSE, "name": "RequestComposer._correct_count"}),
+                    ("read_definition", {"path": _MEASURE, "name": "RequestComposer._correct_count"}),
                     (
                         "read_definition",
                         {"path": "proxy/accordion/pipeline/calibration.py", "name": "Calibrator.learn"},

@@ -275,9 +275,15 @@ class House:
         decision = Decision("compact", "a test", target=tokens // 4, kind=kind, trigger=max(1, tokens // 2))
         if "decision" in changes:
             decision = replace(decision, **changes.pop("decision"))
+        ref = CONVERSATION
+        if "tenant" in changes:
+            tenant = changes.pop("tenant")
+            ref = replace(ref, tenant=TenantScope(tenant, tenant.encode()))
+        if "session" in changes:
+            ref = replace(ref, session=changes.pop("session"))
         return replace(
             CompactionRequest(
-                ref=CONVERSATION,
+                ref=ref,
                 protocol=DIALECTS[client.dialect],
                 history=folded,
                 utilization=Utilization(WINDOW.size, messages=tokens + REPLY),

@@ -32,7 +32,7 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.insertions import Insertion, RecallInsertion, ToolRound, ToolRoundInsertion
 from accordion.model.plan import INSERTED
 from accordion.model.ports import Key, KeyValueStore, Sealer
-from accordion.model.tenant import ConversationRef
+from accordion.model.tenant import ConversationRef, TenantScope
 from accordion.protocols.anthropic_messages.tools import MessagesArtifactTool
 from accordion.protocols.openai_chat.tools import ChatArtifactTool
 from accordion.protocols.openai_responses.tools import ResponsesArtifactTool
@@ -743,7 +743,7 @@ async def test_another_scope_and_another_tenant_find_nothing():
     await worker.add(weave(4))
     assert await worker.find(fresh=True) == [weave(4)]
     assert await worker.find(fresh=True, scope=b"other") == []
-    assert await worker.find(fresh=True, tenant=b"other") == []
+    assert await worker.find(fresh=True, tenant=TenantScope("other", b"other")) == []
 
 
 async def test_the_store_is_asked_only_where_others_may_know_more():

@@ -28,7 +28,6 @@ SERVING = {
 }
 """What the process needs before there is a house; tests/e2e starts it."""
 UNUSED = {
-    "model_list.model_info.options",
     "litellm_settings",
     "router_settings",
     "general_settings",
