@@ -139,7 +139,7 @@ class World:
             "response_links": builder.response_links,
             "insertion_store": builder.insertion_store,
             "calibrator": Calibrator(sessions, visibility, calibrations, self.windows),
-            "ledger": Ledger(self.outbox, [self.seen], "worker"),
+            "ledger": (ledger := Ledger(self.outbox, [self.seen], "worker")),
             "erasures": self.archive.erasures,
             "costs": CostCalculator(build_prices(settings), meter),
             "features": [
@@ -148,6 +148,7 @@ class World:
                 NamedItemRecording(builder.named_items),
             ],
         }
+        self.archive.erasures.listen(lambda namespace, _: ledger.savings.forget_agents(namespace))
         self.rebuild()
         self.observe = Queries(
             self.store,

@@ -16,7 +16,7 @@ from tests.fakes import FakeReply
 from tests.http.exchanges import exchange
 from tests.http.rooms import client
 from tests.http.test_metrics import samples
-from tests.world import CHAT, World
+from tests.world import CHAT, World, header
 
 HELLO: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "one two three"}]}
 PRICES = "prices: {models: {m: {input: 3, cached_input: 0.3, cache_write: 3.75, output: 15}}}\n"
@@ -65,6 +65,25 @@ async def test_a_session_and_its_exchanges_have_their_costs() -> None:
     assert session["costs"]["dollars"]["spent"] == 4.5
     shown = http.get(f"/accordion/sessions/{session['id']}").json()
     assert shown["costs"] == session["costs"] == shown["exchanges"][0]["costs"]
+
+
+@pytest.mark.parametrize("path", ["/accordion/sessions/SESSION", "/accordion/archive"])
+async def test_an_erasure_removes_the_names_of_agents_and_keeps_the_sums(path: str) -> None:
+    world = World(config=PRICES)
+    named = {"x-accordion-delegation": "d-1", "x-accordion-agent": "the canary"}
+    world.upstream.answers = [reported() for _ in range(3)]
+    out, _ = await world.ask(CHAT, HELLO, headers=named)
+    http = client(world)
+    before = http.get("/accordion/savings").json()
+    assert [agent["agent"] for agent in before["agents"]] == ["the canary"]
+    assert http.delete(path.replace("SESSION", header(out, "x-accordion-session") or "")).status_code == 200
+    after = http.get("/accordion/savings").json()
+    assert [agent["agent"] for agent in after["agents"]] == [""]
+    assert after["total"] == before["total"]
+    # The worker's own row of that name is not written again: later requests have one of their own.
+    await world.ask(CHAT, HELLO, headers=named)
+    latest = {agent["agent"]: agent["dollars"]["spent"] for agent in http.get("/accordion/savings").json()["agents"]}
+    assert latest == {"": 4.5, "the canary": 4.5}
 
 
 async def test_an_unknown_price_is_null_and_never_zero_dollars() -> None:

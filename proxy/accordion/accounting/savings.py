@@ -1,7 +1,8 @@
 """The costs of each day, by model and agent: rows that a worker only ever raises, and their sums.
 
 A row belongs to one tenant, day (in UTC), upstream, model and agent, and to one worker; a reader adds up the rows. A
-row says nothing about a conversation, so the erasure of one leaves the rows as they are.
+row says nothing about a conversation but the name of its agent: an erasure counts the costs of the agent as those of
+agents without a name.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import msgspec
 
 from accordion.model.costs import Costs
 from accordion.model.ports import Key, Outbox
-from accordion.model.tenant import TenantScope
+from accordion.model.tenant import ArchiveNamespace, TenantScope
 
 ENCODER = msgspec.msgpack.Encoder()
 DAY: Final = 86_400
@@ -119,6 +120,11 @@ class SavingsLedger:
         key, day_costs, encode = row
         day_costs.costs += costs
         self.outbox.put(key, encode, float(DAYS * DAY))
+
+    def forget_agents(self, namespace: ArchiveNamespace) -> None:
+        """Adds nothing more to the rows of a tenant's named agents: their next requests get rows of their own."""
+        for name in [each for each in self._rows if each[4] and each[0].archive_namespace == namespace]:
+            del self._rows[name]
 
     def _create_row(self, tenant: TenantScope, at: float, upstream: str, model: str, agent: str) -> _Row:
         day = int(at // DAY)

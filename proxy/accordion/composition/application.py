@@ -176,6 +176,7 @@ class Application:
         self._archive.erasures.listen_to_others(
             lambda *erased: self.tasks.spawn(self._drop_unwritten(*erased), "drop erased records")
         )
+        self._archive.erasures.listen(lambda namespace, _: self._ledger.savings.forget_agents(namespace))
         self._archive.erasures.listen(lambda *_: self._clear_recent())
         self._archive.erasures.listen(lambda *_: self.spooled.drop_soon())
         self._compaction_builder = CompactionBuilder(

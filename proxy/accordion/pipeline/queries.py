@@ -6,6 +6,7 @@ The API and the CLI use these queries, over the ledger records of every worker. 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Set
+from contextlib import suppress
 from heapq import nsmallest
 from itertools import groupby
 from typing import NamedTuple
@@ -21,7 +22,16 @@ from accordion.accounting.ledger import (
     session_of,
     sessions_collection,
 )
-from accordion.accounting.savings import DAY, DAYS, DayCosts, SavingsReport, build_report, day_name, savings_collection
+from accordion.accounting.savings import (
+    DAY,
+    DAYS,
+    ENCODER,
+    DayCosts,
+    SavingsReport,
+    build_report,
+    day_name,
+    savings_collection,
+)
 from accordion.archive.erasure import ErasureResult, ExportAndErasure
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.delegation.erasure import forget_delegations, forget_nodes
@@ -233,6 +243,28 @@ class Queries(msgspec.Struct, frozen=True):
             await self.erasable_store.delete(keys)
         return list(found)
 
+    async def list_agent_names(self, tenant: TenantScope, session_id: str) -> set[str]:
+        """Returns the names of the agents in a session's records."""
+        await self._flush()
+        session = await self._load_session(tenant, session_id)
+        if session is None:
+            return set()
+        exchanges = await self.list_exchanges(tenant, session)
+        return {session.agent, *(each.agent.name for each in exchanges if each.agent is not None)} - {""}
+
+    async def forget_agents(self, tenant: TenantScope, names: Set[str] | None) -> None:
+        """Counts the costs of these agents, or of all where `names` is None, as those of agents without a name."""
+        collection, store = savings_collection(tenant), self.erasable_store
+        async for name, value in self._scan_rows(collection, store=store):
+            row = _DAY_COSTS.decode(value)
+            if not row.agent or (names is not None and row.agent not in names):
+                continue
+            unnamed = Key(collection, f"{row.day}|{row.upstream}|{row.model}||{name.rpartition('|')[2]}")
+            # A full disk takes no new row; the name must go all the same.
+            with suppress(StoreUnavailable):
+                await store.put(unnamed, ENCODER.encode(replace(row, agent="")), ttl=float(DAYS * DAY))
+            await store.delete([Key(collection, name)])
+
     async def forget_tenant(self, tenant: TenantScope) -> None:
         """Removes a tenant from the list of tenants."""
         await self.erasable_store.delete([Key(TENANTS, tenant.name)])
@@ -301,12 +333,15 @@ async def erase(
     # From here on, responses that are under way leave no records.
     await erasures.note(tenant, session_id)
     known = {session_id} if session_id is not None else set(await erasure.list_sessions(tenant))
+    agents = await queries.list_agent_names(tenant, session_id) if session_id is not None else None
     if not erasures.is_only_user:
         # First, so that no new request joins a session. Records that other workers write until they are notified are
         # removed below.
         sessions = await _erase_session_rows(queries, session_overrides, caller, session_id, known, with_index=False)
+        await queries.forget_agents(tenant, agents)
         await erasures.announce(tenant, session_id)
     sessions |= await _erase_session_rows(queries, session_overrides, caller, session_id, known | sessions)
+    await queries.forget_agents(tenant, agents)
     return len(sessions), await erasure.erase(tenant, session_id)
 
 
