@@ -26,10 +26,11 @@ OF_NO_TENANT = {
     "delegation/erasure.py forget_nodes",
     # What is learned of a model. The owner, with the tenant, is the name.
     "accounting/learned_sync.py _put",
-    # Marks and locks of work that is done for all tenants.
+    # Marks, locks and probes of work that is done for all tenants.
     "archive/archive.py",
     "archive/erasure_notices.py",
     "archive/retention.py run_round",
+    "cli/doctor.py",
     "composition/spool_builder.py owns_former",
     "composition/store_identity.py",
     "pipeline/session_limits.py run_round",
