@@ -409,10 +409,10 @@ def test_the_command_line_erases_it_too(tmp_path: Path):
 async def test_what_one_worker_erased_no_other_goes_on_knowing(tmp_path: Path):
     async with houses(tmp_path, count=2) as ([one, two], _):
         await family(one)
-        await one.outbox.flush()
+        await settled_rows(one, tmp_path)
         _, told, _ = await ask(two, asked("a", "b", "c"), own("a"))
         assert told["x-accordion-filtered"] == "2"
-        await two.outbox.flush()
+        await settled_rows(two, tmp_path)
         await two.poll()
         assert (await api(one, "DELETE", "/accordion/archive")).json()["verified"] is True
         await two.poll()
