@@ -21,13 +21,13 @@ PRICES = "prices: {models: {small: {input: 3, cached_input: 0.3, cache_write: 3.
 
 
 async def savings(proxy: Proxy, requests: int) -> dict[str, Any]:
-    """What is told once so many requests are on record; other workers write theirs a moment later."""
+    """What is read_costs once so many requests are on record; other workers write theirs a moment later."""
 
-    async def told() -> dict[str, Any] | None:
+    async def read_costs() -> dict[str, Any] | None:
         found: dict[str, Any] = (await look(proxy, "/accordion/savings")).json()
         return found if found["total"]["requests"] == requests else None
 
-    return await until(told)
+    return await until(read_costs)
 
 
 async def listed(proxy: Proxy) -> list[dict[str, Any]]:
