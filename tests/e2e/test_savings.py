@@ -21,7 +21,7 @@ PRICES = "prices: {models: {small: {input: 3, cached_input: 0.3, cache_write: 3.
 
 
 async def savings(proxy: Proxy, requests: int) -> dict[str, Any]:
-    """What is read_costs once so many requests are on record; other workers write theirs a moment later."""
+    """Returns the savings once so many requests are on record; other workers write theirs a moment later."""
 
     async def read_costs() -> dict[str, Any] | None:
         found: dict[str, Any] = (await look(proxy, "/accordion/savings")).json()
