@@ -11,7 +11,6 @@ read as long as the provider keeps it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -92,16 +91,6 @@ def input_cost(rates: Rates, tokens: int, cached: int = 0, written: int = 0) -> 
     return (tokens - cached - written) * rates.input + cached * rates.cached + written * rates.cache_write
 
 
-def compute_costs(
-    requests: Iterable[ModelRequest], price: ModelPrice | None, summary_price: ModelPrice | None = None
-) -> Iterator[Costs]:
-    """Yields the cost of each request of one conversation with one model."""
-    cached: CachedPrompt | None = None
-    for request in requests:
-        costs, cached = compute_cost(request, cached, price, summary_price)
-        yield costs
-
-
 def compute_cost(
     request: ModelRequest,
     previous: CachedPrompt | None,
@@ -112,21 +101,23 @@ def compute_cost(
 
     `summary_price` is that of the model that wrote the summary; without it, the request's own price is taken.
     """
-    sent = _sent_prompt(request, previous)
     if not (request.removed or request.added or request.is_new_compaction or request.last or request.summary_input):
-        return RequestCost(_cost_of_unchanged(request, sent, price), _cached_after(request, sent, sent))
+        return compute_unchanged_cost(request.at, request.prompt, request.usage, request.rules, previous, price)
+    sent = _sent_prompt(request, previous)
     original = _original_prompt(request, sent, previous)
     last = request.last or request.usage or Usage()
     earlier = request.earlier or Usage()
-    has_rounds = request.earlier is not None
+    latest = sent if request.earlier is None else _reported_prompt(last)
+    # Of a request without further rounds, what was sent in all is what was sent first.
+    rounds = (sent,) if request.earlier is None else (_reported_prompt(earlier), latest)
     costs = Costs(
         requests=1,
         estimated=int(request.usage is None),
         unpriced=int(price is None),
         over_window=int(0 < request.window < sent.tokens + request.removed),
-        input=earlier.input + last.input if has_rounds else sent.tokens,
-        cached=earlier.cached + last.cached if has_rounds else sent.cached,
-        cache_write=earlier.cache_write + last.cache_write if has_rounds else sent.written,
+        input=sum(prompt.tokens for prompt in rounds),
+        cached=sum(prompt.cached for prompt in rounds),
+        cache_write=sum(prompt.written for prompt in rounds),
         output=earlier.output + last.output,
         original_input=original.tokens,
         original_cached=original.cached,
@@ -136,21 +127,37 @@ def compute_cost(
     )
     if price is not None:
         costs = _with_money(costs, request, sent, original, price, summary_price or price)
-    latest = _Prompt(last.input, last.cached, last.cache_write) if has_rounds else sent
     return RequestCost(costs, _cached_after(request, latest, original))
 
 
-def _cost_of_unchanged(request: ModelRequest, sent: _Prompt, price: ModelPrice | None) -> Costs:
-    """Returns the cost of a request that Accordion did not change."""
-    output = request.usage.output if request.usage is not None else 0
+def compute_unchanged_cost(
+    at: float,
+    prompt: int,
+    usage: Usage | None,
+    rules: CacheRules,
+    previous: CachedPrompt | None,
+    price: ModelPrice | None,
+) -> RequestCost:
+    """Returns the cost of a request that Accordion did not change. ModelRequest describes the parameters.
+
+    Most requests are such, and each pays for this function: it builds nothing that it does not return.
+    """
+    if usage is None:
+        tokens, output = prompt, 0
+        cached, written = _estimate_cached(at, prompt, rules, previous), 0
+    else:
+        tokens, output = usage.input, usage.output
+        cached, written = _cached_tokens(usage) if usage.cached or usage.cache_write else (0, 0)
     cost = 0
     if price is not None:
-        rates = price.rates_for(sent.tokens)
-        cost = round(input_cost(rates, *sent) + output * rates.output)
-    return Costs(
-        1, int(request.usage is None), int(price is None), 0, sent.tokens, sent.cached, sent.written, output,
-        sent.tokens, sent.cached, output, 0, 0, cost, cost,
+        rates = price.rates_for(tokens) if price.tiers else price.rates
+        cost = round(input_cost(rates, tokens, cached, written) + output * rates.output)
+    costs = Costs(
+        1, int(usage is None), int(price is None), 0, tokens, cached, written, output, tokens, cached, output, 0, 0,
+        cost, cost,
     )  # fmt: skip
+    in_cache = _automatically_cached(rules, tokens) if rules.is_automatic else cached + written
+    return RequestCost(costs, CachedPrompt(in_cache, in_cache, at) if in_cache else None)
 
 
 def _with_money(
@@ -191,13 +198,27 @@ def _with_money(
 
 def _sent_prompt(request: ModelRequest, previous: CachedPrompt | None) -> _Prompt:
     """Returns the prompt that was sent, by the provider's report, or by our count and the rules of the cache."""
-    usage = request.usage
-    if usage is not None:
-        return _Prompt(usage.input, min(usage.cached, usage.input), min(usage.cache_write, usage.input))
+    if request.usage is not None:
+        return _reported_prompt(request.usage)
     cached = 0
-    if previous is not None and not request.is_new_compaction and _is_alive(request, previous):
-        cached = min(previous.sent, request.prompt)
+    if not request.is_new_compaction:
+        cached = _estimate_cached(request.at, request.prompt, request.rules, previous)
     return _Prompt(request.prompt, cached, 0)
+
+
+def _reported_prompt(usage: Usage) -> _Prompt:
+    return _Prompt(usage.input, *_cached_tokens(usage))
+
+
+def _cached_tokens(usage: Usage) -> tuple[int, int]:
+    """Returns the reported cache reads and writes; together they are no more than the input."""
+    cached = min(usage.cached, usage.input)
+    return cached, min(usage.cache_write, usage.input - cached)
+
+
+def _estimate_cached(at: float, prompt: int, rules: CacheRules, previous: CachedPrompt | None) -> int:
+    """Returns the cache reads of a prompt that repeats the one before, by the rules of the cache."""
+    return min(previous.sent, prompt) if previous is not None and _is_alive(at, rules, previous) else 0
 
 
 def _original_prompt(request: ModelRequest, sent: _Prompt, previous: CachedPrompt | None) -> _Prompt:
@@ -220,7 +241,7 @@ def _original_cached(request: ModelRequest, sent: _Prompt, previous: CachedPromp
         # It is not known what was sent before. A compaction that was only applied again was sent before.
         return max(0, sent.cached + request.removed) if sent.cached and not request.is_new_compaction else sent.cached
     if request.is_new_compaction:
-        return max(sent.cached, previous.original if _is_alive(request, previous) else 0)
+        return max(sent.cached, previous.original if _is_alive(request.at, request.rules, previous) else 0)
     if previous.sent <= 0:
         return sent.cached
     if sent.cached > previous.sent:
@@ -255,6 +276,6 @@ def _automatically_cached(rules: CacheRules, tokens: int) -> int:
     return tokens - tokens % rules.step if tokens >= rules.minimum else 0
 
 
-def _is_alive(request: ModelRequest, previous: CachedPrompt) -> bool:
+def _is_alive(at: float, rules: CacheRules, previous: CachedPrompt) -> bool:
     """Whether the cache still has what it had after the previous request."""
-    return request.at - previous.at <= request.rules.lifetime
+    return at - previous.at <= rules.lifetime

@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from itertools import groupby
 from typing import Final
 
@@ -25,6 +24,7 @@ ENCODER = msgspec.msgpack.Encoder()
 DAY: Final = 86_400
 DAYS: Final = 400
 """Days for which rows stay: a year, and the month to compare with it."""
+_SECONDS = float(DAYS * DAY)
 OTHER = "other"
 """The model and the agent of requests beyond the number of rows that one tenant may have."""
 _MOST_ROWS = 4_096
@@ -83,8 +83,20 @@ class SavingsReport(msgspec.Struct, frozen=True):
     agents: tuple[AgentSavings, ...]
 
 
-_Row = tuple[Key, DayCosts, Callable[[], bytes]]
-"""The key of a row, the row, and a function that encodes it at the time of the write."""
+@dataclass(slots=True)
+class _Row:
+    """A row with its key. The costs of requests since the last write wait in `new_costs` and are added up then."""
+
+    key: Key
+    day_costs: DayCosts
+    new_costs: list[Costs] = field(default_factory=list)
+
+    def encode(self) -> bytes:
+        self.day_costs.costs = sum(self.new_costs, self.day_costs.costs)
+        self.new_costs.clear()
+        return ENCODER.encode(self.day_costs)
+
+
 _RowName = tuple[TenantScope, int, str, str, str]
 """Tenant, number of the day, upstream, model and agent."""
 
@@ -117,9 +129,8 @@ class SavingsLedger:
         row = self._rows.get(name)
         if row is None:
             row = self._create_row(tenant, at, upstream, model, agent)
-        key, day_costs, encode = row
-        day_costs.costs += costs
-        self.outbox.put(key, encode, float(DAYS * DAY))
+        row.new_costs.append(costs)
+        self.outbox.put(row.key, row.encode, _SECONDS)
 
     def forget_agents(self, namespace: ArchiveNamespace) -> None:
         """Adds nothing more to the rows of a tenant's named agents: their next requests get rows of their own."""
@@ -142,7 +153,7 @@ class SavingsLedger:
         self._row_count += 1
         day_costs = DayCosts(day_name(at), upstream, model, agent)
         name = f"{day_costs.day}|{upstream}|{model}|{agent}|{self.worker}.{self._row_count}"
-        row = Key(savings_collection(tenant), name), day_costs, partial(ENCODER.encode, day_costs)
+        row = _Row(Key(savings_collection(tenant), name), day_costs)
         self._rows[tenant, day, upstream, model, agent] = row
         if len(self._rows) > _MOST_ROWS:
             self._rows.popitem(last=False)

@@ -138,6 +138,9 @@ class Costs(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return self.sent_basis if is_unchanged and not self.summary_input else "estimate"
 
     def __add__(self, other: Costs) -> Costs:
+        if not self.requests:
+            # Costs without a request are nothing: the sum of a new session or row.
+            return other
         # Written out, which takes less than half as long as a loop over the fields.
         return Costs(
             self.requests + other.requests,

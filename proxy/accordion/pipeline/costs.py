@@ -6,7 +6,15 @@ from collections.abc import Callable
 
 import msgspec
 
-from accordion.accounting.cost_model import AUTOMATIC, MARKED, CacheRules, ModelRequest, RequestCost, compute_cost
+from accordion.accounting.cost_model import (
+    AUTOMATIC,
+    MARKED,
+    CacheRules,
+    ModelRequest,
+    RequestCost,
+    compute_cost,
+    compute_unchanged_cost,
+)
 from accordion.accounting.token_meter import TokenMeter
 from accordion.model.costs import ModelPrice, PriceTable
 from accordion.model.records import ObservedResponse, Usage
@@ -37,8 +45,7 @@ class CostCalculator(msgspec.Struct, frozen=True):
         previous = node.cached if node is not None else None
         price = self.prices.price(request.conversation.model)
         if request.rewritten_body is None:
-            unchanged = ModelRequest(at, request.utilization.tokens, usage, rules=cache_rules(request))
-            return compute_cost(unchanged, previous, price)
+            return compute_unchanged_cost(at, request.utilization.tokens, usage, cache_rules(request), previous, price)
         changed = self._describe_changed(request, progress, usage, at)
         return compute_cost(changed, previous, price, self._summary_price(request))
 

@@ -89,14 +89,16 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
     def _record_unread(
         self, request: PassthroughRequest, progress: RequestProgress, observed_response: ObservedResponse
     ) -> None:
-        exchange = self._build_exchange(request, progress, observed_response)
+        exchange = self._build_exchange(request, progress, observed_response, self.clock.now())
         self.ledger.record(request.caller.tenant, None, "", exchange, _traceparent(progress))
 
     def _record_measured(
         self, request: PreparedRequest, progress: RequestProgress, observed_response: ObservedResponse
     ) -> None:
-        cost = self.costs.compute(request, progress, observed_response, self.clock.now())
-        exchange = self._build_exchange(request, progress, observed_response, cost.costs if cost is not None else None)
+        now = self.clock.now()
+        cost = self.costs.compute(request, progress, observed_response, now)
+        costs, cached = cost if cost is not None else (None, None)
+        exchange = self._build_exchange(request, progress, observed_response, now, costs)
         tenant, match = request.caller.tenant, request.session_match
         if request.is_token_count or self.erasures.was_erased_since(
             request.caller.tenant, match.session.id, progress.started_at
@@ -115,7 +117,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
             reported_response.input_tokens,
             request.uncorrected_tokens,
             request.compaction_id,
-            cost.cached if cost is not None else None,
+            cached,
         )
 
     def _store_unstored(
@@ -139,13 +141,14 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
         request: PassthroughRequest | PreparedRequest,
         progress: RequestProgress,
         observed_response: ObservedResponse,
+        now: float,
         costs: Costs | None = None,
     ) -> Exchange:
         inbound, measured = progress.inbound, None if isinstance(request, PassthroughRequest) else request
         session_match = None if measured is None or measured.is_token_count else measured.session_match
         failed = observed_response.error or progress.status >= 400
         return Exchange(
-            at=self.clock.now(),
+            at=now,
             request_id=inbound.request_id,
             session=session_match.session.id if session_match else "",
             model=measured.conversation.model[:LONGEST_NAME] if measured else "",
