@@ -232,3 +232,25 @@ async def test_days_models_agents_and_sessions_add_up_to_the_same_total(steps: l
     assert savings.total.saved - savings.total.own_cost == savings.total.net
     assert {day.day for day in savings.days} <= {day_name(start + DAY * each) for each in range(11)}
     assert all(value >= 0 for value in structs.astuple(savings.total))
+
+
+async def test_the_cache_of_one_model_has_nothing_of_another() -> None:
+    world = World(config=PRICES)
+    talk = Talk(world, "a")
+    await talk.say(20, answered(2_000))
+    talk.model = "n"
+    costs = await talk.say(20, unreported())
+    assert costs is not None
+    assert costs.cached == 0
+    again = await talk.say(2_000, unreported())
+    assert again is not None
+    assert again.cached == 0
+
+
+async def test_the_cache_of_a_request_without_a_report_is_estimated_for_its_own_model() -> None:
+    world = World(config=PRICES)
+    talk = Talk(world, "a")
+    await talk.say(1_500, unreported())
+    costs = await talk.say(20, unreported())
+    assert costs is not None
+    assert costs.cached >= 1_408

@@ -16,6 +16,7 @@ from accordion.accounting.cost_model import (
     compute_unchanged_cost,
 )
 from accordion.accounting.token_meter import TokenMeter
+from accordion.model.cache import LONGEST_NAME
 from accordion.model.costs import ModelPrice, PriceTable
 from accordion.model.records import ObservedResponse, Usage
 from accordion.pipeline.relay import ExchangeProgress
@@ -41,9 +42,11 @@ class CostCalculator(msgspec.Struct, frozen=True):
         failed = progress.status >= 400 or progress.error or observed_response.error
         if request.is_token_count or (usage is None and failed):
             return None
+        model = request.conversation.model
+        price = self.prices.price(model)
         node = request.session_match.base_node
-        previous = node.cached if node is not None else None
-        price = self.prices.price(request.conversation.model)
+        # The prompt cache of one model has nothing of another's.
+        previous = node.cached if node is not None and node.model == model[:LONGEST_NAME] else None
         if request.rewritten_body is None:
             return compute_unchanged_cost(at, request.utilization.tokens, usage, cache_rules(request), previous, price)
         changed = self._describe_changed(request, progress, usage, at)
@@ -62,6 +65,9 @@ class CostCalculator(msgspec.Struct, frozen=True):
         is_new = outcome is not None and outcome.state == "folded"
         loop = progress.tool_loop_usage
         first, earlier = (_credible(loop.first), _credible(loop.earlier)) if loop is not None else (usage, None)
+        if first is None or usage is None:
+            # Rounds without a report are not known. The first round counts, by its report or by our own count.
+            earlier = None
         return ModelRequest(
             at=at,
             prompt=utilization.tokens,

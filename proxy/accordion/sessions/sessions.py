@@ -147,18 +147,15 @@ class Sessions:
         if (reported_tokens or cached is not None) and session_match.conversation.chain:
             name = session_match.label + session_match.conversation.chain[-1]
             if (node := self.prefix_index.nodes.get(name)) is not None:
-                report = (
-                    {
-                        "reported": reported_tokens,
-                        "counted": counted_tokens,
-                        "overhead_key": session_match.conversation.overhead_key,
-                        "model": session_match.conversation.model[:LONGEST_NAME],
-                        "fold": compaction_id,
-                    }
-                    if reported_tokens
-                    else {}
+                updated = structs.replace(
+                    node,
+                    reported=reported_tokens,
+                    counted=counted_tokens,
+                    overhead_key=session_match.conversation.overhead_key,
+                    model=session_match.conversation.model[:LONGEST_NAME],
+                    fold=compaction_id,
+                    cached=cached,
                 )
-                updated = structs.replace(node, cached=cached, **report)
                 self.prefix_index.write(name, node_id(name), updated)
 
     def record_states(self, caller: Caller, states: Mapping[str, PrefixNode]) -> None:
