@@ -140,7 +140,7 @@ class WireProtocol(ABC):
         """Lists what a provider would reject in a list of messages (without its preamble), as sentences."""
 
     @abstractmethod
-    def parser(self, stream: bool, *, reads_content: bool = False) -> ResponseParser[Any]:
+    def parser(self, stream: bool, *, reads_content: bool = False) -> ResponseParser:
         """Creates a parser for one response: an event stream or one JSON document. With `reads_content` it returns all
         events, with their text; without, those that matter to an observer."""
 

@@ -26,7 +26,7 @@ from accordion.protocols.response_parser import (
 class ResponseObserver:
     """Observes one response as its bytes pass. It changes nothing and never raises on what a provider sends."""
 
-    def __init__(self, parser: ResponseParser[Any]) -> None:
+    def __init__(self, parser: ResponseParser) -> None:
         self.ended = False
         """Whether the protocol's own end of a stream passed (`[DONE]`, `message_stop`, `response.completed`, an
         error)."""

@@ -14,8 +14,8 @@ All readers of responses work from this:
 - ResponseObserver collects the parts: usage, calls, finish reason, error (the ledger, calibration, delegation).
 - The overflow probe inspects the first events: `ResponseStart`, `Keepalive`, an error, or content.
 - The summarizer takes the text of the `Content` parts of a document.
-- The tool loop needs the JSON of an event, to hide or rewrite it: `read_value` reads it in the protocol's own form. An
-  event in which nothing changes passes in its own bytes.
+- The tool loop hides and rewrites events, so it reads their JSON in the protocol's own form; the functions for this are
+  in the parser's module.
 
 A parser keeps the state that the meaning of an event needs: counts that a later event completes, the block or the call
 that an index stands for. It never raises on what a provider sends.
@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
@@ -47,8 +47,6 @@ _TEXT_TYPES = frozenset({"text", "output_text"})
 _REASONING_TYPES = frozenset({"thinking", "redacted_thinking", "reasoning"})
 
 ContentKind = Literal["text", "reasoning", "other"]
-Value = TypeVar("Value")
-"""An event in a protocol's own form."""
 
 
 class ResponseStart(msgspec.Struct, frozen=True):
@@ -145,7 +143,7 @@ class ResponseEvent(msgspec.Struct, gc=False):
     """Its meaning; empty where it has none for the readers of responses."""
 
 
-class ResponseParser(ABC, Generic[Value]):
+class ResponseParser(ABC):
     """Parses one response. With `reads_content`, every event is returned, with the text; without, those of `feed` that
     matter to an observer."""
 
@@ -195,11 +193,6 @@ class ResponseParser(ABC, Generic[Value]):
         parts = self.read_document(value) if type(value) is dict else ()
         error = find_error_text(value)
         return ResponseEvent(body, data=body, value=value, parts=(*parts, ErrorReport(error)) if error else parts)
-
-    @abstractmethod
-    def read_value(self, raw: bytes) -> Value | None:
-        """Reads one event of a stream in the protocol's own form, for those who rewrite it; None where it has no such
-        data. Has no part in the state of the parser."""
 
     def _read_parts(self, event: ResponseEvent) -> tuple[ResponsePart, ...]:
         if event.data is None:

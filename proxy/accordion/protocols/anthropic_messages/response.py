@@ -6,10 +6,10 @@ Theory of operation. A response is one message, or a stream: `message_start` has
 cumulative: those of `message_delta` replace those of `message_start`. A call begins with an empty input, which comes in
 pieces; some servers give it all at once.
 
-MessagesParser turns either into the events of response_parser.py. For those who rewrite events, each is a
-MessagesEvent, in which all that the proxy does not change is still the provider's JSON; `with_index` and `with_fields`
-write a changed one. Deltas that only add text have the same bytes before
-it: DeltaPattern recognises those by one pattern, so that they pass unread.
+MessagesParser turns either into the events of response_parser.py. The tool loop rewrites events; `read_messages_event`
+reads one as a MessagesEvent, and `with_index` and `with_fields` write a changed one, in which all else is still the
+provider's JSON. Deltas that only add text have the same bytes before it: DeltaPattern recognises those by one pattern,
+so that they pass unread.
 
 Sources: the streaming reference of the Messages API; the type files of the anthropic SDK.
 """
@@ -56,8 +56,8 @@ _TEXT_DELTA = re.compile(
 _INDEX = re.compile(rb'(?:event: ?[a-z_]+\n)?data: ?\{"type": ?"content_block_[a-z]+", ?"index": ?(\d+)[,}]')
 
 
-class ContentDelta(msgspec.Struct):
-    """The `delta` of a content_block_delta event, with the fields of all types of deltas."""
+class EventDelta(msgspec.Struct):
+    """The `delta` of a content_block_delta or message_delta event, with the fields of all types of deltas."""
 
     type: str = ""
     text: str = ""
@@ -67,6 +67,8 @@ class ContentDelta(msgspec.Struct):
     citation: msgspec.Raw = _NONE
     content: msgspec.Raw = _NONE
     encrypted_content: msgspec.Raw = _NONE
+    stop_reason: Any = None
+    container: Any = None
 
 
 class MessagesEvent(msgspec.Struct):
@@ -74,7 +76,7 @@ class MessagesEvent(msgspec.Struct):
 
     type: str = ""
     index: int = -1
-    delta: ContentDelta | None = None
+    delta: EventDelta | None = None
     content_block: msgspec.Raw = _NONE
     message: msgspec.Raw = _NONE
     usage: msgspec.Raw = _NONE
@@ -84,7 +86,7 @@ _decode = msgspec.json.Decoder(MessagesEvent).decode
 _decode_text = msgspec.json.Decoder(str).decode
 
 
-class MessagesParser(ResponseParser[MessagesEvent]):
+class MessagesParser(ResponseParser):
     """Parses a message, or a stream of events."""
 
     def __init__(self, *, is_stream: bool, reads_content: bool = False) -> None:
@@ -105,10 +107,6 @@ class MessagesParser(ResponseParser[MessagesEvent]):
             or b"input_json_delta" in block
             or (b"error" in block and (b'"error"' in block or b"event: error" in block))
         )
-
-    def read_value(self, raw: bytes) -> MessagesEvent | None:
-        """Reads an event; None where its data is no MessagesEvent."""
-        return read_messages_event(raw)
 
     def parse_event(self, raw: bytes) -> ResponseEvent:
         """Parses an event, by a faster way if it is a delta of a call's input."""
@@ -153,7 +151,7 @@ class MessagesParser(ResponseParser[MessagesEvent]):
             _identity(data),
             *content,
             *calls,
-            UsageReport(_read_usage(usage), 0 if is_sum else None),
+            UsageReport(read_usage(usage), 0 if is_sum else None),
             Finish(reason),
         )
 
@@ -187,7 +185,7 @@ class MessagesParser(ResponseParser[MessagesEvent]):
     def _count(self, holder: dict[str, Any]) -> UsageReport:
         usage = as_mapping(holder.get("usage"))
         self._counts.update((name, value) for name, value in usage.items() if value is not None)
-        self._usage = _read_usage(self._counts) or self._usage
+        self._usage = read_usage(self._counts) or self._usage
         if not self._has_hosted_call or "iterations" in self._counts:
             return UsageReport(self._usage)
         return UsageReport(self._usage, self._first_usage.input if self._first_usage is not None else 0)
@@ -201,9 +199,12 @@ def _call_piece(key: int, block: Mapping[str, Any], arguments: str) -> CallPiece
     return CallPiece(key, as_string(block.get("id")), as_string(block.get("name")), arguments, is_whole=True)
 
 
-def _read_usage(usage: dict[str, Any]) -> Usage | None:
-    """Reads the usage. The input is the sum of uncached tokens, cache writes and cache reads. If the provider ran
-    several rounds (`iterations`), the input is that of the model's last round; a compaction's own count is none."""
+def read_usage(usage: Mapping[str, Any]) -> Usage | None:
+    """Reads a usage object; None where it has no counts.
+
+    The input is the sum of uncached tokens, cache writes and cache reads. If the provider ran several rounds
+    (`iterations`), the input is that of the model's last round; a compaction's own count is none.
+    """
     if "input_tokens" not in usage and "output_tokens" not in usage:
         return None
     rounds = [as_mapping(entry) for entry in as_list(usage.get("iterations"))]

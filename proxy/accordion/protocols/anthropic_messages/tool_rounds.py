@@ -29,14 +29,14 @@ from accordion.model.records import Usage
 from accordion.protocols.anthropic_messages.blocks import CALLS
 from accordion.protocols.anthropic_messages.response import (
     INPUT_COUNTS,
-    ContentDelta,
     DeltaPattern,
+    EventDelta,
     MessagesEvent,
-    MessagesParser,
     arguments_event,
     delta_opening,
     read_fields,
     read_messages_event,
+    read_usage,
     with_fields,
     with_index,
 )
@@ -44,7 +44,6 @@ from accordion.protocols.artifact_placeholders import PlaceholderScanner, find_p
 from accordion.protocols.json_spans import NULL, fields_of, is_list, is_object, items_of, list_of, object_of
 from accordion.protocols.json_values import as_count, as_mapping, as_string, encode, to_json
 from accordion.protocols.message_keys import decode_json
-from accordion.protocols.response_observer import ResponseObserver
 from accordion.protocols.response_parser import BOUND
 from accordion.protocols.sse import SseBuffer, event_end, split_events
 from accordion.protocols.tool_loop import (
@@ -158,7 +157,7 @@ class ResponseBlock:
             self.arguments.feed("".join(self._unscanned))
             self._unscanned.clear()
 
-    def grow(self, delta: ContentDelta) -> None:
+    def grow(self, delta: EventDelta) -> None:
         """Adds a delta."""
         if self._unread_events:
             self.read_skipped()
@@ -295,11 +294,9 @@ class MessagesToolStream(ToolLoopResponse):
         self._round_blocks: list[ResponseBlock] = []
         # The difference from the provider's index to the client's.
         self._index_shift = self._next_index
-        self._parser = MessagesParser(is_stream=True)
-        self._observer = ResponseObserver(self._parser)
         self._end_events: list[tuple[str, bytes]] = []
         self._usage: dict[str, Any] = {}
-        self._container = ""
+        self._finish = self._container = ""
         self._has_unknown_content = False
         # The index of the own call that is open and hidden; -1 without one.
         self._hidden_index = -1
@@ -349,11 +346,11 @@ class MessagesToolStream(ToolLoopResponse):
 
     def read_round(self) -> ObservedRound:
         """Returns the round."""
-        observed = self._observer.observation()
-        finished = observed.finish in DONE and not self._has_unknown_content and bool(self._end_events)
+        finished = self._finish in DONE and not self._has_unknown_content and bool(self._end_events)
         resolved = any(block.arguments is not None and block.arguments.resolved for block in self._round_blocks)
+        usage = read_usage(self._usage)
         return build_round(
-            self._round_blocks, finished=finished, usage=observed.usage, resolved=resolved, container=self._container
+            self._round_blocks, finished=finished, usage=usage, resolved=resolved, container=self._container
         )
 
     def continue_response(self) -> None:
@@ -391,7 +388,7 @@ class MessagesToolStream(ToolLoopResponse):
         return b"".join(out)
 
     def _take_event(self, piece: bytes) -> bytes:
-        value = self._parser.read_value(piece)
+        value = read_messages_event(piece)
         if value is None:
             return self._forward_unreadable(piece)
         kind = value.type
@@ -404,15 +401,13 @@ class MessagesToolStream(ToolLoopResponse):
         if kind.startswith("content_block_"):
             return self._release_end() + self._take_content_event(kind, value, piece)
         if kind == "message_start":
-            self._observer.take(self._parser.parse_event(piece))
             self._add_usage(as_mapping(_value(bytes(value.message))).get("usage"))
             return b"" if self._usages else self._forward_unknown(kind, piece)
         if kind == "error":
-            self._observer.take(self._parser.parse_event(piece))
             return self._release_end() + piece
         return piece if kind == "ping" else self._forward_unknown(kind, piece)
 
-    def _take_delta(self, block: ResponseBlock, delta: ContentDelta, event: MessagesEvent, piece: bytes) -> bytes:
+    def _take_delta(self, block: ResponseBlock, delta: EventDelta, event: MessagesEvent, piece: bytes) -> bytes:
         block.grow(delta)
         if block.is_own:
             return b""
@@ -466,9 +461,9 @@ class MessagesToolStream(ToolLoopResponse):
             return visible_event
         # The input came complete: it is sent as a delta after the start, so that it can wait.
         visible_event = with_fields(visible_event, {"content_block": object_of({**fields_of(raw), "input": NO_INPUT})})
-        return visible_event + self._take_arguments(block, ContentDelta("input_json_delta", partial_json=text), b"")
+        return visible_event + self._take_arguments(block, EventDelta("input_json_delta", partial_json=text), b"")
 
-    def _take_arguments(self, block: ResponseBlock, delta: ContentDelta, event: bytes) -> bytes:
+    def _take_arguments(self, block: ResponseBlock, delta: EventDelta, event: bytes) -> bytes:
         """Returns the part of a client call's arguments that passes. `event` is their event, empty if they came with
         the start."""
         arguments = block.arguments
@@ -481,11 +476,12 @@ class MessagesToolStream(ToolLoopResponse):
         return event if event and out == delta.partial_json else arguments_event(block.client_index, out)
 
     def _take_end(self, value: MessagesEvent, piece: bytes) -> bytes:
-        self._observer.take(self._parser.parse_event(piece))
         if value.type == "message_delta":
             self._unchanged_block = None
             self._add_usage(_value(bytes(value.usage)))
-            self._container = _container(piece)
+            delta = value.delta or EventDelta()
+            self._finish = as_string(delta.stop_reason) or self._finish
+            self._container = as_string(as_mapping(delta.container).get("id"))
             self._end_events.append((value.type, piece))
             return b""
         return self._forward_unknown(value.type, piece)
@@ -541,7 +537,7 @@ class MessagesToolStream(ToolLoopResponse):
     def _forward_rest(self) -> bytes:
         """Returns the beginning of a truncated event, unless it may belong to an own call."""
         unfinished_event = self._events.flush()
-        if not unfinished_event.strip() or self._parser.read_value(unfinished_event) is not None:
+        if not unfinished_event.strip() or read_messages_event(unfinished_event) is not None:
             return self._take_events(unfinished_event)
         return b"" if self._hidden_index >= 0 or b"content_block_start" in unfinished_event else unfinished_event
 
@@ -555,17 +551,6 @@ def _value(raw: bytes) -> Any:
         return decode_json(raw or NULL)
     except ValueError:
         return None
-
-
-def _container(piece: bytes) -> str:
-    """Returns the container of the provider's own tools from a message_delta; empty without one."""
-    if b'"container"' not in piece:
-        return ""
-    try:
-        delta = as_mapping(decode_json(read_fields(piece)["delta"]))
-    except (ValueError, KeyError):
-        return ""
-    return as_string(as_mapping(delta.get("container")).get("id"))
 
 
 class MessagesToolDocument(ToolLoopDocument):
@@ -587,23 +572,22 @@ class MessagesToolDocument(ToolLoopDocument):
         blocks: list[ResponseBlock] = []
         try:
             fields = fields_of(bytes(self._body))
-            content = fields.get("content", NULL)
-            blocks += [ResponseBlock(raw, self._tool, index) for index, raw in enumerate(items_of(content))]
+            wires = items_of(fields.get("content", NULL))
+            blocks += [ResponseBlock(raw, self._tool, index) for index, raw in enumerate(wires)]
         except ValueError:
             self._messages.append(({}, []))
             return UNREADABLE_ROUND
         self._messages.append((fields, blocks))
-        for block, raw in zip(blocks, items_of(content), strict=True):
+        for block, raw in zip(blocks, wires, strict=True):
             if block.is_own:
                 continue
             if block.arguments is not None and (count := len(find_placeholders(block.arguments_text))):
                 self._blocks_with_placeholders[len(self._visible_blocks)] = (block.arguments_text, count)
             self._visible_blocks.append(raw)
-        observer = ResponseObserver(MessagesParser(is_stream=False))
-        observer.feed(bytes(self._body))
-        observed = observer.observation()
+        finished = as_string(document.get("stop_reason")) in DONE
         container = as_string(as_mapping(document.get("container")).get("id"))
-        return build_round(blocks, finished=observed.finish in DONE, usage=observed.usage, container=container)
+        usage = read_usage(as_mapping(document.get("usage")))
+        return build_round(blocks, finished=finished, usage=usage, container=container)
 
     def find_document_placeholders(self, document: dict[str, Any]) -> tuple[ArtifactPlaceholder, ...]:
         """Returns the placeholders in the inputs of the client's calls."""

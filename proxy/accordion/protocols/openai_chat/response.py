@@ -5,9 +5,9 @@ each with a `delta`: role, content, reasoning, or pieces of calls by their index
 Usage comes in a chunk of its own after that, with every chunk (then the last counts), beside the choices, in Groq's
 field, in a choice, or never. Some servers give parallel calls the same index, and only the id distinguishes them.
 
-ChatParser turns either into the events of response_parser.py. For those who rewrite chunks, each
-is its JSON object, in which numbers stay as they are. Two forms have ways of their own, since they are frequent: a
-chunk with only more arguments of one call, and a completion in the published form, which msgspec decodes into types.
+ChatParser turns either into the events of response_parser.py. Two forms are frequent, so each has a faster way: a chunk
+with only more arguments of one call, and a completion in the published form, which msgspec decodes into types. The tool
+loop rewrites chunks; `read_chunk` returns a chunk's JSON object, in which numbers stay as they are.
 
 Source: the type files of the openai SDK (`openai/types/chat`), and what compatible servers add to them.
 """
@@ -128,7 +128,7 @@ _decode_completion = msgspec.json.Decoder(_Completion, float_hook=parse_number).
 _NO_PROMPT_DETAILS, _NO_COMPLETION_DETAILS = _PromptDetails(), _CompletionDetails()
 
 
-class ChatParser(ResponseParser[dict[str, Any]]):
+class ChatParser(ResponseParser):
     """Parses a completion, or a stream of chunks."""
 
     def __init__(self, *, is_stream: bool, reads_content: bool = False) -> None:
@@ -150,17 +150,6 @@ class ChatParser(ResponseParser[dict[str, Any]]):
             or (b'_call' in block and _CALL(block))
             or (b'"error"' in block and _ERROR(block))
         )  # fmt: skip
-
-    def read_value(self, raw: bytes) -> dict[str, Any] | None:
-        """Reads a chunk; None where its data is no object, as `[DONE]`, or unreadable."""
-        data = event_data(raw)
-        if not data:
-            return None
-        try:
-            value = from_json(data)
-        except ValueError:
-            return None
-        return value if type(value) is dict else None
 
     def parse_event(self, raw: bytes) -> ResponseEvent:
         """Parses a chunk, by a faster way if it has only more arguments of a call, as most chunks of a call do."""
@@ -323,6 +312,16 @@ def _add_whole_calls(pieces: list[CallPiece], message: dict[str, Any]) -> None:
     for call in read_calls(message):
         if isinstance(call, ToolCall):
             pieces.append(CallPiece(len(pieces), call.call_id, call.name, call.arguments, is_whole=True))
+
+
+def read_chunk(raw: bytes) -> dict[str, Any] | None:
+    """Reads a chunk; None where its data is no object, as `[DONE]`, or unreadable."""
+    data = event_data(raw)
+    try:
+        value = from_json(data) if data else None
+    except ValueError:
+        return None
+    return value if type(value) is dict else None
 
 
 def event_data(raw: bytes) -> bytes:

@@ -32,7 +32,7 @@ from accordion.protocols.artifact_placeholders import (
 from accordion.protocols.json_values import arguments_text, as_list, as_mapping, as_string, encode, from_json, to_json
 from accordion.protocols.message_keys import decode_json
 from accordion.protocols.openai_chat.parts import BLOCKS, read_parts
-from accordion.protocols.openai_chat.response import ChatParser, event_data, find_usage, is_done, write_event
+from accordion.protocols.openai_chat.response import event_data, find_usage, is_done, read_chunk, write_event
 from accordion.protocols.response_parser import BOUND
 from accordion.protocols.sse import SseBuffer, event_end
 from accordion.protocols.tool_loop import (
@@ -522,7 +522,6 @@ class ChunkToolLoop(ToolLoopResponse):
     def __init__(self, tool: str) -> None:
         self._tool = tool
         self._events = SseBuffer(BOUND)
-        self._parser = ChatParser(is_stream=True)
         self._builder = RoundBuilder()
         self._end_events: list[bytes] = []
         self._pending_output = b""
@@ -617,7 +616,7 @@ class ChunkToolLoop(ToolLoopResponse):
     def _take_event(self, event: bytes) -> bytes:
         """Reads an event; returns the bytes that pass."""
         self._run.end()
-        chunk = self._parser.read_value(event)
+        chunk = read_chunk(event)
         if chunk is None:
             return self._take_marker(event, event_data(event))
         if chunk.get("error"):
@@ -782,7 +781,7 @@ class ChunkToolLoop(ToolLoopResponse):
 
     def _write_last_event(self, event: bytes) -> bytes:
         """Returns an end event of a response with hidden calls."""
-        data = self._parser.read_value(event)
+        data = read_chunk(event)
         if data is None:
             return event
         is_changed = self._rounds > 0
@@ -817,7 +816,7 @@ class ChunkToolLoop(ToolLoopResponse):
     def _flush(self) -> bytes:
         """Takes a last event that did not end with an empty line."""
         unfinished_event = self._events.flush()
-        if not self._parser.read_value(unfinished_event) and not is_done(event_data(unfinished_event)):
+        if not read_chunk(unfinished_event) and not is_done(event_data(unfinished_event)):
             # Nothing, or the beginning of a truncated event.
             self._has_failed = self._has_failed or bool(unfinished_event.strip())
             return b""

@@ -9,7 +9,7 @@ Theory of operation. A response is a response object, or a stream of events with
 
 ResponsesParser turns either into the events of response_parser.py. The end event has all that matters; the earlier ones
 count if it never comes, and complete items also if the server leaves them out of it. So deltas do not matter to an
-observer. For those who rewrite events, each is a ResponsesEvent, whose fields are the provider's JSON;
+observer. The tool loop rewrites events; for it each is a ResponsesEvent, whose fields are the provider's JSON, and
 `with_fields` writes it with others.
 
 Source: the type files of the openai SDK (`openai/types/responses/response.py`, `*_event.py`).
@@ -77,7 +77,7 @@ _MAX_OUTPUT = 4 * 2**20
 """Limit of a response whose items are recorded, in bytes."""
 
 
-class ResponsesParser(ResponseParser["ResponsesEvent"]):
+class ResponsesParser(ResponseParser):
     """Parses a response object, or a stream of events."""
 
     def __init__(self, *, is_stream: bool, reads_content: bool = False) -> None:
@@ -95,10 +95,6 @@ class ResponsesParser(ResponseParser["ResponsesEvent"]):
             or b'"error"' in block
             or b"event: error" in block
         )
-
-    def read_value(self, raw: bytes) -> ResponsesEvent:
-        """Reads an event and the bytes of its fields."""
-        return ResponsesEvent(raw)
 
     def read_data(self, data: dict[str, Any]) -> tuple[ResponsePart, ...]:
         """Returns the meaning of an event by its own type."""

@@ -42,7 +42,6 @@ from accordion.protocols.openai_responses.response import (
     ENDS,
     OPENINGS,
     ResponsesEvent,
-    ResponsesParser,
     decode_object,
     has_no_content,
     is_single_event,
@@ -264,7 +263,6 @@ class ResponsesToolStream(ToolLoopResponse):
         self._queue: deque[ResponsesEvent] = deque()
         self._texts: dict[ArtifactPlaceholder, str | None] = {}
         self._pending: tuple[ArtifactPlaceholder, ...] = ()
-        self._parser = ResponsesParser(is_stream=True)
         self._numbers = EventNumbers()
         self._response_ids: list[str] = []
         self._earlier_responses: list[ResponseObject] = []
@@ -301,11 +299,11 @@ class ResponsesToolStream(ToolLoopResponse):
             call.text = call.arguments.feed(delta.delta)
             if call.text == delta.delta and not call.arguments.pending_placeholders:
                 return raw
-            event = self._parser.read_value(raw)
+            event = ResponsesEvent(raw)
             event.is_scanned = True
         elif is_unchanged and has_no_content(raw):
             return raw
-        self._queue.append(event or self._parser.read_value(raw))
+        self._queue.append(event or ResponsesEvent(raw))
         return self._drain()
 
     @property
