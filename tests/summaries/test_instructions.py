@@ -1,6 +1,7 @@
 """Standing instructions: listed apart by their form, in many languages; the newest on a subject stands, each once."""
 
 import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -347,6 +348,20 @@ def test_thousands_of_alike_instructions_cost_no_comparison_of_each_with_each(fo
     select_standing(said, lambda _, __: True)
     # Comparing each pair would take about 15 s.
     assert time.process_time() - before < 5
+
+
+@pytest.mark.parametrize("part", [". A", "Dr. ", "am 12. ", ": ", "A", "A1-", "it is. ", "Use the b. ", "。", '"a '])
+@pytest.mark.parametrize("find", [find_instructions, find_promises])
+def test_a_long_line_takes_no_square_of_its_length(find: Callable[[str], object], part: str) -> None:
+    line = part * (20_000 // len(part))
+    before = time.process_time()
+    find(line)
+    assert time.process_time() - before < 5
+
+
+def test_a_full_stop_after_an_abbreviation_ends_no_sentence() -> None:
+    rule = "The report must go to Ms. Okafor and to Prof. Dr. Lindqvist by approx. noon."
+    assert [instruction.text for instruction in find_instructions(rule)] == [rule]
 
 
 def test_of_many_alike_instructions_a_change_finds_the_one_with_its_figure() -> None:

@@ -45,8 +45,6 @@ OPENING: Final = "[Record of message"
 _CORRECTION: Final = 5
 """The priority of a correction of an instruction elsewhere in the window."""
 
-_MAX_SENTENCE_LENGTH: Final = 600
-"""Characters. A longer sentence is a document, not an instruction."""
 WHOLE: Final = 240
 """Characters up to which sentences that explain each other stay together, and of the longest promise."""
 _EDGE_LINES: Final = 12
@@ -481,11 +479,7 @@ def _split_at_summary(text: str) -> tuple[str, list[str], list[str], str]:
 def _rank_sentences(text: str) -> Iterator[tuple[str, int]]:
     """Yields the sentences that are more than remarks, verbatim, each with what it refers to, and the rank."""
     for line in _prose_lines(text):
-        yield from (
-            (part, rank)
-            for part, rank in _join_dependent(line)
-            if _is_long_enough(part) and len(part) <= _MAX_SENTENCE_LENGTH
-        )
+        yield from ((part, rank) for part, rank in _join_dependent(line) if _is_long_enough(part))
 
 
 def _join_dependent(line: str) -> Iterator[tuple[str, int]]:

@@ -29,6 +29,8 @@ STATEMENT: Final = 1
 """The rank of another sentence with particulars, and of a question."""
 BRIEF: Final = 120
 """Characters of a short sentence."""
+_MAX_SENTENCE_LENGTH: Final = 600
+"""Characters. A longer sentence is a document, not an instruction."""
 _RETRACTIONS: Final = (
     r"misspoke|(?:mixed|mix) (?:that|it|them|this|things) up|got (?:that|it|this) wrong|(?:i|that) was wrong|"
     r"my (?:mistake|bad)|(?:scrap|scratch|strike) (?:that|what|the|this)|"
@@ -331,7 +333,7 @@ _NEGATION = re.compile(
 _PARTICULARS = re.compile(
     r"[$€£¥]\s?\d|\d\s?[%€$]|\d{2,}|\d\.\d|https?://|\w_|\b(?:Herrn?|Frau) [A-ZÄÖÜ]|\b[A-Z]*[a-z]+[A-Z]|"
     rf"[{EAST_ASIA}] ?[A-Z][A-Za-z]{{2,}}|是[{EAST_ASIA}]{{2,4}}[。.]?$|"
-    r"\b[A-Z]{2,}[\w-]*\d|"
+    r"\b[A-Z]{2}[\w-]*\d|"
     r"\b\w+[-_/.]\w*\d|[\"“`«][^\"”`»\n]{2,60}[\"”`»]"
 )
 _CAPITALIZED = re.compile(r"(?<=[a-z,;:] )(?![A-Z]{2,4}\b)[A-Z][\w-]+")
@@ -355,6 +357,8 @@ _ABBREVIATION = re.compile(
     re.IGNORECASE,
 )
 """A word whose full stop ends no sentence."""
+_MAX_ABBREVIATION_LENGTH: Final = 8
+"""Characters, with the full stop."""
 _DEPENDENT = re.compile(
     r"(?:(?:it|this|that|these|those|they|he|she|so|but|and|or|then|otherwise|also|instead|there|except|unless|"
     r"er|sie|es|das(?! (?-i:[A-ZÄÖÜ]))|dies\w*|aber|und|oder|sonst|dann|also|außer|dort|"
@@ -369,7 +373,7 @@ _DEPENDENT = re.compile(
 """A sentence that cannot be understood without the one before it."""
 BULLET = re.compile(r"^(?:[-*•+]|\d{1,3}[.)])\s+")
 _OPENING_WORD = re.compile(
-    r"(?:^|: )\W*(?:(?:please|bitte|por favor|per favore|s['’]il (?:te|vous) plaît)\W+)?([^\W_]+)", re.IGNORECASE
+    r"(?:^|: )[^\w:]*(?:(?:please|bitte|por favor|per favore|s['’]il (?:te|vous) plaît)\W+)?([^\W_]+)", re.IGNORECASE
 )
 
 
@@ -394,7 +398,9 @@ def split_sentences(line: str) -> list[str]:
     """Splits a line into sentences, verbatim."""
     starts = [0]
     for end in _SENTENCE_END.finditer(line):
-        if not _ABBREVIATION.search(line, starts[-1], end.start()):
+        # Read from the start of the sentence, a line of abbreviations would take the square of its length.
+        abbreviation_start = max(starts[-1], end.start() - _MAX_ABBREVIATION_LENGTH)
+        if not _ABBREVIATION.search(line, abbreviation_start, end.start()):
             starts.append(end.end())
     return [part for start, end in pairwise([*starts, len(line)]) if (part := line[start:end].strip())]
 
@@ -405,7 +411,9 @@ def needs_previous(sentence: str) -> bool:
 
 
 def rank_sentence(sentence: str) -> int:
-    """Returns the rank of a user's sentence, from STATEMENT to RULE, or 0 for a remark."""
+    """Returns the rank of a user's sentence, from STATEMENT to RULE, or 0 for a remark or a long text."""
+    if len(sentence) > _MAX_SENTENCE_LENGTH:
+        return 0
     text = _REPORTED.sub(" ", BULLET.sub("", sentence))
     is_particular = _has_particulars(text)
     is_request = (
