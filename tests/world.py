@@ -110,7 +110,9 @@ class World:
                 router=self.router,
                 tasks=self.tasks,
             ),
-            "identifier": Identifier(visibility, sessions, memory_mentions),
+            "identifier": Identifier(
+                visibility, sessions, memory_mentions, builder.session_overrides, settings.compaction.mode_of
+            ),
             "measurer": Measurer(
                 composer=composer,
                 sessions=sessions,

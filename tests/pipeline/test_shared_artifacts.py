@@ -383,3 +383,64 @@ async def test_a_request_that_is_not_to_be_changed_is_offered_nothing(word: str)
     inbound = team.inbound(CHAT, body, headers)
     await team.forward(inbound)
     assert team.upstream.requests[-1].body == inbound.body
+
+
+# -- what is only observed -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_session_that_a_person_switched_to_observe_hides_nothing_until_it_is_switched_back(path: str):
+    team = Team(path)
+    listed, _ = await team.shared()
+    messages = [*listed, team.said("So."), user("and now a")]
+    await team.turn("a", messages)
+    assert SECRET not in json.dumps(team.sent[-1])
+    session, overrides = team.session, team.builder.session_overrides
+    await overrides.set_mode(team.tenant, session, "observe")
+    for text in ("go on", "and on"):
+        messages = [*messages, team.said("Well."), user(text)]
+        await team.turn("a", messages)
+        assert team.sent[-1]["messages"] == messages
+        assert team.session == session
+    await overrides.set_mode(team.tenant, session, "auto")
+    # The provider has the result in its prompt cache now, so it stays; the next one is hidden.
+    await team.turn("b", messages, call(path, "cb2", q="more"))
+    messages = [*messages, call(path, "cb2", q="more"), gives(path, "cb2", "another find"), user("now a again")]
+    await team.turn("a", messages)
+    sent = json.dumps(team.sent[-1])
+    assert SECRET in sent
+    assert "another find" not in sent
+    assert team.session == session
+
+
+async def test_a_count_of_tokens_of_an_observed_session_counts_everything_and_records_nothing():
+    team = Team(MESSAGES)
+    listed, _ = await team.shared()
+    messages = [*listed, team.said("So."), user("and now a")]
+    await team.turn("a", messages)
+    await team.builder.session_overrides.set_mode(team.tenant, team.session, "observe")
+    nodes = dict(team.sessions.prefix_index.nodes)
+    body = {"model": "m", "messages": [*messages, team.said("Well."), user("go on")]}
+    inbound = team.inbound(f"{MESSAGES}/count_tokens", body, {"x-accordion-delegation": "a"})
+    await team.forward(inbound)
+    assert team.sent[-1]["messages"] == body["messages"]
+    assert dict(team.sessions.prefix_index.nodes) == nodes
+
+
+@pytest.mark.parametrize(
+    ("settings", "is_hidden"),
+    [
+        ("mode: observe", False),
+        ("delegated: {mode: observe}", False),
+        ("models: {m: {mode: observe}}", False),
+        ("mode: observe, delegated: {mode: auto}", True),
+        ("mode: 'off'", True),
+    ],
+)
+async def test_where_compaction_is_configured_as_observed_nothing_is_hidden(settings: str, is_hidden: bool):
+    team = Team(config=f"compaction: {{{settings}}}")
+    listed, _ = await team.shared()
+    messages = [*listed, team.said("So."), user("and now a")]
+    await team.turn("a", messages)
+    assert (SECRET not in json.dumps(team.sent[-1])) is is_hidden
+    assert (team.sent[-1]["messages"] == messages) is not is_hidden

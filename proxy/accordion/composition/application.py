@@ -251,7 +251,13 @@ class Application:
             tasks=self.tasks,
             tenants=self.tenants,
             receiver=receiver,
-            identifier=Identifier(visibility, self._sessions, memory_mentions),
+            identifier=Identifier(
+                visibility,
+                self._sessions,
+                memory_mentions,
+                self._compaction_builder.session_overrides,
+                settings.compaction.mode_of,
+            ),
             measurer=measurer,
             compaction_step=CompactionStep(
                 composer=composer,

@@ -70,7 +70,7 @@ class Measurer(msgspec.Struct, frozen=True):
         If a compaction is due, all results of other agents are hidden before it, and the request is measured again.
         """
         try:
-            measured = await self._measure(self._apply_session_mode(request))
+            measured = await self._measure(request)
             decision = measured.decision
             if decision.action == "compact" and not (decision.observed or measured.is_token_count):
                 measured = await self.hide_foreign_results(measured)
@@ -82,13 +82,6 @@ class Measurer(msgspec.Struct, frozen=True):
                 extra={"request_id": request.inbound.request_id},
             )
             return pass_through(request, request.visible_request)
-
-    def _apply_session_mode(self, request: IdentifiedRequest) -> IdentifiedRequest:
-        """Returns the request with the mode that a person set for its session, unless its own is stricter."""
-        mode = self.session_overrides.find_mode(request.caller.tenant, request.session_match.session.id)
-        if mode == "auto" or request.controls.mode == "off":
-            return request
-        return replace(request, controls=replace(request.controls, mode=mode))
 
     async def hide_foreign_results(self, request: MeasuredRequest) -> MeasuredRequest:
         """Hides the results of other agents that are visible only because they were shown earlier, and measures again.

@@ -30,7 +30,7 @@ from accordion.protocols.base import WireProtocol
 from accordion.protocols.json_writing import write_body
 from accordion.protocols.own_metadata import metadata_to_send, remove_own_keys
 from accordion.sessions.client_metadata import ClientMetadata
-from accordion.sessions.prefix_nodes import PrefixNode, find_deepest, label_prefix
+from accordion.sessions.prefix_nodes import find_deepest, label_prefix
 from accordion.sessions.sessions import SessionMatch, Sessions
 from accordion.sessions.tenants import Caller
 
@@ -76,10 +76,8 @@ class Visibility(msgspec.Struct, frozen=True):
         client_metadata: ClientMetadata,
         conversation: Conversation,
         body: bytes,
-        *,
-        hides_results: bool = True,
     ) -> VisibleRequest:
-        """Finds the agent's position and the visible part of its request: all of it, unless `hides_results`.
+        """Finds the agent's position and the visible part of its request.
 
         Raises BadRequest if the client declares an impossible position. After any other error the whole request is
         visible.
@@ -89,7 +87,7 @@ class Visibility(msgspec.Struct, frozen=True):
                 client_metadata, conversation
             ) or await self.delegation_tracker.find_position(caller, client_metadata, conversation)
             hidden = NOTHING_HIDDEN
-            if position.path and hides_results:
+            if position.path:
                 label = label_prefix(caller, metadata_with_scope(client_metadata, position))
                 last_sent_index, _ = find_deepest(self.sessions.prefix_index.nodes, label, conversation.chain)
                 hidden = await self.delegation_tracker.find_hidden(caller, position, conversation, last_sent_index)
@@ -112,12 +110,15 @@ class Visibility(msgspec.Struct, frozen=True):
         position, client = visible_request.position, visible_request.client_conversation
         hidden = await self.delegation_tracker.find_hidden(caller, position, client, -1, recompute=True)
         visible_request = self._apply_filter(protocol, caller, position, client, visible_request.body, hidden)
-        chain = visible_request.conversation.chain
-        if chain:
-            self.sessions.prefix_index.add(session_match.label + chain[-1], PrefixNode(session_match.session.id))
-        return visible_request, replace(
-            session_match, conversation=visible_request.conversation, base_node=None, base_index=-1
-        )
+        return visible_request, self.sessions.replace_list(session_match, visible_request.conversation)
+
+    def show_hidden_results(
+        self, protocol: WireProtocol, caller: Caller, visible_request: VisibleRequest, client_body: bytes
+    ) -> VisibleRequest:
+        """Shows the results that were hidden, and records that they were shown. `client_body` has them."""
+        position, client = visible_request.position, visible_request.client_conversation
+        self.delegation_tracker.record_shown(caller, position, client, visible_request.owners.keys())
+        return self._apply_filter(protocol, caller, position, client, client_body, NOTHING_HIDDEN)
 
     async def attach_session(
         self, caller: Caller, visible_request: VisibleRequest, session_match: SessionMatch

@@ -128,6 +128,19 @@ class Sessions:
         )
         return SessionMatch(session, "", conversation, label, base, index, is_recorded=conversation.previous is None)
 
+    def replace_list(self, session_match: SessionMatch, conversation: Conversation) -> SessionMatch:
+        """Returns the match with another form of the request's list, and records its node in the same session.
+
+        The request continues from its node only if both forms are the same up to there. A request that belongs to no
+        conversation records nothing.
+        """
+        chain, at = conversation.chain, session_match.base_index
+        if chain and session_match.row_name:
+            self.prefix_index.add(session_match.label + chain[-1], PrefixNode(session_match.session.id))
+        if 0 <= at < len(chain) and chain[at] == session_match.conversation.chain[at]:
+            return replace(session_match, conversation=conversation)
+        return replace(session_match, conversation=conversation, base_node=None, base_index=-1)
+
     def record_response(
         self,
         session_match: SessionMatch,
