@@ -188,7 +188,7 @@ class Talk:
         else:
             self.entries += reply(self.dialect, visible, calls)
         self.entries += results(self.dialect, list(calls))
-        return [wire for each in rounds for wire in (*each.said, *each.answered)]
+        return [wire for each in rounds for wire in (*each.response, *each.results)]
 
     def _round(self, said: str, calls: dict[str, str]) -> ToolRound:
         ours = [ArtifactToolResult(call, f"page of {call}") for call, name in calls.items() if name == TOOL.name]
@@ -399,7 +399,7 @@ def test_an_overlay_by_which_the_list_would_be_refused_is_left_out_and_the_other
     broken = talk.overlays[-1]
     assert isinstance(broken, ToolRoundInsertion)
     talk.overlays[-1] = ToolRoundInsertion(
-        broken.anchor, (ToolRound(broken.rounds[0].said), broken.rounds[1]), (), broken.text, 9.0
+        broken.anchor, (ToolRound(broken.rounds[0].response), broken.rounds[1]), (), broken.text, 9.0
     )
     talk.says("The third.")
     talk.reply(1, 0)
@@ -587,7 +587,7 @@ def test_an_overlay_that_would_break_the_list_behind_what_was_laid_out_before_is
     whole = talk.overlays[-1]
     assert isinstance(whole, ToolRoundInsertion)
     talk.says("Thank you.")
-    for rounds, comes in (((ToolRound(whole.rounds[0].said), whole.rounds[1]), False), (whole.rounds, True)):
+    for rounds, comes in (((ToolRound(whole.rounds[0].response), whole.rounds[1]), False), (whole.rounds, True)):
         talk.overlays[-1] = ToolRoundInsertion(whole.anchor, rounds, (), whole.text, 9.0)
         shown = wardrobe.compose(talk.spoken, talk.weaver, talk.folded(), talk.overlays, TOOL, read_one)
         assert shown == talk.dressed()

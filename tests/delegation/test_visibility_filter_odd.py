@@ -177,7 +177,7 @@ def test_a_breakpoint_that_the_client_moves_moves_in_an_edited_message_too() -> 
     then = hiding(conversation("messages", listed(2)), "a0", "a1", "a2", by=by)
     assert left(then)[4] == told(gave("b1"))
     assert left(then)[6] == told(gave("b2") | {"cache_control": {"type": "ephemeral"}})
-    assert [message.marks for message in then.conversation.messages] == [0, 0, 0, 0, 0, 0, 1]
+    assert [message.cache_breakpoints for message in then.conversation.messages] == [0, 0, 0, 0, 0, 0, 1]
     assert then.conversation.chain[:5] == first.conversation.chain
 
 

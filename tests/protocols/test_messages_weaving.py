@@ -238,7 +238,7 @@ def test_rounds_of_any_text_are_known_again_and_the_same_every_time(words: Any, 
         for each in said
     ]
     last = assistant(text("end"), OURS, THEIRS) if mixed else assistant(text("end"))
-    rounds.append(ToolRound((wire(last),), rounds[0].answered if mixed else ()))
+    rounds.append(ToolRound((wire(last),), rounds[0].results if mixed else ()))
     calls = ("toolu_theirs",) if mixed else ()
     record = ToolRoundInsertion(b"", tuple(rounds), calls, " ".join(" ".join([*words, "end"]).split()), 0.0)
     shown = [text("".join([*words, "end"]))] if joined else [text(word) for word in [*words, "end"]]

@@ -31,17 +31,17 @@ def test_cache_breakpoints_are_counted_for_each_message() -> None:
         {"role": "user", "content": [text | MARK]},
         {"role": "user", "content": [result | MARK, text | MARK, text]},
     ]
-    assert [message.marks for message in read(AnthropicMessages(), listed).messages] == [0, 1, 3]
+    assert [message.cache_breakpoints for message in read(AnthropicMessages(), listed).messages] == [0, 1, 3]
 
 
 def test_openais_breakpoints_count_too() -> None:
     marked = {"type": "text", "text": "a", "prompt_cache_breakpoint": {"mode": "explicit"}}
-    assert [m.marks for m in read(OpenAIChat(), [{"role": "user", "content": [marked]}]).messages] == [1]
+    assert [m.cache_breakpoints for m in read(OpenAIChat(), [{"role": "user", "content": [marked]}]).messages] == [1]
 
 
 def test_a_breakpoint_that_is_only_talked_about_is_none() -> None:
     said = json.dumps({"a": MARK})
-    assert [m.marks for m in read(AnthropicMessages(), [{"role": "user", "content": said}]).messages] == [0]
+    assert [m.cache_breakpoints for m in read(AnthropicMessages(), [{"role": "user", "content": said}]).messages] == [0]
 
 
 @pytest.mark.parametrize("dialect", [OpenAIChat(), OpenAIResponses()], ids=lambda dialect: dialect.name)
@@ -67,4 +67,4 @@ def test_a_conversation_that_is_read_on_has_the_same_preamble_and_breakpoints() 
         conversation = read(OpenAIChat(), listed, reader)
         assert conversation == read(OpenAIChat(), listed)
         assert [json.loads(message.wire) for message in conversation.lead] == listed[:1]
-        assert [message.marks for message in conversation.messages] == [1] * (turn + 1)
+        assert [message.cache_breakpoints for message in conversation.messages] == [1] * (turn + 1)

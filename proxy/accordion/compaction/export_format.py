@@ -38,8 +38,11 @@ def describe_value(kind: Kind, key: Key, value: bytes) -> object | None:
 
 
 def _describe_link(link: response_links.ResponseLink) -> dict[str, Any]:
-    given, said = ([_decode_json(wire) for wire in wires] for wires in (link.input_items, link.output_items))
-    return {"previous": link.previous_ids[0] if link.previous_ids else None, "given": given, "said": said}
+    return {
+        "previous": link.previous_ids[0] if link.previous_ids else None,
+        "given": [_decode_json(wire) for wire in link.input_items],
+        "said": [_decode_json(wire) for wire in link.output_items],
+    }
 
 
 def _describe_compaction(compaction: Compaction) -> dict[str, Any]:
@@ -62,7 +65,10 @@ def _describe_insertion(insertion: Insertion) -> dict[str, Any]:
         memories = {"memories": list(insertion.names)} if insertion.names else {}
         return fields | {"recall": _decode_json(insertion.wire), "artifacts": list(insertion.artifacts)} | memories
     rounds = [
-        {"said": [_decode_json(wire) for wire in each.said], "answered": [_decode_json(wire) for wire in each.answered]}
+        {
+            "said": [_decode_json(wire) for wire in each.response],
+            "answered": [_decode_json(wire) for wire in each.results],
+        }
         for each in insertion.rounds
     ]
     return fields | {"rounds": rounds, "calls": list(insertion.calls), "text": insertion.text}

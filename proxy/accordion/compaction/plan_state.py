@@ -190,7 +190,7 @@ def _replace_message(slot: Slot, message: Message, tokens: int) -> Slot:
 
 
 def _replace_parts(message: Message, parts: tuple[Part, ...]) -> Message:
-    return Message(message.key, message.role, parts, message.wire, message.marks)
+    return Message(message.key, message.role, parts, message.wire, message.cache_breakpoints)
 
 
 def count_images(part: Part) -> int:

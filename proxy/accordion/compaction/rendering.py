@@ -97,15 +97,15 @@ def _find_last_written(history: CompactedConversation, end: int) -> int:
 
 def _may_add_breakpoint(conversation: Conversation, index: int) -> bool:
     messages, envelope = conversation.messages, conversation.envelope
-    if messages[index].marks:
+    if messages[index].cache_breakpoints:
         return False
     automatic = envelope.get(_AUTOMATIC)
     if automatic is not None and _HOUR_BREAKPOINT in automatic:
         return False
-    with_breakpoints = [at for at, message in enumerate(messages) if message.marks]
+    with_breakpoints = [at for at, message in enumerate(messages) if message.cache_breakpoints]
     field_breakpoints = sum([count_breakpoints(value) for value in envelope.values() if len(value) > _MIN_FIELD_LENGTH])
-    message_breakpoints = sum([message.marks for message in conversation.lead]) + sum(
-        [messages[at].marks for at in with_breakpoints]
+    message_breakpoints = sum([message.cache_breakpoints for message in conversation.lead]) + sum(
+        [messages[at].cache_breakpoints for at in with_breakpoints]
     )
     if field_breakpoints + (automatic is not None) + message_breakpoints >= _MAX_BREAKPOINTS:
         return False

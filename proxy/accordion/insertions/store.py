@@ -302,7 +302,7 @@ def _memory_size(insertion: Insertion) -> int:
     """Estimates the bytes of an insertion in memory."""
     if isinstance(insertion, RecallInsertion):
         return 500 + len(insertion.wire)
-    wires = [wire for each in insertion.rounds for wire in (*each.said, *each.answered)]
+    wires = [wire for each in insertion.rounds for wire in (*each.response, *each.results)]
     return 700 + 2 * len(insertion.text) + sum(50 + len(wire) for wire in wires)
 
 
@@ -338,7 +338,7 @@ def encode(stored: StoredInsertions) -> bytes:
         _RecallRecord(each.wire, each.at, list(each.artifacts), list(each.names))
         if isinstance(each, RecallInsertion)
         else _ToolRoundRecord(
-            [(list(one.said), list(one.answered)) for one in each.rounds], list(each.calls), each.text, each.at
+            [(list(one.response), list(one.results)) for one in each.rounds], list(each.calls), each.text, each.at
         )
         for each in stored.insertions
     ]
@@ -354,13 +354,11 @@ def decode(value: bytes | None, anchor: bytes) -> StoredInsertions:
         content = _DECODER.decode(decompress(value[1:], limit=_MAX_UNPACKED_BYTES))
     except (ZstdError, msgspec.MsgspecError, ValueError):
         return StoredInsertions()
-    insertions = tuple(
-        RecallInsertion(anchor, each.wire, each.at, tuple(each.artifacts), tuple(each.names))
-        if isinstance(each, _RecallRecord)
-        else ToolRoundInsertion(
-            anchor, tuple(ToolRound(tuple(said), tuple(answered)) for said, answered in each.rounds), tuple(each.calls),
-            each.text, each.at,
-        )
-        for each in content.insertions
-    )  # fmt: skip
-    return StoredInsertions(content.session, insertions)
+    return StoredInsertions(content.session, tuple(_read_record(each, anchor) for each in content.insertions))
+
+
+def _read_record(record: _ToolRoundRecord | _RecallRecord, anchor: bytes) -> Insertion:
+    if isinstance(record, _RecallRecord):
+        return RecallInsertion(anchor, record.wire, record.at, tuple(record.artifacts), tuple(record.names))
+    rounds = tuple(ToolRound(tuple(response), tuple(results)) for response, results in record.rounds)
+    return ToolRoundInsertion(anchor, rounds, tuple(record.calls), record.text, record.at)

@@ -107,15 +107,15 @@ INSTRUCTION_ROLES: frozenset[Role] = frozenset({"system", "developer"})
 class Message(msgspec.Struct, frozen=True):
     """One entry of the client's list.
 
-    `key` is the hash of its content (protocols/message_keys.py), `wire` the client's own JSON, `marks` the number of
-    cache breakpoints in it.
+    `key` is the hash of its content (protocols/message_keys.py), `wire` the client's own JSON, which has
+    `cache_breakpoints` breakpoints of the prompt cache.
     """
 
     key: bytes
     role: Role
     parts: tuple[Part, ...]
     wire: bytes
-    marks: int = 0
+    cache_breakpoints: int = 0
 
     @property
     def size(self) -> int:
@@ -154,7 +154,7 @@ class Conversation(msgspec.Struct, frozen=True):
     max_output: int | None = None
     previous: str | None = None
     """The id of the provider-kept state that this request continues: of a response, or of a `conversation`."""
-    kept: ProviderState = ""
+    provider_state: ProviderState = ""
     envelope: Mapping[str, bytes] = msgspec.field(default_factory=dict)
     lead: tuple[Message, ...] = ()
     """The entries of the client's list that precede `messages` and belong to the preamble."""
@@ -164,7 +164,7 @@ class Conversation(msgspec.Struct, frozen=True):
     @property
     def is_threaded(self) -> bool:
         """Whether the request continues a provider's thread, which the proxy may end."""
-        return self.kept == "thread" and self.previous is not None
+        return self.provider_state == "thread" and self.previous is not None
 
     @property
     def starts_turn(self) -> bool:

@@ -13,12 +13,12 @@ import msgspec
 class ToolRound(msgspec.Struct, frozen=True):
     """One of several provider responses that make up one response to the client.
 
-    `said` has the response's entries, in the form of a request's messages and with the provider's own bytes, including
-    calls of the artifact tool. `answered` has the entries with the results of these calls; empty where there are none.
+    `response` has its entries, in the form of a request's messages and with the provider's own bytes, including
+    calls of the artifact tool. `results` has the entries with the results of these calls; empty if there are none.
     """
 
-    said: tuple[bytes, ...]
-    answered: tuple[bytes, ...] = ()
+    response: tuple[bytes, ...]
+    results: tuple[bytes, ...] = ()
 
 
 class ToolRoundInsertion(msgspec.Struct, frozen=True):

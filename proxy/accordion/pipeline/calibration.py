@@ -70,7 +70,7 @@ def response_nodes(
     rounds, if it has tool rounds.
     """
     session_match, conversation = request.session_match, request.conversation
-    if not conversation.kept or not observed_response.response_id:
+    if not conversation.provider_state or not observed_response.response_id:
         return {}
     # The next response in the chain names this one by the provider's own id. A response that is made in the background
     # reports no usage yet.
@@ -91,7 +91,7 @@ def response_nodes(
         label=session_match.label if ids else b"",
         changed=changed,
         folded=request.was_folded,
-        tried=_thread_tokens_at_failure(request) if conversation.kept == "thread" else 0,
+        tried=_thread_tokens_at_failure(request) if conversation.provider_state == "thread" else 0,
     )
     return dict.fromkeys({observed_response.response_id, *ids[-1:], _conversation_object_id(conversation)} - {""}, node)
 
@@ -111,7 +111,7 @@ def _filter_credible(request: MeasuredRequest, reported_tokens: int) -> int:
 
 def _conversation_object_id(conversation: Conversation) -> str:
     """Returns the id of a conversation object that the provider keeps; it stays the same over responses."""
-    return (conversation.previous or "") if conversation.kept == "object" else ""
+    return (conversation.previous or "") if conversation.provider_state == "object" else ""
 
 
 def _thread_tokens_at_failure(request: PreparedRequest) -> int:

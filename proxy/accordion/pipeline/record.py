@@ -126,7 +126,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
         """Stores the state that a later request needs of the response, if that was not done before its end."""
         if progress.is_stored or progress.status >= 400:
             return
-        if not request.conversation.kept and progress.insertion is None:
+        if not request.conversation.provider_state and progress.insertion is None:
             return
         if self.response_history.must_wait(request):
             # The client disconnected before the end of the response, and may come back.

@@ -194,7 +194,7 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
     @property
     def is_reconstructable(self) -> bool:
         """Whether the request continues a response by its id, and its history may replace the id to be compacted."""
-        continues_response = self.conversation.previous is not None and self.conversation.kept == "reply"
+        continues_response = self.conversation.previous is not None and self.conversation.provider_state == "reply"
         return (
             continues_response and self.allows_compaction and not self.is_token_count and self.route.family != "litellm"
         )
@@ -216,7 +216,7 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
         A request that continues a response by its id may belong to a session that was compacted, or to one that is not
         on record.
         """
-        if self.compaction_id or self.conversation.kept != "reply":
+        if self.compaction_id or self.conversation.provider_state != "reply":
             return bool(self.compaction_id)
         base_node = self.session_match.base_node
         return base_node.folded if base_node is not None else self.conversation.previous is not None

@@ -52,7 +52,7 @@ class ResponseHistory(msgspec.Struct, frozen=True):
             return True
         if request.is_token_count or not _is_sent_once(request):
             return False
-        return request.conversation.kept != "reply" or _is_continuable(request.client_conversation)
+        return request.conversation.provider_state != "reply" or _is_continuable(request.client_conversation)
 
     async def store(
         self,
@@ -113,7 +113,7 @@ class ResponseHistory(msgspec.Struct, frozen=True):
         Whether this request was to be compacted does not matter: a later one may be.
         """
         if (
-            request.conversation.kept != "reply"
+            request.conversation.provider_state != "reply"
             or request.is_token_count
             or observed_response.output is None
             or not observed_response.response_id
@@ -160,7 +160,7 @@ def _is_sent_once(request: MeasuredRequest) -> bool:
     """
     match = (request.original_request or request).session_match
     conversation, index = match.conversation, match.base_index
-    if not conversation.kept:
+    if not conversation.provider_state:
         return False
     return conversation.previous is not None or index < 0 or count_responses(conversation, index) != 1
 

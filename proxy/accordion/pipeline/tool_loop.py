@@ -112,7 +112,7 @@ class ToolLoop(msgspec.Struct, frozen=True):
                 for each in insertions
                 if isinstance(each, ToolRoundInsertion) and answered_ids.intersection(each.calls)
             ]
-            if missing := rounds[0].rounds[-1].answered if rounds else ():
+            if missing := rounds[0].rounds[-1].results if rounds else ():
                 listing = request.protocol.messages_field
                 fields[listing] = list_of([*missing, *items_of(fields[listing])])
             return replace(request, rewritten_body=object_of(fields))
@@ -307,7 +307,9 @@ class _LoopRun:
         last = tool_protocol.final_fields(fields) if len(self._rounds) >= self._tool_loop.max_rounds else {}
         history = replace(history, conversation=replace(history.conversation, envelope={**fields, **last}))
         added = [
-            entry for each in self._rounds for entry in (*tool_protocol.render_round(each.said, fields), *each.answered)
+            entry
+            for each in self._rounds
+            for entry in (*tool_protocol.render_round(each.response, fields), *each.results)
         ]
         body = self._tool_loop.renderer.render_body(self._request.protocol, history, added)
         return await self._send(replace(self._request, rewritten_body=body))
@@ -318,7 +320,7 @@ class _LoopRun:
         if self._calls:
             self._progress.tool_loop_usage = _sum_usage(self._usages, self._calls)
             self._progress.round_ids = self._response.response_ids
-        has_hidden_rounds = len(rounds) > 1 or any(each.answered for each in rounds) or self._resolved
+        has_hidden_rounds = len(rounds) > 1 or any(each.results for each in rounds) or self._resolved
         if not has_hidden_rounds or not chain:
             return
         text, now = " ".join(" ".join(self._texts).split()), self._tool_loop.clock.now()

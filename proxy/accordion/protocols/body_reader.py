@@ -332,7 +332,7 @@ def _build_conversation(protocol: WireProtocol, prefix: BodyPrefix) -> Conversat
         stream=fields.get("stream") == b"true",
         max_output=protocol.read_max_output(fields),
         previous=protocol.read_previous(fields),
-        kept=protocol.provider_state(fields),
+        provider_state=protocol.provider_state(fields),
         envelope=fields,
         overhead_key=prefix.overhead_key,
     )

@@ -200,7 +200,7 @@ class Sessions:
         """Matches a request that continues state kept by the provider."""
         name = provider_state_name(caller, conversation.previous or "")
         # A conversation's id has no node at first; a response's id is known only after the response.
-        state = await self.prefix_index.get(name, is_expected=conversation.kept != "object")
+        state = await self.prefix_index.get(name, is_expected=conversation.provider_state != "object")
         start = hashlib.sha256(name + state.chain if state else name).digest()
         chain = accumulate((message.key for message in conversation.messages), extend_chain, initial=start)
         conversation = replace(conversation, chain=tuple(chain)[1:])

@@ -77,8 +77,8 @@ class MessagesArtifactTool(ArtifactToolProtocol):
         copy_length = count_client_copy(messages, insertion)
         if not copy_length:
             return None
-        wires = [wire for one_round in insertion.rounds for wire in (*one_round.said, *one_round.answered)]
-        results = insertion.rounds[-1].answered if insertion.rounds else ()
+        wires = [wire for one_round in insertion.rounds for wire in (*one_round.response, *one_round.results)]
+        results = insertion.rounds[-1].results if insertion.rounds else ()
         following: tuple[bytes, ...] = ()
         if results:
             joined_message = _prepend_results(results, messages[copy_length]) if copy_length < len(messages) else None
@@ -136,7 +136,7 @@ def _prepend_results(results: Sequence[bytes], message: Message) -> bytes | None
 def _find_breakpoint(messages: Sequence[Message]) -> bytes:
     """Returns the last cache breakpoint of the messages' blocks; empty where there is none."""
     for message in reversed(messages):
-        content = fields_of(message.wire).get("content", NULL) if message.marks else NULL
+        content = fields_of(message.wire).get("content", NULL) if message.cache_breakpoints else NULL
         for block in reversed(items_of(content) if is_list(content) else []):
             cache_control = fields_of(block).get("cache_control", NULL) if is_object(block) else NULL
             if cache_control != NULL:

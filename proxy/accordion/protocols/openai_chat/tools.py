@@ -81,7 +81,7 @@ class ChatArtifactTool(ArtifactToolProtocol):
         count = count_client_copy(messages, insertion)
         if not count:
             return None
-        return count, tuple(wire for each in insertion.rounds for wire in (*each.said, *each.answered))
+        return count, tuple(wire for each in insertion.rounds for wire in (*each.response, *each.results))
 
     def final_fields(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:
         """Returns the tools without the last, which is the artifact tool; if it is the only one, `tool_choice` none."""

@@ -64,7 +64,7 @@ def insert_rounds(
         )
     insertions_by_position: dict[int, list[bytes]] = {}
     for position, wires in _place_hidden_items(
-        messages[:client_end], items, last_matches, last_round, render_round, insertion.rounds[last_round].answered
+        messages[:client_end], items, last_matches, last_round, render_round, insertion.rounds[last_round].results
     ):
         insertions_by_position.setdefault(position, []).extend(wires)
     end = max(max(matches.values()) + 1, *insertions_by_position, 0)
@@ -76,7 +76,7 @@ def insert_rounds(
         wires = [
             _without_id(items[index].wire) if index in unsupported_indexes else items[index].wire for index in remaining
         ]
-        entries += (*render_round(wires), *one_round.answered)
+        entries += (*render_round(wires), *one_round.results)
     for position in range(end + 1):
         entries += insertions_by_position.get(position, ())
         if position < end:
@@ -86,12 +86,12 @@ def insert_rounds(
 
 def remove_own_calls(insertion: ToolRoundInsertion) -> ToolRoundInsertion | None:
     """See ArtifactToolProtocol.without_own_calls: without results, own calls are not `hidden` and are dropped."""
-    if not any(one_round.answered for one_round in insertion.rounds):
+    if not any(one_round.results for one_round in insertion.rounds):
         # It has no own calls.
         return insertion
     items = [one_round for number in range(len(insertion.rounds)) for one_round in _list_items(insertion, number)]
     has_stranded_reasoning = any(item.kind == "reasoning" and next_item.hidden for item, next_item in pairwise(items))
-    rounds = tuple(ToolRound(one_round.said) for one_round in insertion.rounds)
+    rounds = tuple(ToolRound(one_round.response) for one_round in insertion.rounds)
     return (
         ToolRoundInsertion(insertion.anchor, rounds, insertion.calls, insertion.text, insertion.at)
         if has_stranded_reasoning
@@ -168,8 +168,8 @@ def _replace_client_items(
 
 
 def _list_items(insertion: ToolRoundInsertion, number: int) -> Iterable[_ProviderItem]:
-    answered_ids = {decode_object(wire).get("call_id") for wire in insertion.rounds[number].answered}
-    for wire in insertion.rounds[number].said:
+    answered_ids = {decode_object(wire).get("call_id") for wire in insertion.rounds[number].results}
+    for wire in insertion.rounds[number].response:
         entry = decode_object(wire)
         kind = _kind(entry)
         is_call = kind == "function_call"

@@ -52,8 +52,8 @@ def _rewrite_fields(
     insertion = next((one_round for one_round in insertions if _ends_with(one_round, output)), None)
     if insertion is None or not is_list(fields.get("output", NULL)):
         return fields
-    answered_ids = {decode_object(wire).get("call_id") for one_round in insertion.rounds for wire in one_round.answered}
-    earlier_items = [wire for one_round in insertion.rounds[:-1] for wire in one_round.said]
+    answered_ids = {decode_object(wire).get("call_id") for one_round in insertion.rounds for wire in one_round.results}
+    earlier_items = [wire for one_round in insertion.rounds[:-1] for wire in one_round.response]
     items = [(decode_object(wire), wire) for wire in (*earlier_items, *output)]
     names = {as_string(entry.get("name")) for entry, _ in items if entry.get("call_id") in answered_ids}
     for name in names:
@@ -64,7 +64,7 @@ def _rewrite_fields(
 
 def _ends_with(insertion: ToolRoundInsertion, output: Sequence[bytes]) -> bool:
     """Whether the last round of an insertion has these items."""
-    items = insertion.rounds[-1].said if insertion.rounds else ()
+    items = insertion.rounds[-1].response if insertion.rounds else ()
     return bool(items) and list(map(_name, map(decode_object, items))) == list(map(_name, map(decode_object, output)))
 
 
