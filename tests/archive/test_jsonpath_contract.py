@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import jsonpath_rfc9535
 
-from accordion.archive.path_walk import walk
+from accordion.archive.path_walk import select
 from tests.library_code import changed
 
 CODE = {
@@ -47,12 +47,12 @@ def test_the_library_itself_visits_every_node() -> None:
     """A model may write such a path, and a document of 300,000 values may come from any tool."""
     document, path = [[0] * 1_000] * 300, "$..*"
     assert len(jsonpath_rfc9535.find(path, document)) == 300_300
-    assert not walk(document, path, 1_000_000).complete
+    assert not select(document, path, 1_000_000).complete
 
 
 def test_paths_give_what_the_library_gives() -> None:
     document = {"a": [{"n": 1, "s": "one"}, {"n": 2, "s": "two"}], "b": {"c": [1, 2, 3]}}
     for path in ("$.a[*].n", "$..n", "$.a[?@.n>1].s", "$.b.c[1:]", "$.a[?match(@.s, 't.o')].n", "$.a[?!(@.n==1)].s"):
-        found = walk(document, path, 100)
+        found = select(document, path, 100)
         assert [value for _, value in found.values] == jsonpath_rfc9535.find(path, document).values()
         assert found.complete

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accordion.archive import path_walk
-from accordion.archive.paths import InvalidPath, select
+from accordion.archive.path_walk import select
+from accordion.model.errors import InvalidPath
 
 DOC = {
     "items": [{"id": n, "name": f"n{n}", "tags": ["a", "b"], "odd key": n % 2 == 1} for n in range(20)],

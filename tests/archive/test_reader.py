@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.archive.paths import InvalidPath
 from accordion.archive.reader import ReadRequest, UnanswerableRequest, outline, read, read_matches, read_page, value_at
+from accordion.model.errors import InvalidPath
 
 LOG = "\n".join(f"line {n} {'ERROR x[0]' if n % 40 == 0 else 'fine'}" for n in range(1, 101))
 DATA = json.dumps({"items": [{"id": n, "name": f"n{n}"} for n in range(30)], "note": "two\nlines"})

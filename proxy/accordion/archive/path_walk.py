@@ -1,4 +1,4 @@
-"""Evaluates a JSON path (RFC 9535) on a document at a limited cost. See paths.py.
+"""Evaluates a JSON path (RFC 9535) on a document at a limited cost.
 
 Both the path and the document may be malicious. So a path is short, has few segments, and at most two that descend; its
 filters compare single values only. Each examined node and the work of each filter is charged to a budget. When the
@@ -29,8 +29,8 @@ from jsonpath_rfc9535.function_extensions import ExpressionType, FilterFunction
 from jsonpath_rfc9535.segments import JSONPathRecursiveDescentSegment
 from jsonpath_rfc9535.selectors import FilterSelector
 
-from accordion.archive.paths import InvalidPath, PathSelection
 from accordion.archive.patterns import CompiledPattern, InvalidPattern, compile_pattern
+from accordion.model.errors import InvalidPath
 
 PATH_MOST: Final = 500
 """The most characters of a path."""
@@ -45,8 +45,21 @@ _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,80}")
 E = TypeVar("E", bound=Expression)
 
 
-def walk(document: Any, path: str, limit: int) -> PathSelection:
-    """See `paths.select`."""
+class PathSelection(msgspec.Struct, frozen=True):
+    """The values at a path, with their own paths, in the document's order.
+
+    `complete` is False where there may be more: the limit was reached, or the budget was spent.
+    """
+
+    values: tuple[tuple[str, Any], ...]
+    complete: bool
+
+
+def select(document: Any, path: str, limit: int) -> PathSelection:
+    """Returns at most `limit` values at a path, whose `$` may be left out. Raises InvalidPath.
+
+    Slow for large documents; run it in a thread.
+    """
     budget = _WalkBudget(_BUDGET)
     query = _compile(path.strip(), budget)
     node = _MeteredNode(value=document, location=(), parent=None, root=document)

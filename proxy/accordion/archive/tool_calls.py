@@ -19,11 +19,10 @@ from msgspec.structs import replace
 from accordion.archive.archive import Archive
 from accordion.archive.artifacts import Artifact
 from accordion.archive.loaded_artifact import LoadedArtifact, MessageParser, find_calls, load_artifact, resolve_path
-from accordion.archive.paths import InvalidPath
 from accordion.archive.reader import ReadRequest, UnanswerableRequest, outline, read, read_page, value_at
 from accordion.model.artifact_tool import ArtifactPlaceholder, ArtifactToolCall, ArtifactToolResult, ToolDefinition
 from accordion.model.conversation import ToolCall
-from accordion.model.errors import StoreUnavailable
+from accordion.model.errors import InvalidPath, StoreUnavailable
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.ports import Tasks
 from accordion.model.tenant import TenantScope

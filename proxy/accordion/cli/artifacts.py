@@ -24,7 +24,6 @@ from accordion.archive.archive_reader import ArchiveReader
 from accordion.archive.artifacts import Artifact
 from accordion.archive.erasure import ExportAndErasure
 from accordion.archive.erasure_notices import ErasureNotices
-from accordion.archive.paths import InvalidPath
 from accordion.archive.reader import ReadRequest, UnanswerableRequest
 from accordion.archive.tool_calls import define_tool
 from accordion.archive.transcripts import TranscriptStore
@@ -49,7 +48,7 @@ from accordion.config import Settings
 from accordion.http.json_views import artifact_json, artifact_part_json
 from accordion.insertions.composer import InsertionComposer
 from accordion.insertions.store import InsertionStore
-from accordion.model.errors import AccordionError, ConfigError
+from accordion.model.errors import AccordionError, ConfigError, InvalidPath
 from accordion.model.memories import MemoryStore
 from accordion.model.ports import KeyValueStore
 from accordion.pipeline.queries import Queries, forget_memories

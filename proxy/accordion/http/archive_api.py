@@ -15,7 +15,6 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from accordion.archive.archive_reader import ArchiveReader
-from accordion.archive.paths import InvalidPath
 from accordion.archive.reader import ReadRequest, UnanswerableRequest
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.http.api_requests import (
@@ -27,7 +26,7 @@ from accordion.http.api_requests import (
     unknown_session,
 )
 from accordion.http.json_views import artifact_json, artifact_part_json, compared_block_json
-from accordion.model.errors import BadRequest, NotFound
+from accordion.model.errors import BadRequest, InvalidPath, NotFound
 from accordion.model.memories import MemoryStore
 from accordion.pipeline.queries import Queries, erase, forget_memories
 from accordion.pipeline.sent_history import SentHistory, SentRequest, compare_histories, find_artifacts

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 import msgspec
 from msgspec.structs import replace
 
-from accordion.archive.paths import InvalidPath
 from accordion.archive.reader import ReadRequest, TextPart, UnanswerableRequest
 from accordion.http import memory_requests as requests
 from accordion.http import memory_responses as responses
@@ -20,7 +19,7 @@ from accordion.memory import compact, session_responses
 from accordion.memory.compact import CompactionResponse, CompletedRange
 from accordion.memory.search import SearchQuery
 from accordion.memory.session_memory import SaveOptions
-from accordion.model.errors import BadRequest, NotFound
+from accordion.model.errors import BadRequest, InvalidPath, NotFound
 from accordion.model.memories import Memory, MemoryChange
 from accordion.sessions.tenants import Caller
 

@@ -196,6 +196,10 @@ class TooManyMessages(Unreadable):
     """A body exceeds a limit of the reader. The error's message names the limit and what exceeds it."""
 
 
+class InvalidPath(ValueError):
+    """A path into a document is not valid, or would cost too much; the message says why."""
+
+
 class SummaryFailed(AccordionError):
     """The model could not be reached, or its summary failed a check. Never shown to a client."""
 
