@@ -59,6 +59,11 @@ class Proxy:
         return [int(pid) for pid in re.findall(r"Started server process \[(\d+)\]", self.log)]
 
     @property
+    def token(self) -> str:
+        """The token with which this machine's callers may erase and export."""
+        return (self.folder / ".local" / "state" / "accordion" / "token").read_text().strip()
+
+    @property
     def running(self) -> bool:
         """Whether there is a process of it."""
         return self._process is not None

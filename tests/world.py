@@ -44,6 +44,11 @@ from tests.fakes import DirectOutbox, FakeClock, FakeRouter, FakeTasks, FakeUpst
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 
 
+OWNER_TOKEN = "token-of-the-owner-7Lq2"
+OWNER = {"x-accordion-token": OWNER_TOKEN}
+"""The header with which a caller of this machine may erase and export."""
+
+
 class Seen:
     """An observer that keeps what it is told."""
 
@@ -92,7 +97,7 @@ class World:
             self.store, self.outbox, self.clock, self.tasks, sessions, builder.reader, builder.archive
         ).visibility(settings)
         assert visibility.shared_artifacts is not None
-        tenants = Tenants(b"secret" * 6, self.keys, loopback=self.loopback)
+        tenants = Tenants(b"secret" * 6, self.keys, loopback=self.loopback, owner_token=OWNER_TOKEN)
         sender = Sender(tenants, self.router, self.upstream, self.translator, DeploymentPauses(self.clock))
         composer = RequestComposer(builder.insertion_composer(settings), meter, calibrations, self.tasks)
         artifact_recall = builder.artifact_recall(settings)

@@ -16,6 +16,7 @@ from accordion.config.extras import is_installed
 from accordion.config.load import build
 from accordion.model.errors import ConfigError, UpstreamError
 from accordion.providers.litellm.litellm_compat import load_litellm
+from tests.world import OWNER, OWNER_TOKEN
 
 PACKAGES = {
     "litellm": ("litellm",),
@@ -103,7 +104,9 @@ async def test_the_routes_of_memory_without_its_packages_name_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remove(monkeypatch, "memory")
-    application = Application(build(f'store: {{url: "sqlite:///{tmp_path}/a.db"}}'.encode(), {}, {}), {})
+    application = Application(
+        build(f'store: {{url: "sqlite:///{tmp_path}/a.db"}}'.encode(), {}, {}), {}, owner_token=OWNER_TOKEN
+    )
     transport = httpx.ASGITransport(app=application.app())
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8787") as http:
         replies = {
@@ -111,7 +114,7 @@ async def test_the_routes_of_memory_without_its_packages_name_the_command(
             "mcp": await http.post("/mcp", json={}),
         }
         assert (await http.get("/accordion/sessions")).status_code == 200
-        erased = await http.delete("/accordion/archive")
+        erased = await http.delete("/accordion/archive", headers=OWNER)
     await application.stop()
     for extra, reply in replies.items():
         error = reply.json()["error"]

@@ -15,6 +15,7 @@ from accordion.composition import Application
 from accordion.config.load import build
 from accordion.model.http import Inbound
 from tests.loopback import Loopback, Script, replies_json
+from tests.world import OWNER, OWNER_TOKEN
 
 CANARY = "canary-7319-of-the-erased"
 CONFIG = """
@@ -64,7 +65,7 @@ def fold(headers: dict[str, str]) -> str:
 
 async def api(house: Application, method: str, path: str, key: str = "") -> httpx.Response:
     """Asks the API."""
-    headers = {"x-accordion-key": key} if key else {}
+    headers = OWNER | ({"x-accordion-key": key} if key else {})
     transport = httpx.ASGITransport(app=house.app())
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8787") as client:
         return await client.request(method, path, headers=headers)
@@ -97,7 +98,7 @@ async def workers(folder: Path, *configs: str, script: Script | None = None) -> 
     answer."""
     async with Loopback(script or replies_json(REPLY)) as provider:
         texts = [(CONFIG + each).replace("FOLDER", str(folder)).replace("UPSTREAM", provider.url) for each in configs]
-        houses = [Application(build(text.encode(), {}, {}), {}) for text in texts]
+        houses = [Application(build(text.encode(), {}, {}), {}, owner_token=OWNER_TOKEN) for text in texts]
         try:
             for house in houses:
                 await house.start()

@@ -47,7 +47,7 @@ async def until_folded(run: Run) -> str:
 
 async def ask(proxy: Proxy, method: str, path: str, **headers: str) -> httpx.Response:
     async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
-        return await client.request(method, f"{proxy.url}{path}", headers=headers)
+        return await client.request(method, f"{proxy.url}{path}", headers={"x-accordion-token": proxy.token, **headers})
 
 
 async def listed(proxy: Proxy, session: str, **headers: str) -> list[dict[str, Any]]:
@@ -199,3 +199,25 @@ async def test_the_command_line_reads_and_erases_what_a_running_proxy_keeps(star
     artifact = (await listed(proxy, session))[0]["id"]
     assert (await accordion(proxy, "artifacts", artifact, ACCORDION_ARCHIVE_KEY=""))[0] == 1
     assert (await accordion(proxy, "artifacts", artifact))[0] == 0
+
+
+async def test_the_address_that_the_proxy_prints_and_its_file_give_the_owners_token(start: Start) -> None:
+    """With two workers: both know the token."""
+    proxy = start("server: {workers: 2}\n", ACCORDION_STORE="sqlite:///accordion.db")
+    path = "/accordion/pages/sign-in?token="
+    assert f"http://127.0.0.1:{proxy.port}{path}{proxy.token}" in proxy.log
+    for _ in range(8):
+        assert (await ask(proxy, "GET", "/accordion/export")).status_code == 200
+        assert (await ask(proxy, "GET", "/accordion/export", **{"x-accordion-token": "other"})).status_code == 401
+        assert "set-cookie" in (await ask(proxy, "GET", f"{path}{proxy.token}")).headers
+    token = proxy.token
+    proxy.stop()
+    proxy.start()
+    assert proxy.token == token
+
+
+async def test_no_token_is_printed_where_proxy_keys_tell_callers_apart(start: Start) -> None:
+    proxy = start("proxy_keys: [{id: one, key: acc-one-5fKq72LmZ}]\n")
+    assert "token=" not in proxy.log
+    assert proxy.token not in proxy.log
+    assert (await ask(proxy, "GET", "/accordion/export")).status_code == 401

@@ -22,6 +22,7 @@ from accordion.config.load import build
 from accordion.model.http import Inbound
 from tests.e2e.kept import api, found
 from tests.loopback import Answer, Loopback, Recorded
+from tests.world import OWNER_TOKEN
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 CONFIG = """
@@ -80,7 +81,7 @@ async def houses(folder: Path, config: str = "", count: int = 1) -> AsyncIterato
     """Workers on one file, and their provider."""
     async with Loopback(script) as provider:
         text = (CONFIG + config).replace("FOLDER", str(folder)).replace("UPSTREAM", provider.url)
-        made = [Application(build(text.encode(), {}, {}), {}) for _ in range(count)]
+        made = [Application(build(text.encode(), {}, {}), {}, owner_token=OWNER_TOKEN) for _ in range(count)]
         try:
             for house in made:
                 await house.start()

@@ -114,7 +114,7 @@ async def test_of_what_was_erased_a_second_proxy_on_the_same_file_stores_nothing
         return reply.header("x-accordion-session") or ""
 
     async with other.provider(CHAT.answers()), httpx.AsyncClient(trust_env=False, timeout=60) as client:
-        client.headers = httpx.Headers([BEARER])
+        client.headers = httpx.Headers([BEARER, ("x-accordion-token", one.token)])
         sessions = []
         for number in range(3):
             session = await asked(f"This is number {number}.")

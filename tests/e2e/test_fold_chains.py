@@ -191,7 +191,8 @@ async def test_all_of_it_is_in_its_history_and_its_export_and_is_erased(start: S
         links = [line["link"] for line in map(json.loads, lines) if line["type"] == "link"]
         assert {None, "resp_1", "resp_2", "resp_38"} <= {link["previous"] for link in links}
         assert all(any(result_of(call) in json.dumps(link["given"]) for link in links) for call in calls)
-        async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
+        headers = {"x-accordion-token": proxy.token}
+        async with httpx.AsyncClient(trust_env=False, timeout=30, headers=headers) as client:
             erased = (await client.delete(f"{proxy.url}/accordion/sessions/{name}")).json()
         assert erased["verified"]
         assert (await look(proxy, f"/accordion/sessions/{name}/export")).status_code == 404

@@ -25,7 +25,7 @@ ARTIFACT = re.compile(r"art_[0-9a-f]{12}")
 
 async def delete(proxy: Proxy, path: str) -> httpx.Response:
     async with httpx.AsyncClient(base_url=proxy.url, timeout=60) as client:
-        return await client.delete(path)
+        return await client.delete(path, headers={"x-accordion-token": proxy.token})
 
 
 async def waiting(proxy: Proxy) -> int:

@@ -123,7 +123,8 @@ class Writer:
 
 
 async def asked(proxy: Proxy, method: str, path: str, **more: Any) -> httpx.Response:
-    async with httpx.AsyncClient(trust_env=False, timeout=60, base_url=proxy.url) as http:
+    headers = {"x-accordion-token": proxy.token}
+    async with httpx.AsyncClient(trust_env=False, timeout=60, base_url=proxy.url, headers=headers) as http:
         reply = await http.request(method, f"/accordion/memory{path}", **more)
     assert reply.status_code == 200, reply.text
     return reply

@@ -81,7 +81,7 @@ async def test_costs_add_up_over_workers_outlast_a_restart_and_stay_after_an_era
     assert await savings(proxy, requests) == found
 
     for session in await listed(proxy):
-        async with httpx.AsyncClient() as client:
+        async with httpx.AsyncClient(headers={"x-accordion-token": proxy.token}) as client:
             answer = await client.delete(f"{proxy.url}/accordion/sessions/{session['id']}", timeout=60)
             assert answer.status_code == 200
     assert await listed(proxy) == []

@@ -204,7 +204,8 @@ async def test_a_thread_that_is_not_on_record_any_more_is_begun_again(start: Sta
         thread = agent.beta.messages.thread(**asked(name))
         reply = await thread.send()
         (session,) = await sessions(proxy)
-        async with httpx.AsyncClient(trust_env=False, headers={"x-api-key": "sk-test-agents"}) as http:
+        headers = {"x-api-key": "sk-test-agents", "x-accordion-token": proxy.token}
+        async with httpx.AsyncClient(trust_env=False, headers=headers) as http:
             erased = await http.delete(f"{proxy.url}/accordion/sessions/{session['id']}")
         assert erased.status_code == 200, erased.text
         for _ in range(2):

@@ -16,7 +16,7 @@ from accordion.http.pages.feed import ExchangeFeed
 from accordion.http.pages.routes import Pages, PageServices
 from accordion.http.pages.views import Health
 from tests.memory.keeping import FakeMemories
-from tests.world import World
+from tests.world import OWNER_TOKEN, World
 
 
 def reading_room(world: World) -> ArchiveReader:
@@ -40,8 +40,9 @@ def client(
     room: ArchiveReader | None = None,
     memories: FakeMemories | None = None,
     base_url: str = "http://127.0.0.1:8787",
+    token: str = OWNER_TOKEN,
 ) -> TestClient:
-    """A client of the API and of the page."""
+    """A client of the API, with the token of the proxy's owner, and of the page."""
     sent = world.builder.sent_history(lambda: world.forward.compaction_step.composer.insertion_composer)
     reader = room or reading_room(world)
     pages = Pages(
@@ -77,4 +78,5 @@ def client(
         [*more.routes(), *pages.routes()],
         now=world.clock.now,
     )
-    return TestClient(api.app(), base_url=base_url, follow_redirects=False)
+    headers = {"x-accordion-token": token}
+    return TestClient(api.app(), base_url=base_url, headers=headers, follow_redirects=False)

@@ -14,14 +14,14 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key
 from accordion.model.tenant import TenantScope
 from accordion.sessions.prefix_nodes import PrefixNode, decode
-from accordion.sessions.tenants import TENANTS_WITH_MEMORIES, Caller, ProxyKey
+from accordion.sessions.tenants import OWNER_TOKEN_FILE, TENANTS_WITH_MEMORIES, Caller, ProxyKey
 from accordion.stores.memory_store import InMemoryStore
 from tests.archive.vaults import chat
 from tests.http.rooms import client, reading_room
 from tests.memories import memory, put
 from tests.memory.keeping import FakeMemories
 from tests.talks import FOLDS_AT, Talk, call_id, small
-from tests.world import World, header
+from tests.world import OWNER_TOKEN, World, header
 
 TENANT = TenantScope("default", b"key of default")
 OTHER = TenantScope("other", b"key of other")
@@ -57,6 +57,51 @@ def error(answer: Any) -> tuple[int, str, str]:
     told = answer.json()["error"]
     assert set(told) == {"message", "type", "param", "code"}
     return answer.status_code, told["code"], told["message"]
+
+
+# -- the owner's token -------------------------------------------------------------------------------------------------
+
+OWNERS = [
+    ("GET", "/accordion/sessions/{session}/export"),
+    ("GET", "/accordion/export"),
+    ("DELETE", "/accordion/sessions/{session}"),
+    ("DELETE", "/accordion/archive"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), OWNERS)
+async def test_to_erase_and_to_export_a_local_caller_needs_the_owners_token(method: str, path: str) -> None:
+    world = small()
+    session, _ = await folded(world)
+    for token in ("", "token-of-another", OWNER_TOKEN[:-1]):
+        answer = client(world, token=token).request(method, path.format(session=session))
+        assert error(answer)[:2] == (401, "token_required"), token
+        assert "x-accordion-token" in answer.text
+        assert OWNER_TOKEN_FILE in answer.text
+    assert client(world, token="").get(f"/accordion/sessions/{session}").status_code == 200
+    answer = client(world).request(method, path.format(session=session))
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(("method", "path"), OWNERS)
+async def test_a_page_of_another_site_cannot_erase_with_the_token_either(method: str, path: str) -> None:
+    world = small()
+    session, _ = await folded(world)
+    foreign = {"origin": "http://127.0.0.1:3000"}
+    answer = client(world).request(method, path.format(session=session), headers=foreign)
+    assert error(answer)[:2] == (403, "foreign_origin")
+
+
+@pytest.mark.parametrize(("method", "path"), OWNERS)
+async def test_where_callers_are_told_apart_by_credentials_no_token_is_needed(method: str, path: str) -> None:
+    for world, headers in (
+        (small(keys=(ONE,)), {"x-accordion-key": "key-one"}),
+        (small(loopback=False), {"authorization": "Bearer sk-own"}),
+    ):
+        talk = {name.replace("-", "_"): value for name, value in headers.items()}
+        session = header(await Talk(world).until(FOLDS_AT + 1, **talk), "x-accordion-session")
+        answer = client(world, token="").request(method, path.format(session=session), headers=headers)
+        assert answer.status_code == 200, answer.text
 
 
 # -- artifacts ---------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from accordion.sessions.tenants import Caller
 from tests.e2e.kept import ask, said, workers
 from tests.e2e.remembered import SUMMARY, notes
 from tests.fakes import FakeClock
+from tests.world import OWNER
 
 KEYS = 'proxy_keys: [{id: one, key: "${NO:-key-one}"}, {id: two, key: "${NO:-key-two}"}]\n'
 LINES = {"content-type": "application/x-ndjson"}
@@ -34,7 +35,7 @@ class Api:
     """A client of an application's API, of one tenant."""
 
     def __init__(self, application: Application, key: str = "") -> None:
-        headers = {"x-accordion-key": key} if key else {}
+        headers = OWNER | ({"x-accordion-key": key} if key else {})
         self.application = application
         self.http = httpx.AsyncClient(
             transport=httpx.ASGITransport(app=application.app()), base_url="http://127.0.0.1:8787", headers=headers
@@ -239,6 +240,20 @@ async def test_a_page_of_another_site_is_not_answered(tmp_path: Path):
             assert problem(reply)[:2] == (403, "foreign_origin"), headers
         for origin in ("http://localhost:8787", "http://127.0.0.1:8787", "http://[::1]:8787"):
             assert (await http.http.get("/accordion/memory/export", headers={"origin": origin})).is_success
+
+
+async def test_to_erase_and_to_export_memories_a_local_caller_needs_the_owners_token(tmp_path: Path):
+    async with api(tmp_path) as http:
+        added = await http.told("add", content="The crane is yellow.")
+        none = {"x-accordion-token": ""}
+        for reply in (
+            await http.http.get("/accordion/memory/export", headers=none),
+            await http.http.request("DELETE", "/accordion/memory", headers=none),
+            await http.http.post("/accordion/memory/delete", json={"ids": [added["id"]]}, headers=none),
+        ):
+            assert problem(reply)[:2] == (401, "token_required")
+        assert await http.total() == 1
+        assert (await http.told("delete", ids=[added["id"]]))["deleted"] == [added["id"]]
 
 
 async def test_what_another_tenant_has_is_answered_as_what_is_not_there(tmp_path: Path):

@@ -21,10 +21,10 @@ from accordion.model.budget import Thresholds
 from accordion.model.conversation import Message, Text
 from accordion.model.costs import Costs
 from accordion.pipeline.sent_history import ComparedBlock
-from accordion.sessions.tenants import ProxyKey, Tenants
+from accordion.sessions.tenants import OWNER_TOKEN_FILE, ProxyKey, Tenants
 from tests.http.rooms import client
 from tests.talks import FOLDS_AT, Talk, call_id, small
-from tests.world import World, header
+from tests.world import OWNER_TOKEN, World, header
 
 ONE, TWO = ProxyKey("one", "key-one"), ProxyKey("two", "key-two")
 OWN = {"sec-fetch-site": "same-origin"}
@@ -51,6 +51,14 @@ def signed_in(world: World, key: str) -> TestClient:
     return browser
 
 
+def owner(world: World) -> TestClient:
+    """A browser of this machine that has opened the address that the proxy printed."""
+    browser = client(world, token="")
+    answer = browser.get(f"{PAGES}/sign-in?token={OWNER_TOKEN}")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/accordion/")
+    return browser
+
+
 def text_of(html: str) -> str:
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", html)).split())
 
@@ -61,7 +69,7 @@ def text_of(html: str) -> str:
 async def test_each_view_shows_the_records_and_has_nothing_inline() -> None:
     world = recording()
     session = await compacted(world)
-    http = client(world)
+    http = owner(world)
     record = http.get(f"/accordion/sessions/{session}").json()
     (made,) = {each["compaction"]["id"] for each in record["exchanges"] if each["compaction"]}
     (artifact, *_) = http.get(f"/accordion/artifacts?session={session}").json()["artifacts"]
@@ -152,7 +160,7 @@ async def test_savings_are_those_of_the_api_and_a_loss_is_shown_as_such() -> Non
 async def test_changes_by_the_page_are_those_of_the_api() -> None:
     world = recording()
     session = await compacted(world)
-    http = client(world)
+    http = owner(world)
     path, api = f"{PAGES}/sessions/{session}", f"/accordion/sessions/{session}"
     for change, fields in (("compact", {"x": ""}), ("mode", {"mode": "observe"}), ("pin", {"call_id": call_id(3)})):
         answer = http.post(f"{path}/{change}", data=fields, headers=OWN)
@@ -162,7 +170,7 @@ async def test_changes_by_the_page_are_those_of_the_api() -> None:
     assert (record["compaction_wanted"], record["mode"], record["pins"]) == (True, "observe", [call_id(3)])
     assert http.post(f"{path}/unpin", data={"call_id": call_id(3)}, headers=OWN).status_code == 303
     assert http.get(api).json()["pins"] == []
-    assert http.get(f"{path}/export").content == http.get(f"{api}/export").content
+    assert http.get(f"{path}/export").content == client(world).get(f"{api}/export").content
     assert http.post(f"{path}/mode", data={"mode": "now"}, headers=OWN).status_code == 400
     assert http.post(f"{path}/pin", data={"call_id": ""}, headers=OWN).status_code == 400
 
@@ -170,7 +178,7 @@ async def test_changes_by_the_page_are_those_of_the_api() -> None:
 async def test_a_session_is_erased_only_after_it_was_confirmed() -> None:
     world = recording()
     session = await compacted(world)
-    http = client(world)
+    http = owner(world)
     path = f"{PAGES}/sessions/{session}/erase"
     assert http.post(path, data={"confirm": "yes"}, headers=OWN).status_code == 400
     assert http.put(f"/accordion/sessions/{session}/mode", json={"mode": "off"}).status_code == 200
@@ -185,7 +193,7 @@ async def test_a_session_is_erased_only_after_it_was_confirmed() -> None:
 async def test_a_change_that_another_site_sends_is_refused() -> None:
     world = recording()
     session = await compacted(world)
-    http = client(world)
+    http = owner(world)
     for headers in (
         {},
         {"origin": "http://127.0.0.1:9999"},
@@ -270,13 +278,76 @@ def test_a_ticket_ends_with_its_time_its_key_and_its_secret() -> None:
         assert tenants.find_by_ticket(forged, 10.0) is None
 
 
+def test_a_ticket_for_the_owners_token_ends_with_the_token() -> None:
+    tenants = Tenants(b"secret", owner_token="first")
+    ticket = tenants.issue_ticket("first", 1_000.0)
+    assert ticket is not None
+    caller = tenants.find_by_ticket(ticket, 999.0)
+    assert caller is not None
+    assert (caller.tenant.name, caller.has_proxy_key, caller.is_local, caller.can_erase) == (
+        "default",
+        False,
+        True,
+        True,
+    )
+    assert Tenants(b"secret", owner_token="second").find_by_ticket(ticket, 999.0) is None
+    assert Tenants(b"secret", (ProxyKey("default", "first"),)).find_by_ticket(ticket, 1_000.0) is None
+    assert Tenants(b"secret").issue_ticket("", 1_000.0) is None
+    assert Tenants(b"secret", loopback=False, owner_token="first").issue_ticket("first", 1_000.0) is None
+
+
 async def test_without_keys_another_machine_is_told_to_configure_them_and_another_name_is_refused() -> None:
     answer = client(recording(loopback=False)).get("/accordion/")
     assert answer.status_code == 403
     assert "proxy_keys" in answer.text
     assert client(recording(), base_url="http://rebound.example").get("/accordion/").status_code == 403
     assert client(recording()).get("/accordion").headers["location"] == "/accordion/"
-    assert client(recording()).get(f"{PAGES}/sign-in").headers["location"] == "/accordion/"
+    assert client(recording(loopback=False)).get(f"{PAGES}/sign-in").headers["location"] == "/accordion/"
+
+
+async def test_on_this_machine_a_person_signs_in_to_erase_and_to_export_and_looks_without() -> None:
+    world = recording()
+    session = await compacted(world)
+    path = f"{PAGES}/sessions/{session}"
+    stranger = client(world, token="")
+    assert "Sign in to export or erase" in stranger.get(path).text
+    assert f'href="{path}/export"' not in stranger.get(path).text
+    for answer in (stranger.get(f"{path}/export"), stranger.get(f"{path}/erase")):
+        assert (answer.status_code, answer.headers["location"].partition("?")[0]) == (303, f"{PAGES}/sign-in")
+    assert stranger.post(f"{path}/erase", data={"confirm": session}, headers=OWN).status_code == 303
+    assert stranger.get(f"/accordion/sessions/{session}").status_code == 200
+    assert OWNER_TOKEN_FILE in stranger.get(f"{PAGES}/sign-in").text
+    for token in ("", "token-of-another"):
+        wrong = stranger.post(f"{PAGES}/sign-in", data={"key": token, "to": path}, headers=OWN)
+        assert (wrong.status_code, "set-cookie" in wrong.headers) == (401, False)
+    assert stranger.get(f"{PAGES}/sign-in?token=another").status_code == 401
+    right = stranger.post(f"{PAGES}/sign-in", data={"key": OWNER_TOKEN, "to": path}, headers=OWN)
+    assert (right.status_code, right.headers["location"]) == (303, path)
+    cookie = right.headers["set-cookie"]
+    assert OWNER_TOKEN not in cookie
+    assert {"httponly", "samesite=strict", "path=/accordion"} <= {part.strip().lower() for part in cookie.split(";")}
+    assert stranger.get(f"{path}/export").status_code == 200
+    assert stranger.post(f"{PAGES}/sign-out", headers=OWN).status_code == 303
+    assert stranger.get(f"{path}/export").status_code == 303
+
+
+async def test_the_cookie_of_the_page_opens_neither_the_api_nor_a_download_to_another_site() -> None:
+    world = recording()
+    session = await compacted(world)
+    browser = owner(world)
+    assert browser.get("/accordion/export").status_code == 401
+    assert browser.delete(f"/accordion/sessions/{session}").status_code == 401
+    for site in ("same-site", "cross-site"):
+        answer = browser.get(f"{PAGES}/sessions/{session}/export", headers={"sec-fetch-site": site})
+        assert (answer.status_code, site) == (403, site)
+    for site in ("same-origin", "none"):
+        assert browser.get(f"{PAGES}/sessions/{session}/export", headers={"sec-fetch-site": site}).status_code == 200
+
+
+async def test_a_proxy_key_in_an_address_signs_nobody_in() -> None:
+    browser = client(recording(keys=(ONE,)), base_url="https://proxy.example")
+    answer = browser.get(f"{PAGES}/sign-in?token=key-one")
+    assert (answer.status_code, "set-cookie" in answer.headers) == (200, False)
 
 
 async def test_an_unknown_cookie_is_no_caller() -> None:

@@ -159,6 +159,10 @@ async def test_a_person_pins_asks_switches_exports_and_erases(own_site: Site, br
         await expect(page.locator("#facts")).to_contain_text("observe")
         record = (await client.get(url)).json()
         assert (record["mode"], record["pins"], record["compaction_wanted"]) == ("observe", [], True)
+        await page.get_by_role("link", name="Sign in to export or erase").click()
+        await opened.keep("sign-in-owner")
+        await page.get_by_label("Token").fill(site.proxy.token)
+        await page.keyboard.press("Enter")
         async with page.expect_download() as download:
             await page.get_by_role("link", name="Export").click()
         exported = await (await download.value).path()

@@ -169,7 +169,9 @@ async def test_a_request_that_needs_an_extra_is_answered_with_its_name(tmp_path:
                 refused = await http.post(path, json={})
                 assert refused.status_code == 501
                 assert install_command(extra) in refused.json()["error"]["message"]
-            assert (await http.delete("/accordion/archive")).json()["verified"]
+            assert (await http.delete("/accordion/archive", headers={"x-accordion-token": proxy.token})).json()[
+                "verified"
+            ]
         assert install_command("otel") in proxy.log
 
 

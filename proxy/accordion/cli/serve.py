@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
+import secrets
 import shutil
 import signal
 import socket
@@ -12,7 +14,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import get_context, parent_process
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -22,9 +24,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from accordion.cli.running_proxy import find_proxy, loopback_url
 from accordion.compaction.request_controls import CONTROL_HEADER
-from accordion.composition import Application
+from accordion.composition import Application, is_loopback
 from accordion.config import Settings, SettingsFile
 from accordion.config.extras import is_installed
+from accordion.http.pages.access import SIGN_IN
 from accordion.model.errors import ConfigError
 from accordion.server import logging_setup
 from accordion.server.interpreter import set_up_interpreter
@@ -36,6 +39,7 @@ from accordion.server.uvicorn_compat import (
     block_reload_signal,
     server_config,
 )
+from accordion.sessions.tenants import OWNER_TOKEN_FILE
 from accordion.stores.open import open_store
 from accordion.stores.spool import SPOOL
 from accordion.stores.sqlite_file import refuse_foreign
@@ -46,6 +50,8 @@ _METRICS_DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 """The variable with the directory of the workers' metrics; prometheus-client reads it when a worker imports it."""
 _RESTART_SECONDS = 3.0
 """Seconds between two tries to start a worker."""
+_TOKEN = re.compile(r"[A-Za-z0-9_-]{20,200}")
+_MAX_TOKEN = 1_000
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,8 @@ class ApplicationFactory:
     so a worker that replaces another starts with the same settings."""
     slots: Slots | None = None
     """The workers' shared slots; None for one process. They can be pickled only while a process is spawned."""
+    owner_token: str = field(default="", repr=False)
+    """The token with which this machine's callers may erase and export."""
     is_observing: bool = False
     """Whether every request is only observed, whatever the settings and its own headers say."""
 
@@ -64,7 +72,7 @@ class ApplicationFactory:
         """Builds the application. Raises ConfigError, or in a worker SystemExit, after which another one starts."""
         file = self.file
         logging_setup.configure(file.settings.logging.level, file.settings.logging.format)
-        application = _build_application(file.settings, self.slots)
+        application = _build_application(file.settings, self.slots, self.owner_token)
         app = application.app()
 
         @asynccontextmanager
@@ -98,9 +106,9 @@ def _observe(scope: Scope) -> Scope:
     return {**scope, "headers": [*headers, (CONTROL_HEADER, b"observe")]}
 
 
-def _build_application(settings: Settings, slots: Slots | None) -> Application:
+def _build_application(settings: Settings, slots: Slots | None, owner_token: str) -> Application:
     try:
-        return Application(settings, os.environ, slots)
+        return Application(settings, os.environ, slots, owner_token)
     except ConfigError as error:
         if slots is None:
             raise
@@ -177,9 +185,10 @@ def serve(path: Path | None, overrides: Mapping[str, object], print_line: Callab
     _check_stores(settings)
     _raise_file_limit()
     workers = settings.server.workers
-    config = _server_config(ApplicationFactory(file, shared_slots() if workers > 1 else None))
+    token = _find_owner_token(settings)
+    config = _server_config(ApplicationFactory(file, shared_slots() if workers > 1 else None, token))
     sock = bind(file)
-    print_line(_format_greeting(settings, sock.getsockname()[1]))
+    print_line(_format_greeting(settings, sock.getsockname()[1], token))
     if workers == 1:
         Server(config).run(sockets=[sock])
         return
@@ -209,7 +218,53 @@ def _serve_apart(file: SettingsFile, sock: socket.socket, log: Path, is_observin
     for hint in file.find_hints():
         _log.warning("%s", hint)
     _raise_file_limit()
-    Server(_server_config(ApplicationFactory(file, is_observing=is_observing))).run(sockets=[sock])
+    factory = ApplicationFactory(file, owner_token=_find_owner_token(file.settings), is_observing=is_observing)
+    Server(_server_config(factory)).run(sockets=[sock])
+
+
+def _find_owner_token(settings: Settings) -> str:
+    """Returns the owner's token; empty where other machines can connect, so that it gives nobody any right."""
+    return load_owner_token(Path(OWNER_TOKEN_FILE)) if is_loopback(settings.server.host) else ""
+
+
+def load_owner_token(path: Path) -> str:
+    """Returns the token of the user that runs the proxy, from a file that it creates and only this user can read.
+
+    If the file cannot be written, the token is valid until the proxy ends.
+    """
+    new = secrets.token_urlsafe(24)
+    try:
+        path = path.expanduser()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if (token := _read_private(path)) is None:
+            path.unlink(missing_ok=True)
+            _create_private(path, new)
+            token = _read_private(path)
+    except (OSError, RuntimeError) as error:
+        _log.warning("the token for erasing and exporting is not in a file, and changes at each start: %s", error)
+        return new
+    return token or new
+
+
+def _read_private(path: Path) -> str | None:
+    """Returns a token from a file; None if there is none, it has no token, or others can read it. Raises OSError."""
+    with suppress(FileNotFoundError), path.open(encoding="ascii", errors="replace") as file:
+        text, status = file.read(_MAX_TOKEN).strip(), os.fstat(file.fileno())
+        is_private = os.name != "posix" or (status.st_uid == os.getuid() and not status.st_mode & 0o077)
+        return text if is_private and _TOKEN.fullmatch(text) else None
+    return None
+
+
+def _create_private(path: Path, text: str) -> None:
+    """Creates a file with its whole text, or leaves the one that another process created. Raises OSError."""
+    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}-")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(f"{text}\n")
+        with suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        os.unlink(draft)
 
 
 def _check_stores(settings: Settings) -> None:
@@ -259,15 +314,17 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _format_greeting(settings: Settings, port: int) -> str:
+def _format_greeting(settings: Settings, port: int, owner_token: str) -> str:
     base = loopback_url(settings.server.host, port)
+    needs_token = owner_token and not settings.proxy_keys
+    sign_in = f"\n    erase, export    {base}{SIGN_IN}?token={owner_token}" if needs_token else ""
     return f"""
   Accordion listens on {base}, its store is {settings.store.url}
 
     OpenAI SDK       OpenAI(base_url="{base}/v1")         OPENAI_BASE_URL={base}/v1
     Anthropic SDK    Anthropic(base_url="{base}")         ANTHROPIC_BASE_URL={base}
 
-    look             {base}/accordion/   {base}/metrics
+    look             {base}/accordion/   {base}/metrics{sign_in}
 {_format_missing_extras(settings)}"""
 
 

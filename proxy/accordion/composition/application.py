@@ -108,9 +108,15 @@ _PAUSE = 0.002
 
 
 class Application:
-    """All parts of one process, and its current settings. `slots` is the memory that a supervisor's workers share."""
+    """All parts of one process, and its current settings. `slots` is the memory that a supervisor's workers share.
 
-    def __init__(self, settings: Settings, environ: Mapping[str, str], slots: Slots | None = None) -> None:
+    `owner_token` is the token with which this machine's callers may erase and export; nobody can if it is empty.
+    """
+
+    def __init__(
+        self, settings: Settings, environ: Mapping[str, str], slots: Slots | None = None, owner_token: str = ""
+    ) -> None:
+        self._owner_token = owner_token
         self.settings = settings
         self.clock, self.tasks = LoopClock(), LoopTasks()
         self.metrics = Metrics()
@@ -212,6 +218,7 @@ class Application:
             self._store_identity.secret,
             tuple(ProxyKey(key.id, key.key.reveal()) for key in settings.proxy_keys),
             loopback=is_loopback(settings.server.host),
+            owner_token=self._owner_token,
         )
         router, windows = routes(settings), build_windows(settings, self._limits)
         prices = build_prices(settings)

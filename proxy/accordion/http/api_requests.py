@@ -11,8 +11,15 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Message, Receive
 
-from accordion.model.errors import AccordionError, BadRequest, BodyTooLarge, NotFound, RequestError
-from accordion.sessions.tenants import Caller, Tenants, is_loopback_url, url_port
+from accordion.model.errors import AccordionError, BadRequest, BodyTooLarge, NotFound, RequestError, Unauthorized
+from accordion.sessions.tenants import (
+    OWNER_TOKEN_FILE,
+    OWNER_TOKEN_HEADER,
+    Caller,
+    Tenants,
+    is_loopback_url,
+    url_port,
+)
 
 SAFE = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 """Headers of every response, since a body may contain anything, such as a web page that a tool has read."""
@@ -29,6 +36,18 @@ class ForeignOrigin(RequestError):
     status = 403
     type = "permission_error"
     code = "foreign_origin"
+
+
+class TokenRequired(Unauthorized):
+    """A request to erase or to export comes from this machine without the token of the proxy's owner."""
+
+    code = "token_required"
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"To erase or to export, send this proxy's token in the header {OWNER_TOKEN_HEADER.decode()}. It is in the "
+            f"file {OWNER_TOKEN_FILE} of the user that runs the proxy, and in the address that the proxy printed."
+        )
 
 
 def check_origin(headers: Mapping[bytes, bytes], *, local: bool) -> None:
@@ -55,6 +74,18 @@ def identify_caller(headers: Sequence[tuple[bytes, bytes]], tenants: Tenants) ->
     fields = dict(reversed(headers))
     caller = tenants.identify(fields)
     check_origin(fields, local=tenants.is_local_only)
+    return caller
+
+
+def identify_eraser(headers: Sequence[tuple[bytes, bytes]], tenants: Tenants) -> Caller:
+    """Returns the caller of a request to erase or to export. Raises TokenRequired, Unauthorized and ForeignOrigin."""
+    return check_eraser(identify_caller(headers, tenants))
+
+
+def check_eraser(caller: Caller) -> Caller:
+    """Returns a caller that may erase and export. Raises TokenRequired for any other."""
+    if not caller.can_erase:
+        raise TokenRequired
     return caller
 
 

@@ -20,6 +20,7 @@ from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.http.api_requests import (
     SAFE,
     identify_caller,
+    identify_eraser,
     json_response,
     parse_number,
     stream_lines,
@@ -155,13 +156,13 @@ class ArchiveApi:
     # -- export -----------------------------------------------------------------
 
     async def _export_session(self, request: Request) -> Response:
-        caller, session = self._caller(request), request.path_params["id"]
+        caller, session = self._eraser(request), request.path_params["id"]
         if not await self._archive.has_session(caller.tenant, session):
             await self._check_session(caller, session)
         return await self._stream_export(caller, session)
 
     async def _export(self, request: Request) -> Response:
-        return await self._stream_export(self._caller(request), None)
+        return await self._stream_export(self._eraser(request), None)
 
     async def _stream_export(self, caller: Caller, session: str | None) -> Response:
         lines = aiter(self._archive.export_and_erasure.export(caller.tenant, session))
@@ -174,13 +175,13 @@ class ArchiveApi:
     # -- erasing ----------------------------------------------------------------
 
     async def _erase_session(self, request: Request) -> Response:
-        caller, session = self._caller(request), request.path_params["id"]
+        caller, session = self._eraser(request), request.path_params["id"]
         if not await self._archive.has_session(caller.tenant, session):
             await self._check_session(caller, session)
         return await self._erase_and_report(caller, session)
 
     async def _erase(self, request: Request) -> Response:
-        return await self._erase_and_report(self._caller(request), None)
+        return await self._erase_and_report(self._eraser(request), None)
 
     async def _erase_and_report(self, caller: Caller, session: str | None) -> Response:
         """Erases a session, or all of a tenant, and returns the counts. Concurrent writes may survive."""
@@ -196,6 +197,9 @@ class ArchiveApi:
 
     def _caller(self, request: Request) -> Caller:
         return identify_caller(request.headers.raw, self._tenants())
+
+    def _eraser(self, request: Request) -> Caller:
+        return identify_eraser(request.headers.raw, self._tenants())
 
     async def _check_session(self, caller: Caller, session: str) -> None:
         """Raises NotFound if the tenant has no such session."""

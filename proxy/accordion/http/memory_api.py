@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from accordion.http.api_requests import SAFE, identify_caller, json_response, read_body, stream_lines
+from accordion.http.api_requests import SAFE, identify_caller, identify_eraser, json_response, read_body, stream_lines
 from accordion.http.memory_openapi import openapi_document
 from accordion.http.memory_operations import CALLS, MemoryOperation
 from accordion.http.memory_services import MemoryServices
@@ -56,7 +56,7 @@ class MemoryApi:
         return msgspec.Raw(msgspec.json.encode(openapi_document(self._version)))
 
     async def _call(self, operation: MemoryOperation, request: Request) -> Response:
-        caller = self._caller(request)
+        caller = self._eraser(request) if operation.destroys else self._caller(request)
         _check_type(request, "application/json")
         try:
             arguments = msgspec.json.decode(await read_body(request, MAX_BODY))
@@ -65,7 +65,7 @@ class MemoryApi:
         return json_response(await operation(self._services(), caller, arguments))
 
     async def _export(self, request: Request) -> Response:
-        lines = export_memories(self._services(), self._caller(request))
+        lines = export_memories(self._services(), self._eraser(request))
         # A store that is away raises here, before the response begins.
         first = await anext(lines, b"")
         return StreamingResponse(
@@ -79,11 +79,14 @@ class MemoryApi:
         return json_response(await import_memories(self._services(), caller, body.split(b"\n")))
 
     async def _erase(self, request: Request) -> Response:
-        result = await erase_memories(self._services(), self._caller(request))
+        result = await erase_memories(self._services(), self._eraser(request))
         return json_response(result, 200 if result.verified else 409)
 
     def _caller(self, request: Request) -> Caller:
         return identify_caller(request.headers.raw, self._tenants())
+
+    def _eraser(self, request: Request) -> Caller:
+        return identify_eraser(request.headers.raw, self._tenants())
 
 
 def _check_type(request: Request, expected: str) -> None:

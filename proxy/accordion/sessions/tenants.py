@@ -63,6 +63,10 @@ _CAPACITY, _SCOPE_BYTES = 8 * 2**20, 500
 CREDENTIAL_HEADERS = (b"authorization", b"x-api-key", b"api-key")
 """The headers in which clients send a credential."""
 
+OWNER_TOKEN_HEADER = b"x-accordion-token"
+OWNER_TOKEN_FILE = "~/.local/state/accordion/token"  # noqa: S105  # a path
+"""The file with the owner's token, which only the user that runs the proxy can read (cli/serve.py)."""
+
 _EXPIRY = re.compile(r"[0-9a-f]{1,10}")
 
 
@@ -81,12 +85,14 @@ class Caller(msgspec.Struct, frozen=True):
 
     `has_proxy_key` is True where the caller presented a proxy key. `credential` is the caller's credential for the
     provider, empty where it presented only the proxy key. `is_local` is True where only this machine can be the caller.
+    `can_erase` is True where the caller may erase and export what the tenant has.
     """
 
     tenant: TenantScope
     has_proxy_key: bool
     credential: str
     is_local: bool = False
+    can_erase: bool = False
 
     def __repr__(self) -> str:
         return f"Caller(tenant={self.tenant.name!r}, keyed={self.has_proxy_key})"
@@ -98,11 +104,17 @@ class Tenants:
     Where proxy keys are configured, the tenant is the proxy key's id, and a request without one is refused. Otherwise,
     on a loopback address, there is one tenant, except for requests of web sites. Otherwise the tenant is a keyed hash
     of the credential. Claims in unverified tokens are ignored.
+
+    Any program and any user of this machine can be the one local tenant. To erase and to export, such a caller also
+    needs `owner_token`; if that is empty, nobody can.
     """
 
-    def __init__(self, secret: bytes, keys: tuple[ProxyKey, ...] = (), *, loopback: bool = True) -> None:
+    def __init__(
+        self, secret: bytes, keys: tuple[ProxyKey, ...] = (), *, loopback: bool = True, owner_token: str = ""
+    ) -> None:
         self._secret = secret
         self._keys = [(key.id, key.key.encode()) for key in keys]
+        self._owner_token = owner_token.encode()
         self.is_local_only = loopback and not keys
         """Whether only this machine can send requests, and no proxy key is required."""
         self._scopes = BoundedCache[str, TenantScope](_CAPACITY, lambda name, _: _SCOPE_BYTES + string_size(name))
@@ -115,7 +127,8 @@ class Tenants:
             origin = headers.get(b"origin")
             is_local = self.is_local_only and (origin is None or not is_web_site(origin))
             tenant = DEFAULT_TENANT if is_local else self._hash_credential(credential)
-            return Caller(self.scope(tenant), False, credential, is_local=is_local)
+            can_erase = not self.is_local_only or self._is_owner_token(headers.get(OWNER_TOKEN_HEADER, b""))
+            return Caller(self.scope(tenant), False, credential, is_local=is_local, can_erase=can_erase)
         own_header = headers.get(b"x-accordion-key")
         tenant_id = self._match_proxy_key(own_header if own_header is not None else credential.encode("latin-1"))
         if tenant_id is None:
@@ -125,7 +138,7 @@ class Tenants:
         if own_header is None or self._match_proxy_key(credential.encode("latin-1")) is not None:
             # The provider must not see the proxy key, even where a client sends it in both headers.
             credential = ""
-        return Caller(self.scope(tenant_id), True, credential)
+        return Caller(self.scope(tenant_id), True, credential, can_erase=True)
 
     def authorizes(self, headers: Mapping[bytes, bytes]) -> bool:
         """Returns whether the caller of a request with these headers may use the proxy at all."""
@@ -145,12 +158,15 @@ class Tenants:
         return bool(self._keys)
 
     def issue_ticket(self, key: str, until: float) -> str | None:
-        """Returns a ticket for a browser in place of a proxy key; None for an unknown key.
+        """Returns a ticket for a browser in place of a proxy key or the owner's token; None if it is neither.
 
         It is valid until `until` (seconds since the epoch), and as long as the key is configured. The key cannot be
         computed from it.
         """
-        name = self._match_proxy_key(key.encode())
+        if self.is_local_only:
+            name = DEFAULT_TENANT if self._is_owner_token(key.encode()) else None
+        else:
+            name = self._match_proxy_key(key.encode())
         if name is None:
             return None
         expiry = int(until)
@@ -162,14 +178,17 @@ class Tenants:
         if not _EXPIRY.fullmatch(expiry_text) or (expiry := int(expiry_text, 16)) <= now:
             return None
         caller = None
-        for name, key in self._keys:
+        for name, key in [(DEFAULT_TENANT, self._owner_token)] if self.is_local_only else self._keys:
             if hmac.compare_digest(self._sign_ticket(name, key, expiry).encode(), signature.encode()):
-                caller = Caller(self.scope(name), True, "")
+                caller = Caller(self.scope(name), self.has_proxy_keys, "", is_local=self.is_local_only, can_erase=True)
         return caller
 
     def _sign_ticket(self, name: str, key: bytes, expiry: int) -> str:
         content = f"ticket:{expiry}:{name}:".encode() + hashlib.sha256(key).digest()
         return hmac.new(self._secret, content, hashlib.sha256).hexdigest()
+
+    def _is_owner_token(self, value: bytes) -> bool:
+        return bool(self._owner_token) and hmac.compare_digest(self._owner_token, value)
 
     def _match_proxy_key(self, value: bytes) -> str | None:
         # Compares every key, each in constant time, so that the timing reveals nothing about a key.

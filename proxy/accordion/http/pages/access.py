@@ -1,8 +1,10 @@
 """Decides who may see the page and change something through it, and sets the headers of its responses.
 
 A browser sends no API key. Where proxy keys are configured, a person signs in with one, and the browser gets a ticket
-(sessions/tenants.py) in a cookie that scripts cannot read and other sites cannot send. A change must come from a page
-of this very address: browsers say so in `Sec-Fetch-Site` or `Origin`, which no page can forge.
+(sessions/tenants.py) in a cookie that scripts cannot read and other sites cannot send. Where none are, and only this
+machine can connect, anybody may look; to erase and to export, a person signs in with the token of the proxy's owner.
+A change must come from a page of this very address: browsers say so in `Sec-Fetch-Site` or `Origin`, which no page can
+forge.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from accordion.sessions.tenants import Caller, Tenants
 
 COOKIE = "accordion_page"
 PATH = "/accordion"
+BASE = f"{PATH}/pages"
+SIGN_IN = f"{BASE}/sign-in"
 TICKET_SECONDS = 12 * 3_600
 """The time after which a person must sign in again."""
 
@@ -53,12 +57,17 @@ def identify_reader(request: Request, tenants: Tenants, now: float) -> Caller:
     if not tenants.has_proxy_keys:
         if not tenants.is_local_only:
             raise PageUnavailable("Configure proxy_keys to open this page from other machines, then sign in with one.")
-        return identify_caller(request.headers.raw, tenants)
+        caller = identify_caller(request.headers.raw, tenants)
+        return _find_by_cookie(request, tenants, now) or caller
     check_origin(dict(reversed(request.headers.raw)), local=False)
-    caller = tenants.find_by_ticket(request.cookies.get(COOKIE, ""), now)
-    if caller is None:
+    signed_in = _find_by_cookie(request, tenants, now)
+    if signed_in is None:
         raise Unauthorized("Sign in with a proxy key.")
-    return caller
+    return signed_in
+
+
+def _find_by_cookie(request: Request, tenants: Tenants, now: float) -> Caller | None:
+    return tenants.find_by_ticket(request.cookies.get(COOKIE, ""), now)
 
 
 def check_change(request: Request) -> None:
@@ -71,6 +80,12 @@ def check_change(request: Request) -> None:
         is_own = request.headers.get("origin", "").partition("://")[2] == request.headers.get("host", "")
     if not is_own:
         raise ForeignOrigin("Changes are only accepted from this page itself.")
+
+
+def check_download(request: Request) -> None:
+    """Raises ForeignOrigin for a download that a page of another address starts, such as one on another port."""
+    if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+        raise ForeignOrigin("Downloads are only started from this page itself.")
 
 
 def set_ticket(response: Response, request: Request, ticket: str) -> None:

@@ -24,10 +24,18 @@ from accordion.archive.artifacts import Artifact
 from accordion.archive.reader import ReadRequest, UnanswerableRequest
 from accordion.compaction.session_overrides import MODES, MOST_PINS, SessionOverrides, SessionOverrideStore
 from accordion.http import memory_calls
-from accordion.http.api_requests import check_origin, parse_number, read_body, stream_lines, unknown_session
+from accordion.http.api_requests import (
+    check_eraser,
+    check_origin,
+    parse_number,
+    read_body,
+    stream_lines,
+    unknown_session,
+)
 from accordion.http.memory_requests import ListMemoriesRequest, SearchMemoriesRequest
 from accordion.http.memory_services import MemoryServices
 from accordion.http.pages import access
+from accordion.http.pages.access import BASE, SIGN_IN
 from accordion.http.pages.charts import curve_points, draw_curve, draw_days
 from accordion.http.pages.comparison import BlockView, link_text, view_blocks
 from accordion.http.pages.feed import ExchangeFeed
@@ -41,9 +49,8 @@ from accordion.model.ports import Clock, Tasks
 from accordion.model.records import Session
 from accordion.pipeline.queries import Queries, SessionPosition, SessionView, erase
 from accordion.pipeline.sent_history import SentHistory, compare_histories
-from accordion.sessions.tenants import Caller, Tenants
+from accordion.sessions.tenants import OWNER_TOKEN_FILE, Caller, Tenants
 
-BASE = "/accordion/pages"
 _PAGE = 20
 """Sessions of a page."""
 _ARTIFACTS = 50
@@ -113,7 +120,7 @@ class Pages:
             *(Route(path, partial(self._show, view)) for path, view in views),
             *(Route(path, partial(self._change, change), methods=["POST"]) for path, change in changes),
             Route("/accordion", self._redirect),
-            Route(f"{BASE}/sign-in", self._sign_in, methods=["GET", "POST"]),
+            Route(SIGN_IN, self._sign_in, methods=["GET", "POST"]),
             Route(f"{BASE}/sign-out", self._sign_out, methods=["POST"]),
             Route(f"{BASE}/static/{{name}}", self._static),
         ]
@@ -126,7 +133,7 @@ class Pages:
             return await view(request, self._identify(request))
         except Unauthorized:
             target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-            return _redirect(f"{BASE}/sign-in?{urlencode({'to': target})}")
+            return _redirect(f"{SIGN_IN}?{urlencode({'to': target})}")
         except AccordionError as error:
             return await self._error(error)
 
@@ -137,7 +144,7 @@ class Pages:
             access.check_change(request)
             return await change(request, caller, await _read_form(request))
         except Unauthorized:
-            return _redirect(f"{BASE}/sign-in")
+            return _redirect(SIGN_IN)
         except AccordionError as error:
             return await self._error(error)
 
@@ -155,7 +162,9 @@ class Pages:
                 "version": services.version,
                 "now": services.clock.now(),
                 "tenant": caller.tenant.name if caller is not None else "",
-                "is_signed_in": caller is not None and caller.has_proxy_key,
+                "status": status,
+                "has_proxy_key": caller is not None and caller.has_proxy_key,
+                "is_signed_in": caller is not None and caller.can_erase,
                 "has_memory": services.memory is not None,
                 **values,
             },
@@ -320,6 +329,8 @@ class Pages:
         return await self._render("health.html", caller, health=self._services.health(caller.tenant.name))
 
     async def _export(self, request: Request, caller: Caller) -> Response:
+        access.check_download(request)
+        check_eraser(caller)
         view, _ = await self._find_session(request, caller)
         session = view.session.id
         lines = aiter(self._services.archive.export_and_erasure.export(caller.tenant, session))
@@ -369,11 +380,13 @@ class Pages:
         return _back_to(view.session.id, "pin" if is_pinned else "unpin")
 
     async def _confirm_erasure(self, request: Request, caller: Caller) -> Response:
+        check_eraser(caller)
         view, _ = await self._find_session(request, caller)
         url = f"{BASE}/sessions/{quote(view.session.id)}"
         return await self._render("confirm_erasure.html", caller, session=view.session, url=url)
 
     async def _erase(self, request: Request, caller: Caller, form: Form) -> Response:
+        check_eraser(caller)
         view, _ = await self._find_session(request, caller)
         services, session = self._services, view.session.id
         if form.get("confirm") != session:
@@ -391,29 +404,34 @@ class Pages:
             tenants = self._services.tenants()
             check_origin(dict(reversed(request.headers.raw)), local=tenants.is_local_only)
             target = _own_path(request.query_params.get("to", ""))
-            if not tenants.has_proxy_keys:
+            if not (tenants.has_proxy_keys or tenants.is_local_only):
                 return _redirect("/accordion/")
-            if request.method == "GET":
-                return await self._render("sign_in.html", None, target=target, is_wrong=False)
-            access.check_change(request)
-            form = await _read_form(request)
-            until = self._services.clock.now() + access.TICKET_SECONDS
-            ticket = tenants.issue_ticket(form.get("key", "").strip()[:_MAX_KEY], until)
-            target = _own_path(form.get("to", ""))
+            key = request.query_params.get("token", "") if tenants.is_local_only else ""
+            if request.method == "POST":
+                access.check_change(request)
+                form = await _read_form(request)
+                key, target = form.get("key", "").strip(), _own_path(form.get("to", ""))
+            elif not key:
+                return await self._render_sign_in(tenants, target)
+            ticket = tenants.issue_ticket(key[:_MAX_KEY], self._services.clock.now() + access.TICKET_SECONDS)
             if ticket is None:
-                return await self._render("sign_in.html", None, 401, target=target, is_wrong=True)
+                return await self._render_sign_in(tenants, target, 401)
             response = _redirect(target)
             access.set_ticket(response, request, ticket)
             return response
         except AccordionError as error:
             return await self._error(error)
 
+    async def _render_sign_in(self, tenants: Tenants, target: str, status: int = 200) -> Response:
+        file = OWNER_TOKEN_FILE if tenants.is_local_only else ""
+        return await self._render("sign_in.html", None, status, target=target, token_file=file)
+
     async def _sign_out(self, request: Request) -> Response:
         try:
             access.check_change(request)
         except AccordionError as error:
             return await self._error(error)
-        response = _redirect(f"{BASE}/sign-in")
+        response = _redirect("/accordion/")
         access.set_ticket(response, request, "")
         return response
 
