@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -151,3 +153,83 @@ class CodexSession:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
         return file
+
+
+class OpenCodeSessions:
+    """Sessions of OpenCode, for a database or for files. Each message has an id and a time of its own."""
+
+    def __init__(self) -> None:
+        self.sessions: list[tuple[str, str | None]] = []
+        self.messages: list[tuple[str, str, dict[str, Any]]] = []
+        self.parts: list[tuple[str, str, str, dict[str, Any]]] = []
+
+    def begin(self, name: str = "ses_1", parent: str | None = None) -> None:
+        """Begins a session, that of a sub-agent if it has a parent."""
+        self.sessions.append((name, parent))
+
+    def add(self, role: str, *parts: dict[str, Any], **fields: Any) -> str:
+        """Adds a message to the last session, and returns its id."""
+        name = f"msg_{len(self.messages):04}"
+        data = {"role": role, "time": {"created": 1_000 * (len(self.messages) + 1)}, **fields}
+        self.messages.append((name, self.sessions[-1][0], data))
+        for part in parts:
+            self.parts.append((f"prt_{len(self.parts):04}", name, self.sessions[-1][0], part))
+        return name
+
+    def say(self, words: str, **fields: Any) -> str:
+        """Adds a user message."""
+        return self.add("user", {"type": "text", "text": words}, **fields)
+
+    def answer(self, *parts: dict[str, Any], tokens: dict[str, Any] | None = None, **fields: Any) -> str:
+        """Adds a response."""
+        usage = tokens or {"input": 100, "output": 7, "reasoning": 0, "cache": {"read": 0, "write": 0}}
+        marks = {"type": "step-start"}, {"type": "step-finish", "tokens": usage}
+        told = {"modelID": "gpt-5", "providerID": "openai", "tokens": usage, "finish": "stop"}
+        return self.add("assistant", marks[0], *parts, marks[1], **(told | fields))
+
+    def write_database(self, file: Path) -> Path:
+        """Writes a database with the tables of OpenCode 1.2 and later, as far as they are read."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with closing(sqlite3.connect(file)) as database, database:
+            database.execute("CREATE TABLE session (id TEXT PRIMARY KEY, parent_id TEXT, time_created INTEGER)")
+            database.execute(
+                "CREATE TABLE message (id TEXT PRIMARY KEY, session_id TEXT, time_created INTEGER, data TEXT)"
+            )
+            database.execute("CREATE TABLE part (id TEXT PRIMARY KEY, message_id TEXT, session_id TEXT, data TEXT)")
+            for number, session in enumerate(self.sessions):
+                database.execute("INSERT INTO session VALUES (?, ?, ?)", (*session, number))
+            for name, session_id, data in self.messages:
+                row = (name, session_id, data["time"]["created"], json.dumps(data))
+                database.execute("INSERT INTO message VALUES (?, ?, ?, ?)", row)
+            for part, message, session_id, data in self.parts:
+                database.execute("INSERT INTO part VALUES (?, ?, ?, ?)", (part, message, session_id, json.dumps(data)))
+        return file
+
+    def write_files(self, storage: Path) -> list[Path]:
+        """Writes the files of OpenCode 1.1, and returns those of the sessions."""
+        for name, session_id, data in self.messages:
+            write_json(storage / "message" / session_id / f"{name}.json", {"id": name, **data})
+        for part, message, _, data in self.parts:
+            write_json(storage / "part" / message / f"{part}.json", {"id": part, **data})
+        files = []
+        for name, parent in self.sessions:
+            files.append(storage / "session" / "global" / f"{name}.json")
+            write_json(files[-1], {"id": name, **({"parentID": parent} if parent else {})})
+        return files
+
+
+def write_json(file: Path, value: dict[str, Any]) -> None:
+    """Writes a file of JSON as OpenCode does."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(value, indent=2))
+
+
+def opencode_text(words: str) -> dict[str, Any]:
+    """A part with text."""
+    return {"type": "text", "text": words}
+
+
+def opencode_call(identity: str, output: str = "read", **state: Any) -> dict[str, Any]:
+    """A part with a tool call and its result."""
+    told = {"status": "completed", "input": {"filePath": "a"}, "output": output, "time": {"start": 1, "end": 2}}
+    return {"type": "tool", "tool": "read", "callID": identity, "state": told | state}

@@ -8,13 +8,17 @@ from typing import Any
 import pytest
 import replies
 from lane import PROXY_PYTHON, ROOT, Lane, run
-from test_agent_clis import Start, claude_code, codex, node
+from test_agent_clis import Start, claude_code, codex, node, opencode_openai
 from test_fold_agent_clis import FILES, Reading, notes, settings
 from upstream import Upstream
 
 __all__ = ["node"]
 
-AGENTS: list[tuple[str, Start, int]] = [("claude", claude_code, 80_000), ("codex", codex, 20_000)]
+AGENTS: list[tuple[str, Start, int]] = [
+    ("claude", claude_code, 80_000),
+    ("codex", codex, 20_000),
+    ("opencode", opencode_openai, 20_000),
+]
 """The option that finds the sessions, the client, and a window that its session outgrows."""
 
 
@@ -45,7 +49,7 @@ def results_of_the_last(home: Path, option: str) -> list[str]:
     return replies.results_in(json.loads(done.stdout))
 
 
-NAMES = {"claude": "Claude Code", "codex": "Codex"}
+NAMES = {"claude": "Claude Code", "codex": "Codex", "opencode": "OpenCode"}
 
 
 @pytest.mark.parametrize(("option", "start", "window"), AGENTS, ids=[option for option, *_ in AGENTS])

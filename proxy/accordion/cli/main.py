@@ -52,22 +52,23 @@ PastFiles = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[FILE...]",
-        help="Session files of Claude Code or Codex, or transcripts, plain or gzipped; - reads standard input.",
+        help="Sessions of Claude Code, Codex or OpenCode, or transcripts, plain or gzipped; - reads standard input.",
         show_default=False,
     ),
 ]
 
 ClaudeSessions = Annotated[bool, typer.Option("--claude", help="Read all sessions of Claude Code on this machine.")]
 CodexSessions = Annotated[bool, typer.Option("--codex", help="Read all sessions of Codex on this machine.")]
+OpenCodeSessions = Annotated[bool, typer.Option("--opencode", help="Read all sessions of OpenCode on this machine.")]
 
 
-def _find_sources(files: list[str] | None, claude: bool, codex: bool) -> list[TranscriptSource]:
+def _find_sources(files: list[str] | None, claude: bool, codex: bool, opencode: bool) -> list[TranscriptSource]:
     """Returns the recorded conversations that a command names."""
     from accordion.cli.transcripts import find_sources  # noqa: PLC0415  # see below
 
     try:
-        agents = [name for name, is_named in (("Claude Code", claude), ("Codex", codex)) if is_named]
-        return find_sources(files or [], agents, os.environ)
+        selection = {"Claude Code": claude, "Codex": codex, "OpenCode": opencode}
+        return find_sources(files or [], [name for name, is_named in selection.items() if is_named], os.environ)
     except FileNotFoundError as error:
         typer.secho(str(error), fg=typer.colors.RED, err=True)
         raise typer.Exit(1) from None
@@ -209,6 +210,7 @@ def replay(
     files: PastFiles = None,
     claude: ClaudeSessions = False,
     codex: CodexSessions = False,
+    opencode: OpenCodeSessions = False,
     model: Annotated[
         str | None, typer.Option(help="Use this model instead of the recorded one.", show_default=False)
     ] = None,
@@ -235,7 +237,7 @@ def replay(
     if fold and against_usage:
         raise typer.BadParameter("--against-usage cannot be combined with --fold: usage was recorded without it.")
     options = ReplayOptions(model, window, limit, every, against_usage, as_json, fold)
-    sources = _find_sources(files, claude, codex)
+    sources = _find_sources(files, claude, codex, opencode)
     if not sources:
         raise typer.BadParameter("name a FILE, or an agent whose sessions are to be replayed, such as --claude.")
     raise typer.Exit(run(sources, load_settings(config), options))
@@ -332,6 +334,7 @@ def savings(
     files: PastFiles = None,
     claude: ClaudeSessions = False,
     codex: CodexSessions = False,
+    opencode: OpenCodeSessions = False,
     days: Annotated[int, typer.Option(min=1, max=400, help="Number of days (UTC), today included.")] = 30,
     tenant: Tenant = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -344,7 +347,7 @@ def savings(
     from accordion.cli.past_savings import run as estimate_past_savings  # noqa: PLC0415  # see above
     from accordion.cli.savings import savings as run  # noqa: PLC0415
 
-    if sources := _find_sources(files, claude, codex):
+    if sources := _find_sources(files, claude, codex, opencode):
         raise typer.Exit(estimate_past_savings(sources, load_settings(config), as_json))
     raise typer.Exit(run(load_settings(config), tenant, days, as_json))
 

@@ -21,7 +21,7 @@ from typing import Any, cast
 
 import msgspec
 
-from accordion.cli import session_files
+from accordion.cli import opencode_sessions, session_files
 from accordion.cli.recordings import (
     AgentRequest,
     MalformedTranscript,
@@ -100,24 +100,44 @@ class TranscriptSource:
         """Bytes on disk; 0 if unknown."""
         self._known_responses = set() if known_responses is None else known_responses
         self._raw: io.BufferedReader[Any] | None = None
+        self._read_share = 0.0
+        """The share of a database that was read so far."""
         self._number = 0
 
     @property
     def position(self) -> int:
         """The number of bytes that were read so far."""
-        return self._raw.tell() if self._raw is not None and self.size else 0
+        return self._raw.tell() if self._raw is not None and self.size else int(self.size * self._read_share)
 
     def __iter__(self) -> Iterator[PastConversation | MalformedTranscript]:
         """Yields every conversation, and every line that is malformed. Ends early after a read error."""
         try:
-            with self._open() as lines:
-                yield from self._read(self._number_lines(lines))
+            yield from self._read_opencode() or self._read_lines()
         except OSError as error:
             yield MalformedTranscript(self.name, 0, error.strerror or str(error))
         except (EOFError, zlib.error) as error:
             yield MalformedTranscript(
                 self.name, self._number + 1, f"the compressed data is incomplete or damaged here ({error})"
             )
+
+    def _read_opencode(self) -> Iterator[PastConversation | MalformedTranscript] | None:
+        """Returns the conversations of a database or session of OpenCode; None for any other file. Raises OSError."""
+        path = Path(self.name)
+        if self.name == STDIN or not path.is_file():
+            return None
+        with path.open("rb") as file:
+            if file.read(len(opencode_sessions.SQLITE_MAGIC)) == opencode_sessions.SQLITE_MAGIC:
+                return opencode_sessions.read_opencode_database(self.name, self._known_responses, self._set_share)
+        if opencode_sessions.is_opencode_session(path):
+            return opencode_sessions.read_opencode_session(self.name, self._known_responses)
+        return None
+
+    def _set_share(self, share: float) -> None:
+        self._read_share = share
+
+    def _read_lines(self) -> Iterator[PastConversation | MalformedTranscript]:
+        with self._open() as lines:
+            yield from self._read(self._number_lines(lines))
 
     def _number_lines(self, lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
         """Yields the lines that are not empty, with their numbers."""
@@ -163,7 +183,11 @@ class TranscriptSource:
 
 
 _READERS = {"claude_code": session_files.read_claude_code, "codex": session_files.read_codex}
-_FINDERS = {"Claude Code": session_files.find_claude_code_files, "Codex": session_files.find_codex_files}
+_FINDERS = {
+    "Claude Code": session_files.find_claude_code_files,
+    "Codex": session_files.find_codex_files,
+    "OpenCode": opencode_sessions.find_opencode_files,
+}
 """Functions that find the session files of an agent, by its name."""
 
 
