@@ -67,6 +67,7 @@ STATEMENTS = [
     "Our customer number is KD-48213.",
     "The contract was signed by Maria Keller in Lisbon.",
     "我们的数据库是 Postgres。",
+    "Der Testserver heißt vostrel.internal.",
 ]
 REMARKS = [
     "Reading through the design of the importer this morning.",

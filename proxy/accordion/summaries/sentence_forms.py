@@ -334,7 +334,7 @@ _PARTICULARS = re.compile(
     r"[$€£¥]\s?\d|\d\s?[%€$]|\d{2,}|\d\.\d|https?://|\w_|\b(?:Herrn?|Frau) [A-ZÄÖÜ]|\b[A-Z]*[a-z]+[A-Z]|"
     rf"[{EAST_ASIA}] ?[A-Z][A-Za-z]{{2,}}|是[{EAST_ASIA}]{{2,4}}[。.]?$|"
     r"\b[A-Z]{2}[\w-]*\d|"
-    r"\b\w+[-_/.]\w*\d|[\"“`«][^\"”`»\n]{2,60}[\"”`»]"
+    r"\b\w+[-_/.]\w*\d|\b\w[\w-]*\.[a-z]{3,}\b|[\"“`«][^\"”`»\n]{2,60}[\"”`»]"
 )
 _CAPITALIZED = re.compile(r"(?<=[a-z,;:] )(?![A-Z]{2,4}\b)[A-Z][\w-]+")
 """A name in most languages."""
