@@ -30,7 +30,7 @@ OWN = ROOT / "examples" / "transcript.jsonl"
 
 def with_usage(transcript: TranscriptFile, provider: StandIn) -> TranscriptFile:
     """The transcript with what the provider would have reported."""
-    usage = provider.usages(transcript.messages, transcript.tools or [])
+    usage = provider.usages(transcript.entries, transcript.tools or [])
     return msgspec.structs.replace(transcript, usage=usage)
 
 

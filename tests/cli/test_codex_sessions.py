@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from accordion.cli.recordings import MalformedTranscript, PastConversation
 from accordion.cli.transcripts import TranscriptSource, find_sources
@@ -89,6 +90,53 @@ def test_a_line_that_cannot_be_read_is_named_and_the_others_are_read(tmp_path: P
     assert str(problem).startswith(f"{file}:3: no line of Codex that is known here: ")
     assert not isinstance(conversation, MalformedTranscript)
     assert conversation.count_requests() == 1
+
+
+OLD_ITEMS: list[dict[str, Any]] = [
+    {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "find it"}]},
+    {"type": "reasoning", "summary": []},
+    {"type": "function_call", "name": "shell", "arguments": "{}", "call_id": "c1"},
+    {"type": "function_call_output", "call_id": "c1", "output": "found"},
+    {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Found."}]},
+]
+OLD_META = {"id": "t-0", "timestamp": "2025-08-18T01:16:13.522Z", "instructions": "You are Codex."}
+
+
+def test_a_file_whose_lines_are_the_items(tmp_path: Path) -> None:
+    file = tmp_path / "rollout-2025-08-18T01-16-13-t-0.jsonl"
+    lines = [{**OLD_META, "git": {}}, {"record_type": "state"}, *OLD_ITEMS, {"record_type": "state"}]
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (conversation,) = conversations(file)
+    check_old(conversation)
+    file.write_text(file.read_text() + '{"id": 1}\n')
+    problem, conversation = TranscriptSource(str(file))
+    assert str(problem).startswith(f"{file}:9: no line of Codex that is known here: ")
+    assert not isinstance(conversation, MalformedTranscript)
+    check_old(conversation)
+
+
+def test_a_document_of_the_first_versions(tmp_path: Path) -> None:
+    file = tmp_path / ".codex/sessions/rollout-2025-05-01-t-0.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"session": OLD_META, "items": OLD_ITEMS}, indent=2))
+    (source,) = find_sources([], ["Codex"], {"HOME": str(tmp_path)})
+    (conversation,) = source
+    assert not isinstance(conversation, MalformedTranscript)
+    check_old(conversation)
+    file.write_text('{"session": {}}')
+    (problem,) = TranscriptSource(str(file))
+    assert str(problem) == (f"{file}: no document of Codex that is known here: Object missing required field `items`")
+
+
+def check_old(conversation: PastConversation) -> None:
+    assert lists(conversation) == [
+        ["find it"],
+        ["find it", "reasoning", "function_call", "function_call_output"],
+    ]
+    first, _ = conversation.requests("gpt-5")
+    body = json.loads(first.body)
+    assert (first.usage, body["model"], conversation.session) == (None, "gpt-5", "t-0")
+    assert body["instructions"].startswith("You are Codex.")
 
 
 def test_all_sessions_are_found(tmp_path: Path) -> None:

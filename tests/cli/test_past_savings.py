@@ -206,3 +206,22 @@ def test_replay_without_a_file_and_without_an_agent_says_what_is_missing(home: P
     outcome = run(home, "replay")
     assert outcome.exit_code == 2
     assert "name a FILE" in outcome.stderr
+
+
+def test_an_old_session_of_codex_without_a_model_and_transcripts_of_each_protocol_are_counted(home: Path) -> None:
+    words = [{"type": "input_text", "text": "work " * 50}]
+    item = {"type": "message", "role": "user", "content": words}
+    answer = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "done"}]}
+    meta = {"id": "t-0", "timestamp": "2025-08-18T01:16:13.522Z", "instructions": None}
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    lines = {
+        "rollout-old.jsonl": [meta, item, answer],
+        "responses.jsonl": [{"input": [item, answer], "model": "gpt-5"}],
+        "messages.jsonl": [{"system": "s", "messages": messages}],
+    }
+    for name, values in lines.items():
+        (home / name).write_text("".join(json.dumps(value) + "\n" for value in values))
+        total = savings(home, str(home / name))["total"]
+        assert (total["requests"], total["basis"]["without_accordion"]) == (1, "estimate"), name
+        assert total["tokens"]["without_accordion"]["input"] > 0, name
+        assert run(home, "replay", str(home / name), "--fold").exit_code == 0

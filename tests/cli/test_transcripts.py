@@ -102,12 +102,15 @@ def test_whatever_the_messages_hold_the_body_holds_it_too(held: list[dict[str, A
     [
         ("not json", "Expecting value"),
         ("[1]", "Expected `object`, got `array`"),
-        ('{"id": 1}', "missing required field `messages`"),
+        ('{"id": 1}', "a transcript needs `messages`"),
         ('{"messages": [1]}', "got `int` - at `$.messages[0]`"),
         ('{"messages": [{"content": "x"}]}', "no role - at `$.messages[0]`"),
-        ('{"messages": [{"role": "assistant"}], "usage": []}', "0 entries for 1 assistant messages"),
+        ('{"messages": [{"role": "assistant"}], "usage": []}', "0 entries for 1 responses"),
         ('{"messages": [{"role": "assistant"}], "usage": [{}]}', "prompt_tokens` - at `$.usage[0]`"),
         ('{"messages": [], "tools": {}}', "at `$.tools`"),
+        ('{"messages": [], "input": []}', "a transcript needs `messages`"),
+        ('{"input": [{"role": "assistant"}], "usage": [{}]}', "input_tokens` - at `$.usage[0]`"),
+        ('{"system": "s", "messages": [{"role": "assistant"}], "usage": [{"prompt_tokens": 1}]}', "input_tokens`"),
     ],
 )
 def test_a_malformed_line_is_named_and_the_others_are_read(tmp_path: Path, line: str, why: str) -> None:
@@ -165,3 +168,53 @@ def test_a_lone_surrogate_is_kept_as_it_was_recorded(tmp_path: Path) -> None:
     assert isinstance(item, RecordedTranscript)
     (request,) = requests(item.transcript)
     assert b'"a\\ud800b"' in request.body
+
+
+def read_one(folder: Path, **line: Any) -> RecordedTranscript:
+    (item,) = TranscriptSource(write_transcript(folder, line))
+    assert isinstance(item, RecordedTranscript)
+    return item
+
+
+def test_a_transcript_of_messages_is_known_by_what_chat_completions_does_not_have(tmp_path: Path) -> None:
+    call = {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": "look", "input": {}}]}
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "seen"}]}
+    messages, tool = [USER, call, result, ASSISTANT], {"name": "look", "input_schema": {"type": "object"}}
+    usage = [{"input_tokens": 2, "output_tokens": 3, "cache_read_input_tokens": 5}, None]
+    recorded = read_one(
+        tmp_path, messages=messages, model="claude-sonnet-4-5", system="Be kind.", tools=[tool], usage=usage
+    )
+    assert recorded.path == "/v1/messages"
+    first, second = recorded.requests()
+    assert [first.usage, second.usage] == [Usage(7, 3, 5), None]
+    assert json.loads(second.body) == {
+        "messages": messages[:3],
+        "model": "claude-sonnet-4-5",
+        "tools": [tool],
+        "system": "Be kind.",
+        "max_tokens": 32_000,
+    }
+    plain = [USER, ASSISTANT]
+    for line in ({"messages": messages}, {"messages": plain, "system": ""}, {"messages": plain, "tools": [tool]}):
+        assert read_one(tmp_path, **line).path == "/v1/messages"
+    for line in ({"messages": plain}, {"messages": plain, "tools": [TOOL]}):
+        assert read_one(tmp_path, **line).path == "/v1/chat/completions"
+
+
+def test_a_transcript_of_responses_has_one_request_for_the_items_of_a_response(tmp_path: Path) -> None:
+    items = [
+        USER,
+        {"type": "reasoning", "id": "r1", "summary": []},
+        {"type": "function_call", "call_id": "c1", "name": "look", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": "seen"},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hi"}]},
+        USER,
+        ASSISTANT,
+    ]
+    reported = {"input_tokens": 9, "output_tokens": 2, "input_tokens_details": {"cached_tokens": 4}}
+    recorded = read_one(tmp_path, input=items, model="gpt-5", instructions="Be kind.", usage=[None, reported, None])
+    assert (recorded.path, recorded.count_requests()) == ("/v1/responses", 3)
+    found = list(recorded.requests())
+    assert [request.index for request in found] == [1, 4, 6]
+    assert [request.usage for request in found] == [None, Usage(9, 2, 4), None]
+    assert json.loads(found[1].body) == {"input": items[:4], "model": "gpt-5", "instructions": "Be kind."}

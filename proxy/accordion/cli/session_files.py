@@ -25,6 +25,9 @@ types of `RolloutItem` in the source of `openai/codex` on GitHub. A line has a `
 - `event_msg` of the type `token_count` has the report of the last response (`last_token_usage`), and the sum of all
   (`total_token_usage`). An event that repeats the sum is no report of a new response.
 - `compacted` has the list that Codex goes on with (`replacement_history`), or in older versions only the summary.
+- Until September 2025 a line was the item itself, after a first line with `id`, `timestamp` and `instructions`; lines
+  with a `record_type` are marks. The first versions wrote one document instead, `sessions/rollout-TIME-ID.json`, with
+  `session` and `items`. Neither has the model or a report.
 """
 
 from __future__ import annotations
@@ -126,6 +129,11 @@ class _ClaudeUsage(msgspec.Struct, frozen=True):
         written, cached = self.cache_creation_input_tokens or 0, self.cache_read_input_tokens or 0
         total = self.input_tokens + written + cached
         return Usage(total, self.output_tokens, cached, written) if total else None
+
+
+def convert_messages_usage(usage: dict[str, Any]) -> Usage | None:
+    """Returns a report of the Messages API; None if it has no input."""
+    return msgspec.convert(usage, _ClaudeUsage).convert()
 
 
 class _ClaudeMessage(msgspec.Struct, frozen=True):
@@ -336,7 +344,7 @@ def find_codex_files(environ: Mapping[str, str]) -> tuple[Path, list[Path]]:
     """Returns the folder of Codex's sessions, and the files in it, the oldest first."""
     root = environ.get("CODEX_HOME") or Path(environ.get("HOME") or Path.home()) / ".codex"
     folder = Path(root) / "sessions"
-    return folder, sorted(folder.rglob("rollout-*.jsonl"))
+    return folder, [*sorted(folder.glob("rollout-*.json")), *sorted(folder.rglob("rollout-*.jsonl"))]
 
 
 class _CodexLine(msgspec.Struct, frozen=True):
@@ -358,9 +366,16 @@ class _CodexTotals(msgspec.Struct, frozen=True):
 
 
 _CODEX_LINES = frozenset({"session_meta", "turn_context", "response_item", "event_msg", "compacted"})
+_OLD_CODEX_FIELDS = frozenset({"id", "timestamp", "instructions"})
+"""The fields of the first line of an older file."""
 _MODEL_ITEMS = ("reasoning", "_call")
 """Endings of the types of items that a model writes, besides messages of the assistant."""
 _INTERNAL_FIELD = "internal_chat_message_metadata_passthrough"
+
+
+def is_model_item(item: Mapping[str, Any]) -> bool:
+    """Whether an entry of a list of Responses is the model's."""
+    return item.get("role") == "assistant" or str(item.get("type", "")).endswith(_MODEL_ITEMS)
 
 
 @dataclass(slots=True)
@@ -403,8 +418,7 @@ class _CodexSession:
         return None
 
     def _add_item(self, number: int, item: dict[str, Any], timestamp: str) -> None:
-        kind, role = str(item.get("type", "")), item.get("role")
-        is_response = role == "assistant" or kind.endswith(_MODEL_ITEMS)
+        role, is_response = item.get("role"), is_model_item(item)
         if is_response and not self.is_response:
             identity = str(item.get("id") or "")
             self.has_report = bool(identity) and identity in self.known_responses
@@ -463,7 +477,8 @@ def read_codex(file: str, lines: Lines, known_responses: set[str]) -> Iterator[S
     session = _CodexSession(file, known_responses)
     for number, text in lines:
         try:
-            conversation = session.add(number, decode_line(text, _CodexLine))
+            line = _read_codex_line(decode_line(text, dict[str, Any]))
+            conversation = session.add(number, line) if line is not None else None
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             yield MalformedTranscript(file, number, f"no line of Codex that is known here: {error}")
             continue
@@ -471,6 +486,45 @@ def read_codex(file: str, lines: Lines, known_responses: set[str]) -> Iterator[S
             yield conversation
     if (conversation := session.end()) is not None:
         yield conversation
+
+
+def _read_codex_line(value: dict[str, Any]) -> _CodexLine | None:
+    """Returns a line in the current format; None for an older one without content. Raises msgspec.ValidationError."""
+    if "record_type" in value:
+        return None
+    if "payload" not in value and "type" in value:
+        return _CodexLine("response_item", value)
+    if "payload" not in value and value.keys() >= _OLD_CODEX_FIELDS:
+        return _CodexLine("session_meta", value)
+    return msgspec.convert(value, _CodexLine)
+
+
+class _CodexDocument(msgspec.Struct, frozen=True):
+    session: dict[str, Any]
+    items: list[dict[str, Any]]
+
+
+def is_codex_document(file: Path) -> bool:
+    """Whether a file is a session of the first versions of Codex, by its name."""
+    return file.suffix == ".json" and file.name.startswith("rollout-")
+
+
+def read_codex_document(file: str, known_responses: set[str]) -> Iterator[SessionItem]:
+    """Yields the conversation of a document of the first versions of Codex, or that it cannot be read."""
+    session = _CodexSession(file, known_responses)
+    try:
+        document = decode_line(Path(file).read_bytes(), _CodexDocument)
+        for line in (_CodexLine("session_meta", document.session), *map(_item_line, document.items)):
+            session.add(1, line)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        yield MalformedTranscript(file, 0, f"no document of Codex that is known here: {error}")
+        return
+    if (conversation := session.end()) is not None:
+        yield conversation
+
+
+def _item_line(item: dict[str, Any]) -> _CodexLine:
+    return _CodexLine("response_item", item)
 
 
 def _write_responses_body(instructions: str, call: ModelCall, model: str, preamble: str) -> bytes:
@@ -493,7 +547,11 @@ def recognize(text: bytes) -> Format | None:
         value = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(value, dict) or "type" not in value:
+    if not isinstance(value, dict):
+        return "transcript"
+    if "record_type" in value or value.keys() >= _OLD_CODEX_FIELDS:
+        return "codex"
+    if "type" not in value:
         return "transcript"
     if "payload" in value and value["type"] in _CODEX_LINES:
         return "codex"

@@ -1,9 +1,11 @@
 """Reads transcript files, and reconstructs the requests of the recorded agents.
 
-A transcript is a line of JSON: `messages` as in Chat Completions, and optionally `tools`, `model`, `id`, and `usage`:
-one entry for each assistant message, in order, with the provider's `usage` object of that response
-(`prompt_tokens`, ...) or null. Other fields are ignored. A file may be gzipped. A file that begins like a session file
-of a coding agent is read by `session_files`.
+A transcript is a line of JSON: the fields of a last request, whose list has the last response, too. It has `messages`
+as in Chat Completions or Messages, or `input` as in Responses, and optionally `tools`, `model`, `system` or
+`instructions`, `id`, and `usage`: one entry for each response, in order, with the provider's `usage` object of that
+response or null. Other fields are ignored. `messages` are those of Messages if the line has a `system`, a block or a
+tool that Chat Completions does not know. A file may be gzipped. A file that begins like a session file of a coding
+agent is read by `session_files`, and a database or session of OpenCode by `opencode_sessions`.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -29,21 +31,60 @@ from accordion.cli.recordings import (
     decode_line,
     encode_json,
 )
+from accordion.cli.session_files import is_model_item
 from accordion.model.records import Usage
+
+Protocol = Literal["chat", "messages", "responses"]
 
 STDIN = "-"
 _GZIP = b"\x1f\x8b"
 _BOM = b"\xef\xbb\xbf"
+_PATHS = {"chat": "/v1/chat/completions", "messages": "/v1/messages", "responses": "/v1/responses"}
+_ANTHROPIC_BLOCKS = frozenset({"tool_use", "tool_result", "thinking", "redacted_thinking", "image", "document"})
+_MAX_OUTPUT = 32_000
+"""`max_tokens` of requests of Messages, which a transcript does not have."""
 
 
 class TranscriptFile(msgspec.Struct, frozen=True):
     """One recorded conversation."""
 
-    messages: list[dict[str, Any]]
+    messages: list[dict[str, Any]] | None = None
+    input: list[dict[str, Any]] | None = None
+    system: str | list[dict[str, Any]] | None = None
+    instructions: str | None = None
     tools: list[dict[str, Any]] | None = None
     model: str | None = None
     id: str | int | None = None
     usage: list[dict[str, Any] | None] | None = None
+
+    @property
+    def protocol(self) -> Protocol:
+        """The protocol of the requests."""
+        if self.input is not None:
+            return "responses"
+        is_messages = self.system is not None or any("input_schema" in tool for tool in self.tools or ())
+        return "messages" if is_messages or any(map(_has_anthropic_block, self.entries)) else "chat"
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        """The list."""
+        return self.input if self.input is not None else self.messages or []
+
+    def responses(self) -> Iterator[int]:
+        """Yields the place in the list at which each response begins."""
+        has_items = self.protocol == "responses"
+        was_item = False
+        for index, entry in enumerate(self.entries):
+            is_item = has_items and is_model_item(entry)
+            if (is_item and not was_item) or (not has_items and entry.get("role") == "assistant"):
+                yield index
+            was_item = is_item
+
+
+def _has_anthropic_block(message: dict[str, Any]) -> bool:
+    content = message.get("content")
+    blocks = content if isinstance(content, list) else ()
+    return any(isinstance(block, dict) and block.get("type") in _ANTHROPIC_BLOCKS for block in blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +108,7 @@ class RecordedTranscript:
     @property
     def path(self) -> str:
         """The path of the requests."""
-        return "/v1/chat/completions"
+        return _PATHS[self.transcript.protocol]
 
     @property
     def headers(self) -> tuple[tuple[bytes, bytes], ...]:
@@ -112,7 +153,7 @@ class TranscriptSource:
     def __iter__(self) -> Iterator[PastConversation | MalformedTranscript]:
         """Yields every conversation, and every line that is malformed. Ends early after a read error."""
         try:
-            yield from self._read_opencode() or self._read_lines()
+            yield from self._read_documents() or self._read_lines()
         except OSError as error:
             yield MalformedTranscript(self.name, 0, error.strerror or str(error))
         except (EOFError, zlib.error) as error:
@@ -120,14 +161,16 @@ class TranscriptSource:
                 self.name, self._number + 1, f"the compressed data is incomplete or damaged here ({error})"
             )
 
-    def _read_opencode(self) -> Iterator[PastConversation | MalformedTranscript] | None:
-        """Returns the conversations of a database or session of OpenCode; None for any other file. Raises OSError."""
+    def _read_documents(self) -> Iterator[PastConversation | MalformedTranscript] | None:
+        """Returns the conversations of a file of an agent that has no lines; None for any other. Raises OSError."""
         path = Path(self.name)
         if self.name == STDIN or not path.is_file():
             return None
         with path.open("rb") as file:
             if file.read(len(opencode_sessions.SQLITE_MAGIC)) == opencode_sessions.SQLITE_MAGIC:
                 return opencode_sessions.read_opencode_database(self.name, self._known_responses, self._set_share)
+        if session_files.is_codex_document(path):
+            return session_files.read_codex_document(self.name, self._known_responses)
         if opencode_sessions.is_opencode_session(path):
             return opencode_sessions.read_opencode_session(self.name, self._known_responses)
         return None
@@ -204,48 +247,59 @@ def find_sources(files: Sequence[str], agents: Iterable[str], environ: Mapping[s
 
 
 def requests(transcript: TranscriptFile, model: str | None = None) -> Iterator[AgentRequest]:
-    """Yields a request for every assistant message but a first one, with all messages before it.
+    """Yields a request for every response but one at the beginning, with all entries before it.
 
     `model` replaces the recorded one.
     """
+    protocol, entries = transcript.protocol, transcript.entries
     fields: dict[str, Any] = {"model": model or transcript.model, "tools": transcript.tools}
+    if protocol == "messages":
+        fields |= {"system": transcript.system, "max_tokens": _MAX_OUTPUT}
+    elif protocol == "responses":
+        fields |= {"instructions": transcript.instructions}
     end = b"".join(b',"%s":%s' % (name.encode(), encode_json(value)) for name, value in fields.items() if value)
-    body, usage = bytearray(b'{"messages":['), iter(transcript.usage or ())
-    for index, message in enumerate(transcript.messages):
-        if message.get("role") == "assistant":
-            reported = next(usage, None)
-            if index:
-                yield AgentRequest(index, b"%b]%b}" % (bytes(body), end), _convert_usage(reported))
-        body += (b"," if index else b"") + encode_json(message)
+    body, written = bytearray(b'{"%b":[' % (b"input" if protocol == "responses" else b"messages")), 0
+    usage = iter(transcript.usage or ())
+    for index in transcript.responses():
+        body += b"".join((b"," if place else b"") + encode_json(entries[place]) for place in range(written, index))
+        reported, written = next(usage, None), index
+        if index:
+            yield AgentRequest(index, b"%b]%b}" % (bytes(body), end), _convert_usage(reported, protocol))
 
 
 def count_requests(transcript: TranscriptFile) -> int:
     """Counts the requests that `requests` yields."""
-    return sum(message.get("role") == "assistant" for message in transcript.messages[1:])
+    return sum(index > 0 for index in transcript.responses())
 
 
-def _convert_usage(usage: dict[str, Any] | None) -> Usage | None:
+def _convert_usage(usage: dict[str, Any] | None, protocol: Protocol) -> Usage | None:
     if usage is None:
         return None
-    details = usage.get("prompt_tokens_details")
+    if protocol == "messages":
+        return session_files.convert_messages_usage(usage)
+    names = ("prompt", "completion") if protocol == "chat" else ("input", "output")
+    details = usage.get(f"{names[0]}_tokens_details")
     cached = details.get("cached_tokens") if isinstance(details, dict) else 0
-    counts = (usage.get("prompt_tokens"), usage.get("completion_tokens"), cached)
+    counts = (*(usage.get(f"{name}_tokens") for name in names), cached)
     return Usage(*(count if type(count) is int else 0 for count in counts))
 
 
 def _validate(transcript: TranscriptFile) -> None:
     """Checks the values that the types do not restrict. Raises ValueError."""
-    for index, message in enumerate(transcript.messages):
+    if (transcript.messages is None) == (transcript.input is None):
+        raise ValueError("a transcript needs `messages` (of Chat Completions or Messages), or `input` (of Responses)")
+    for index, message in enumerate(transcript.messages or ()):
         if not isinstance(message.get("role"), str):
             raise ValueError(f"the message has no role - at `$.messages[{index}]`")
     if transcript.usage is None:
         return
-    replies = sum(message["role"] == "assistant" for message in transcript.messages)
-    if len(transcript.usage) != replies:
+    count = sum(1 for _ in transcript.responses())
+    if len(transcript.usage) != count:
         raise ValueError(
-            f"{len(transcript.usage)} entries for {replies} assistant messages (use null where no usage was reported)"
+            f"{len(transcript.usage)} entries for {count} responses (use null where no usage was reported)"
             " - at `$.usage`"
         )
+    name = "prompt_tokens" if transcript.protocol == "chat" else "input_tokens"
     for index, usage in enumerate(transcript.usage):
-        if usage is not None and type(usage.get("prompt_tokens")) is not int:
-            raise ValueError(f"no whole number `prompt_tokens` - at `$.usage[{index}]`")
+        if usage is not None and type(usage.get(name)) is not int:
+            raise ValueError(f"no whole number `{name}` - at `$.usage[{index}]`")
