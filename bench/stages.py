@@ -46,7 +46,7 @@ Stage = Callable[[int], Any]
 class Ready:
     """A provider's reply that is there already."""
 
-    delimited = True
+    is_delimited = True
 
     def __init__(self, size: int) -> None:
         self.status = 200

@@ -170,7 +170,7 @@ class FakeReply:
     headers: Headers = ((b"content-type", b"application/json"),)
     pieces: tuple[bytes, ...] = (b"{}",)
     error: AccordionError | None = None
-    delimited: bool = True
+    is_delimited: bool = True
     closed: bool = False
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:

@@ -16,7 +16,7 @@ TENANT = TenantScope("t", b"key")
 FOLDED = CompactionOutcome(
     "folded",
     id="f-1",
-    triggered=True,
+    is_triggered=True,
     kind="conversation",
     steps=(("summarize", 900, 300),),
     before=900,

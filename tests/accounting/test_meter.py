@@ -78,14 +78,14 @@ def test_each_kind_is_counted_where_it_belongs() -> None:
     assert measured.tools == 4 + rules.TOOLS_OPENAI
     assert measured.messages == (3 + 5 + 2) + 3 * rules.MESSAGE + rules.CALL + rules.RESULT + rules.REPLY
     assert measured.media == 2 * (85 + 170)
-    assert (measured.window, measured.reserved_output, measured.window_known) == (1_000, 100, True)
-    assert not measured.carried
+    assert (measured.window, measured.reserved_output, measured.is_window_known) == (1_000, 100, True)
+    assert not measured.is_carried
 
 
 def test_an_empty_conversation_is_nearly_nothing() -> None:
     measured = TokenMeter(Words()).measure(conversation(), Window(1_000, 1_000, "default"))
     assert measured.tokens == rules.REPLY
-    assert not measured.window_known
+    assert not measured.is_window_known
 
 
 @pytest.mark.parametrize(("asked", "reserved"), [(None, 0), (-5, 0), (0, 0), (300, 300), (10**12, 1_000)])

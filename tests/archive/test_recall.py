@@ -114,7 +114,7 @@ def test_what_a_call_was_given_is_found_however_its_json_was_written(arguments: 
 
 def test_a_result_that_was_replaced_by_a_reference_is_recalled_under_its_call() -> None:
     client = read([*OPENING_TURNS, user("What is in W5918442?")])
-    reference = ReplacementMessage(json.dumps(result("call_1", "[Result moved]")).encode(), 2, 2, edited=True)
+    reference = ReplacementMessage(json.dumps(result("call_1", "[Result moved]")).encode(), 2, 2, is_edited=True)
     shown = fold(client, [VerbatimRange(0, 1), reference, VerbatimRange(3, 5)], 6)
     found = ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(6, 7), count)
     assert found is not None

@@ -156,7 +156,7 @@ class HandPlanner:
 
 def summarize_most(view: View) -> Sequence[PlanStep]:
     """One summary of all groups that may leave."""
-    groups = [group for group in view.groups if view.whole[group[0]]]
+    groups = [group for group in view.groups if view.removable[group[0]]]
     if not groups or all(view.slots[index].is_summary for first, last in groups for index in range(first, last + 1)):
         return ()
     return (Summarize(groups[0][0], groups[-1][1], 400),)
@@ -164,7 +164,7 @@ def summarize_most(view: View) -> Sequence[PlanStep]:
 
 def drop_most(view: View) -> Sequence[PlanStep]:
     """Every message that may leave, without a word."""
-    return [Drop(index) for index, leaves in enumerate(view.whole) if leaves and not view.slots[index].is_summary]
+    return [Drop(index) for index, leaves in enumerate(view.removable) if leaves and not view.slots[index].is_summary]
 
 
 def archive_results(view: View) -> Sequence[PlanStep]:
@@ -173,7 +173,7 @@ def archive_results(view: View) -> Sequence[PlanStep]:
     made = {part.call_id: part for slot in view.slots for part in slot.message.parts if isinstance(part, ToolCall)}
     for index, slot in enumerate(view.slots):
         for part, held in enumerate(slot.message.parts):
-            if not view.free[index] or not isinstance(held, ToolResult) or slot.edited:
+            if not view.free[index] or not isinstance(held, ToolResult) or slot.is_edited:
                 continue
             kept = artifact_id(TENANT, slot.message.key, part)
             text = "\n".join(getattr(inner, "text", "") for inner in held.parts)

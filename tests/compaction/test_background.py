@@ -32,7 +32,7 @@ TOLD = "A model told this."
 
 def summarize_newest(view: View) -> Sequence[PlanStep]:
     """One summary of the later half of all groups that may leave."""
-    groups = [group for group in view.groups if view.whole[group[0]]]
+    groups = [group for group in view.groups if view.removable[group[0]]]
     return (Summarize(groups[len(groups) // 2][0], groups[-1][1], 400),)
 
 
@@ -142,7 +142,7 @@ async def test_a_request_that_must_be_folded_waits_for_the_model():
 async def test_it_waits_only_so_long_and_then_an_extract_must_do():
     rooms = house(wait_seconds=0.01)
     teller(rooms).may.clear()
-    outcome = await ask(rooms, client(6), decision={"forced": True})
+    outcome = await ask(rooms, client(6), decision={"is_forced": True})
     assert outcome.history.compaction is not None
     assert outcome.history.compaction.writer == "extractive"
     assert TOLD not in summary_text(outcome)
@@ -171,7 +171,7 @@ async def test_what_was_prepared_of_a_history_that_was_rewound_is_not_used():
     await rooms.tasks.done()
     other = conversation(long_history(6, words=151), "chat")
     assert client(6).chain[0] == other.chain[0]
-    outcome = await ask(rooms, other, decision={"forced": True})
+    outcome = await ask(rooms, other, decision={"is_forced": True})
     assert len(teller(rooms).asked) == 2
     assert outcome.history.compaction is not None
     shorter = await ask(rooms, client(3), decision={"must_succeed": True})
@@ -240,7 +240,7 @@ async def test_who_can_wait_has_it_tried_again_after_a_tenth_more():
     await ask(rooms, client(20), decision=PREPARE)
     await rooms.tasks.done()
     teller(rooms).error = None
-    assert TOLD in summary_text(await ask(rooms, client(24), decision={"forced": True}))
+    assert TOLD in summary_text(await ask(rooms, client(24), decision={"is_forced": True}))
 
 
 async def test_a_writer_that_never_ends_is_given_up():
@@ -444,8 +444,8 @@ async def test_a_paused_model_is_tried_again_and_trusted_once_it_succeeds():
     teller(rooms).error = None
     rooms.clock.advance(FIRST_PAUSE)
     rooms.writers.count_request(SummaryWriter("local", "openai", "gpt-5"), TOKENS_BETWEEN_TRIALS)
-    assert TOLD in summary_text(await ask(rooms, client(12), decision={"forced": True}))
-    assert TOLD in summary_text(await ask(rooms, client(30), decision={"forced": True}))
+    assert TOLD in summary_text(await ask(rooms, client(12), decision={"is_forced": True}))
+    assert TOLD in summary_text(await ask(rooms, client(30), decision={"is_forced": True}))
     assert teller(rooms).trials == [True, True, False]
 
 

@@ -44,7 +44,7 @@ from tests.histories import DialectName, History, Turn, body, histories
 _PATIENT = [HealthCheck.too_slow, HealthCheck.filter_too_much]
 SLOW = settings(max_examples=25, deadline=None, suppress_health_check=_PATIENT)
 ANY = st.sampled_from([summarize_most, drop_most, archive_results])
-FORCED = {"forced": True}
+FORCED = {"is_forced": True}
 
 
 class Fragile(FickleStore):
@@ -95,14 +95,14 @@ async def test_a_fold_is_made_told_and_found_again(dialect: DialectName):
     assert compaction is not None
     assert seen is not None
     assert seen == report_compaction(compaction, "folded", house.case(client).decision)
-    assert (seen.state, seen.triggered, seen.cause, seen.passes) == ("folded", True, "automatic", 1)
+    assert (seen.state, seen.is_triggered, seen.cause, seen.passes) == ("folded", True, "automatic", 1)
     assert [step[0] for step in seen.steps] == ["by_hand"]
     assert seen.steps[0][1:] == (seen.before, seen.after)
     assert seen.utilization == round(house.case(client).utilization.ratio, 4)
     assert seen.writer == "extractive"
     again = await house.folds.find(DIALECTS[dialect], CONVERSATION, client, check_store=True)
     assert again.compaction == compaction
-    assert report_compaction(compaction, "replayed").triggered is False
+    assert report_compaction(compaction, "replayed").is_triggered is False
 
 
 async def test_utilization_is_not_told_where_the_trigger_is_zero():
@@ -123,7 +123,7 @@ async def test_a_decision_to_pass_changes_nothing():
 async def test_what_is_only_observed_is_told_and_changes_nothing():
     store = InMemoryStore()
     client, house = conversation(long_history(6), "chat"), House(store=store)
-    outcome = await fold(house, client, decision={"observed": True})
+    outcome = await fold(house, client, decision={"is_observed": True})
     assert outcome.history.conversation is client
     assert outcome.outcome is not None
     assert (outcome.outcome.state, outcome.outcome.steps[0][0]) == ("observed", "by_hand")
@@ -180,7 +180,7 @@ async def test_what_came_to_nothing_is_not_planned_again_until_the_history_has_g
     await fold(house, conversation(long_history(20), "chat"))
     await fold(house, conversation(long_history(23), "chat"))
     assert house.planner.planned == 4
-    for allowed in ({"must_succeed": True}, {"forced": True}, {"trigger": 0}):
+    for allowed in ({"must_succeed": True}, {"is_forced": True}, {"trigger": 0}):
         await fold(house, conversation(long_history(23), "chat"), decision=allowed)
     assert house.planner.planned == 7
 

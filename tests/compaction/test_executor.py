@@ -43,7 +43,7 @@ def make(
     house: House, client: Conversation, folded: CompactedConversation | None = None, **decision: Any
 ) -> tuple[PlannedCompaction, FinishedCompaction]:
     """Plans and makes a fold that is to be made whatever it gains."""
-    case = house.case(client, folded, decision={"forced": True, **decision})
+    case = house.case(client, folded, decision={"is_forced": True, **decision})
     craft = house.compactor._assembler
     work = craft.plan_compaction(case, client, at=1.0, without_summary=False)
     summary = house.author.write_extractive(work.summary_task) if work.summary_task is not None else None
@@ -73,7 +73,7 @@ def test_a_summary_stands_in_place_of_what_left_and_the_rest_is_the_clients_own(
     assert len(folded.conversation.messages) < len(client.messages) / 2
     assert DIALECTS[dialect].find_problems(folded.conversation.messages) == []
     [block] = [entry for entry in compaction.entries if isinstance(entry, ReplacementMessage)]
-    assert not block.edited
+    assert not block.is_edited
     assert block.last == work.last_summarized
     assert wires(folded)[0] == client.messages[0].wire
     assert wires(folded)[-1] == client.messages[-1].wire
@@ -93,7 +93,7 @@ def test_results_are_replaced_where_they_stand_and_the_unchanged_tail_is_no_part
     changed = [at for at, (a, b) in enumerate(zip(wires(folded), client.messages, strict=True)) if a != b.wire]
     assert changed
     assert made.compaction.covered == changed[-1] + 1
-    assert all(isinstance(e, VerbatimRange) or (e.edited and e.first == e.last) for e in made.compaction.entries)
+    assert all(isinstance(e, VerbatimRange) or (e.is_edited and e.first == e.last) for e in made.compaction.entries)
     assert DIALECTS[dialect].find_problems(folded.conversation.messages) == []
     assert folded.origins == tuple(range(len(client.messages)))
 
@@ -137,8 +137,8 @@ def test_a_later_summary_takes_the_former_one_in_and_stands_for_all_of_it(dialec
 def test_what_is_held_fast_stays_behind_the_block_that_stands_for_what_was_around_it():
     client = conversation(long_history(5), "chat")
     pinned = next(p.call_id for m in client.messages[6:] for p in m.parts if isinstance(p, ToolCall))
-    house = House(lambda view: (Summarize(1, max(i for i, w in enumerate(view.whole) if w), 300),))
-    case = house.case(client, decision={"forced": True}, pinned_call_ids=frozenset({pinned}))
+    house = House(lambda view: (Summarize(1, max(i for i, w in enumerate(view.removable) if w), 300),))
+    case = house.case(client, decision={"is_forced": True}, pinned_call_ids=frozenset({pinned}))
     work = house.compactor._assembler.plan_compaction(case, client, at=1.0, without_summary=False)
     made = house.compactor._assembler.finish(case, work, house.author.write_extractive(work.summary_task))
     kinds = [type(entry) for entry in made.compaction.entries]
@@ -152,7 +152,7 @@ def test_a_note_is_the_text_where_no_summary_is_wanted():
     client = conversation(long_history(5), "chat")
 
     def noted(view: View) -> Sequence[PlanStep]:
-        last = max(index for index, leaves in enumerate(view.whole) if leaves)
+        last = max(index for index, leaves in enumerate(view.removable) if leaves)
         return (Summarize(1, last, 40, "12 messages were left out, kept as art_x."),)
 
     work, made = make(House(noted), client)
@@ -177,7 +177,7 @@ def test_a_fold_that_gains_less_than_a_tenth_is_not_made_unless_it_must_be():
     work = house.compactor._assembler.plan_compaction(case, client, at=1.0, without_summary=False)
     with pytest.raises(PlanNotApplicable, match="only"):
         house.compactor._assembler.finish(case, work, None)
-    for allowed in ({"forced": True}, {"must_succeed": True}, {"trigger": 0}):
+    for allowed in ({"is_forced": True}, {"must_succeed": True}, {"trigger": 0}):
         case = house.case(client, decision=allowed)
         made = house.compactor._assembler.finish(case, work, None).compaction
         assert made.before > made.after > 0.9 * made.before

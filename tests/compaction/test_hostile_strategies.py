@@ -115,7 +115,7 @@ async def test_whatever_a_strategy_proposes_the_request_is_legal_and_keeps_what_
     hostile: list[Strategy] = [Hostile(steps, error), HostileForImages(steps, error)]
     house = House(pipeline=hostile if alone else [*hostile, *shipped()])
     pinned = frozenset({f"call_{pin:08d}"})
-    request = house.case(client, decision={"must_succeed": must_succeed, "forced": True}, pinned_call_ids=pinned)
+    request = house.case(client, decision={"must_succeed": must_succeed, "is_forced": True}, pinned_call_ids=pinned)
     view = house.compactor._assembler.plan(request)[0].view
     result = await house.compactor.compact(request, client)
 

@@ -37,7 +37,7 @@ def summarizing(budget: int) -> Strategy:
     """One summary of so many tokens, of all that may leave."""
 
     def propose(view: View) -> Sequence[PlanStep]:
-        groups = [group for group in view.groups if view.whole[group[0]]]
+        groups = [group for group in view.groups if view.removable[group[0]]]
         return (Summarize(groups[0][0], groups[-1][1], budget),)
 
     return propose
@@ -45,7 +45,7 @@ def summarizing(budget: int) -> Strategy:
 
 async def fold(house: House, client: Conversation) -> CompactionResult:
     folded = await house.folds.find(DIALECTS[client.dialect], CONVERSATION, client, check_store=False)
-    return await house.compactor.compact(house.case(client, folded, decision={"forced": True}), client)
+    return await house.compactor.compact(house.case(client, folded, decision={"is_forced": True}), client)
 
 
 def listed(outcome: CompactionResult) -> list[tuple[int, int, str, list[str]]]:
@@ -88,7 +88,7 @@ async def test_a_result_that_is_too_long_to_be_taken_back_at_once_is_listed_in_s
 
 async def test_what_is_dropped_right_behind_a_summary_takes_nothing_off_its_list() -> None:
     def propose(view: View) -> Sequence[PlanStep]:
-        groups = [group for group in view.groups if view.whole[group[0]]]
+        groups = [group for group in view.groups if view.removable[group[0]]]
         half = len(groups) // 2
         first, last = groups[half]
         return (Summarize(groups[0][0], groups[half - 1][1], 400), *map(Drop, range(first, last + 1)))
@@ -140,7 +140,7 @@ async def test_what_is_gathered_anew_is_not_written_anew(monkeypatch: pytest.Mon
     await fold(house, conversation(long_history(12), "chat"))
     client = conversation(long_history(30), "chat")
     folded = await house.folds.find(DIALECTS["chat"], CONVERSATION, client, check_store=False)
-    case = house.case(client, folded, decision={"forced": True})
+    case = house.case(client, folded, decision={"is_forced": True})
     work = house.compactor._assembler.plan_compaction(case, client, at=1.0, without_summary=False)
     gone = {message.key for message in client.messages[5:40]}
     assert any(artifact.first < 10 < 20 < artifact.last for artifact in work.removed_content.artifacts)

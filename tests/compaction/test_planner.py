@@ -455,7 +455,7 @@ def test_a_fold_that_must_succeed_comes_under_the_limit(
     plan = SHIPPED_PLANNER.plan(viewed(folded, limit=limit, target=limit // 2), must_succeed=True)
     # What cannot be sliced: two hundred tokens of each part within reach, calls, reasoning, images.
     rest = sum(
-        _least(slot.message) for slot, leaves in zip(plan.view.slots, plan.view.whole, strict=True) if not leaves
+        _least(slot.message) for slot, leaves in zip(plan.view.slots, plan.view.removable, strict=True) if not leaves
     )
     assert plan.after <= max(limit, OVERHEAD + 600 + rest)
 
@@ -474,7 +474,7 @@ def test_the_shipped_pipeline_meets_every_target_that_can_be_met(
     view = viewed(folded)
     view = viewed(folded, target=int(view.tokens * share))
     plan = SHIPPED_PLANNER.plan(view, must_succeed=False)
-    movable = sum(slot.tokens for slot, leaves in zip(view.slots, view.whole, strict=True) if leaves)
+    movable = sum(slot.tokens for slot, leaves in zip(view.slots, view.removable, strict=True) if leaves)
     if plan.after > view.target:
         # Only where what may leave is hardly more than a note in its place.
         assert movable < 800

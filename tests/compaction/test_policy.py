@@ -110,7 +110,7 @@ def test_compactions_on_request_in_a_row_do_not_halve_what_is_left() -> None:
 def test_a_fold_that_is_asked_for_happens_whatever_the_size() -> None:
     decision = decided(1_000, options=PolicyOptions(request_mode="now"))
     assert decision.action == "compact"
-    assert decision.forced
+    assert decision.is_forced
     assert decision.target <= 500
 
 
@@ -126,8 +126,8 @@ def test_what_is_switched_off_is_never_folded(options: PolicyOptions) -> None:
 @pytest.mark.parametrize("options", [PolicyOptions(mode="observe"), PolicyOptions(request_mode="observe")])
 def test_observing_says_what_would_be_done(options: PolicyOptions) -> None:
     decision = decided(190_000, options=options)
-    assert decision.observed
-    assert decision == replace(decided(190_000), observed=True)
+    assert decision.is_observed
+    assert decision == replace(decided(190_000), is_observed=True)
     assert decided(85_000, options=options).action == "pass"
 
 

@@ -41,7 +41,7 @@ def free(folded: CompactedConversation, kind: Any = "conversation", **fields: An
 
 def whole(folded: CompactedConversation, kind: Any = "conversation", **fields: Any) -> list[int]:
     """The slots that may leave."""
-    return [index for index, leaves in enumerate(viewed(folded, kind, **fields).whole) if leaves]
+    return [index for index, leaves in enumerate(viewed(folded, kind, **fields).removable) if leaves]
 
 
 LONG = listed(
@@ -225,7 +225,7 @@ def test_slots_count_what_the_whole_request_was_corrected_to() -> None:
 def test_a_target_that_cannot_be_met_leaves_a_quarter_of_what_is_above_what_stays() -> None:
     folded = listed(says("o" * 4_000), *batch("a", "x" * 4_000), answers("ok"), says("t" * 4_000))
     view = viewed(folded, target=100)
-    staying = view.tokens - sum(slot.tokens for slot, leaves in zip(view.slots, view.whole, strict=True) if leaves)
+    staying = view.tokens - sum(slot.tokens for slot, leaves in zip(view.slots, view.removable, strict=True) if leaves)
     assert view.target == staying + (view.tokens - staying) // 4
     assert viewed(folded, target=2_900).target == 2_900
 
@@ -259,8 +259,8 @@ def test_what_must_stay_is_never_free(dialect: DialectName, kind: Any, history: 
     if kind == "generation":
         assert not any(view.free[: task + 1])
     for a, b in view.groups:
-        assert len({view.whole[index] for index in range(a, b + 1)}) == 1
-    assert all(view.free[index] for index, leaves in enumerate(view.whole) if leaves)
+        assert len({view.removable[index] for index in range(a, b + 1)}) == 1
+    assert all(view.free[index] for index, leaves in enumerate(view.removable) if leaves)
     assert sum(slot.tokens for slot in view.slots) + OVERHEAD == view.tokens
     if not conversation.starts_turn:
         unread = [i for i, each in enumerate(messages) if _unread(messages, i, each)]
@@ -274,7 +274,7 @@ def _unread(messages: tuple[Message, ...], index: int, each: Message) -> bool:
 def test_what_was_read_back_is_a_part_of_the_messages_and_no_overhead() -> None:
     house, client = House(), conversation(long_history(3), "chat")
     case = house.case(client)
-    used = structs.replace(case.utilization, preamble=10, tools=20, unfolded=500)
+    used = structs.replace(case.utilization, preamble=10, tools=20, insertions=500)
     view = build_view_for_request(replace(case, utilization=used), "conversation", count_message=count)
     assert (view.tokens, view.overhead) == (used.tokens, 30 + REPLY)
     assert sum(slot.tokens for slot in view.slots) == used.messages + 500 - REPLY

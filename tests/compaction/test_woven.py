@@ -103,7 +103,7 @@ def test_what_is_read_back_goes_with_what_is_touched_there_or_behind() -> None:
         view.tokens - sketch.tokens == sum(view.insertion_tokens[:4]) + view.slots[3].tokens - view.insertion_tokens[3]
     )
     # What is held fast is not covered, nor what stands there.
-    held = PlanState(replace(view, whole=(*view.whole[:5], False, *view.whole[6:])))
+    held = PlanState(replace(view, removable=(*view.removable[:5], False, *view.removable[6:])))
     held.apply(Summarize(1, 5, 10))
     assert held.current_view().insertion_tokens[5] == view.insertion_tokens[5]
 

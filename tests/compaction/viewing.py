@@ -142,7 +142,7 @@ def outcome(plan: Plan) -> dict[int, Message]:
             if not parts[step.slot]:
                 gone.add(step.slot)
         elif isinstance(step, Summarize):
-            gone.update(index for index in range(step.first, step.last + 1) if view.whole[index])
+            gone.update(index for index in range(step.first, step.last + 1) if view.removable[index])
     return {
         index: Message(
             slot.message.key, slot.message.role, tuple(part for _, part in sorted(parts[index].items())), b""

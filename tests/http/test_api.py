@@ -177,7 +177,7 @@ async def test_metrics_are_gathered_beside_the_event_loop(monkeypatch: pytest.Mo
 
 
 def test_the_parts_of_a_window_are_shown_so_that_they_add_up() -> None:
-    used = Utilization(1_000, preamble=1, tools=2, messages=3, media=4, reserved_output=5, unfolded=6)
+    used = Utilization(1_000, preamble=1, tools=2, messages=3, media=4, reserved_output=5, insertions=6)
     shown = utilization_json(used)
     assert sum(shown["parts"].values()) == used.occupied_tokens == 21
     assert shown["tokens"] == 16
@@ -185,7 +185,7 @@ def test_the_parts_of_a_window_are_shown_so_that_they_add_up() -> None:
 
 def test_what_was_read_back_within_a_reply_is_shown_with_its_exchange() -> None:
     back = ToolLoopUsage(rounds=1, calls=2, input=700, first=Usage(input=650))
-    shown = exchange_json(exchange(utilization=Utilization(1_000, unfolded=40), unfolded=back))
+    shown = exchange_json(exchange(utilization=Utilization(1_000, insertions=40), tool_loop=back))
     assert shown["unfolded"] == {
         "rounds": 1,
         "calls": 2,

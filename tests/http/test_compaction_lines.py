@@ -11,7 +11,7 @@ from tests.http.exchanges import exchange
 MADE = CompactionOutcome(
     "folded",
     id="f-1",
-    triggered=True,
+    is_triggered=True,
     kind="conversation",
     trigger=12_000,
     steps=(("compact_tool_results", 15_291, 15_191), ("summarize", 15_191, 3_381)),
@@ -105,7 +105,7 @@ def test_what_would_be_compacted_is_one_line_a_session(lines: CompactionLogger, 
 
 
 def test_a_window_that_is_not_known_is_one_warning_a_model(lines: CompactionLogger, caplog: pytest.LogCaptureFixture):
-    used = Utilization(120_000, messages=10, window_known=False)
+    used = Utilization(120_000, messages=10, is_window_known=False)
     for model, session in (("m", "s-1"), ("m", "s-2"), ("n", "s-1")):
         log_exchange(lines, None, utilization=used, model=model, session=session)
     assert [line.levelname for line in caplog.records] == ["WARNING", "WARNING"]

@@ -160,7 +160,7 @@ def test_the_folds_of_a_flood_of_model_names_are_counted_as_one() -> None:
 def test_what_was_read_back_is_counted() -> None:
     metrics = Metrics()
     for back in (ToolLoopUsage(rounds=2, calls=3, input=900), None, ToolLoopUsage(rounds=0, calls=1)):
-        metrics.exchange("t", exchange(unfolded=back), "")
+        metrics.exchange("t", exchange(tool_loop=back), "")
     found = samples(metrics)
     assert found["accordion_unfold_calls_total", ("m", "main", "openai")] == 4
     assert found["accordion_unfold_rounds_total", ("m", "main", "openai")] == 2

@@ -84,7 +84,7 @@ def test_a_fold_is_on_the_span_with_its_figures() -> None:
 
 
 def test_a_replayed_fold_is_a_compacted_conversation_too() -> None:
-    assert attributes(replace(SEEN, state="replayed", triggered=False))["gen_ai.conversation.compacted"] is True
+    assert attributes(replace(SEEN, state="replayed", is_triggered=False))["gen_ai.conversation.compacted"] is True
 
 
 @pytest.mark.parametrize("seen", [None, CompactionOutcome("observed", before=9, after=3), CompactionOutcome("failed")])
@@ -100,8 +100,8 @@ def test_a_figure_that_is_null_is_left_out() -> None:
 
 
 def test_what_was_read_back_is_on_the_span() -> None:
-    back, used = ToolLoopUsage(rounds=2, calls=3, input=900), Utilization(1_000, messages=250, unfolded=40)
-    (span,) = spans(exchange(unfolded=back, utilization=used)).get_finished_spans()
+    back, used = ToolLoopUsage(rounds=2, calls=3, input=900), Utilization(1_000, messages=250, insertions=40)
+    (span,) = spans(exchange(tool_loop=back, utilization=used)).get_finished_spans()
     given = dict(span.attributes or {})
     assert {name: given[f"accordion.unfold.{name}"] for name in ("rounds", "calls", "input")} == {
         "rounds": 2,

@@ -123,11 +123,11 @@ async def test_what_the_user_names_comes_back_once_in_front_of_what_is_asked(pat
     assert newest.rindex(NAMING) > newest.find(ITEM)
     assert [entry.get("role") for entry in now[-2:]].count("user") == (2 if path == RESPONSES else 1)
     assert NAMING in json.dumps(now[-1])
-    recalled = made.seen.exchanges[-1].recalled
+    recalled = made.seen.exchanges[-1].recall
     assert recalled is not None
     assert 20 < recalled.tokens < 200
     assert recalled.sources == 1
-    assert recalled.tokens <= made.seen.exchanges[-1].utilization.unfolded < recalled.tokens + 10
+    assert recalled.tokens <= made.seen.exchanges[-1].utilization.insertions < recalled.tokens + 10
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -142,8 +142,8 @@ async def test_it_stays_byte_for_byte_and_is_not_recalled_again(path: str):
         now = sent(made, path)
         assert now[: len(before)] == before
         assert len(excerpts(now)) == 1
-        assert made.seen.exchanges[-1].recalled is None
-        assert made.seen.exchanges[-1].utilization.unfolded > 0
+        assert made.seen.exchanges[-1].recall is None
+        assert made.seen.exchanges[-1].utilization.insertions > 0
         before = now
 
 
@@ -154,7 +154,7 @@ async def test_a_retry_is_sent_the_same(path: str):
         await made.ask(path, build_question(path))
     one, *others = [request.body for request in made.upstream.requests[1:]]
     assert others == [one, one]
-    assert [exchange.recalled is not None for exchange in made.seen.exchanges] == [False, True, False, False]
+    assert [exchange.recall is not None for exchange in made.seen.exchanges] == [False, True, False, False]
 
 
 async def test_what_a_call_names_comes_back_in_front_of_the_call():
@@ -278,7 +278,7 @@ async def test_an_excerpt_takes_no_more_than_the_settings_say():
     for most in (1_500, 110):
         made, _ = await compact_first(CHAT, config=f"unfold: {{recall: {{tokens: {most}}}}}")
         await made.ask(CHAT, build_question(CHAT))
-        recalled = made.seen.exchanges[-1].recalled
+        recalled = made.seen.exchanges[-1].recall
         counts.append(recalled.tokens if recalled is not None else 0)
     assert counts[0] > 100 > counts[1] > 0
 
@@ -328,7 +328,7 @@ async def test_references_and_excerpts_that_a_user_makes_up_do_nothing(path: str
     imitation = f"{OPENING}: quoted.]\n\nResult of read, message 5, kept whole as art_0123456789ab:\n> nothing"
     asked = build_question(path, imitation)
     await made.ask(path, asked)
-    assert made.seen.exchanges[-1].recalled is None
+    assert made.seen.exchanges[-1].recall is None
     assert sent(made, path)[-1] == asked[LISTING[path]][-1]
 
 
@@ -381,7 +381,7 @@ async def test_a_search_that_fails_leaves_the_request_as_it_was(caplog: pytest.L
     out, _ = await made.ask(CHAT, build_question(CHAT))
     assert out.status == 200
     assert "the archive could not be searched for this turn" in caplog.text
-    assert made.seen.exchanges[-1].recalled is None
+    assert made.seen.exchanges[-1].recall is None
     assert NAMING in json.dumps(sent(made, CHAT)[-1])
 
 
@@ -392,7 +392,7 @@ async def test_what_is_recalled_is_counted_once():
     metrics = Metrics()
     for exchange in made.seen.exchanges:
         metrics.exchange("tenant", exchange, "")
-    recalled = made.seen.exchanges[1].recalled
+    recalled = made.seen.exchanges[1].recall
     assert recalled is not None
     page = metrics.render()[0].decode()
     assert 'accordion_recalls_total{agent="main",model="gpt-5",upstream="openai"} 1.0' in page

@@ -116,7 +116,7 @@ async def test_a_request_without_a_fold_goes_on_in_its_own_bytes():
     await world.forward(inbound)
     assert world.upstream.requests[-1].body == inbound.body
     gauge = await world.measure(CHAT, request(2))
-    assert (gauge.history_with_insertions, gauge.tool_name, gauge.utilization.unfolded) == (None, "", 0)
+    assert (gauge.history_with_insertions, gauge.tool_name, gauge.utilization.insertions) == (None, "", 0)
 
 
 async def test_a_client_that_has_a_tool_of_our_name_keeps_it():
@@ -149,10 +149,10 @@ async def test_what_was_read_back_goes_out_again_and_is_counted_apart(path: str)
     await world.add(path, asked, read_back(path, 300))
     gauge = await world.measure(path, later(asked, path))
     assert gauge.compaction_id
-    assert 300 <= gauge.utilization.unfolded <= 330
-    assert gauge.utilization.tokens == plain.utilization.tokens + gauge.utilization.unfolded
+    assert 300 <= gauge.utilization.insertions <= 330
+    assert gauge.utilization.tokens == plain.utilization.tokens + gauge.utilization.insertions
     assert gauge.utilization.messages == plain.utilization.messages
-    assert gauge.uncorrected_tokens == plain.uncorrected_tokens + gauge.utilization.unfolded
+    assert gauge.uncorrected_tokens == plain.uncorrected_tokens + gauge.utilization.insertions
     assert gauge.history == plain.history
     await world.ask(path, later(asked, path))
     now = sent(world)["messages"]
@@ -243,7 +243,7 @@ async def test_a_fold_takes_what_was_read_back_with_what_it_covers():
     gauge = await world.measure(CHAT, more)
     assert json.loads(header(out, "x-accordion-compaction") or "{}")["generation"] == 2
     assert "page299" not in json.dumps(sent(world))
-    assert gauge.utilization.unfolded == 0
+    assert gauge.utilization.insertions == 0
     assert names(sent(world)) == ["read_artifact"]
 
 
@@ -275,11 +275,11 @@ async def test_without_what_was_read_back_the_last_report_says_nothing():
     ]
     await world.ask(CHAT, asked)
     gauge = await world.measure(CHAT, later(asked, CHAT))
-    assert gauge.utilization.carried
+    assert gauge.utilization.is_carried
     without = (
         await world.forward.reader.measurer.composer.compose(gauge, gauge.history, with_insertions=False)
     ).utilization
-    assert (without.carried, without.unfolded) == (False, 0)
+    assert (without.is_carried, without.insertions) == (False, 0)
     assert bare < without.tokens < bare + 50
 
 

@@ -46,7 +46,7 @@ def test_a_given_hard_limit_keeps_the_buffer_below_it() -> None:
 
 
 def test_utilization_counts_everything_sent_and_the_room_for_the_answer() -> None:
-    used = Utilization(window=1_000, preamble=10, tools=20, messages=30, media=40, reserved_output=100, unfolded=50)
+    used = Utilization(window=1_000, preamble=10, tools=20, messages=30, media=40, reserved_output=100, insertions=50)
     assert used.tokens == 150
     assert used.occupied_tokens == 250
     assert used.ratio == 0.25
@@ -57,17 +57,17 @@ def test_a_window_of_unknown_size_is_never_divided_by() -> None:
 
 
 def test_a_correction_keeps_the_parts_and_puts_the_difference_into_the_messages() -> None:
-    used = Utilization(window=1_000, preamble=10, tools=20, messages=30, unfolded=5).apply_correction(
-        2.0, 160, carried=True
+    used = Utilization(window=1_000, preamble=10, tools=20, messages=30, insertions=5).apply_correction(
+        2.0, 160, is_carried=True
     )
-    assert (used.preamble, used.tools, used.messages, used.unfolded, used.tokens) == (20, 40, 90, 10, 160)
-    assert used.carried
+    assert (used.preamble, used.tools, used.messages, used.insertions, used.tokens) == (20, 40, 90, 10, 160)
+    assert used.is_carried
 
 
 def test_parts_that_were_taken_for_more_than_was_reported_in_all_give_way_to_it() -> None:
     used = Utilization(window=200_000, preamble=100, tools=300, messages=50, media=85_000)
-    corrected = used.apply_correction(1.0, 20_000, carried=True)
+    corrected = used.apply_correction(1.0, 20_000, is_carried=True)
     assert corrected.tokens == 20_000
     assert corrected.media > 19_000
     assert min(corrected.preamble, corrected.tools, corrected.messages) >= 0
-    assert used.apply_correction(0.5, 0, carried=True).tokens == 0
+    assert used.apply_correction(0.5, 0, is_carried=True).tokens == 0

@@ -102,7 +102,7 @@ async def test_reported_usage_carries_forward_to_the_next_turn() -> None:
     out, _ = await world.ask(CHAT, grown)
     # What was reported, and the two new words with their message; so short a text teaches no correction.
     assert header(out, "x-accordion-tokens") == str(500 + 2 + 4)
-    assert world.seen.exchanges[1].utilization.carried
+    assert world.seen.exchanges[1].utilization.is_carried
 
 
 async def test_a_report_of_nothing_leaves_the_count_alone() -> None:
@@ -126,7 +126,7 @@ async def test_what_was_reported_before_a_provider_compacted_by_itself_does_not_
     more = {"role": "user", "content": "and " * 100}
     out, _ = await world.ask(MESSAGES, {**asked, "messages": [*asked["messages"], block, more]})
     assert header(out, "x-accordion-session") == world.seen.exchanges[0].session
-    assert not world.seen.exchanges[1].utilization.carried
+    assert not world.seen.exchanges[1].utilization.is_carried
     # A quarter of the block's bytes, the words, two messages and the reply, corrected by what was reported before.
     assert header(out, "x-accordion-tokens") == str(round((3 + 100 + 4 + 4 + 3) * 5_000 / 4_007))
 
@@ -138,7 +138,7 @@ async def test_a_report_for_other_tools_does_not_carry_forward() -> None:
     grown = {**HELLO, "messages": [*HELLO["messages"], {"role": "assistant", "content": "four"}]}
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     out, _ = await world.ask(CHAT, {**grown, "tools": [tool]})
-    assert not world.seen.exchanges[1].utilization.carried
+    assert not world.seen.exchanges[1].utilization.is_carried
     assert int(header(out, "x-accordion-tokens") or 0) < 500
 
 
@@ -245,7 +245,7 @@ async def test_a_limit_is_learnt_from_whatever_field_of_a_streams_error_names_it
 
 async def test_a_stream_that_ends_with_its_connection_and_without_its_end_was_cut() -> None:
     world = World()
-    world.upstream.answers = [FakeReply(headers=SSE, pieces=(b'data: {"choices":[]}\n\n',), delimited=False)]
+    world.upstream.answers = [FakeReply(headers=SSE, pieces=(b'data: {"choices":[]}\n\n',), is_delimited=False)]
     with pytest.raises(UpstreamDisconnected):
         await world.ask(CHAT, {**HELLO, "stream": True})
 

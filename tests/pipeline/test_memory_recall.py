@@ -144,15 +144,15 @@ async def test_it_is_counted_and_told_in_the_ledger_and_the_metrics(path: str):
     await made.ask(path, asking(path, user(ASK)))
     await made.ask(path, asking(path, user(ASK), said(path, "Done."), user("Go on.")))
     first, second = made.seen.exchanges
-    assert first.recalled is not None
-    assert (first.recalled.sources, first.recalled.memories) == (1, ("mem-a recalled",))
-    assert second.recalled is None
+    assert first.recall is not None
+    assert (first.recall.sources, first.recall.memories) == (1, ("mem-a recalled",))
+    assert second.recall is None
     for each in (first, second):
-        assert first.recalled.tokens <= each.utilization.unfolded < first.recalled.tokens + 10
+        assert first.recall.tokens <= each.utilization.insertions < first.recall.tokens + 10
         metrics.exchange("t", each, "")
     told = [line.rsplit(" ", 1) for line in metrics.render()[0].decode().splitlines() if "recall" in line]
     counted = {name.split("{")[0]: float(value) for name, value in told if name[0] != "#" and "_total" in name}
-    assert counted == {"accordion_recalls_total": 1.0, "accordion_recall_tokens_total": float(first.recalled.tokens)}
+    assert counted == {"accordion_recalls_total": 1.0, "accordion_recall_tokens_total": float(first.recall.tokens)}
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -163,7 +163,7 @@ async def test_what_nothing_belongs_to_goes_on_as_it_came(path: str, text: str):
     out, _ = await made.ask(path, body)
     assert unchanged(made, body)
     assert header(out, "x-accordion-memory") is None
-    assert made.seen.exchanges[-1].recalled is None
+    assert made.seen.exchanges[-1].recall is None
 
 
 # -- whose ---------------------------------------------------------------------------------------------------------
@@ -305,7 +305,7 @@ async def test_a_retry_is_sent_the_same_whatever_is_remembered_meanwhile(path: s
         made.clock.advance(5)
     one, *others = [each.body for each in made.upstream.requests]
     assert others == [one, one]
-    assert [each.recalled is not None for each in made.seen.exchanges] == [True, False, False]
+    assert [each.recall is not None for each in made.seen.exchanges] == [True, False, False]
 
 
 async def test_what_was_sent_without_stays_without():
@@ -438,8 +438,8 @@ async def test_the_best_are_put_in_and_no_more_than_the_settings_say():
     made = world(memories, memories=2)
     keep(made, memories, *(Memory(f"mem-{at}", "fact", f"{TOLD} {at}") for at in range(5)))
     await made.ask(CHAT, asking(CHAT, user(ASK)))
-    assert made.seen.exchanges[-1].recalled is not None
-    assert made.seen.exchanges[-1].recalled.memories == ("mem-0 recalled", "mem-1 recalled")
+    assert made.seen.exchanges[-1].recall is not None
+    assert made.seen.exchanges[-1].recall.memories == ("mem-0 recalled", "mem-1 recalled")
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -113,10 +113,10 @@ async def given_on(reply: UpstreamResponse) -> list[bytes]:
 async def passes(reply: FakeReply, dialect: WireProtocol, *, near: bool = True) -> ProbedResponse:
     """Opens a reply that must go on as it came."""
     found = await probe_overflow(reply, dialect, is_near_window=near)
-    assert (found.response.status, found.response.headers, found.response.delimited) == (
+    assert (found.response.status, found.response.headers, found.response.is_delimited) == (
         reply.status,
         reply.headers,
-        reply.delimited,
+        reply.is_delimited,
     )
     assert await given_on(found.response) == list(reply.pieces)
     assert not reply.closed
@@ -132,7 +132,7 @@ class Stalled:
     pieces: list[bytes]
     headers: Headers = EVENTS
     status: int = 200
-    delimited: bool = True
+    is_delimited: bool = True
     read: int = 0
     closed: bool = False
     stalled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -156,7 +156,7 @@ class Endless:
     piece: bytes
     status: int = 400
     headers: Headers = JSON
-    delimited: bool = True
+    is_delimited: bool = True
     read: int = 0
     closed: bool = False
 
@@ -190,7 +190,7 @@ async def test_an_overflow_is_found_in_every_shape_and_still_given_on(
 async def test_an_error_that_is_no_overflow_goes_on_as_it_came(status: int, body: object) -> None:
     raw = (body if isinstance(body, str) else json.dumps(body)).encode()
     reply = reply_of(raw, (*JSON, (b"X-Request-Id", b"r1"), (b"Content-Length", b"%d" % len(raw))), status, (3,))
-    reply.delimited = False
+    reply.is_delimited = False
     assert (await passes(reply, OpenAIChat(), near=False)).overflow is None
 
 

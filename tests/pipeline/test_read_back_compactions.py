@@ -38,7 +38,7 @@ async def test_a_history_that_is_full_of_what_was_read_back_is_folded(path: str)
     asked = await talked(world, path)
     gauge = await world.measure(path, asked)
     assert gauge.decision.action == "compact", gauge.decision
-    assert gauge.utilization.unfolded > 780
+    assert gauge.utilization.insertions > 780
     out, _ = await world.ask(path, asked)
     told = json.loads(header(out, "x-accordion-compaction"))
     assert told["state"] == "folded", told
@@ -70,7 +70,7 @@ async def test_what_was_read_back_is_no_saving(path: str):
     plain = await world.measure(path, asked)
     await world.ask(path, asked)
     made = (await world.measure(path, asked)).history.compaction
-    own = plain.utilization.tokens - plain.utilization.unfolded - made.after
+    own = plain.utilization.tokens - plain.utilization.insertions - made.after
     assert abs(made.removed - before - own) <= 10
 
 
@@ -85,11 +85,11 @@ async def test_what_was_recalled_goes_with_the_fold_too():
         anchor = gauge.session_match.conversation.chain[-2]
         await world.overlays.add(gauge.ref, RecallInsertion(anchor, wire, 1.0), 0.0)
     gauge = await world.measure(CHAT, asked)
-    assert gauge.utilization.unfolded > 1000
+    assert gauge.utilization.insertions > 1000
     out, _ = await world.ask(CHAT, asked)
     assert json.loads(header(out, "x-accordion-compaction"))["state"] == "folded"
     after = await world.measure(CHAT, asked)
-    assert after.utilization.unfolded < 400
+    assert after.utilization.insertions < 400
 
 
 # -- thinking that is bound to what stood before it --------------------------------------------------------------------
@@ -133,5 +133,5 @@ async def test_where_what_was_read_back_goes_so_does_the_thinking_that_is_bound_
     assert call["content"][-1]["id"] == "late"
     assert given["content"] == [result]
     exchange = world.seen.exchanges[-1]
-    assert exchange.utilization.unfolded == 0
+    assert exchange.utilization.insertions == 0
     assert exchange.utilization.tokens < 1_000

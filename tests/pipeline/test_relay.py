@@ -18,7 +18,7 @@ class Reply:
 
     status = 200
     headers: Headers = ((b"content-type", b"application/json"),)
-    delimited = True
+    is_delimited = True
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:
         yield BODY

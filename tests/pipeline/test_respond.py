@@ -16,7 +16,7 @@ from tests.world import CHAT, header
 SEEN = CompactionOutcome(
     "folded",
     id="f-1",
-    triggered=True,
+    is_triggered=True,
     kind="conversation",
     trigger=2_000,
     utilization=0.5612,

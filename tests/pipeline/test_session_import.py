@@ -117,12 +117,12 @@ async def test_it_is_counted_in_the_gauge_and_told_in_the_ledger(path: str):
     await made.ask(path, asking(path, user(ASK)))
     await made.ask(path, asking(path, user(ASK), said(path, "Done."), user("Go on.")))
     first, second = made.seen.exchanges
-    assert first.recalled is not None
-    assert first.recalled.memories == (f"{ID} imported",)
-    assert first.recalled.sources == 1
-    assert second.recalled is None
+    assert first.recall is not None
+    assert first.recall.memories == (f"{ID} imported",)
+    assert first.recall.sources == 1
+    assert second.recall is None
     for each in (first, second):
-        assert first.recalled.tokens <= each.utilization.unfolded < first.recalled.tokens + 10
+        assert first.recall.tokens <= each.utilization.insertions < first.recall.tokens + 10
 
 
 async def test_the_one_text_that_responses_takes_as_its_list_is_written_as_an_item():
@@ -182,7 +182,7 @@ async def test_a_retry_is_sent_the_same(path: str):
         made.clock.advance(5)
     one, *others = [each.body for each in made.upstream.requests]
     assert others == [one, one]
-    assert [each.recalled is not None for each in made.seen.exchanges] == [True, False, False]
+    assert [each.recall is not None for each in made.seen.exchanges] == [True, False, False]
 
 
 async def test_of_a_session_that_is_erased_meanwhile_nothing_is_put_in_and_nothing_is_kept():

@@ -20,7 +20,7 @@ from accordion.protocols.response_parser import BOUND
 class Reply:
     """A provider's reply that comes in two pieces."""
 
-    status, delimited = 200, True
+    status, is_delimited = 200, True
     headers = ((b"content-type", b"application/json"), (b"content-length", b"1"))
 
     def __init__(self, body: bytes) -> None:

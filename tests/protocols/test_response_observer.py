@@ -45,7 +45,7 @@ def test_a_stream_is_understood_whatever_its_white_space(
     tap = dialect.observer(stream=True)
     tap.feed(sse(*data, named=named, space=space, end=end))
     assert tap.observation() == seen
-    assert tap.ended
+    assert tap.has_ended
 
 
 @pytest.mark.parametrize(("dialect", "data", "named", "seen"), STREAMS)
@@ -72,9 +72,9 @@ def test_a_stream_has_not_ended_before_its_last_event(
     tap = dialect.observer(stream=True)
     for value in data[:-1]:
         tap.feed(sse(value, named=named))
-        assert not tap.ended
+        assert not tap.has_ended
     tap.feed(sse(data[-1], named=named))
-    assert tap.ended
+    assert tap.has_ended
 
 
 def test_a_large_last_event_is_understood() -> None:
@@ -137,7 +137,7 @@ def test_a_failed_response_is_an_error_with_its_usage() -> None:
     response = RESPONSE | {"status": "failed", "error": {"code": "server_error", "message": "It broke."}}
     tap = DIALECTS[1].observer(stream=True)
     tap.feed(sse({"type": "response.failed", "response": response}, named=True))
-    assert tap.ended
+    assert tap.has_ended
     assert tap.observation().error == "It broke."
     assert tap.observation().usage == RESPONSES_SEEN.usage
 
@@ -158,7 +158,7 @@ ERRORS = [
 def test_an_error_in_a_stream_ends_it_and_is_told(which: int, event: bytes) -> None:
     tap = DIALECTS[which].observer(stream=True)
     tap.feed(event % OVERFLOW.encode())
-    assert tap.ended
+    assert tap.has_ended
     assert tap.observation().error == OVERFLOW
 
 
@@ -181,7 +181,7 @@ def test_errors_that_the_proxy_writes_are_read_as_errors() -> None:
     for dialect in DIALECTS:
         tap = dialect.observer(stream=True)
         tap.feed(dialect.render_stream_error(UpstreamDisconnected("The reply was cut. Send it again."), "req_1"))
-        assert tap.ended
+        assert tap.has_ended
         assert tap.observation().error.startswith("The reply was cut. Send it again.")
 
 
@@ -208,7 +208,7 @@ def test_a_providers_error_is_one_event_in_its_own_words(dialect: WireProtocol, 
     if said:
         tap = dialect.observer(stream=True)
         tap.feed(event)
-        assert tap.ended
+        assert tap.has_ended
         assert said in tap.observation().error
         assert event.count(b"data:") == 1
         read = json.loads(event.partition(b"data: ")[2])

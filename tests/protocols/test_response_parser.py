@@ -74,7 +74,7 @@ def test_a_parser_that_reads_the_content_tells_an_observer_the_same(
         observer.feed(piece)
         reader.feed(piece)
     assert reader.observation() == observer.observation()
-    assert reader.ended == observer.ended
+    assert reader.has_ended == observer.has_ended
 
 
 @pytest.mark.parametrize("protocol", DIALECTS)

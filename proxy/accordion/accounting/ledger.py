@@ -146,7 +146,7 @@ def totals_of_exchange(exchange: Exchange) -> Totals:
     A summary counts once, with the request that made the compaction; a compaction saves tokens at every request that is
     forwarded with it.
     """
-    usage, compaction, tool_loop = exchange.usage or _NO_USAGE, exchange.compaction, exchange.unfolded
+    usage, compaction, tool_loop = exchange.usage or _NO_USAGE, exchange.compaction, exchange.tool_loop
     failed = int(exchange.status >= 400 or bool(exchange.error))
     gain = Totals(1, failed, usage.input, usage.output, usage.cached, usage.cache_write, usage.reasoning)
     if compaction is None and tool_loop is None:

@@ -119,7 +119,7 @@ class TokenMeter:
             messages=messages.text + REPLY,
             media=overhead.media + messages.media,
             reserved_output=min(max_output, window.size) if max_output is not None and max_output > 0 else 0,
-            window_known=window.is_known,
+            is_window_known=window.is_known,
         )
 
     def count_after(self, conversation: Conversation, index: int, model: str = "") -> TokenSum:
@@ -288,7 +288,7 @@ class TokenMeter:
         if isinstance(part, ToolCall):
             return self._counter.count(part.name, encoding) + self._counter.count(part.arguments, encoding) + CALL
         if isinstance(part, Reasoning):
-            sealed = max(0, part.sealed * 3 // 4 - SEALED_ENVELOPE) // BYTES_PER_TOKEN
+            sealed = max(0, part.encrypted_size * 3 // 4 - SEALED_ENVELOPE) // BYTES_PER_TOKEN
             return max(self._counter.count(part.text, encoding), sealed)
         return -(-part.size // BYTES_PER_TOKEN)
 

@@ -122,7 +122,7 @@ def _has_more(artifact: Artifact, messages: Sequence[Message]) -> bool:
 def _is_not_text(part: Part) -> bool:
     if isinstance(part, ToolResult):
         return any(_is_not_text(inner) for inner in part.parts)
-    return isinstance(part, Media | Opaque) or (isinstance(part, Reasoning) and part.sealed > 0)
+    return isinstance(part, Media | Opaque) or (isinstance(part, Reasoning) and part.encrypted_size > 0)
 
 
 def resolve_path(loaded: LoadedArtifact, path: str) -> tuple[str, str]:

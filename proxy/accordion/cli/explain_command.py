@@ -185,8 +185,8 @@ def _size_rows(size: SizeReport) -> Iterable[tuple[str, str | Text]]:
             "  not counted",
             f"{count_with_noun(size.passed_over, 'message')} that a compaction by the provider replaces",
         )
-    if parts.unfolded:
-        yield "  read back", f"{parts.unfolded:,}, with recalled excerpts"
+    if parts.insertions:
+        yield "  read back", f"{parts.insertions:,}, with recalled excerpts"
     if parts.reserved_output:
         yield "reserved", f"{parts.reserved_output:,} for the output; {size.occupied:,} in use with it"
     yield "window", f"{size.window.size:,}, {_SOURCES[size.window.source]}"

@@ -89,7 +89,7 @@ def _describe_sent(
         prompt=tokens,
         usage=Usage(tokens, original.output, cached, written),
         removed=original.input - tokens,
-        added=round((row.tool_tokens + row.forwarded.utilization.unfolded) * scale),
+        added=round((row.tool_tokens + row.forwarded.utilization.insertions) * scale),
         is_new_compaction=is_new,
         rules=row.cache_rules,
         summary_input=round((summarized + summary_tokens) * scale),

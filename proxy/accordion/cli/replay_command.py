@@ -22,7 +22,8 @@ from accordion.cli.replay_compaction import CompactedRequest, ReplayTotals, Requ
 from accordion.cli.replay_tables import MeasuredConversation
 from accordion.cli.transcripts import TranscriptSource
 from accordion.config import Settings
-from accordion.model.budget import Decision, TokenLimits, Utilization, Window
+from accordion.http.json_views import token_parts_json
+from accordion.model.budget import Decision, TokenLimits, Window
 from accordion.pipeline.respond import encode_compaction_header
 
 ConversationReplay = MeasuredConversation | CompactedReplay
@@ -167,7 +168,7 @@ def measured_json(recorded: PastConversation, row: ReplayMeasurement, *, usage: 
         "tokens": row.tokens,
         "new_tokens": row.new,
         "utilization": round(row.utilization.ratio, 6),
-        "parts": _parts_json(row.utilization),
+        "parts": token_parts_json(row.utilization),
         "unchanged_prefix": round(row.unchanged, 6),
         **_limits_json(row.window, row.limits, row.decision),
     }
@@ -220,15 +221,10 @@ def _size_json(size: RequestSize) -> dict[str, Any]:
         "messages": size.messages,
         "tokens": size.tokens,
         "utilization": round(size.utilization.ratio, 6),
-        "parts": _parts_json(size.utilization),
+        "parts": token_parts_json(size.utilization),
         "unchanged_prefix": round(size.cached / size.tokens, 6) if size.tokens else 0.0,
         "cost": round(size.cost, 1),
     }
-
-
-def _parts_json(utilization: Utilization) -> dict[str, int]:
-    names = ("preamble", "tools", "messages", "media", "unfolded", "reserved_output")
-    return {name: getattr(utilization, name) for name in names}
 
 
 def _limits_json(window: Window | None, limits: TokenLimits | None, decision: Decision) -> dict[str, Any]:

@@ -96,7 +96,7 @@ async def _sessions(store: TenantStore, limit: int, as_json: bool) -> int:
 
 
 def _session_json(session: Session) -> dict[str, object]:
-    agent = (session.seen.name if session.seen is not None else "") or session.agent
+    agent = (session.newest_agent.name if session.newest_agent is not None else "") or session.agent
     return {
         "id": session.id,
         "label": session.label,

@@ -114,7 +114,7 @@ def build_layout(
     for step in plan.steps:
         if isinstance(step, Summarize):
             # Protected slots stay around the block; a slot belongs to one block only.
-            removable = [at for at in range(step.first, step.last + 1) if view.whole[at] and at not in owners]
+            removable = [at for at in range(step.first, step.last + 1) if view.removable[at] and at not in owners]
             owners.update(dict.fromkeys(removable, len(summaries)))
             summaries.append(step)
             removed.update(removable)
@@ -266,12 +266,12 @@ class PlanExecutor:
                 raise PlanNotApplicable("unwritable", f"a message cannot be edited this way: {error}") from error
             # The stored bytes are sent with every later request. Breakpoints move, and providers take only four.
             return (
-                ReplacementMessage(without_breakpoints(wire), slot.first, slot.last, edited=True)
+                ReplacementMessage(without_breakpoints(wire), slot.first, slot.last, is_edited=True)
                 if wire is not None
                 else None
             )
-        if slot.is_summary or slot.edited:
-            return ReplacementMessage(slot.message.wire, slot.first, slot.last, slot.edited)
+        if slot.is_summary or slot.is_edited:
+            return ReplacementMessage(slot.message.wire, slot.first, slot.last, slot.is_edited)
         return VerbatimRange(slot.origin, slot.origin)
 
     def _count_after(self, plan: Plan, layout: PlanLayout, compaction: Compaction) -> int:
@@ -282,7 +282,7 @@ class PlanExecutor:
         known_tokens = {
             slot.origin: slot.tokens - insertion_tokens.get(slot.first, 0)
             for slot in covered
-            if not slot.is_summary and not slot.edited
+            if not slot.is_summary and not slot.is_edited
         }
         listed: list[tuple[Message, int | None]] = []
         for entry in compaction.entries:

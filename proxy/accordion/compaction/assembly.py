@@ -145,7 +145,7 @@ class CompactionAssembler:
             request.cause,
             utilization_for_report(decision, request.utilization.ratio),
             planned.at,
-            is_forced=decision.must_succeed or decision.forced or decision.trigger == 0,
+            is_forced=decision.must_succeed or decision.is_forced or decision.trigger == 0,
             is_for_other_budgets=_exceeds_other_budgets(view),
             tool_tokens=request.tool_tokens,
         )

@@ -138,7 +138,7 @@ class Compactor:
         if request.summary_caller is not None and not request.is_token_count:
             self._services.background_summaries.count_request(request.summary_caller, request.utilization.tokens)
         try:
-            if decision.observed:
+            if decision.is_observed:
                 return await self._report_plan(request)
             if decision.action == "prepare" and not request.is_token_count:
                 self._prepare_summary(request, original)
@@ -180,8 +180,8 @@ class Compactor:
         if now is None or (before is not None and now.id == before.id):
             return request, False
         tokens = self._assembler.count_with(request, history)
-        utilization = request.utilization.apply_correction(1.0, tokens, carried=False)
-        is_enough = request.decision.forced or utilization.occupied_tokens < max(1, request.decision.trigger)
+        utilization = request.utilization.apply_correction(1.0, tokens, is_carried=False)
+        is_enough = request.decision.is_forced or utilization.occupied_tokens < max(1, request.decision.trigger)
         return replace(request, history=history, utilization=utilization), is_enough
 
     async def _compact(
@@ -190,7 +190,7 @@ class Compactor:
         """Tries the forms of summary, the best first. Raises the error of the last one."""
         must_succeed, can_use_model = request.decision.must_succeed, self._can_use_model(request)
         earlier, tokens = request.history.compaction, request.utilization.tokens
-        is_limited = not (must_succeed or request.decision.forced or request.decision.trigger == 0)
+        is_limited = not (must_succeed or request.decision.is_forced or request.decision.trigger == 0)
         earlier_id = earlier.id if earlier is not None else ""
         if is_limited and (
             reason := self._services.recent_failures.refusal_reason(conversation_ref, original, earlier_id, tokens)
@@ -443,7 +443,7 @@ class Compactor:
 
 def _must_wait(request: CompactionRequest) -> bool:
     """Whether the request waits for a model's summary instead of being forwarded unchanged."""
-    return request.decision.must_succeed or request.decision.forced
+    return request.decision.must_succeed or request.decision.is_forced
 
 
 def _can_pass_meanwhile(request: CompactionRequest) -> bool:

@@ -55,7 +55,7 @@ def _describe_compaction(compaction: Compaction) -> dict[str, Any]:
 def _describe_entry(entry: Entry) -> dict[str, Any]:
     fields: dict[str, Any] = {"first": entry.first, "last": entry.last}
     if isinstance(entry, ReplacementMessage):
-        fields |= {"edited": entry.edited, "message": _decode_json(entry.wire)}
+        fields |= {"edited": entry.is_edited, "message": _decode_json(entry.wire)}
     return fields
 
 

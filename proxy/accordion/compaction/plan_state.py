@@ -30,7 +30,7 @@ class PlanState:
     def __init__(self, view: StrategyView) -> None:
         self.initial_view = view
         self._slots = list(view.slots)
-        self._whole, self._free = list(view.whole), list(view.free)
+        self._removable, self._free = list(view.removable), list(view.free)
         self._removed, self._insertion_tokens = list(view.removed), list(view.insertion_tokens)
         self._tokens: dict[int, tuple[int, ...]] = {}
         self._parts: dict[int, list[Part]] = {}
@@ -47,7 +47,7 @@ class PlanState:
             self.initial_view,
             slots=tuple(self._slots),
             free=tuple(self._free),
-            whole=tuple(self._whole),
+            removable=tuple(self._removable),
             removed=tuple(self._removed),
             tokens=self.tokens,
             body_size=self.size,
@@ -99,7 +99,7 @@ class PlanState:
     def _drop_insertions(self, step: ProposedStep) -> None:
         """Drops the tokens of read-backs and recalls up to the last slot that the step changes."""
         last = step.last if isinstance(step, Summarize) else step.slot
-        while isinstance(step, Summarize) and last >= step.first and not self._whole[last]:
+        while isinstance(step, Summarize) and last >= step.first and not self._removable[last]:
             last -= 1
         for index, tokens in enumerate(self._insertion_tokens[: last + 1]):
             if tokens:
@@ -147,14 +147,14 @@ class PlanState:
     def _summarize(self, step: Summarize) -> None:
         """Replaces the removable slots of a range by one block; the other slots stay around it."""
         first, last = WRITTEN_BY_COMPACTION, WRITTEN_BY_COMPACTION
-        removable = [index for index in range(step.first, step.last + 1) if self._whole[index]]
+        removable = [index for index in range(step.first, step.last + 1) if self._removable[index]]
         block_slot = choose_block_slot(self._slots, removable)
         for index in removable:
             slot = self._slots[index]
             first, last = slot.first if first == WRITTEN_BY_COMPACTION else first, max(last, slot.last)
             if not self._removed[index]:
                 self._remove_slot(index)
-            self._whole[index] = self._free[index] = False
+            self._removable[index] = self._free[index] = False
         if block_slot < 0:
             return
         block = Message(b"", "user", (Text(step.note),), b"")
@@ -186,7 +186,7 @@ class PlanState:
 
 def _replace_message(slot: Slot, message: Message, tokens: int) -> Slot:
     """Returns the slot with another message and count. Called often: `replace` takes five times as long."""
-    return Slot(message, slot.origin, tokens, slot.edited, slot.first, slot.last)
+    return Slot(message, slot.origin, tokens, slot.is_edited, slot.first, slot.last)
 
 
 def _replace_parts(message: Message, parts: tuple[Part, ...]) -> Message:
@@ -204,7 +204,7 @@ def count_bytes(part: Part) -> int:
     if isinstance(part, ToolCall):
         return inline + len(part.arguments.encode()) + _PART_OVERHEAD
     if isinstance(part, Reasoning):
-        return len(part.text.encode()) + part.sealed + _PART_OVERHEAD
+        return len(part.text.encode()) + part.encrypted_size + _PART_OVERHEAD
     if isinstance(part, Opaque):
         return part.size
     return inline + len(text_of(part).encode()) + _PART_OVERHEAD
@@ -215,7 +215,7 @@ def _token_weight(part: Part) -> int:
     if isinstance(part, Text):
         return len(part.text)
     if isinstance(part, Reasoning):
-        return max(len(part.text), part.sealed * 3 // 4 - SEALED_ENVELOPE)
+        return max(len(part.text), part.encrypted_size * 3 // 4 - SEALED_ENVELOPE)
     if isinstance(part, ToolCall):
         return len(part.name) + len(part.arguments) + 20
     if isinstance(part, ToolResult):

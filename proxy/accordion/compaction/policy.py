@@ -107,7 +107,7 @@ def decide(
     if "observe" not in (options.mode, options.request_mode):
         return decision
     if decision.action == "compact":
-        return replace(decision, observed=True)
+        return replace(decision, is_observed=True)
     return replace(decision, action="pass")
 
 
@@ -201,7 +201,7 @@ def _decide(inputs: _DecisionInput) -> Decision:
             _build_compact_decision(
                 inputs, "on request", must_succeed=inputs.exceeds_hard_limit, remove_something=True
             ),
-            forced=True,
+            is_forced=True,
         )
     return _decide_over_hard_limit(inputs) or _decide_other_budgets(inputs) or _decide_by_trigger(inputs)
 

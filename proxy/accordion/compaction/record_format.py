@@ -28,7 +28,7 @@ class _EntryRecord(msgspec.Struct, array_like=True):
     first: int
     last: int
     wire: bytes | None = None
-    edited: bool = False
+    is_edited: bool = False
 
 
 class _CompactionRecord(msgspec.Struct, array_like=True):
@@ -175,10 +175,10 @@ def _from_record(record: _CompactionRecord) -> Compaction:
 def _entry_to_record(entry: Entry) -> _EntryRecord:
     if isinstance(entry, VerbatimRange):
         return _EntryRecord(entry.first, entry.last)
-    return _EntryRecord(entry.first, entry.last, entry.wire, entry.edited)
+    return _EntryRecord(entry.first, entry.last, entry.wire, entry.is_edited)
 
 
 def _entry_from_record(entry: _EntryRecord) -> Entry:
     if entry.wire is None:
         return VerbatimRange(entry.first, entry.last)
-    return ReplacementMessage(entry.wire, entry.first, entry.last, entry.edited)
+    return ReplacementMessage(entry.wire, entry.first, entry.last, entry.is_edited)

@@ -18,7 +18,7 @@ def report_compaction(
     return CompactionOutcome(
         state=state,
         id=compaction.id,
-        triggered=decision is not None,
+        is_triggered=decision is not None,
         kind=compaction.kind,
         trigger=decision.trigger if decision is not None else 0,
         cause=compaction.cause,
@@ -44,7 +44,7 @@ def report_plan(
     `tool_tokens` of the plan's count are not in the request yet."""
     return CompactionOutcome(
         state="observed",
-        triggered=True,
+        is_triggered=True,
         kind=plan.view.kind,
         trigger=decision.trigger,
         cause=cause,
@@ -70,7 +70,7 @@ def report_failure(
     compaction that is `in_force` still count."""
     return CompactionOutcome(
         state="failed",
-        triggered=True,
+        is_triggered=True,
         kind=decision.kind,
         trigger=decision.trigger,
         cause=cause,
@@ -97,7 +97,7 @@ def describe_outcome(outcome: CompactionOutcome) -> dict[str, Any]:
     """Converts an outcome to JSON types for people and programs (docs/figures.md)."""
     return {
         "state": outcome.state,
-        "triggered": outcome.triggered,
+        "triggered": outcome.is_triggered,
         "utilization": outcome.utilization,
         "steps": [{"compactor": name, "before": before, "after": after} for name, before, after in outcome.steps],
         "passes": outcome.passes,

@@ -53,7 +53,9 @@ class _AcceptedChanges:
     def add(self, step: ProposedStep) -> None:
         """Adds an accepted step."""
         if isinstance(step, Summarize):
-            self._replaced_slots.update(index for index in range(step.first, step.last + 1) if self._view.whole[index])
+            self._replaced_slots.update(
+                index for index in range(step.first, step.last + 1) if self._view.removable[index]
+            )
         elif isinstance(step, Drop):
             parts = step.parts or range(len(self._view.slots[step.slot].message.parts))
             self._dropped.setdefault(step.slot, set()).update(parts)
@@ -157,7 +159,7 @@ def _group_drops(view: StrategyView, group: Group, requested: dict[int, set[int]
         slot: [at for at, _ in _remaining_parts(view, slot) if at not in requested.get(slot, ())] for slot in slots
     }
     if not any(remaining.values()):
-        if view.whole[group[0]]:
+        if view.removable[group[0]]:
             yield tuple(Drop(slot) for slot in slots if not view.removed[slot])
         return
     if any(has_item_reference(view.slots[slot].message) for slot in slots) or any(

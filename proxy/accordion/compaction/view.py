@@ -116,7 +116,7 @@ def build_view(
         kind=kind,
         slots=slots,
         free=tuple(free),
-        whole=tuple(whole),
+        removable=tuple(whole),
         groups=groups,
         tokens=tokens,
         overhead=overhead,
@@ -232,13 +232,13 @@ def _scale_slots(
     scale = tokens / raw
     ends = [round(end * scale) for end in accumulate((slot.tokens for slot in slots), initial=0)]
     return tuple(
-        Slot(slot.message, slot.origin, ends[index + 1] - ends[index], slot.edited, slot.first, slot.last)
+        Slot(slot.message, slot.origin, ends[index + 1] - ends[index], slot.is_edited, slot.first, slot.last)
         for index, slot in enumerate(slots)
     ), scale
 
 
 def _add_tokens(slot: Slot, tokens: int) -> Slot:
-    return Slot(slot.message, slot.origin, slot.tokens + tokens, slot.edited, slot.first, slot.last)
+    return Slot(slot.message, slot.origin, slot.tokens + tokens, slot.is_edited, slot.first, slot.last)
 
 
 class _HistoryAnalysis:

@@ -67,7 +67,7 @@ class _CachedFilter(msgspec.Struct, frozen=True):
     hidden_positions: frozenset[PartPosition]
     origins: tuple[int, ...]
     chain: tuple[bytes, ...]
-    edited: dict[int, _EditedMessage]
+    edits: dict[int, _EditedMessage]
     hidden_results: tuple[FilteredResult, ...]
     unremovable_results: frozenset[PartPosition]
     has_reference: bool
@@ -211,7 +211,7 @@ class _FilterRun:
         self._chain = list(prefix.chain)
         self._start = chain_start(tenant, protocol.name)
         self._origins = list(prefix.origins)
-        self._edited = dict(prefix.edited)
+        self._edits = dict(prefix.edits)
         self._hidden_results = list(prefix.hidden_results)
         self._unremovable_results = set(prefix.unremovable_results)
         self._has_reference = prefix.has_reference
@@ -219,7 +219,7 @@ class _FilterRun:
         self.complete_count = prefix.count
         self._weight = prefix.weight
         self._complete_sizes = self._sizes()
-        for index, each in prefix.edited.items():
+        for index, each in prefix.edits.items():
             if conversation.messages[index] is not each.original:
                 self._refresh_edit(index, each)
 
@@ -233,9 +233,9 @@ class _FilterRun:
                 self._protocol, messages, positions, self._has_reference or conversation.previous is not None
             )
             removed_parts = self._record_removal(messages, removal, first)
-        is_unchanged = len(self._origins) == first and not self._edited and not removed_parts
+        is_unchanged = len(self._origins) == first and not self._edits and not removed_parts
         for index, message in enumerate(messages, first):
-            each = self._edited.get(index)
+            each = self._edits.get(index)
             if each is None and index in removed_parts:
                 continue
             self._origins.append(index)
@@ -263,7 +263,7 @@ class _FilterRun:
             hidden_positions,
             tuple(self._origins[:length]),
             tuple(self._chain[:length]),
-            self._edited if is_whole_list else {index: each for index, each in self._edited.items() if index < count},
+            self._edits if is_whole_list else {index: each for index, each in self._edits.items() if index < count},
             tuple(self._hidden_results[:hidden_count]),
             frozenset(position for position in self._unremovable_results if position[0] < count),
             has_reference,
@@ -278,7 +278,7 @@ class _FilterRun:
                 conversation, range(len(conversation.messages)), unremovable_results=unremovable
             )
         messages = list(conversation.messages)
-        for index, each in self._edited.items():
+        for index, each in self._edits.items():
             messages[index] = each.message
         visible_messages = tuple(map(messages.__getitem__, self._origins))
         visible_conversation = replace(conversation, messages=visible_messages, chain=tuple(self._chain))
@@ -292,7 +292,7 @@ class _FilterRun:
         """Records the removal in a range that begins at `first`; returns the removed parts by the client's index."""
         for index, wire in removal.edited_messages.items():
             each = _EditedMessage(messages[index], removal.removed_parts[index], self._read_message(wire))
-            self._edited[first + index] = each
+            self._edits[first + index] = each
             self._weight += 2 * (len(each.original.wire) + len(wire)) + 1_000
         for (index, part), call in removal.removed_calls.items():
             result, name = messages[index].parts[part], ""
@@ -310,7 +310,7 @@ class _FilterRun:
         if message.wire != edited.original.wire:
             wire = self._protocol.edit_message(message, dict.fromkeys(edited.removed_parts))
             if wire is not None:
-                self._edited[index] = _EditedMessage(message, edited.removed_parts, self._read_message(wire))
+                self._edits[index] = _EditedMessage(message, edited.removed_parts, self._read_message(wire))
 
 
 def _shift(position: PartPosition | None, offset: int) -> PartPosition | None:

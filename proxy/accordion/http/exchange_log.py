@@ -60,7 +60,7 @@ class CompactionLogger:
         ):
             _write_line(exchange, outcome, "would compact")
         self._check_window(exchange, is_automatic=is_automatic)
-        if not exchange.utilization.window_known:
+        if not exchange.utilization.is_window_known:
             self._report_unknown_window(exchange)
 
     def _check_window(self, exchange: Exchange, *, is_automatic: bool) -> None:

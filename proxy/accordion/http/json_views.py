@@ -36,14 +36,25 @@ def limits_json(limits: TokenLimits) -> dict[str, int]:
 
 def utilization_json(utilization: Utilization) -> dict[str, Any]:
     """Returns a window's occupancy: tokens by kind, and the share of the window."""
-    parts = ("preamble", "tools", "messages", "media", "unfolded", "reserved_output")
     return {
         "window": utilization.window,
-        "window_known": utilization.window_known,
+        "window_known": utilization.is_window_known,
         "tokens": utilization.tokens,
         "utilization": round(utilization.ratio, 4),
-        "carried": utilization.carried,
-        "parts": {name: getattr(utilization, name) for name in parts},
+        "carried": utilization.is_carried,
+        "parts": token_parts_json(utilization),
+    }
+
+
+def token_parts_json(utilization: Utilization) -> dict[str, int]:
+    """Returns the tokens by kind, and those reserved for the response."""
+    return {
+        "preamble": utilization.preamble,
+        "tools": utilization.tools,
+        "messages": utilization.messages,
+        "media": utilization.media,
+        "unfolded": utilization.insertions,
+        "reserved_output": utilization.reserved_output,
     }
 
 
@@ -144,7 +155,7 @@ def model_json(view: ModelView) -> dict[str, Any]:
 
 def session_json(session: Session, overrides: SessionOverrides) -> dict[str, Any]:
     """Returns a session with its overrides. The totals include saved tokens and the cost of summaries."""
-    last, agent = session.utilization, session.seen or AgentReport(delegated=False)
+    last, agent = session.utilization, session.newest_agent or AgentReport(delegated=False)
     return {
         "id": session.id,
         "label": session.label,
@@ -172,7 +183,7 @@ def agent_json(view: AgentView) -> dict[str, Any]:
     """Returns an agent of a delegation tree: its parent with the evidence, its last utilization, and the number of
     results hidden from its last request, by owner. Unknown values are null."""
     node, session = view.node, view.session
-    agent = session.seen if session is not None else None
+    agent = session.newest_agent if session is not None else None
     last = session.utilization if session is not None else None
     return {
         "delegation": display_name(node.id),

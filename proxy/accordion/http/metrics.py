@@ -192,7 +192,7 @@ class Metrics:
             self._count_costs(model_metrics, exchange.costs)
         if exchange.compaction is not None:
             self._count_compaction(model_metrics, exchange, exchange.compaction)
-        if exchange.unfolded is not None or exchange.recalled is not None:
+        if exchange.tool_loop is not None or exchange.recall is not None:
             self._count_ways_back(model_metrics, exchange)
 
     def count_delegation(self, evidence: Evidence) -> None:
@@ -262,12 +262,12 @@ class Metrics:
 
     def _count_ways_back(self, model_metrics: _ModelMetrics, exchange: Exchange) -> None:
         """Counts what the model read back, and what was recalled."""
-        if exchange.unfolded is not None:
-            self._unfold_calls.labels(*model_metrics.labels).inc(exchange.unfolded.calls)
-            self._unfold_rounds.labels(*model_metrics.labels).inc(exchange.unfolded.rounds)
-        if exchange.recalled is not None:
+        if exchange.tool_loop is not None:
+            self._unfold_calls.labels(*model_metrics.labels).inc(exchange.tool_loop.calls)
+            self._unfold_rounds.labels(*model_metrics.labels).inc(exchange.tool_loop.rounds)
+        if exchange.recall is not None:
             self._recalls.labels(*model_metrics.labels).inc()
-            self._recall_tokens.labels(*model_metrics.labels).inc(exchange.recalled.tokens)
+            self._recall_tokens.labels(*model_metrics.labels).inc(exchange.recall.tokens)
 
     def _count_costs(self, model_metrics: _ModelMetrics, costs: Costs) -> None:
         if costs.estimated:

@@ -92,9 +92,9 @@ def _attributes(operation: str, exchange: Exchange) -> Mapping[str, Attribute]:
         attributes |= _compaction_attributes(exchange.compaction)
     if exchange.agent is not None:
         attributes |= _agent_attributes(exchange.agent)
-    if window.unfolded:
-        attributes["accordion.unfolded"] = window.unfolded
-    if (tool_loop := exchange.unfolded) is not None:
+    if window.insertions:
+        attributes["accordion.unfolded"] = window.insertions
+    if (tool_loop := exchange.tool_loop) is not None:
         attributes |= {
             "accordion.unfold.calls": tool_loop.calls,
             "accordion.unfold.rounds": tool_loop.rounds,

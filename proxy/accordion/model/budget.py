@@ -101,8 +101,8 @@ def generation_shares(size: int) -> tuple[int, int]:
 class Utilization(msgspec.Struct, frozen=True):
     """Estimated tokens of a request by kind, against the window.
 
-    `carried` is True where `messages` includes a count that the provider reported for the beginning of this very list.
-    `unfolded` counts the insertions: tool rounds, recalled excerpts and memories.
+    `is_carried`: `messages` includes a count that the provider reported for the beginning of this very list.
+    `insertions` are tool rounds, recalled excerpts and memories. The names of stored fields are the former ones.
     """
 
     window: int
@@ -111,44 +111,54 @@ class Utilization(msgspec.Struct, frozen=True):
     messages: int = 0
     media: int = 0
     reserved_output: int = 0
-    window_known: bool = True
-    carried: bool = False
-    unfolded: int = 0
+    is_window_known: bool = msgspec.field(default=True, name="window_known")
+    is_carried: bool = msgspec.field(default=False, name="carried")
+    insertions: int = msgspec.field(default=0, name="unfolded")
 
     @property
     def tokens(self) -> int:
         """The tokens that would be sent; the space reserved for the response is not included."""
-        return self.preamble + self.tools + self.messages + self.media + self.unfolded
+        return self.preamble + self.tools + self.messages + self.media + self.insertions
 
     @property
     def occupied_tokens(self) -> int:
         """The tokens that would be sent, plus the space reserved for the response."""
         return self.tokens + self.reserved_output
 
-    def apply_correction(self, factor: float, total: int, *, carried: bool) -> Utilization:
+    def apply_correction(self, factor: float, total: int, *, is_carried: bool) -> Utilization:
         """Returns the utilization with every kind multiplied by `factor`, and `total` tokens in all.
 
         The messages take up the difference; where they cannot, the other kinds shrink.
         """
-        preamble, tools, media, unfolded = self.preamble, self.tools, self.media, self.unfolded
+        preamble, tools, media, insertions = self.preamble, self.tools, self.media, self.insertions
         if factor != 1.0:
             preamble, tools = round(preamble * factor), round(tools * factor)
-            media, unfolded = round(media * factor), round(unfolded * factor)
-        messages = total - preamble - tools - media - unfolded
+            media, insertions = round(media * factor), round(insertions * factor)
+        messages = total - preamble - tools - media - insertions
         if messages < 0:
             # The reported total is more certain than the estimate of any kind.
             fixed = total - messages
-            preamble, tools, media, unfolded = (part * total // fixed for part in (preamble, tools, media, unfolded))
-            messages = total - preamble - tools - media - unfolded
+            preamble, tools, media, insertions = (
+                part * total // fixed for part in (preamble, tools, media, insertions)
+            )
+            messages = total - preamble - tools - media - insertions
         return Utilization(
-            self.window, preamble, tools, messages, media, self.reserved_output, self.window_known, carried, unfolded
+            self.window,
+            preamble,
+            tools,
+            messages,
+            media,
+            self.reserved_output,
+            self.is_window_known,
+            is_carried,
+            insertions,
         )
 
     @property
     def ratio(self) -> float:
         """The occupied share of the window."""
         # Repeats `occupied_tokens`: a property that reads others takes three times as long, and this one is read often.
-        occupied = self.preamble + self.tools + self.messages + self.media + self.unfolded + self.reserved_output
+        occupied = self.preamble + self.tools + self.messages + self.media + self.insertions + self.reserved_output
         return occupied / self.window if self.window else 0.0
 
 
@@ -164,8 +174,8 @@ class Decision(msgspec.Struct, frozen=True):
     """The action for a request, and the reason as a text for people.
 
     For a compaction: its kind, the `target` in tokens, the `trigger` that was reached, whether it `must_succeed` (the
-    request is over the hard limit), whether the client demanded it (`forced`), and whether it is only reported and not
-    applied (`observed`).
+    request is over the hard limit), whether the client demanded it (`is_forced`), and whether it is only reported
+    and not applied (`is_observed`).
     """
 
     action: Action
@@ -174,5 +184,5 @@ class Decision(msgspec.Struct, frozen=True):
     must_succeed: bool = False
     kind: CompactionKind = "conversation"
     trigger: int = 0
-    forced: bool = False
-    observed: bool = False
+    is_forced: bool = False
+    is_observed: bool = False

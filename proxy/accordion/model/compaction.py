@@ -40,7 +40,7 @@ class ReplacementMessage(msgspec.Struct, frozen=True):
     wire: bytes
     first: int
     last: int
-    edited: bool = False
+    is_edited: bool = False
 
 
 Entry = VerbatimRange | ReplacementMessage
@@ -126,7 +126,7 @@ class CompactedPrefix(msgspec.Struct, frozen=True):
     origins: tuple[int, ...]
     spans: tuple[tuple[int, int, bool], ...]
     chain: tuple[bytes, ...]
-    lost: frozenset[str] = frozenset()
+    removed_open_calls: frozenset[str] = frozenset()
     """Ids of calls that the compaction removed before they had a result."""
 
 
@@ -163,8 +163,8 @@ def build_prefix(
             spans += [(index, index, False) for index in indexes]
         else:
             messages.append(read(entry.wire))
-            origins.append(entry.first if entry.edited else WRITTEN_BY_COMPACTION)
-            spans.append((entry.first, entry.last, entry.edited))
+            origins.append(entry.first if entry.is_edited else WRITTEN_BY_COMPACTION)
+            spans.append((entry.first, entry.last, entry.is_edited))
     chain = tuple(salt + b"/%d" % index for index in range(len(messages)))
     client = conversation.messages[: compaction.covered]
     unanswered = [client[index].parts[position] for index, position in find_open_calls(client)]
@@ -209,7 +209,7 @@ def apply_prefix(
     ValueError where a later message answers a call that the compaction removed.
     """
     covered, salt = compaction.covered, compaction.id.encode()
-    if head.lost and _has_orphan_result(conversation.messages[covered:], head.lost):
+    if head.removed_open_calls and _has_orphan_result(conversation.messages[covered:], head.removed_open_calls):
         raise ValueError("a call that was taken out has been answered since")
     beginning: CompactedPrefix | CompactedList = head
     start = covered

@@ -33,7 +33,7 @@ class Reasoning(msgspec.Struct, frozen=True):
     """A model's reasoning: the readable part as `text`, and the size in bytes of the encrypted or signed part."""
 
     text: str
-    sealed: int = 0
+    encrypted_size: int = 0
 
 
 class ToolCall(msgspec.Struct, frozen=True):

@@ -79,7 +79,7 @@ class CompleteResponse:
     def __init__(self, body: bytes, headers: Headers = ((b"content-type", b"application/json"),)) -> None:
         self.status = 200
         self.headers: Headers = (*headers, (b"content-length", b"%d" % len(body)))
-        self.delimited = True
+        self.is_delimited = True
         self._body = body
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:

@@ -27,7 +27,7 @@ INSERTED = -2
 class Slot(msgspec.Struct, frozen=True):
     """One message of the list that would be forwarded.
 
-    `origin` is its index in the client's list of messages, `WRITTEN_BY_COMPACTION` or `INSERTED`. `edited` is True
+    `origin` is its index in the client's list of messages, `WRITTEN_BY_COMPACTION` or `INSERTED`. `is_edited` is True
     where an earlier compaction changed parts of it. `first` and `last` (inclusive) are the client's messages that the
     slot stands for.
     """
@@ -35,7 +35,7 @@ class Slot(msgspec.Struct, frozen=True):
     message: Message
     origin: int
     tokens: int
-    edited: bool = False
+    is_edited: bool = False
     first: int = WRITTEN_BY_COMPACTION
     last: int = WRITTEN_BY_COMPACTION
 
@@ -66,16 +66,17 @@ def choose_block_slot(slots: Sequence[Slot], leaving_slots: Sequence[int]) -> in
 class View(msgspec.Struct, frozen=True):
     """The list as strategies see it.
 
-    `free[i]` is True where slot i may be changed, `whole[i]` where it may leave the list (it is free, and its group has
-    no pinned result and no open call). `groups` are ranges (first, last; inclusive) of slots that leave together or not
-    at all; they cover the list in order. `tokens` counts everything that would be sent; `overhead` is the part of the
-    system prompt, the tools and the tokens that begin the response. `target` is the goal of the compaction, in tokens.
+    `free[i]` is True where slot i may be changed, `removable[i]` where it may leave the list: it is free, and its group
+    has no pinned result and no open call. `groups` are ranges (first, last; inclusive) of slots that leave together or
+    not at all; they cover the list in order. `tokens` counts everything that would be sent; `overhead` is the part of
+    the system prompt, the tools and the tokens that begin the response. `target` is the goal of the compaction, in
+    tokens.
     """
 
     kind: PlanKind
     slots: tuple[Slot, ...]
     free: tuple[bool, ...]
-    whole: tuple[bool, ...]
+    removable: tuple[bool, ...]
     groups: tuple[tuple[int, int], ...]
     tokens: int
     overhead: int

@@ -167,7 +167,7 @@ class UpstreamResponse(Protocol):
 
     status: int
     headers: Headers
-    delimited: bool
+    is_delimited: bool
     """Whether the body has a length or is chunked; otherwise it ends when the connection ends."""
 
     def chunks(self) -> AsyncGenerator[bytes, None]:

@@ -93,7 +93,7 @@ class CompactionOutcome(msgspec.Struct, frozen=True):
 
     state: str
     id: str = ""
-    triggered: bool = False
+    is_triggered: bool = msgspec.field(default=False, name="triggered")
     kind: str = ""
     trigger: int = 0
     cause: str = "automatic"
@@ -188,9 +188,9 @@ class Exchange(msgspec.Struct, frozen=True):
     compaction: CompactionOutcome | None = None
     folding: float = 0.0
     """The seconds that compaction delayed the request."""
-    unfolded: ToolLoopUsage | None = None
+    tool_loop: ToolLoopUsage | None = msgspec.field(default=None, name="unfolded")
     """None where the model read no artifact in the response."""
-    recalled: RecallUsage | None = None
+    recall: RecallUsage | None = msgspec.field(default=None, name="recalled")
     """None where nothing was recalled. Content that was recalled for an earlier request is not reported again."""
     agent: AgentReport | None = None
     """None for the main agent where the request has no metadata about it."""
@@ -260,7 +260,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
     totals: Totals = Totals()
     correction: float = 1.0
     """Reported tokens divided by counted tokens of `model` in this session; 1.0 while nothing is reported."""
-    seen: AgentReport | None = None
+    newest_agent: AgentReport | None = msgspec.field(default=None, name="seen")
     """The agent of its last request."""
     scope: bytes = b""
     """The prefix that separates its messages' names from those of other labels (sessions/prefix_nodes.py)."""
@@ -277,7 +277,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
             utilization=exchange.utilization,
             totals=self.totals + gain,
             correction=self.correction_of(exchange.model),
-            seen=exchange.agent,
+            newest_agent=exchange.agent,
             only=only,
             costs=self.costs if exchange.costs is None else self.costs + exchange.costs,
         )

@@ -93,7 +93,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
             return None
         prepared = await self.compact(forced, "overflow")
         is_smaller = prepared.rewritten_body is not None and prepared.utilization.tokens < before
-        if prepared.utilization.unfolded and not (
+        if prepared.utilization.insertions and not (
             is_smaller and prepared.utilization.occupied_tokens < forced.limits.hard
         ):
             prepared = self._render_body(await self.composer.remove_insertions(prepared))
@@ -113,7 +113,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         used = request.utilization
         # Planning uses the provider's own count.
         if overflow.requested and overflow.requested > used.tokens:
-            used = used.apply_correction(1.0, overflow.requested, carried=used.carried)
+            used = used.apply_correction(1.0, overflow.requested, is_carried=used.is_carried)
         used = replace(used, reserved_output=overflow.output or used.reserved_output)
         decision = Decision(
             "compact",
@@ -122,7 +122,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
             must_succeed=True,
             kind=kind,
             trigger=limits.hard,
-            forced=True,
+            is_forced=True,
         )
         return replace(request, window=window, limits=limits, decision=decision, utilization=used)
 
@@ -131,7 +131,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         request = await self._compact(request, cause)
         if cause != "overflow" and not (request.is_token_count or request.controls.is_client_compaction):
             request = await self._recall(request)
-        if request.utilization.unfolded and is_known_not_to_fit(request.utilization, request.window):
+        if request.utilization.insertions and is_known_not_to_fit(request.utilization, request.window):
             request = await self.composer.remove_insertions(request)
         return self._render_body(request)
 
@@ -140,7 +140,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
 
         It is only planned, since a compaction that was made stays in force.
         """
-        decision, used = replace(request.decision, observed=True), request.utilization
+        decision, used = replace(request.decision, is_observed=True), request.utilization
         planned = await self._compact(advance(PreparedRequest, request, decision=decision), "overflow")
         outcome = planned.compaction_outcome
         if outcome is None or outcome.after + used.reserved_output > decision.trigger:
@@ -150,16 +150,20 @@ class CompactionStep(msgspec.Struct, frozen=True):
 
     async def _compact(self, request: PreparedRequest, cause: Cause) -> PreparedRequest:
         decision, tenant, session = request.decision, request.caller.tenant, request.session_match.session.id
-        if decision.action not in ("compact", "prepare") and not decision.observed:
+        if decision.action not in ("compact", "prepare") and not decision.is_observed:
             replay = _describe_replay(request)
             return replace(request, compaction_outcome=replay) if replay is not None else request
         compactor = self.compactors(request.conversation.model, request.is_subagent)
         result = await compactor.compact(await self._build_compaction_request(request, cause), request.conversation)
-        if decision.action == "compact" and not (decision.observed or request.is_token_count):
+        if decision.action == "compact" and not (decision.is_observed or request.is_token_count):
             self.session_overrides.set_waiting_for_summary(
                 tenant, session, result.outcome is None and decision.kind == "conversation"
             )
-        if decision.forced and not decision.observed and self.session_overrides.has_compaction_request(tenant, session):
+        if (
+            decision.is_forced
+            and not decision.is_observed
+            and self.session_overrides.has_compaction_request(tenant, session)
+        ):
             await self.session_overrides.clear_compaction_request(tenant, session)
         if result.history is not request.history:
             request = await self.composer.compose(request, result.history)
@@ -187,7 +191,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         """
         if request.history.compaction is None and request.history_with_insertions is None:
             return replace(request, rewritten_body=None)
-        outcome, insertion_tokens = request.compaction_outcome, request.utilization.unfolded
+        outcome, insertion_tokens = request.compaction_outcome, request.utilization.insertions
         if outcome is not None and insertion_tokens:
             outcome = replace(outcome, saved=max(0, outcome.saved - insertion_tokens))
         body = self.renderer.render_body(request.protocol, request.forwarded_history)
@@ -196,7 +200,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
     async def _build_compaction_request(self, request: PreparedRequest, cause: Cause) -> CompactionRequest:
         tenant = request.caller.tenant
         session, position = request.session_match.session.id, request.visible_request.position
-        if request.decision.forced and cause == "automatic":
+        if request.decision.is_forced and cause == "automatic":
             cause = "manual"
         # The message that handed over the conversation is the task.
         task_ids = frozenset({position.call_id} if position.evidence == "handoff" else ())

@@ -59,9 +59,9 @@ class CostCalculator(msgspec.Struct, frozen=True):
         tool_tokens = self._count_tool_tokens(request)
         if compaction is not None:
             # The tokens that it removed are counted without the tool that it adds.
-            removed = compaction.removed - utilization.unfolded
+            removed = compaction.removed - utilization.insertions
         else:
-            removed = -tool_tokens - utilization.unfolded
+            removed = -tool_tokens - utilization.insertions
         is_new = outcome is not None and outcome.state == "folded"
         loop = progress.tool_loop_usage
         first, earlier = (_credible(loop.first), _credible(loop.earlier)) if loop is not None else (usage, None)
@@ -73,7 +73,7 @@ class CostCalculator(msgspec.Struct, frozen=True):
             prompt=utilization.tokens,
             usage=first,
             removed=removed,
-            added=tool_tokens + utilization.unfolded,
+            added=tool_tokens + utilization.insertions,
             is_new_compaction=is_new,
             window=request.window.usable_input if request.window.is_known else 0,
             rules=cache_rules(request),

@@ -97,7 +97,7 @@ class RequestPipeline(msgspec.Struct, frozen=True):
         raise_if_refused(request)
         started_at = self.clock.monotonic()
         progress.request = prepared = await self.prepare(request)
-        if prepared.compaction_outcome is not None and prepared.compaction_outcome.triggered:
+        if prepared.compaction_outcome is not None and prepared.compaction_outcome.is_triggered:
             progress.compaction_seconds = self.clock.monotonic() - started_at
         raise_if_refused(prepared)
         progress.request = prepared = await self.tool_loop.restore_rounds(prepared)

@@ -72,7 +72,7 @@ class Measurer(msgspec.Struct, frozen=True):
         try:
             measured = await self._measure(request)
             decision = measured.decision
-            if decision.action == "compact" and not (decision.observed or measured.is_token_count):
+            if decision.action == "compact" and not (decision.is_observed or measured.is_token_count):
                 measured = await self.hide_foreign_results(measured)
             return measured
         except Exception:
@@ -189,11 +189,11 @@ class Measurer(msgspec.Struct, frozen=True):
         if (
             base_node is None
             or base_node.changed
-            or not original.utilization.carried
+            or not original.utilization.is_carried
             or reconstructed.history.compaction is not None
         ):
             return reconstructed
-        used = reconstructed.utilization.apply_correction(1.0, original.utilization.tokens, carried=True)
+        used = reconstructed.utilization.apply_correction(1.0, original.utilization.tokens, is_carried=True)
         reconstructed = replace(reconstructed, utilization=used)
         return replace(reconstructed, decision=self.decide(reconstructed))
 
@@ -284,7 +284,7 @@ class RequestComposer(msgspec.Struct, frozen=True):
         bare = drop_bound_thinking(request.protocol, request.forwarded_history, former, read_message)
         counted = self.token_meter.measure(bare.conversation, request.window, request.actual_model).tokens
         total = max(0, request.utilization.tokens - request.uncorrected_tokens + counted)
-        used = request.utilization.apply_correction(1.0, total, carried=request.utilization.carried)
+        used = request.utilization.apply_correction(1.0, total, is_carried=request.utilization.is_carried)
         return replace(request, history_with_insertions=bare, uncorrected_tokens=counted, utilization=used)
 
     async def count_tool_tokens(self, request: MeasuredRequest) -> int:
@@ -365,13 +365,15 @@ class RequestComposer(msgspec.Struct, frozen=True):
                 last = (counted.preamble + counted.tools, base.reported)
             elif base.overhead_key == match.conversation.overhead_key and base.model == model:
                 last = (base.counted, base.reported)
-        return counted.apply_correction(factor, estimate_tokens(counted.tokens, last, factor), carried=last is not None)
+        return counted.apply_correction(
+            factor, estimate_tokens(counted.tokens, last, factor), is_carried=last is not None
+        )
 
 
 def _separate_insertion_tokens(utilization: Utilization, insertion_tokens: int) -> Utilization:
     """Counts the tokens of insertions separately from the other messages."""
     insertion_tokens = max(0, min(insertion_tokens, utilization.messages))
-    return replace(utilization, messages=utilization.messages - insertion_tokens, unfolded=insertion_tokens)
+    return replace(utilization, messages=utilization.messages - insertion_tokens, insertions=insertion_tokens)
 
 
 def _find_report_node(session_match: SessionMatch) -> PrefixNode | None:

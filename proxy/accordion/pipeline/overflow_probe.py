@@ -82,12 +82,12 @@ async def probe_overflow(
 class _BufferedResponse:
     """An UpstreamResponse whose first pieces were already read."""
 
-    __slots__ = ("_buffer", "_pieces", "_response", "delimited", "failure", "headers", "size", "status")
+    __slots__ = ("_buffer", "_pieces", "_response", "failure", "headers", "is_delimited", "size", "status")
 
     def __init__(self, response: UpstreamResponse) -> None:
         self.status = response.status
         self.headers = response.headers
-        self.delimited = response.delimited
+        self.is_delimited = response.is_delimited
         self.size = 0
         self._response = response
         self._pieces = response.chunks()

@@ -166,8 +166,8 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
             duration=self.clock.monotonic() - progress.started_at,
             compaction=measured.compaction_outcome if measured else None,
             folding=progress.compaction_seconds,
-            unfolded=progress.tool_loop_usage,
-            recalled=measured.recall_usage if measured else None,
+            tool_loop=progress.tool_loop_usage,
+            recall=measured.recall_usage if measured else None,
             costs=costs,
             agent=_build_agent_report(request.visible_request),
         )

@@ -111,7 +111,7 @@ class _ResponseEnd:
         if not self._is_stream:
             passed_on, self._buffer = self._buffer, out
             return passed_on
-        if progress.insertion is not None or (self._observer is not None and self._observer.ended):
+        if progress.insertion is not None or (self._observer is not None and self._observer.has_ended):
             await self._store_once()
         return out
 
@@ -174,7 +174,7 @@ async def relay(
                     # Observed after it was passed on, so that the client does not wait for it; and also if the client
                     # then disconnects.
                     observe(out, progress.observable_output if out is progress.last_output else None)
-        if is_stream and observer is not None and not observer.ended and not response.delimited:
+        if is_stream and observer is not None and not observer.has_ended and not response.is_delimited:
             # The body ends where the connection does, so a lost connection looks like a normal end.
             raise UpstreamDisconnected(
                 "Connection lost: the provider closed it before the stream ended. Send the request again."
@@ -185,7 +185,7 @@ async def relay(
         if rest:
             yield rest
         # Without a protocol the end of a stream is unknown, but it is never in the middle of a line.
-        if observer is None and not response.delimited and rest and not rest.endswith((b"\n", b"\r")):
+        if observer is None and not response.is_delimited and rest and not rest.endswith((b"\n", b"\r")):
             raise UpstreamDisconnected("Connection lost: the provider closed it in the middle of an event.")
     except BaseException as exception:
         # Closed or cancelled from outside: the client went away, or the proxy is being stopped.
@@ -264,7 +264,7 @@ class RewrittenResponse:
     def __init__(self, response: UpstreamResponse, stream: AsyncGenerator[bytes, None]) -> None:
         self.status = response.status
         self.headers = strip_body_headers(response.headers)
-        self.delimited = response.delimited
+        self.is_delimited = response.is_delimited
         self._reply = response
         self._stream = stream
 

@@ -99,7 +99,7 @@ def _describe_request(request: PassthroughRequest | MeasuredRequest, *, store_av
     return (
         *session,
         (b"x-accordion-window", b"%d" % used.window),
-        *_DEFAULT_WINDOW_HEADERS[used.window_known],
+        *_DEFAULT_WINDOW_HEADERS[used.is_window_known],
         (b"x-accordion-tokens", b"%d" % used.tokens),
         (b"x-accordion-utilization", b"%.4f" % used.ratio),
         *agent,

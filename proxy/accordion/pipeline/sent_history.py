@@ -177,7 +177,7 @@ class SentHistory:
             history = await self._compactions.find(protocol, ref, conversation, check_store=True)
             history = await self._choose(caller, exchange, conversation, protocol, history)
         # Only the first request with an insertion has it in its record; all have its tokens.
-        has_insertions = exchange.utilization.unfolded > 0
+        has_insertions = exchange.utilization.insertions > 0
         if history.compaction is not None or has_insertions:
             history, _ = await self._composer().compose(
                 protocol, ref, conversation, history, check_store=True, with_insertions=has_insertions

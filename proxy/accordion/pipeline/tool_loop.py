@@ -196,7 +196,7 @@ class _LoopRun:
                 return
             if self.rewritten_response is not None:
                 # The protocol's events tell whether the stream is complete: this round may end in nothing.
-                self.rewritten_response.delimited = False
+                self.rewritten_response.is_delimited = False
         self._record_usage()
         if rest := self._response.close():
             yield rest

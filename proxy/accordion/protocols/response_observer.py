@@ -27,7 +27,7 @@ class ResponseObserver:
     """Observes one response as its bytes pass. It changes nothing and never raises on what a provider sends."""
 
     def __init__(self, parser: ResponseParser) -> None:
-        self.ended = False
+        self.has_ended = False
         """Whether the protocol's own end of a stream passed (`[DONE]`, `message_stop`, `response.completed`, an
         error)."""
         self._parser = parser
@@ -94,9 +94,9 @@ class ResponseObserver:
             self._stored = part
         elif type(part) is ErrorReport:
             self._error = part.text or self._error or "error"
-            self.ended = True
+            self.has_ended = True
         elif type(part) is End:
-            self.ended = True
+            self.has_ended = True
         elif type(part) is Undecodable:
             # It may have held a piece of any call: the arguments of all are dropped.
             self._space_left.update(dict.fromkeys(self._calls, -1))

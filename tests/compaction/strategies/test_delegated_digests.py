@@ -148,7 +148,7 @@ def test_what_was_replaced_is_not_replaced_again() -> None:
     [step] = steps()
     again = listed(says("o"), *batch("t1", step.render_text(), "Task"), *batch("a", "x"), *batch("b", "y"), says("t"))
     draft = viewed(again, delegations_by_call={"t1": CHILD})
-    edited = tuple(replace(slot, edited=at == 2) for at, slot in enumerate(draft.slots))
+    edited = tuple(replace(slot, is_edited=at == 2) for at, slot in enumerate(draft.slots))
     assert build_strategy("delegated_digests").propose(PlanState(replace(draft, slots=edited)).current_view()) == []
 
 

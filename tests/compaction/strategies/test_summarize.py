@@ -31,7 +31,7 @@ def only(view: StrategyView, **options: Any) -> Summarize:
 def test_the_room_is_shared_between_the_summary_and_whole_groups_of_the_tail(share: float) -> None:
     view = viewed(FOLDED, target=2_500)
     step = only(view, budget_share=share)
-    movable = sum(slot.tokens for slot, leaves in zip(view.slots, view.whole, strict=True) if leaves)
+    movable = sum(slot.tokens for slot, leaves in zip(view.slots, view.removable, strict=True) if leaves)
     room = view.target - (view.tokens - movable) - 4
     tail = sum(slot.tokens for slot in view.slots[step.last + 1 : -1])
     assert step.first == 1
@@ -43,7 +43,7 @@ def test_the_room_is_shared_between_the_summary_and_whole_groups_of_the_tail(sha
 def test_where_what_stays_takes_all_of_the_target_a_summary_has_room_above_it() -> None:
     folded = listed(says("opening"), *ROUNDS, says("task " * 4_000))
     view = replace(viewed(folded), target=3_000, limit=20_000)
-    movable = sum(slot.tokens for slot, leaves in zip(view.slots, view.whole, strict=True) if leaves)
+    movable = sum(slot.tokens for slot, leaves in zip(view.slots, view.removable, strict=True) if leaves)
     stays = view.tokens - movable + 4
     assert stays > view.target
     assert only(view).budget == 300
@@ -76,7 +76,7 @@ def test_messages_of_the_system_do_not_count_and_are_never_summarised() -> None:
     view = viewed(folded)
     step = only(view, threshold=3)
     assert (step.first, step.last) == (1, 3)
-    assert not view.whole[2]
+    assert not view.removable[2]
     assert proposed(view, threshold=4) == []
 
 
@@ -102,8 +102,8 @@ def test_pinned_results_in_between_are_not_summarised() -> None:
     view = viewed(FOLDED, target=1_000, pinned_call_ids=frozenset({"c0", "c3"}))
     step = only(view)
     assert step.first == 3
-    assert not view.whole[7]
-    assert not view.whole[8]
+    assert not view.removable[7]
+    assert not view.removable[8]
 
 
 def test_a_summary_is_at_most_half_of_what_it_stands_for() -> None:

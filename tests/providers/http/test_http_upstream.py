@@ -204,7 +204,7 @@ async def test_an_answer_without_a_body_ends_at_once_and_its_connection_is_used_
         for _ in range(2):
             reply, body = await fetch(upstream, ask(server.url, b"", method))
             assert body == b""
-            assert reply.delimited
+            assert reply.is_delimited
     assert server.connections == 1
 
 
@@ -212,7 +212,7 @@ async def test_a_body_without_a_length_ends_with_its_connection(upstream):
     async with Loopback(replies_bytes(b"HTTP/1.0 200 OK\r\nX: y\r\n\r\nall of it", close=True)) as server:
         reply, body = await fetch(upstream, ask(server.url))
     assert body == b"all of it"
-    assert not reply.delimited
+    assert not reply.is_delimited
 
 
 async def test_trailers_are_discarded_and_so_is_the_header_that_announces_them(upstream):
@@ -226,7 +226,7 @@ async def test_trailers_are_discarded_and_so_is_the_header_that_announces_them(u
             reply, body = await fetch(upstream, ask(server.url))
             assert body == b"abc"
             assert reply.headers == ((b"X", b"y"),)
-            assert reply.delimited
+            assert reply.is_delimited
     assert server.connections == 1
 
 

@@ -113,7 +113,9 @@ class StrategyView(View, StructWithHiddenFields, frozen=True):
 
     def removable_groups(self) -> list[tuple[int, int]]:
         """Returns the remaining groups that may be removed, in order."""
-        return [group for group in self.groups if self.whole[group[0]] and not all(self.removed[group_slice(group)])]
+        return [
+            group for group in self.groups if self.removable[group[0]] and not all(self.removed[group_slice(group)])
+        ]
 
     def count_group_tokens(self, group: tuple[int, int]) -> int:
         """Counts the tokens of a group."""

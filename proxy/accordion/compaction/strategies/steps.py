@@ -20,7 +20,7 @@ def find_old_batches(view: StrategyView, newest_count: int) -> list[tuple[int, i
 def is_earlier_replacement(view: StrategyView, slot: int, result: ToolResult, max_characters: int) -> bool:
     """Whether a result is the replacement text of an earlier compaction, of at most `max_characters`. A reference to it
     would give wrong facts (size, digest) about the original."""
-    return view.slots[slot].edited and not media_parts(result) and len(text_of(result)) <= max_characters
+    return view.slots[slot].is_edited and not media_parts(result) and len(text_of(result)) <= max_characters
 
 
 def _has_tool_result(view: StrategyView, group: tuple[int, int]) -> bool:
@@ -81,7 +81,7 @@ def replace_groups_before(view: StrategyView, end: int) -> Sequence[Summarize]:
     if not groups:
         return ()
     first, last = groups[0][0], groups[-1][1]
-    removable = {index: view.slots[index] for index in range(first, last + 1) if view.whole[index]}
+    removable = {index: view.slots[index] for index in range(first, last + 1) if view.removable[index]}
     slots = removable.values()
     # A block of an earlier compaction spans a range that may contain messages which are still there.
     staying = {slot.origin for index, slot in enumerate(view.slots) if index not in removable}

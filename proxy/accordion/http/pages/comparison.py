@@ -122,7 +122,7 @@ def _view_part(part: object, most: int, cited: int) -> PartView | None:
     if isinstance(part, Text):
         return _view_text("", part.text, most, cited) if part.text else None
     if isinstance(part, Reasoning):
-        return _view_text("reasoning", part.text or f"(sealed, {part.sealed:,} bytes)", most, cited)
+        return _view_text("reasoning", part.text or f"(sealed, {part.encrypted_size:,} bytes)", most, cited)
     if isinstance(part, ToolCall):
         return _view_text(f"calls {part.name}", part.arguments, most, cited)
     if isinstance(part, ToolResult):

@@ -90,7 +90,7 @@ def agent_rows(views: Sequence[AgentView], limits: Callable[[Session], TokenLimi
     """Yields the rows of a tree's agents, parents first."""
     for view in views:
         node, session = view.node, view.session
-        report = session.seen if session is not None else None
+        report = session.newest_agent if session is not None else None
         meter = None
         if session is not None and session.utilization is not None:
             used = session.utilization.occupied_tokens

@@ -24,14 +24,14 @@ _BODILESS = (204, 304)
 class HttpResponse:
     """A provider's response (implements UpstreamResponse in model/ports.py)."""
 
-    __slots__ = ("_host", "_incoming", "delimited", "headers", "status")
+    __slots__ = ("_host", "_incoming", "headers", "is_delimited", "status")
 
     def __init__(self, incoming: IncomingResponse, host: str) -> None:
         self.status = incoming.status
         self.headers: Headers = end_to_end(incoming.headers)
         if incoming.status in _BODILESS:
             self.headers = tuple(pair for pair in self.headers if pair[0].lower() != b"content-length")
-        self.delimited = incoming.delimited
+        self.is_delimited = incoming.is_delimited
         self._incoming = incoming
         self._host = host
 

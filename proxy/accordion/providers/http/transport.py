@@ -251,7 +251,7 @@ async def _body(request: httpx.Request) -> bytes | AsyncIterator[bytes]:
 class IncomingResponse:
     """A response whose head has arrived. It raises httpx's errors only.
 
-    `delimited`: a length or the last chunk marks the end of the body. Otherwise the body ends with the connection.
+    `is_delimited`: a length or the last chunk marks the end of the body. Otherwise the body ends with the connection.
     """
 
     __slots__ = (
@@ -260,8 +260,8 @@ class IncomingResponse:
         "_payload",
         "_read_size",
         "_upload",
-        "delimited",
         "headers",
+        "is_delimited",
         "reason",
         "status",
     )
@@ -276,7 +276,7 @@ class IncomingResponse:
         self.status = message.code
         self.reason = message.reason or ""
         self.headers: Headers = message.raw_headers
-        self.delimited = bool(message.chunked) or payload is EMPTY_PAYLOAD or "Content-Length" in message.headers
+        self.is_delimited = bool(message.chunked) or payload is EMPTY_PAYLOAD or "Content-Length" in message.headers
         self._connection: ProviderConnection | None = connection
         self._payload = payload
         self._upload = upload
@@ -292,7 +292,7 @@ class IncomingResponse:
             if self._failure is not None:
                 raise self._failure
             return b""
-        if self.delimited and self._payload.is_eof():
+        if self.is_delimited and self._payload.is_eof():
             return self._read_buffered()
         try:
             piece = await self._payload.readany()
@@ -300,7 +300,7 @@ class IncomingResponse:
             return self._read_before_error(error)
         if piece:
             self._read_size += len(piece)
-            if self.delimited and self._payload.at_eof():
+            if self.is_delimited and self._payload.at_eof():
                 # The last piece arrived together with the end of the body.
                 self._release()
             return piece

@@ -83,12 +83,12 @@ class ProviderSocket:
 class UpgradeRejection:
     """A provider's response to a refused upgrade (implements UpstreamResponse in model/ports.py)."""
 
-    __slots__ = ("_body", "delimited", "headers", "status")
+    __slots__ = ("_body", "headers", "is_delimited", "status")
 
     def __init__(self, response: Response) -> None:
         self.status = response.status_code
         self.headers: Headers = end_to_end(_raw_headers(response))
-        self.delimited = True
+        self.is_delimited = True
         self._body = bytes(response.body)
 
     async def chunks(self) -> AsyncGenerator[bytes, None]:

@@ -115,7 +115,7 @@ class _TranslatedResponse:
     def __init__(self, head: ResponseHead, channel: ResponseChannel, future: Future[None]) -> None:
         self.status: int = head.status
         self.headers: Headers = head.headers
-        self.delimited = True
+        self.is_delimited = True
         self._channel = channel
         self._future = future
 
