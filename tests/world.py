@@ -35,8 +35,9 @@ from accordion.pipeline.request import MeasuredRequest
 from accordion.pipeline.send import DeploymentPauses, Sender
 from accordion.pipeline.session_import import MemoryMentions
 from accordion.protocols.body_reader import BodyReader
+from accordion.sessions.proxy_keys import CreatedKeys, ProxyKey
 from accordion.sessions.sessions import Sessions
-from accordion.sessions.tenants import ProxyKey, Tenants
+from accordion.sessions.tenants import Tenants
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.spool import Spool, SpooledStore
 from tests.fakes import DirectOutbox, FakeClock, FakeRouter, FakeTasks, FakeUpstream, FakeWindows, WordCounter
@@ -66,6 +67,7 @@ class World:
     """A pipeline whose steps are real, with fakes for everything outside of it."""
 
     keys: tuple[ProxyKey, ...] = ()
+    admin_key: str = ""
     loopback: bool = True
     store: InMemoryStore = field(default_factory=InMemoryStore)
     upstream: FakeUpstream = field(default_factory=FakeUpstream)
@@ -97,7 +99,15 @@ class World:
             self.store, self.outbox, self.clock, self.tasks, sessions, builder.reader, builder.archive
         ).visibility(settings)
         assert visibility.shared_artifacts is not None
-        tenants = Tenants(b"secret" * 6, self.keys, loopback=self.loopback, owner_token=OWNER_TOKEN)
+        self.created_keys = CreatedKeys(self.store, self.clock)
+        tenants = Tenants(
+            b"secret" * 6,
+            self.keys,
+            loopback=self.loopback,
+            admin_key=self.admin_key,
+            created=self.created_keys,
+            owner_token=OWNER_TOKEN,
+        )
         sender = Sender(tenants, self.router, self.upstream, self.translator, DeploymentPauses(self.clock))
         composer = RequestComposer(builder.insertion_composer(settings), meter, calibrations, self.tasks)
         artifact_recall = builder.artifact_recall(settings)

@@ -19,7 +19,8 @@ from accordion.config import settings
 from accordion.config.value_types import StoreUrl
 from accordion.model.ports import Key
 from accordion.server.event_loop import LoopClock
-from accordion.sessions.tenants import ProxyKey, Tenants
+from accordion.sessions.proxy_keys import ProxyKey
+from accordion.sessions.tenants import Tenants
 from accordion.stores.spool import open_spool
 from accordion.stores.sqlite import SqliteStore
 from tests.talks import FOLDS_AT, Talk, call_id, small

@@ -12,8 +12,15 @@ import yaml
 from tests.deploy.conftest import DEPLOY, program, run
 
 COMPOSE = DEPLOY / "compose"
-NAMES = ("ACCORDION_PROXY_KEY", "ACCORDION_ARCHIVE_KEY", "GRAFANA_PASSWORD", "OPENAI_API_KEY", "ANTHROPIC_API_KEY")
-ENVIRON = dict.fromkeys(NAMES, "x")
+NAMES = (
+    "ACCORDION_PROXY_KEY",
+    "ACCORDION_ADMIN_KEY",
+    "ACCORDION_ARCHIVE_KEY",
+    "GRAFANA_PASSWORD",
+    "OPENAI_API_KEY",
+    "ANTHROPIC_API_KEY",
+)
+ENVIRON = {name: f"value-of-{name}" for name in NAMES}
 
 
 def compose(**environ: str) -> subprocess.CompletedProcess[str]:
@@ -53,7 +60,9 @@ def test_the_store_keeps_what_it_has(services: dict[str, Any]):
     assert services["accordion"]["environment"]["ACCORDION_STORE"].startswith("valkey://valkey:")
 
 
-@pytest.mark.parametrize("name", ["ACCORDION_PROXY_KEY", "ACCORDION_ARCHIVE_KEY", "GRAFANA_PASSWORD"])
+@pytest.mark.parametrize(
+    "name", ["ACCORDION_PROXY_KEY", "ACCORDION_ADMIN_KEY", "ACCORDION_ARCHIVE_KEY", "GRAFANA_PASSWORD"]
+)
 def test_a_missing_secret_is_named(name: str):
     refused = compose(**{**ENVIRON, name: ""})
     assert refused.returncode
@@ -113,5 +122,8 @@ def test_all_names_of_the_environment_are_known():
         DEPLOY / "systemd" / "accordion.service",
         DEPLOY / "helm/accordion/values.yaml",
     ):
-        for name in set(re.findall(r"ACCORDION_[A-Z_]+", path.read_text())) - {"ACCORDION_PROXY_KEY"}:
+        for name in set(re.findall(r"ACCORDION_[A-Z_]+", path.read_text())) - {
+            "ACCORDION_PROXY_KEY",
+            "ACCORDION_ADMIN_KEY",
+        }:
             assert name in known, f"{path.name} names {name}"

@@ -16,14 +16,18 @@ from tests.deploy.conftest import DEPLOY, Render
 CHART = DEPLOY / "helm" / "accordion"
 STORE = {"ACCORDION_STORE": "valkey://valkey:6379/0"}
 EVERYTHING: dict[str, Any] = {
-    "secrets": {**STORE, "TEAM_KEY": "a-long-enough-key"},
-    "config": {"server": {"shutdown_seconds": 300}, "proxy_keys": [{"id": "team", "key": "${TEAM_KEY}"}]},
+    "secrets": {**STORE, "TEAM_KEY": "a-long-enough-key", "ADMIN_KEY": "another-long-enough-key"},
+    "config": {
+        "server": {"shutdown_seconds": 300},
+        "proxy_keys": [{"id": "team", "key": "${TEAM_KEY}"}],
+        "admin_key": "${ADMIN_KEY}",
+    },
     "env": [{"name": "ACCORDION_LOG", "value": "json"}],
     "image": {"repository": "registry.example.com/accordion", "tag": "1"},
     "imagePullSecrets": [{"name": "registry"}],
     "persistence": {"storageClass": "fast", "size": "5Gi"},
     "ingress": {"enabled": True, "className": "nginx", "tlsSecret": "tls"},
-    "serviceMonitor": {"enabled": True, "keyName": "TEAM_KEY"},
+    "serviceMonitor": {"enabled": True, "keyName": "ADMIN_KEY"},
     "nodeSelector": {"disk": "ssd"},
     "tolerations": [{"key": "agents", "operator": "Exists"}],
     "affinity": {"nodeAffinity": {}},
@@ -141,7 +145,7 @@ def test_accordion_accepts_the_configuration_that_it_writes(render: Render, conf
     path.write_text(text)
     subprocess.run(
         [sys.executable, "-m", "accordion", "check", str(path)],
-        env={"TEAM_KEY": "a-long-enough-key", "HOME": str(tmp_path)},
+        env={"TEAM_KEY": "a-long-enough-key", "ADMIN_KEY": "another-long-enough-key", "HOME": str(tmp_path)},
         check=True,
         timeout=60,
     )

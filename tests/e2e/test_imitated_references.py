@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from accordion.sessions.tenants import ProxyKey
+from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply, FakeWindows
 from tests.world import CHAT, World
 

@@ -14,8 +14,10 @@ from tests.loopback import replies_bytes, replies_json
 from tests.proxying import Proxy
 
 ONE, TWO, OWN, CLAUDE = "acc-one-5fKq72LmZ", "acc-two-9pWx31RtB", "sk-model-own-1a2B3c4D", "sk-ant-model-own-5e6F"
+ADMIN = "acc-admin-7Hk2Qp4RtZ"
 CONFIG = """
 server: {shutdown_seconds: 1}
+admin_key: "${ADMIN}"
 proxy_keys:
   - {id: one, key: "${KEY_ONE}"}
   - {id: two, key: os.environ/KEY_TWO}
@@ -40,7 +42,7 @@ WAYS = {
 @pytest.fixture(scope="module")
 def keyed(start: Start) -> Proxy:
     """A proxy with two keys of its own."""
-    return start(CONFIG, KEY_ONE=ONE, KEY_TWO=TWO, OWN=OWN, CLAUDE=CLAUDE)
+    return start(CONFIG, KEY_ONE=ONE, KEY_TWO=TWO, OWN=OWN, CLAUDE=CLAUDE, ADMIN=ADMIN)
 
 
 def named(dialect: Dialect, model: str) -> bytes:
@@ -77,9 +79,10 @@ async def test_health_needs_none(keyed: Proxy):
     assert [(await look(keyed, path)).status_code for path in ("/healthz", "/readyz")] == [200, 200]
 
 
-async def test_metrics_need_one_as_they_name_the_models_of_all(keyed: Proxy):
+async def test_metrics_need_the_admin_key_as_they_name_the_models_of_all(keyed: Proxy):
     assert (await look(keyed, "/metrics")).status_code == 401
-    reply = await ask(keyed, "GET", "/metrics", [("Authorization", f"Bearer {ONE}")])
+    assert (await ask(keyed, "GET", "/metrics", [("Authorization", f"Bearer {ONE}")])).status == 401
+    reply = await ask(keyed, "GET", "/metrics", [("Authorization", f"Bearer {ADMIN}")])
     assert (reply.status, b"accordion_requests_total" in reply.body) == (200, True)
 
 

@@ -9,6 +9,7 @@ from accordion.archive.erasure import ExportAndErasure
 from accordion.archive.transcripts import TranscriptStore
 from accordion.compaction.export_format import describe_value
 from accordion.composition import protocols_by_path
+from accordion.http.admin_api import AdminApi
 from accordion.http.api import RestApi
 from accordion.http.archive_api import ArchiveApi
 from accordion.http.metrics import Metrics
@@ -75,7 +76,7 @@ def client(
         lambda error: world.forward.reader.receiver.openai.render_error(error, "req-1"),
         "1.2.3",
         world.builder.session_overrides,
-        [*more.routes(), *pages.routes()],
+        [*more.routes(), *AdminApi(lambda: world.forward.tenants, world.created_keys).routes(), *pages.routes()],
         now=world.clock.now,
     )
     headers = {"x-accordion-token": token}

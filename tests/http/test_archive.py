@@ -14,7 +14,8 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key
 from accordion.model.tenant import TenantScope
 from accordion.sessions.prefix_nodes import PrefixNode, decode
-from accordion.sessions.tenants import OWNER_TOKEN_FILE, TENANTS_WITH_MEMORIES, Caller, ProxyKey
+from accordion.sessions.proxy_keys import ProxyKey
+from accordion.sessions.tenants import OWNER_TOKEN_FILE, TENANTS_WITH_MEMORIES, Caller
 from accordion.stores.memory_store import InMemoryStore
 from tests.archive.vaults import chat
 from tests.http.rooms import client, reading_room

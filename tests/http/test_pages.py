@@ -21,7 +21,8 @@ from accordion.model.budget import Thresholds
 from accordion.model.conversation import Message, Text
 from accordion.model.costs import Costs
 from accordion.pipeline.sent_history import ComparedBlock
-from accordion.sessions.tenants import OWNER_TOKEN_FILE, ProxyKey, Tenants
+from accordion.sessions.proxy_keys import ProxyKey
+from accordion.sessions.tenants import OWNER_TOKEN_FILE, Tenants
 from tests.http.rooms import client
 from tests.talks import FOLDS_AT, Talk, call_id, small
 from tests.world import OWNER_TOKEN, World, header

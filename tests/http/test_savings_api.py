@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from accordion.http.json_views import costs_json
 from accordion.http.metrics import Metrics
 from accordion.model.costs import Costs
-from accordion.sessions.tenants import ProxyKey
+from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply
 from tests.http.exchanges import exchange
 from tests.http.rooms import client

@@ -14,7 +14,7 @@ from accordion.compaction.session_overrides import MOST_PINS
 from accordion.http.metrics import Metrics
 from accordion.http.telemetry import SpanExporter
 from accordion.model.ports import Key
-from accordion.sessions.tenants import ProxyKey
+from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FickleStore
 from tests.http.rooms import client
 from tests.http.test_metrics import samples

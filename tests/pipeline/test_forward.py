@@ -16,7 +16,7 @@ from accordion.model.tenant import TenantScope
 from accordion.pipeline.queries import erase
 from accordion.providers.http.client import describe_failure
 from accordion.providers.models.windows import ModelWindows
-from accordion.sessions.tenants import ProxyKey
+from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply, FakeRouter
 from tests.world import CHAT, MESSAGES, RESPONSES, World, header
 

@@ -20,7 +20,7 @@ from accordion.model.tenant import TenantScope
 from accordion.pipeline.memory_recall import MemoryRecall, MemoryRecallLimits
 from accordion.pipeline.session_import import MemoryMentions, SessionImport
 from accordion.server.event_loop import LoopTasks, LoopWaiter
-from accordion.sessions.tenants import ProxyKey
+from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeWindows
 from tests.insertions.test_artifact_recall import LISTING, PATHS, called, request, said, sent, user
 from tests.memory.keeping import FakeMemories

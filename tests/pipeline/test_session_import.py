@@ -13,7 +13,7 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import Memory
 from accordion.model.tenant import TenantScope
 from accordion.pipeline.session_import import MemoryMentions, SessionImport
-from accordion.sessions.tenants import ProxyKey
+from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply, FakeWindows
 from tests.http.rooms import client
 from tests.insertions.test_artifact_recall import LISTING, PATHS, called, request, said, sent, user

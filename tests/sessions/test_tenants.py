@@ -1,8 +1,11 @@
 import pytest
 
-from accordion.model.errors import Unauthorized
+from accordion.model.errors import KeysUnavailable, Unauthorized
 from accordion.model.tenant import TenantScope
-from accordion.sessions.tenants import Caller, ProxyKey, Tenants, read_credential
+from accordion.sessions.proxy_keys import CreatedKeys, ProxyKey
+from accordion.sessions.tenants import Caller, Tenants, read_credential
+from accordion.stores.memory_store import InMemoryStore
+from tests.fakes import FakeClock
 
 SECRET = b"s" * 32
 KEYS = (ProxyKey("red", "key-of-red"), ProxyKey("blue", "key-of-blue"))
@@ -67,3 +70,83 @@ def test_a_web_site_that_asks_through_a_browser_is_not_who_works_at_this_machine
     assert (site.tenant, site.is_local) == (Tenants(SECRET, loopback=False).identify(bearer("a")).tenant, False)
     own = tenants.identify({**bearer("a"), b"origin": b"http://localhost:3000"})
     assert (own.tenant.name, own.is_local) == ("default", True)
+
+
+ADMIN = "admin-key-of-this-proxy"
+
+
+async def test_a_created_key_names_its_tenant_and_goes_to_no_provider() -> None:
+    created = CreatedKeys(InMemoryStore(), FakeClock())
+    await created.poll()
+    record, key = await created.create("green")
+    tenants = Tenants(SECRET, KEYS, admin_key=ADMIN, created=created)
+    caller = tenants.identify(bearer(key))
+    assert (caller.tenant.name, caller.has_proxy_key, caller.credential) == ("green", True, "")
+    assert tenants.identify(bearer("key-of-red")).tenant.name == "red"
+    await created.revoke(record.id)
+    with pytest.raises(Unauthorized):
+        tenants.identify(bearer(key))
+    # A key that was valid once is no provider's either.
+    assert tenants.is_proxy_key(key.encode())
+    assert tenants.identify({**bearer(key), b"x-accordion-key": b"key-of-red"}).credential == ""
+
+
+async def test_without_an_admin_key_no_created_key_is_valid() -> None:
+    created = CreatedKeys(InMemoryStore(), FakeClock())
+    await created.poll()
+    _, key = await created.create("green")
+    with pytest.raises(Unauthorized):
+        Tenants(SECRET, KEYS, created=created).identify(bearer(key))
+
+
+def test_with_an_admin_key_nobody_enters_without_a_proxy_key() -> None:
+    tenants = Tenants(SECRET, admin_key=ADMIN, created=CreatedKeys(InMemoryStore(), FakeClock()))
+    assert (tenants.has_proxy_keys, tenants.is_local_only) == (True, False)
+    for headers in ({}, bearer("sk-own"), bearer(ADMIN)):
+        with pytest.raises(Unauthorized):
+            tenants.identify(headers)
+    assert tenants.is_proxy_key(f"Bearer {ADMIN}".encode())
+
+
+def test_the_admin_key_opens_the_administrators_routes_and_no_other_key_does() -> None:
+    tenants = Tenants(SECRET, KEYS, admin_key=ADMIN)
+    for headers in (bearer(ADMIN), {b"x-api-key": ADMIN.encode()}, {b"x-accordion-key": ADMIN.encode()}):
+        tenants.check_admin(headers)
+    for headers in ({}, bearer("key-of-red"), bearer(ADMIN[:-1]), {**bearer(ADMIN), b"x-accordion-key": b"key-of-red"}):
+        with pytest.raises(Unauthorized, match="admin_key"):
+            tenants.check_admin(headers)
+    for headers in ({}, bearer(""), bearer("key-of-red")):
+        with pytest.raises(Unauthorized, match="set `admin_key`"):
+            Tenants(SECRET, KEYS).check_admin(headers)
+
+
+async def test_while_it_is_not_known_whether_a_key_is_valid_its_caller_is_not_authorized() -> None:
+    store, clock = InMemoryStore(), FakeClock()
+    _, key = await CreatedKeys(store, clock).create("green")
+    tenants = Tenants(SECRET, KEYS, admin_key=ADMIN, created=CreatedKeys(store, clock))
+    with pytest.raises(KeysUnavailable):
+        tenants.identify(bearer(key))
+    assert not tenants.authorizes(bearer(key))
+    assert tenants.authorizes(bearer("key-of-red"))
+
+
+async def test_a_ticket_of_a_created_key_ends_with_the_key() -> None:
+    created = CreatedKeys(InMemoryStore(), FakeClock())
+    await created.poll()
+    (record, key), (_, other_key) = await created.create("green"), await created.create("blue")
+    tenants = Tenants(SECRET, KEYS, admin_key=ADMIN, created=created)
+    ticket, other_ticket = tenants.issue_ticket(key, 1_000.0), tenants.issue_ticket(other_key, 1_000.0)
+    assert ticket is not None
+    assert other_ticket is not None
+    assert key.rpartition("-")[2] not in ticket
+    caller = tenants.find_by_ticket(ticket, 999.0)
+    assert caller is not None
+    assert caller.tenant.name == "green"
+    expiry, key_id, signature = ticket.split(".")
+    for forged in (
+        f"{expiry}.red.{signature}", f"fff.{key_id}.{signature}", f"{expiry}.{key_id}.", f"{expiry}.{signature}",
+        f"{expiry}.{key_id}.{other_ticket.split('.')[2]}", "", "...", f"{expiry}.{'x' * 10_000}.{signature}",
+    ):  # fmt: skip
+        assert tenants.find_by_ticket(forged, 999.0) is None
+    await created.revoke(record.id)
+    assert tenants.find_by_ticket(ticket, 999.0) is None

@@ -15,6 +15,7 @@ import typer
 
 from accordion import __version__
 from accordion.cli.config import ask_confirmation, config_error, load_settings
+from accordion.cli.keys_commands import keys
 from accordion.cli.listing import count_with_noun
 from accordion.cli.memory_commands import memory
 from accordion.model.errors import ConfigError
@@ -448,6 +449,7 @@ def _format_summary_writer(settings: Settings, model: str) -> str:
 
 
 app.add_typer(memory)
+app.add_typer(keys)
 
 
 def main() -> None:

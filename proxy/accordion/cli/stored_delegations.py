@@ -13,8 +13,9 @@ from accordion.config import Settings
 from accordion.delegation.tracker import DelegationTracker
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Clock, Key, KeyValueStore, Tasks
+from accordion.sessions.proxy_keys import ProxyKey
 from accordion.sessions.sessions import Sessions
-from accordion.sessions.tenants import ProxyKey, Tenants
+from accordion.sessions.tenants import Tenants
 from accordion.stores.open import open_store
 
 

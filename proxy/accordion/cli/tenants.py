@@ -15,7 +15,8 @@ from accordion.model.errors import BadRequest, ConfigError, StoreUnavailable
 from accordion.model.memories import MemoryFilter, MemoryStore
 from accordion.model.ports import KeyValueStore
 from accordion.model.tenant import TenantScope
-from accordion.sessions.tenants import DEFAULT_TENANT, TENANTS, TENANTS_WITH_MEMORIES, Caller, ProxyKey, Tenants
+from accordion.sessions.proxy_keys import ProxyKey
+from accordion.sessions.tenants import DEFAULT_TENANT, TENANTS, TENANTS_WITH_MEMORIES, Caller, Tenants
 
 LOCAL = "local"
 """The command line's name for the only tenant of a proxy on a loopback address."""

@@ -48,6 +48,7 @@ from accordion.composition.tables import (
 from accordion.composition.visibility_builder import VisibilityBuilder
 from accordion.config import Settings
 from accordion.config.extras import is_installed
+from accordion.http.admin_api import AdminApi
 from accordion.http.api import RestApi
 from accordion.http.archive_api import ArchiveApi
 from accordion.http.exchange_log import CompactionLogger, FailureLogger
@@ -92,8 +93,9 @@ from accordion.providers.models.summarizer import ModelSummarizer
 from accordion.providers.models.tokenizer import TiktokenCounter
 from accordion.providers.models.windows import ModelWindows
 from accordion.server.event_loop import LoopClock, LoopTasks
+from accordion.sessions.proxy_keys import CreatedKeys, ProxyKey
 from accordion.sessions.sessions import Sessions
-from accordion.sessions.tenants import ProxyKey, Tenants
+from accordion.sessions.tenants import Tenants
 from accordion.stores.guarded import GuardedStore
 from accordion.stores.open import open_store
 from accordion.stores.spool import SpooledStore
@@ -166,6 +168,7 @@ class Application:
         self._learned_sync = LearnedSync(
             self.store, self.outbox, self.clock, self._limits, self._calibrations, retention
         )
+        self.created_keys = CreatedKeys(self.store, self.clock)
         self._worker_sync = worker_sync_for(settings.store.url.reveal(), settings.store.file(), slots)
         self._sessions = Sessions(
             self.spooled, self.outbox, self.clock, self._worker, limits.sessions_in_memory, retention, self._worker_sync
@@ -219,6 +222,8 @@ class Application:
             tuple(ProxyKey(key.id, key.key.reveal()) for key in settings.proxy_keys),
             loopback=is_loopback(settings.server.host),
             owner_token=self._owner_token,
+            admin_key=settings.admin_key.reveal(),
+            created=self.created_keys,
         )
         router, windows = routes(settings), build_windows(settings, self._limits)
         prices = build_prices(settings)
@@ -356,6 +361,7 @@ class Application:
         if is_server(self.settings):
             self._store_identity.recall(*await self.spooled.spool.recall(self._store_identity.secret))
         await self._store_identity.poll()
+        await self._poll_keys()
         await self._learned_sync.poll()
         self.tasks.repeat(self.poll, CHECK_INTERVAL, "follow the store")
         self.tasks.repeat(self._archive.bounds.run_round, ARCHIVE_ROUNDS, "bound the archive")
@@ -405,6 +411,7 @@ class Application:
             overrides,
             [
                 *archive_api.routes(),
+                *AdminApi(lambda: self.tenants, self.created_keys).routes(),
                 *self.memory_builder.routes(lambda: self.tenants, __version__),
                 *self._pages(sent).routes(),
             ],
@@ -507,14 +514,19 @@ class Application:
         self.tasks.spawn(self.spooled.spool.clear_recent(), "remove the copies of recent records")
 
     async def poll(self) -> None:
-        """Reads the other workers' overrides, learned limits and erasures, and checks the store's identity.
+        """Reads the other workers' overrides, learned limits, keys and erasures, and checks the store's identity.
 
         Never fails.
         """
         if isinstance(self._worker_sync, StoreBoard):
             self._worker_sync.renew()
         await self._store_identity.poll()
+        await self._poll_keys()
         await self.spooled.poll()
         await self._compaction_builder.session_overrides.poll()
         await self._archive.erasures.poll()
         await self._learned_sync.poll()
+
+    async def _poll_keys(self) -> None:
+        if self.settings.admin_key:
+            await self.created_keys.poll()

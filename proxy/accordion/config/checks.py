@@ -22,6 +22,8 @@ from accordion.providers.models.model_table import ModelTable
 from accordion.providers.models.windows import make_window
 
 _NEVER_USED = "never used: it is sent for callers with a proxy key, and `proxy_keys` is empty"
+_SHORTEST_ADMIN_KEY = 16
+"""Characters: whoever guesses this key has all data."""
 _ENDPOINTS = ("/chat/completions", "/completions", "/responses", "/embeddings", "/messages", "/models")
 _CHAT_MODES = (None, "chat", "completion", "responses")
 _WITHOUT_V1 = frozenset({"api.deepseek.com"})
@@ -42,14 +44,14 @@ def find_hints(settings: Settings) -> tuple[str, ...]:
             "$.store.url: with memory:// workers do not share conversations; use SQLite or Redis with several workers"
         )
     for name in ("openai", "anthropic"):
-        if getattr(settings.upstreams, name).api_key and not settings.proxy_keys:
+        if getattr(settings.upstreams, name).api_key and not settings.needs_proxy_key:
             hints.append(f"$.upstreams.{name}.api_key: {_NEVER_USED}")
     memory_models = {model.model for _, model in settings.memory.endpoint_models() if model.api_base is None}
     memory_models.add(settings.memory.model)
     for index, model in enumerate(settings.model_list):
         path = f"$.model_list[{index}].litellm_params"
         params = model.litellm_params
-        if params.api_key and not settings.proxy_keys and model.model_name not in memory_models:
+        if params.api_key and not settings.needs_proxy_key and model.model_name not in memory_models:
             hints.append(f"{path}: the api_key is {_NEVER_USED}")
         everywhere = ("drop_params",) if "drop_params" in settings.litellm_settings else ()
         options = [name for name in params.options if name not in ("custom_llm_provider", *everywhere)]
@@ -119,6 +121,11 @@ def _check_keys(settings: Settings) -> Iterator[tuple[str, str]]:
         if key in keys:
             yield f"{path}.key", f"the same key is already used by proxy_keys[{keys[key]}]"
         ids[entry.id] = keys[key] = index
+    admin_key = settings.admin_key.reveal()
+    if admin_key and (len(admin_key) < _SHORTEST_ADMIN_KEY or " " in admin_key or "\t" in admin_key):
+        yield "$.admin_key", f"expected at least {_SHORTEST_ADMIN_KEY} characters without spaces"
+    if admin_key in keys:
+        yield "$.admin_key", f"the same key is already used by proxy_keys[{keys[admin_key]}]"
 
 
 def _check_thresholds(settings: Settings) -> Iterator[tuple[str, str]]:

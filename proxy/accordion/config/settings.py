@@ -426,6 +426,7 @@ class Settings(ConfigSection, frozen=True):
     general_settings: SecretMapping = SecretMapping()
     environment_variables: SecretMapping = SecretMapping()
     proxy_keys: tuple[ProxyKeyConfig, ...] = ()
+    admin_key: Secret = Secret()
     windows: WindowsConfig = WindowsConfig()
     prices: PricesConfig = PricesConfig()
     thresholds: AllThresholds = AllThresholds()
@@ -439,6 +440,11 @@ class Settings(ConfigSection, frozen=True):
     archive: ArchiveConfig = ArchiveConfig()
     limits: LimitsConfig = LimitsConfig()
     logging: LoggingConfig = LoggingConfig()
+
+    @property
+    def needs_proxy_key(self) -> bool:
+        """Whether callers must send a proxy key."""
+        return bool(self.proxy_keys or self.admin_key)
 
     def model_prices(self) -> dict[str, ModelPrice]:
         """Returns the configured prices by the clients' names: those of `prices`, then those in `model_list`."""

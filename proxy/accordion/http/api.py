@@ -20,7 +20,14 @@ from starlette.routing import Match, Route
 
 from accordion.accounting.savings import DAYS
 from accordion.compaction.session_overrides import MOST_PINS, REQUEST_SECONDS, SessionMode, SessionOverrideStore
-from accordion.http.api_requests import identify_caller, json_response, parse_number, read_body, unknown_session
+from accordion.http.api_requests import (
+    check_admin,
+    identify_caller,
+    json_response,
+    parse_number,
+    read_body,
+    unknown_session,
+)
 from accordion.http.json_views import (
     agent_json,
     exchange_json,
@@ -170,7 +177,10 @@ class RestApi:
 
     async def _page(self, request: Request) -> Response:
         # The page names the models of all tenants.
-        self._caller(request)
+        if self._tenants().has_proxy_keys:
+            check_admin(request.headers.raw, self._tenants())
+        else:
+            self._caller(request)
         # With many models and workers the sum takes long.
         body, kind = await asyncio.to_thread(self._metrics.render)
         return Response(body, headers={"content-type": kind})

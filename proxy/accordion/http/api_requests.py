@@ -89,6 +89,13 @@ def check_eraser(caller: Caller) -> Caller:
     return caller
 
 
+def check_admin(headers: Sequence[tuple[bytes, bytes]], tenants: Tenants) -> None:
+    """Raises Unauthorized and ForeignOrigin unless a request with these headers has the administrator's key."""
+    fields = dict(reversed(headers))
+    tenants.check_admin(fields)
+    check_origin(fields, local=tenants.is_local_only)
+
+
 async def read_body(request: Request, limit: int) -> bytes:
     """Reads the body. Raises BodyTooLarge beyond `limit` bytes, and ClientDisconnect if the client leaves earlier."""
     pieces, size = [], 0

@@ -216,6 +216,17 @@ class MissingExtra(AccordionError):
         )
 
 
+class KeysUnavailable(AccordionError):
+    """It is not known whether a created proxy key is valid: the store was away for too long."""
+
+    status = 503
+    type = "server_error"
+    code = "keys_unavailable"
+
+    def __init__(self) -> None:
+        super().__init__("The proxy cannot read its keys now, since its store is away. Send the request again later.")
+
+
 class StoreUnavailable(AccordionError):
     """The store did not respond in time. Never shown to a client."""
 

@@ -11,8 +11,9 @@ from ipaddress import ip_address
 import msgspec
 
 from accordion.model.cache import BoundedCache, string_size
-from accordion.model.errors import Unauthorized
+from accordion.model.errors import KeysUnavailable, Unauthorized
 from accordion.model.tenant import TenantScope
+from accordion.sessions.proxy_keys import CreatedKeys, ProxyKey, ProxyKeyRecord, hash_key, is_created_key
 
 # The scheme and authority of a URL without credentials (RFC 3986 3.2), with nothing after them.
 _ADDRESS = re.compile(
@@ -70,16 +71,6 @@ OWNER_TOKEN_FILE = "~/.local/state/accordion/token"  # noqa: S105  # a path
 _EXPIRY = re.compile(r"[0-9a-f]{1,10}")
 
 
-class ProxyKey(msgspec.Struct, frozen=True):
-    """One of the proxy's own keys: a caller that presents `key` is the tenant `id`."""
-
-    id: str
-    key: str
-
-    def __repr__(self) -> str:
-        return f"ProxyKey(id={self.id!r})"
-
-
 class Caller(msgspec.Struct, frozen=True):
     """The caller of a request.
 
@@ -101,28 +92,44 @@ class Caller(msgspec.Struct, frozen=True):
 class Tenants:
     """Identifies callers and derives the scopes of tenants.
 
-    Where proxy keys are configured, the tenant is the proxy key's id, and a request without one is refused. Otherwise,
-    on a loopback address, there is one tenant, except for requests of web sites. Otherwise the tenant is a keyed hash
-    of the credential. Claims in unverified tokens are ignored.
+    Where there are proxy keys or an `admin_key`, the tenant is that of the proxy key, and a request without one is
+    refused. Keys of `created` are valid only beside an `admin_key`. Otherwise, on a loopback address, there is one
+    tenant, except for requests of web sites. Otherwise the tenant is a keyed hash of the credential. Claims in
+    unverified tokens are ignored.
 
     Any program and any user of this machine can be the one local tenant. To erase and to export, such a caller also
     needs `owner_token`; if that is empty, nobody can.
     """
 
     def __init__(
-        self, secret: bytes, keys: tuple[ProxyKey, ...] = (), *, loopback: bool = True, owner_token: str = ""
+        self,
+        secret: bytes,
+        keys: tuple[ProxyKey, ...] = (),
+        *,
+        loopback: bool = True,
+        admin_key: str = "",
+        created: CreatedKeys | None = None,
+        owner_token: str = "",
     ) -> None:
         self._secret = secret
-        self._keys = [(key.id, key.key.encode()) for key in keys]
+        self.configured_keys = {key.id: ProxyKeyRecord(key.id, key.id, hash_key(key.key.encode())) for key in keys}
+        """The keys of the configuration, by id."""
+        self._admin_digest = hash_key(admin_key.encode()) if admin_key else b""
+        self._created = created if admin_key else None
         self._owner_token = owner_token.encode()
-        self.is_local_only = loopback and not keys
+        self.has_proxy_keys = bool(keys or admin_key)
+        """Whether callers need one of the proxy's own keys."""
+        self.is_local_only = loopback and not self.has_proxy_keys
         """Whether only this machine can send requests, and no proxy key is required."""
         self._scopes = BoundedCache[str, TenantScope](_CAPACITY, lambda name, _: _SCOPE_BYTES + string_size(name))
 
     def identify(self, headers: Mapping[bytes, bytes]) -> Caller:
-        """Returns the caller of a request with these headers (by lower-case name). Raises Unauthorized."""
+        """Returns the caller of a request with these headers (by lower-case name).
+
+        Raises Unauthorized, and KeysUnavailable where it is not known whether a key is valid.
+        """
         credential = read_credential(headers)
-        if not self._keys:
+        if not self.has_proxy_keys:
             # A web site that sends requests through a browser on this machine is not the person at this machine.
             origin = headers.get(b"origin")
             is_local = self.is_local_only and (origin is None or not is_web_site(origin))
@@ -130,73 +137,96 @@ class Tenants:
             can_erase = not self.is_local_only or self._is_owner_token(headers.get(OWNER_TOKEN_HEADER, b""))
             return Caller(self.scope(tenant), False, credential, is_local=is_local, can_erase=can_erase)
         own_header = headers.get(b"x-accordion-key")
-        tenant_id = self._match_proxy_key(own_header if own_header is not None else credential.encode("latin-1"))
-        if tenant_id is None:
+        key = self._match_proxy_key(own_header if own_header is not None else credential.encode("latin-1"))
+        if key is None:
             raise Unauthorized(
                 "This proxy needs one of its own keys: send it as the API key or in the x-accordion-key header."
             )
-        if own_header is None or self._match_proxy_key(credential.encode("latin-1")) is not None:
+        if own_header is None or self.is_proxy_key(credential.encode("latin-1")):
             # The provider must not see the proxy key, even where a client sends it in both headers.
             credential = ""
-        return Caller(self.scope(tenant_id), True, credential, can_erase=True)
+        return Caller(self.scope(key.tenant), True, credential, can_erase=True)
 
     def authorizes(self, headers: Mapping[bytes, bytes]) -> bool:
         """Returns whether the caller of a request with these headers may use the proxy at all."""
         try:
             self.identify(headers)
-        except Unauthorized:
+        except (Unauthorized, KeysUnavailable):
             return False
         return True
 
-    def is_proxy_key(self, value: bytes) -> bool:
-        """Whether a header's value is one of the proxy's own keys, which no provider must see."""
-        return self._match_proxy_key(value[7:].strip() if value[:7].lower() == b"bearer " else value) is not None
+    def check_admin(self, headers: Mapping[bytes, bytes]) -> None:
+        """Raises Unauthorized unless a request with these headers has the administrator's key."""
+        own_header = headers.get(b"x-accordion-key")
+        value = own_header if own_header is not None else read_credential(headers).encode("latin-1")
+        if not self._is_admin_key(hash_key(value)):
+            raise Unauthorized(
+                "This needs the administrator's key: send `admin_key` of the proxy's config as the API key."
+                if self._admin_digest
+                else "This is for administrators only: set `admin_key` in the proxy's config."
+            )
 
-    @property
-    def has_proxy_keys(self) -> bool:
-        """Whether callers need one of the proxy's own keys."""
-        return bool(self._keys)
+    def is_proxy_key(self, value: bytes) -> bool:
+        """Whether a header's value is one of the proxy's own keys, valid or not, which no provider must see."""
+        value = value[7:].strip() if value[:7].lower() == b"bearer " else value
+        digest = hash_key(value)
+        return is_created_key(value) or self._is_admin_key(digest) or self._match_configured(digest) is not None
 
     def issue_ticket(self, key: str, until: float) -> str | None:
         """Returns a ticket for a browser in place of a proxy key or the owner's token; None if it is neither.
 
-        It is valid until `until` (seconds since the epoch), and as long as the key is configured. The key cannot be
-        computed from it.
+        It is valid until `until` (seconds since the epoch), and as long as the key is valid. The key cannot be computed
+        from it. Raises KeysUnavailable.
         """
-        if self.is_local_only:
-            name = DEFAULT_TENANT if self._is_owner_token(key.encode()) else None
-        else:
-            name = self._match_proxy_key(key.encode())
-        if name is None:
-            return None
-        expiry = int(until)
-        return f"{expiry:x}.{self._sign_ticket(name, key.encode(), expiry)}"
+        record = self._match_owner_token(key.encode()) if self.is_local_only else self._match_proxy_key(key.encode())
+        return None if record is None else self._make_ticket(record.id, record.digest, int(until))
 
     def find_by_ticket(self, ticket: str, now: float) -> Caller | None:
-        """Returns the caller that a ticket was issued to; None if it is not valid (any more)."""
-        expiry_text, _, signature = ticket.partition(".")
+        """Returns the caller of a ticket; None if it is not valid (any more). Raises KeysUnavailable."""
+        expiry_text, _, rest = ticket.partition(".")
+        key_id = rest.rpartition(".")[0]
         if not _EXPIRY.fullmatch(expiry_text) or (expiry := int(expiry_text, 16)) <= now:
             return None
-        caller = None
-        for name, key in [(DEFAULT_TENANT, self._owner_token)] if self.is_local_only else self._keys:
-            if hmac.compare_digest(self._sign_ticket(name, key, expiry).encode(), signature.encode()):
-                caller = Caller(self.scope(name), self.has_proxy_keys, "", is_local=self.is_local_only, can_erase=True)
-        return caller
+        record = self._find_record(key_id)
+        if record is None:
+            return None
+        valid_ticket = self._make_ticket(key_id, record.digest, expiry)
+        if not hmac.compare_digest(valid_ticket.encode(), ticket.encode()):
+            return None
+        return Caller(self.scope(record.tenant), self.has_proxy_keys, "", is_local=self.is_local_only, can_erase=True)
 
-    def _sign_ticket(self, name: str, key: bytes, expiry: int) -> str:
-        content = f"ticket:{expiry}:{name}:".encode() + hashlib.sha256(key).digest()
-        return hmac.new(self._secret, content, hashlib.sha256).hexdigest()
+    def _find_record(self, key_id: str) -> ProxyKeyRecord | None:
+        """Returns the record of a proxy key, or of the owner's token; None for an unknown id."""
+        if self.is_local_only:
+            return self._match_owner_token(self._owner_token) if key_id == DEFAULT_TENANT else None
+        record = self.configured_keys.get(key_id)
+        return self._created.find(key_id) if record is None and self._created is not None else record
+
+    def _make_ticket(self, key_id: str, digest: bytes, expiry: int) -> str:
+        content = f"ticket:{expiry}:{key_id}:".encode() + digest
+        return f"{expiry:x}.{key_id}.{hmac.new(self._secret, content, hashlib.sha256).hexdigest()}"
 
     def _is_owner_token(self, value: bytes) -> bool:
         return bool(self._owner_token) and hmac.compare_digest(self._owner_token, value)
 
-    def _match_proxy_key(self, value: bytes) -> str | None:
+    def _match_owner_token(self, value: bytes) -> ProxyKeyRecord | None:
+        return ProxyKeyRecord(DEFAULT_TENANT, DEFAULT_TENANT, hash_key(value)) if self._is_owner_token(value) else None
+
+    def _match_proxy_key(self, value: bytes) -> ProxyKeyRecord | None:
+        digest = hash_key(value)
+        record = self._match_configured(digest)
+        return self._created.match(value, digest) if record is None and self._created is not None else record
+
+    def _match_configured(self, digest: bytes) -> ProxyKeyRecord | None:
         # Compares every key, each in constant time, so that the timing reveals nothing about a key.
-        matching_name = None
-        for name, key in self._keys:
-            if hmac.compare_digest(key, value):
-                matching_name = name
-        return matching_name
+        match = None
+        for record in self.configured_keys.values():
+            if hmac.compare_digest(record.digest, digest):
+                match = record
+        return match
+
+    def _is_admin_key(self, digest: bytes) -> bool:
+        return bool(self._admin_digest) and hmac.compare_digest(self._admin_digest, digest)
 
     def _hash_credential(self, credential: str) -> str:
         digest = hmac.new(self._secret, credential.encode("latin-1", "replace"), hashlib.sha256)

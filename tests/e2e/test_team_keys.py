@@ -1,0 +1,113 @@
+"""Created proxy keys on several workers and two proxies: each soon accepts a new key, and refuses a revoked one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conftest import Start
+from tests.e2e.replies import CHAT
+from tests.proxying import Proxy
+from tests.valkey import running_valkey
+
+ADMIN = "acc-admin-7Hk2Qp4RtZ"
+CONFIG = """
+server: {shutdown_seconds: 1, workers: 2}
+admin_key: "${ADMIN}"
+upstreams: {openai: {api_key: sk-of-the-operator}}
+"""
+SOON = 2.0
+"""Seconds within which a revocation holds everywhere, as documented; a busy machine may need longer for the test's own
+requests, so those that began before it are not counted."""
+
+
+async def call(proxy: Proxy, method: str, path: str, key: str, **options: Any) -> httpx.Response:
+    # A new connection each time, so that any worker may take it.
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
+        headers = {"authorization": f"Bearer {key}", "content-type": "application/json"}
+        return await client.request(method, f"{proxy.url}{path}", headers=headers, **options)
+
+
+async def statuses(proxies: list[Proxy], key: str, count: int = 6) -> set[int]:
+    """The statuses of requests to all proxies, with connections of their own."""
+    answers = [await call(proxy, "GET", "/accordion/sessions", key) for proxy in proxies for _ in range(count)]
+    return {answer.status_code for answer in answers}
+
+
+async def until_all(proxies: list[Proxy], key: str, status: int) -> None:
+    async with asyncio.timeout(60):
+        while await statuses(proxies, key) != {status}:
+            await asyncio.sleep(0.1)
+
+
+@pytest.fixture(params=["sqlite", "valkey"])
+async def pair(start: Start, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[list[Proxy]]:
+    """Two proxies with two workers each, on one store."""
+    if request.param == "sqlite":
+        yield [start(CONFIG, ADMIN=ADMIN, ACCORDION_STORE=f"sqlite:///{tmp_path}/one.db") for _ in range(2)]
+        return
+    with running_valkey(tmp_path) as server:
+        yield [start(CONFIG, ADMIN=ADMIN, ACCORDION_STORE=server.url) for _ in range(2)]
+
+
+async def test_all_workers_of_all_proxies_know_a_key_and_its_revocation(pair: list[Proxy]) -> None:
+    one, two = pair
+    made = (await call(one, "POST", "/accordion/keys", ADMIN, content=b'{"tenant": "research"}')).json()
+    await until_all(pair, made["key"], 200)
+    async with two.provider(CHAT.answers()) as provider:
+        answer = await call(two, "POST", CHAT.path, made["key"], content=CHAT.body("Hello."))
+    assert answer.status_code == 200, answer.text
+    assert provider.requests[0].header("authorization") == "Bearer sk-of-the-operator"
+    assert made["key"].encode() not in provider.requests[0].raw
+    assert (await call(two, "DELETE", f"/accordion/keys/{made['id']}", ADMIN)).status_code == 200
+    revoked_at = time.monotonic()
+    await asyncio.sleep(SOON)
+    assert await statuses(pair, made["key"]) == {401}, time.monotonic() - revoked_at
+    for proxy in pair:
+        assert made["key"].rpartition("-")[2] not in proxy.log
+        assert ADMIN not in proxy.log
+
+
+async def test_while_the_store_is_away_known_keys_work_and_a_new_proxy_refuses_to_guess(
+    start: Start, tmp_path: Path
+) -> None:
+    with running_valkey(tmp_path) as server:
+        proxy = start(CONFIG, ADMIN=ADMIN, ACCORDION_STORE=server.url)
+        made = (await call(proxy, "POST", "/accordion/keys", ADMIN, content=b'{"tenant": "research"}')).json()
+        await until_all([proxy], made["key"], 200)
+        server.kill()
+        async with proxy.provider(CHAT.answers()):
+            answers = [await call(proxy, "POST", CHAT.path, made["key"], content=CHAT.body("Hi.")) for _ in range(4)]
+        assert [answer.status_code for answer in answers] == [200] * 4
+        refused = await call(proxy, "DELETE", f"/accordion/keys/{made['id']}", ADMIN)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_unavailable")
+        late = start(CONFIG, ADMIN=ADMIN, ACCORDION_STORE=server.url)
+        answer = await call(late, "POST", CHAT.path, made["key"], content=CHAT.body("Hi."))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "keys_unavailable")
+        server.start()
+
+
+def run(proxy: Proxy, *arguments: str) -> str:
+    """Runs `accordion keys` with the proxy's config."""
+    environ = {**os.environ, **proxy.environ, "HOME": str(proxy.folder)}
+    command = [sys.executable, "-m", "accordion", "keys", *arguments, "--config", str(proxy.config)]
+    return subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=60).stdout
+
+
+def test_the_command_line_creates_and_revokes_keys_of_a_running_proxy(start: Start, tmp_path: Path) -> None:
+    proxy = start(CONFIG, ADMIN=ADMIN, ACCORDION_STORE=f"sqlite:///{tmp_path}/one.db")
+    made = json.loads(run(proxy, "create", "research", "--json"))
+    asyncio.run(until_all([proxy], made["key"], 200))
+    run(proxy, "revoke", made["id"], "--yes")
+    time.sleep(SOON)
+    assert asyncio.run(statuses([proxy], made["key"])) == {401}

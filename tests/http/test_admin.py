@@ -1,0 +1,118 @@
+"""The administrators' API: proxy keys are created, listed and revoked with the administrator's key, and no other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from accordion.sessions.proxy_keys import ProxyKey
+from tests.http.rooms import client
+from tests.world import CHAT, World
+
+ADMIN = "admin-key-of-this-proxy"
+AS_ADMIN = {"authorization": f"Bearer {ADMIN}"}
+KEYS = (ProxyKey("one", "key-one"), ProxyKey("two", "key-two"))
+BODY = {"model": "gpt-5", "messages": [{"role": "user", "content": "Hello."}]}
+
+
+def world_with_keys() -> World:
+    return World(keys=KEYS, admin_key=ADMIN)
+
+
+async def test_a_key_is_created_used_listed_and_revoked() -> None:
+    world = world_with_keys()
+    await world.created_keys.poll()
+    http = client(world)
+    answer = http.post("/accordion/keys", json={"tenant": "research"}, headers=AS_ADMIN)
+    made = answer.json()
+    assert (answer.status_code, answer.headers["cache-control"]) == (201, "no-store")
+    assert {**made, "key": "", "id": ""} == {
+        "id": "", "tenant": "research", "source": "store", "created": world.clock.now(), "key": "",
+    }  # fmt: skip
+    own = {"x-accordion-key": made["key"], "authorization": "Bearer sk-own"}
+    assert http.get("/accordion/sessions", headers=own).status_code == 200
+    assert (await world.ask(CHAT, BODY, own))[0].status == 200
+    listed = http.get("/accordion/keys", headers=AS_ADMIN)
+    assert [(key["id"], key["tenant"], key["source"]) for key in listed.json()["keys"]] == [
+        ("one", "one", "config"), ("two", "two", "config"), (made["id"], "research", "store"),
+    ]  # fmt: skip
+    assert made["key"].rpartition("-")[2] not in listed.text
+    revoked = http.delete(f"/accordion/keys/{made['id']}", headers=AS_ADMIN)
+    assert (revoked.status_code, revoked.json()) == (200, {"id": made["id"], "revoked": True})
+    assert http.get("/accordion/sessions", headers=own).status_code == 401
+    assert (await world.ask(CHAT, BODY, own))[0].status == 401
+    again = http.delete(f"/accordion/keys/{made['id']}", headers=AS_ADMIN)
+    assert (again.status_code, again.json()["error"]["code"]) == (404, "key_not_found")
+
+
+def test_a_key_of_the_config_is_not_revoked_here() -> None:
+    answer = client(world_with_keys()).delete("/accordion/keys/one", headers=AS_ADMIN)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "configured_key")
+
+
+ROUTES = [
+    ("GET", "/accordion/keys"),
+    ("POST", "/accordion/keys"),
+    ("DELETE", "/accordion/keys/one"),
+    ("GET", "/metrics"),
+]
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+@pytest.mark.parametrize("key", ["", "key-one", "wrong", ADMIN[:-1], ADMIN + "x", ADMIN.upper()])
+def test_no_other_key_opens_a_route_of_administrators(method: str, path: str, key: str) -> None:
+    http = client(world_with_keys())
+    for headers in ({"authorization": f"Bearer {key}"}, {"x-api-key": key}, {**AS_ADMIN, "x-accordion-key": key}):
+        answer = http.request(method, path, headers=headers)
+        assert answer.status_code == 401, headers
+        assert "key-two" not in answer.text
+    assert http.request(method, path).status_code == 401
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_no_web_site_uses_the_admin_key(method: str, path: str) -> None:
+    answer = client(world_with_keys()).request(method, path, headers={**AS_ADMIN, "origin": "https://evil.example"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (403, "foreign_origin")
+
+
+@pytest.mark.parametrize("world", [World(), World(keys=KEYS), World(loopback=False)])
+def test_without_an_admin_key_nobody_is_an_administrator(world: World) -> None:
+    http = client(world)
+    for headers in ({}, {"authorization": "Bearer "}, {"authorization": "Bearer key-one"}, {"x-accordion-key": ""}):
+        answer = http.get("/accordion/keys", headers=headers)
+        assert answer.status_code == 401
+        assert "admin_key" in answer.json()["error"]["message"]
+
+
+def test_the_admin_key_is_no_key_of_a_tenant() -> None:
+    http = client(world_with_keys())
+    for path in ("/accordion/sessions", "/accordion/models", "/accordion/export", "/accordion/savings"):
+        assert http.get(path, headers=AS_ADMIN).status_code == 401
+    assert http.delete("/accordion/archive", headers=AS_ADMIN).status_code == 401
+
+
+def test_metrics_need_the_admin_key_where_there_are_proxy_keys() -> None:
+    assert client(world_with_keys()).get("/metrics", headers=AS_ADMIN).status_code == 200
+    refused = client(World(keys=KEYS)).get("/metrics", headers={"authorization": "Bearer key-one"})
+    assert (refused.status_code, "set `admin_key`" in refused.text) == (401, True)
+    assert client(World()).get("/metrics").status_code == 200
+
+
+BAD_BODIES: list[Any] = [
+    b"", b"null", b"[]", b"{", b'{"tenant": 5}', b'{"tenant": ""}', b'{"tenant": "a b"}', b'{"tenant": null}',
+    b'{"tenant": "a", "key": "chosen"}', b'{"tenant": "../../x"}', b"\xff\xfe", b'{"tenant": "\\u0000"}',
+    b'{"tenant": "' + b"a" * 129 + b'"}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", BAD_BODIES)
+def test_a_bad_body_creates_no_key(body: bytes) -> None:
+    http = client(world_with_keys())
+    assert http.post("/accordion/keys", content=body, headers=AS_ADMIN).status_code == 400
+    assert len(http.get("/accordion/keys", headers=AS_ADMIN).json()["keys"]) == len(KEYS)
+
+
+def test_a_body_that_is_too_long_is_refused() -> None:
+    answer = client(world_with_keys()).post("/accordion/keys", content=b" " * 70_000, headers=AS_ADMIN)
+    assert answer.status_code == 413
