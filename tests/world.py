@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from accordion.accounting.calibration import Calibrations
+from accordion.accounting.key_limits import KeyLimiter, KeyUsageLedger
 from accordion.accounting.ledger import Ledger
 from accordion.accounting.token_meter import TokenMeter
 from accordion.composition import build_prices, protocols_by_path, rules_by_model, token_counting_paths
@@ -35,6 +36,7 @@ from accordion.pipeline.request import MeasuredRequest
 from accordion.pipeline.send import DeploymentPauses, Sender
 from accordion.pipeline.session_import import MemoryMentions
 from accordion.protocols.body_reader import BodyReader
+from accordion.server.event_loop import LoopWaiter
 from accordion.sessions.proxy_keys import CreatedKeys, ProxyKey
 from accordion.sessions.sessions import Sessions
 from accordion.sessions.tenants import Tenants
@@ -100,6 +102,8 @@ class World:
         ).visibility(settings)
         assert visibility.shared_artifacts is not None
         self.created_keys = CreatedKeys(self.store, self.clock)
+        self.key_usage = KeyUsageLedger(self.store, self.outbox, self.clock, "worker")
+        self.refused: list[tuple[str, str]] = []
         tenants = Tenants(
             b"secret" * 6,
             self.keys,
@@ -158,6 +162,8 @@ class World:
             "calibrator": Calibrator(sessions, visibility, calibrations, self.windows),
             "ledger": (ledger := Ledger(self.outbox, [self.seen], "worker")),
             "erasures": self.archive.erasures,
+            "key_usage": self.key_usage,
+            "key_limiter": KeyLimiter(self.store, self.key_usage, self.clock, LoopWaiter(), self._note_refusal),
             "costs": CostCalculator(build_prices(settings), meter),
             "features": [
                 HiddenResultArchiving(visibility.shared_artifacts),
@@ -175,6 +181,9 @@ class World:
             delegation_tracker=visibility.delegation_tracker,
             prices=build_prices(settings),
         )
+
+    def _note_refusal(self, tenant: str, limit: str) -> None:
+        self.refused.append((tenant, limit))
 
     def inbound(self, path: str, body: Any, headers: dict[str, str] | None = None, method: str = "POST") -> Inbound:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()

@@ -51,7 +51,7 @@ def test_a_key_is_created_listed_and_revoked(tmp_path: Path) -> None:
     listed = keys.run("list")
     assert "research" in listed.stdout
     assert "in the config" in listed.stdout
-    assert key.rpartition("-")[2] not in listed.output
+    assert key.split("-", 2)[2] not in listed.output
     entries = [json.loads(line) for line in keys.run("list", "--json").stdout.splitlines()]
     assert [(entry["id"], entry["source"]) for entry in entries] == [("one", "config"), (key.split("-")[1], "store")]
     refused = keys.run("revoke", entries[1]["id"], answer="n\n")
@@ -61,6 +61,18 @@ def test_a_key_is_created_listed_and_revoked(tmp_path: Path) -> None:
     assert not is_valid(keys, key)
     again = keys.run("revoke", entries[1]["id"], "--yes")
     assert (again.exit_code, "no created key" in again.stderr) == (2, True)
+
+
+def test_a_key_gets_limits_and_other_ones_later(tmp_path: Path) -> None:
+    keys = Keys(tmp_path)
+    made = json.loads(keys.run("create", "research", "--tokens-per-day", "5000", "--json").stdout)
+    assert made["limits"]["tokens_per_day"] == 5_000
+    changed = keys.run("limit", made["id"], "--tokens-per-day", "0", "--dollars-per-day", "2.5")
+    assert (changed.exit_code, changed.stdout) == (0, f"{made['id']} has $2.50 a day\n")
+    (entry,) = [json.loads(line) for line in keys.run("list", "--json").stdout.splitlines()][1:]
+    assert entry["limits"] == {"tokens_per_day": None, "dollars_per_day": 2.5, "requests_per_minute": None}
+    assert "$2.50 a day" in keys.run("list").stdout
+    assert "no limits" in keys.run("list").stdout
 
 
 def test_the_json_of_a_new_key_has_the_key(tmp_path: Path) -> None:
@@ -76,6 +88,10 @@ def test_the_json_of_a_new_key_has_the_key(tmp_path: Path) -> None:
         (ADMIN, ("create", "a b"), "letters"),
         (ADMIN, ("revoke", "one", "--yes"), "config file"),
         (ADMIN, ("revoke", "../x", "--yes"), "no created key"),
+        (ADMIN, ("limit", "one", "--tokens-per-day", "5"), "config file"),
+        (ADMIN, ("limit", "0123456789ab", "--tokens-per-day", "5"), "no created key"),
+        (ADMIN, ("limit", "0123456789ab"), "Name a limit"),
+        (ADMIN, ("create", "research", "--dollars-per-day", "nan"), "must be a number"),
     ],
 )
 def test_what_cannot_be_done_is_said(tmp_path: Path, config: str, args: tuple[str, ...], words: str) -> None:

@@ -76,7 +76,11 @@ def client(
         lambda error: world.forward.reader.receiver.openai.render_error(error, "req-1"),
         "1.2.3",
         world.builder.session_overrides,
-        [*more.routes(), *AdminApi(lambda: world.forward.tenants, world.created_keys).routes(), *pages.routes()],
+        [
+            *more.routes(),
+            *AdminApi(lambda: world.forward.tenants, world.created_keys, world.key_usage).routes(),
+            *pages.routes(),
+        ],
         now=world.clock.now,
     )
     headers = {"x-accordion-token": token}

@@ -29,6 +29,8 @@ async def test_a_key_is_created_used_listed_and_revoked() -> None:
     assert (answer.status_code, answer.headers["cache-control"]) == (201, "no-store")
     assert {**made, "key": "", "id": ""} == {
         "id": "", "tenant": "research", "source": "store", "created": world.clock.now(), "key": "",
+        "limits": {"tokens_per_day": None, "dollars_per_day": None, "requests_per_minute": None},
+        "today": {"requests": 0, "tokens": 0, "dollars": 0.0},
     }  # fmt: skip
     own = {"x-accordion-key": made["key"], "authorization": "Bearer sk-own"}
     assert http.get("/accordion/sessions", headers=own).status_code == 200
@@ -37,7 +39,7 @@ async def test_a_key_is_created_used_listed_and_revoked() -> None:
     assert [(key["id"], key["tenant"], key["source"]) for key in listed.json()["keys"]] == [
         ("one", "one", "config"), ("two", "two", "config"), (made["id"], "research", "store"),
     ]  # fmt: skip
-    assert made["key"].rpartition("-")[2] not in listed.text
+    assert made["key"].split("-", 2)[2] not in listed.text
     revoked = http.delete(f"/accordion/keys/{made['id']}", headers=AS_ADMIN)
     assert (revoked.status_code, revoked.json()) == (200, {"id": made["id"], "revoked": True})
     assert http.get("/accordion/sessions", headers=own).status_code == 401
@@ -46,9 +48,47 @@ async def test_a_key_is_created_used_listed_and_revoked() -> None:
     assert (again.status_code, again.json()["error"]["code"]) == (404, "key_not_found")
 
 
-def test_a_key_of_the_config_is_not_revoked_here() -> None:
-    answer = client(world_with_keys()).delete("/accordion/keys/one", headers=AS_ADMIN)
+@pytest.mark.parametrize("method", ["DELETE", "PATCH"])
+def test_a_key_of_the_config_is_not_changed_here(method: str) -> None:
+    answer = client(world_with_keys()).request(method, "/accordion/keys/one", headers=AS_ADMIN, content=b"{}")
     assert (answer.status_code, answer.json()["error"]["code"]) == (409, "configured_key")
+
+
+async def test_limits_are_set_at_the_creation_and_changed_later() -> None:
+    world = world_with_keys()
+    await world.created_keys.poll()
+    http = client(world)
+    made = http.post(
+        "/accordion/keys", json={"tenant": "research", "tokens_per_day": 500, "dollars_per_day": 1.5}, headers=AS_ADMIN
+    ).json()
+    assert made["limits"] == {"tokens_per_day": 500, "dollars_per_day": 1.5, "requests_per_minute": None}
+    path = f"/accordion/keys/{made['id']}"
+    changed = http.patch(path, json={"tokens_per_day": 0, "requests_per_minute": 2}, headers=AS_ADMIN)
+    limits = {"tokens_per_day": None, "dollars_per_day": 1.5, "requests_per_minute": 2}
+    assert (changed.status_code, changed.json()["limits"], "key" in changed.json()) == (200, limits, False)
+    own = {"x-accordion-key": made["key"], "authorization": "Bearer sk-own"}
+    assert [(await world.ask(CHAT, BODY, own))[0].status for _ in range(3)] == [200, 200, 429]
+    await world.outbox.flush()
+    listed = http.get("/accordion/keys", headers=AS_ADMIN).json()["keys"][-1]
+    assert (listed["limits"], listed["today"]["requests"]) == (limits, 2)
+    unknown = http.patch("/accordion/keys/0123456789ab", json={"tokens_per_day": 5}, headers=AS_ADMIN)
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "key_not_found")
+
+
+BAD_LIMITS = [
+    b"", b"[]", b'{"tokens_per_day": -1}', b'{"dollars_per_day": 1e400}', b'{"dollars_per_day": NaN}',
+    b'{"requests_per_minute": "5"}', b'{"tenant": "other"}', b'{"id": "one"}', b"\xff",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", BAD_LIMITS)
+async def test_bad_limits_change_nothing(body: bytes) -> None:
+    world = world_with_keys()
+    await world.created_keys.poll()
+    http = client(world)
+    made = http.post("/accordion/keys", json={"tenant": "research", "tokens_per_day": 5}, headers=AS_ADMIN).json()
+    assert http.patch(f"/accordion/keys/{made['id']}", content=body, headers=AS_ADMIN).status_code == 400
+    assert http.get("/accordion/keys", headers=AS_ADMIN).json()["keys"][-1]["limits"] == made["limits"]
 
 
 ROUTES = [

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from accordion.accounting.key_limits import KeyLimits
 from accordion.model.errors import BadRequest, KeysUnavailable, NotFound
 from accordion.model.ports import Key, KeyValueStore
 from accordion.sessions.proxy_keys import (
+    CHANGED_LIMITS,
     GRACE_SECONDS,
     RECORDS,
     VERSION,
@@ -90,7 +92,7 @@ def test_the_store_has_a_hash_and_no_key(tmp_path: Path) -> None:
         return made
 
     record, key = asyncio.run(create())
-    secret = key.rpartition("-")[2]
+    secret = key.split("-", 2)[2]
     written = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert record.id.encode() in written
     assert secret.encode() not in written
@@ -131,7 +133,8 @@ async def test_records_are_only_read_when_another_process_changed_them() -> None
     assert store.scans == 0
     clock.advance(10.0)
     await keys.poll()
-    assert store.scans == 1
+    # The records, and the limits that were changed.
+    assert store.scans == 2
 
 
 async def test_a_change_without_a_new_version_is_read_within_a_minute() -> None:
@@ -225,3 +228,30 @@ async def test_an_impossible_id_is_unknown(key_id: str) -> None:
     with pytest.raises(NotFound):
         await keys.revoke(key_id)
     assert keys.find(key_id) is None
+
+
+async def test_changed_limits_reach_other_processes_and_do_not_restore_a_revoked_key(opener: Opener) -> None:
+    clock, limits = FakeClock(), KeyLimits(tokens_per_day=1_000)
+    one, two = CreatedKeys(opener(), clock), CreatedKeys(opener(), clock)
+    for keys in (one, two):
+        await keys.poll()
+    record, key = await one.create("research", limits)
+    await two.poll()
+    assert match(two, key) == record
+    assert (record.limits, two.has_day_limits) == (limits, True)
+    changed = await two.set_limits(record.id, KeyLimits(requests_per_minute=5))
+    assert match(two, key) == changed
+    await one.poll()
+    assert match(one, key) == changed
+    assert (changed.limits, one.has_day_limits) == (KeyLimits(requests_per_minute=5), False)
+    assert await one.list_records() == [changed]
+    await one.revoke(record.id)
+    # As by a process that read the record before it was revoked.
+    await opener().put(Key(CHANGED_LIMITS, record.id), b"{}")
+    clock.advance(61.0)
+    for keys in (one, two):
+        await keys.poll()
+        assert match(keys, key) is None
+        assert await keys.list_records() == []
+    with pytest.raises(NotFound):
+        await two.set_limits(record.id, limits)

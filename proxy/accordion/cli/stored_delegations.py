@@ -13,7 +13,6 @@ from accordion.config import Settings
 from accordion.delegation.tracker import DelegationTracker
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Clock, Key, KeyValueStore, Tasks
-from accordion.sessions.proxy_keys import ProxyKey
 from accordion.sessions.sessions import Sessions
 from accordion.sessions.tenants import Tenants
 from accordion.stores.open import open_store
@@ -50,7 +49,7 @@ class StoredState:
 
     def tenants(self, settings: Settings) -> Tenants:
         """Returns the tenants as proxies identify them."""
-        keys = tuple(ProxyKey(key.id, key.key.reveal()) for key in settings.proxy_keys)
+        keys = tuple(key.proxy_key() for key in settings.proxy_keys)
         return Tenants(self.secret, keys, loopback=is_loopback(settings.server.host))
 
     def lineage(self, settings: Settings, clock: Clock, tasks: Tasks) -> DelegationTracker:

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 
 from accordion import __version__
 from accordion.accounting.calibration import Calibrations
+from accordion.accounting.key_limits import KeyLimiter, KeyUsageLedger
 from accordion.accounting.learned_limits import LearnedLimits
 from accordion.accounting.learned_sync import LearnedSync
 from accordion.accounting.ledger import Ledger, session_of_record
@@ -92,8 +93,8 @@ from accordion.providers.models.prices import load_price_table
 from accordion.providers.models.summarizer import ModelSummarizer
 from accordion.providers.models.tokenizer import TiktokenCounter
 from accordion.providers.models.windows import ModelWindows
-from accordion.server.event_loop import LoopClock, LoopTasks
-from accordion.sessions.proxy_keys import CreatedKeys, ProxyKey
+from accordion.server.event_loop import LoopClock, LoopTasks, LoopWaiter
+from accordion.sessions.proxy_keys import CreatedKeys
 from accordion.sessions.sessions import Sessions
 from accordion.sessions.tenants import Tenants
 from accordion.stores.guarded import GuardedStore
@@ -210,6 +211,8 @@ class Application:
             lambda tenant: note_tenant(self.outbox, tenant), self.metrics.count_memory_writer,
         )  # fmt: skip
         ledger_queue = self.outbox.slow_queue(self.store)
+        self.key_usage = KeyUsageLedger(self.store, ledger_queue, self.clock, self._worker)
+        self._key_limiter = KeyLimiter(self.store, self.key_usage, self.clock, LoopWaiter())
         self._ledger = Ledger(ledger_queue, observers, self._worker, retention)
         self._translator = LiteLLMTranslator(self._compaction_builder.protocols)
         self._upstream = self._connect(settings)
@@ -219,7 +222,7 @@ class Application:
         """Builds the parts that depend on settings."""
         self.tenants = Tenants(
             self._store_identity.secret,
-            tuple(ProxyKey(key.id, key.key.reveal()) for key in settings.proxy_keys),
+            tuple(key.proxy_key() for key in settings.proxy_keys),
             loopback=is_loopback(settings.server.host),
             owner_token=self._owner_token,
             admin_key=settings.admin_key.reveal(),
@@ -291,6 +294,8 @@ class Application:
             ledger=self._ledger,
             erasures=self._archive.erasures,
             features=self._features(settings, visibility),
+            key_limiter=self._key_limiter,
+            key_usage=self.key_usage,
             costs=CostCalculator(prices, self._meter, partial(find_summary_model, settings)),
             relays_model_sockets=settings.server.responses_websocket,
         )
@@ -411,7 +416,7 @@ class Application:
             overrides,
             [
                 *archive_api.routes(),
-                *AdminApi(lambda: self.tenants, self.created_keys).routes(),
+                *AdminApi(lambda: self.tenants, self.created_keys, self.key_usage).routes(),
                 *self.memory_builder.routes(lambda: self.tenants, __version__),
                 *self._pages(sent).routes(),
             ],
@@ -528,5 +533,8 @@ class Application:
         await self._learned_sync.poll()
 
     async def _poll_keys(self) -> None:
+        """Reads the created keys, and the usage of keys with a limit."""
         if self.settings.admin_key:
             await self.created_keys.poll()
+        if self.tenants.has_day_limits:
+            await self.key_usage.poll()

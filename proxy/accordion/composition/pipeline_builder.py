@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from accordion.accounting.key_limits import KeyLimiter, KeyUsageLedger
 from accordion.accounting.ledger import Ledger
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.archive.response_links import ResponseLinks
@@ -49,17 +50,22 @@ def build_pipelines(
     erasures: ErasureNotices,
     features: Sequence[ExchangeFeature],
     costs: CostCalculator,
+    key_limiter: KeyLimiter,
+    key_usage: KeyUsageLedger,
     relays_model_sockets: bool = True,
 ) -> tuple[RequestPipeline, UpgradePipeline]:
     """Connects the steps. `relays_model_sockets`: see UpgradePipeline."""
     sessions = identifier.sessions
-    recorder = ExchangeRecorder(ledger, clock, tasks, erasures, sessions, calibrator, response_history, features, costs)
+    recorder = ExchangeRecorder(
+        ledger, clock, tasks, erasures, sessions, calibrator, response_history, features, costs, key_usage
+    )
     responder = Responder(recorder, response_history, clock, receiver.protocol_for, lambda: sessions.store.is_available)
     reader = RequestReader(receiver, identifier, measurer)
     history_reconstruction = HistoryReconstruction(response_links, reader)
     pipeline = RequestPipeline(
         clock=clock,
         tenants=tenants,
+        key_limiter=key_limiter,
         reader=reader,
         history_reconstruction=history_reconstruction,
         compaction_step=compaction_step,
@@ -69,4 +75,4 @@ def build_pipelines(
         response_retrieval=ResponseRetrieval(sessions, insertion_store),
         responder=responder,
     )
-    return pipeline, UpgradePipeline(clock, tenants, receiver, sender, responder, relays_model_sockets)
+    return pipeline, UpgradePipeline(clock, tenants, key_limiter, receiver, sender, responder, relays_model_sockets)

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
+from accordion.accounting.key_limits import DollarsPerDay, KeyLimits, RequestsPerMinute, TokensPerDay
 from accordion.archive.transcripts import Record
 from accordion.compaction.request import RequestBudgets
 from accordion.config.pipelines import DEFAULT_PIPELINE, PipelineEntry
@@ -33,6 +34,7 @@ from accordion.config.value_types import (
 )
 from accordion.model.costs import ModelPrice
 from accordion.providers.http.routes import ModelEntry
+from accordion.sessions.proxy_keys import ProxyKey
 
 _SQLITE = "sqlite:///"
 _STATE = "~/.local/state/accordion"
@@ -148,6 +150,14 @@ class ProxyKeyConfig(ConfigSection, frozen=True):
 
     id: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.:-]{1,128}\Z")]
     key: Secret
+    tokens_per_day: TokensPerDay = 0
+    dollars_per_day: DollarsPerDay = 0.0
+    requests_per_minute: RequestsPerMinute = 0
+
+    def proxy_key(self) -> ProxyKey:
+        """Returns the key with its limits, the secret included."""
+        limits = KeyLimits(self.tokens_per_day, self.dollars_per_day, self.requests_per_minute)
+        return ProxyKey(self.id, self.key.reveal(), limits)
 
 
 class WindowsConfig(ConfigSection, frozen=True):

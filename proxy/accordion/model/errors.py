@@ -9,6 +9,7 @@ AccordionError
 │   ├── RequestTimeout      408
 │   ├── BodyTooLarge        413
 │   ├── UpgradeRefused      426
+│   ├── LimitReached        429, a limit of the caller's proxy key
 │   ├── HeadTooLarge        431
 │   └── ContextOverflow     400, the request cannot fit the window in any form
 ├── UpstreamError           the provider's or the network's fault
@@ -32,13 +33,15 @@ class AccordionError(Exception):
     """Base of all errors of the package.
 
     `status` is the HTTP status of the response; `type` and `code` are the fields of OpenAI's error format,
-    `anthropic_type` is the type in Anthropic's.
+    `anthropic_type` is the type in Anthropic's. `retry_after` becomes a header.
     """
 
     status = 500
     type = "api_error"
     code: str | None = None
     anthropic_type = "api_error"
+    retry_after = 0
+    """Seconds after which the request may be sent again; 0: not known."""
 
     def __init__(self, message: str, *, code: str | None = None, param: str | None = None) -> None:
         super().__init__(message)
@@ -113,6 +116,18 @@ class UpgradeRefused(RequestError):
 
     status = 426
     code = "websocket_refused"
+
+
+class LimitReached(RequestError):
+    """The caller's proxy key has reached a limit. `is_budget`: a limit of the day, which OpenAI calls a quota."""
+
+    status = 429
+    anthropic_type = "rate_limit_error"
+
+    def __init__(self, message: str, *, retry_after: int, is_budget: bool) -> None:
+        super().__init__(message, code="insufficient_quota" if is_budget else "rate_limit_exceeded")
+        self.type = "insufficient_quota" if is_budget else "requests"
+        self.retry_after = retry_after
 
 
 class HeadTooLarge(RequestError):
@@ -222,6 +237,7 @@ class KeysUnavailable(AccordionError):
     status = 503
     type = "server_error"
     code = "keys_unavailable"
+    retry_after = 5
 
     def __init__(self) -> None:
         super().__init__("The proxy cannot read its keys now, since its store is away. Send the request again later.")

@@ -68,6 +68,8 @@ class ObservedResponse(msgspec.Struct, frozen=True):
     output: tuple[bytes, ...] | None = None
     """All items of a complete response that the provider keeps, as JSON; None where they are not known, or very
     long."""
+    characters: int = 0
+    """Characters of text and arguments that the model wrote; 0 where they are not counted."""
 
     @property
     def input_tokens(self) -> int:

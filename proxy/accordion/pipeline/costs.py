@@ -24,6 +24,8 @@ from accordion.pipeline.request import PreparedRequest
 
 _RULES_WRITER = "extractive"
 _MOST_TOKENS = 10**8
+_CHARACTERS_PER_TOKEN = 4
+"""About as many as in English text and in code."""
 
 
 class CostCalculator(msgspec.Struct, frozen=True):
@@ -51,6 +53,12 @@ class CostCalculator(msgspec.Struct, frozen=True):
             return compute_unchanged_cost(at, request.utilization.tokens, usage, cache_rules(request), previous, price)
         changed = self._describe_changed(request, progress, usage, at)
         return compute_cost(changed, previous, price, self._summary_price(request))
+
+    def estimate(self, request: PreparedRequest, at: float, characters: int) -> RequestCost:
+        """Returns the cost of an exchange by our own count, for a response of so many characters."""
+        usage = Usage(request.utilization.tokens, round(characters / _CHARACTERS_PER_TOKEN))
+        unreported = ModelRequest(at, usage.input, usage, rules=cache_rules(request))
+        return compute_cost(unreported, None, self.prices.price(request.conversation.model))
 
     def _describe_changed(
         self, request: PreparedRequest, progress: ExchangeProgress, usage: Usage | None, at: float

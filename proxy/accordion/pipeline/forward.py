@@ -21,7 +21,8 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from accordion.model.errors import AccordionError
+from accordion.accounting.key_limits import KeyLimiter
+from accordion.model.errors import AccordionError, BadRequest
 from accordion.model.http import Inbound, Outbound
 from accordion.model.ports import Clock, UpstreamResponse
 from accordion.pipeline.compact import CompactionStep
@@ -43,6 +44,7 @@ class RequestPipeline(msgspec.Struct, frozen=True):
 
     clock: Clock
     tenants: Tenants
+    key_limiter: KeyLimiter
     reader: RequestReader
     history_reconstruction: HistoryReconstruction
     compaction_step: CompactionStep
@@ -57,8 +59,11 @@ class RequestPipeline(msgspec.Struct, frozen=True):
         progress = RequestProgress(self.clock.monotonic(), inbound=inbound)
         try:
             caller = self.tenants.identify(inbound.fields)
+            if caller.key is not None and caller.key.limits:
+                await self.key_limiter.admit(caller.key.id, caller.tenant.name, caller.key.limits)
             progress.request = request = await self.reader.read(inbound, caller, progress.started_at)
             if isinstance(request, PassthroughRequest):
+                _check_countable(request)
                 response = await self._send_unread(request)
             else:
                 response = await self._prepare_and_send(request, progress)
@@ -128,3 +133,10 @@ class RequestPipeline(msgspec.Struct, frozen=True):
         if probed.overflow is not None:
             progress.compaction_seconds += self.clock.monotonic() - started_at
         return revised
+
+
+def _check_countable(request: PassthroughRequest) -> None:
+    """Raises BadRequest if the usage of a request cannot be counted, and its proxy key has a limit of the day."""
+    if request.is_unreadable and request.caller.has_day_limit:
+        reason = f"it holds {request.unread}" if request.unread else "its body is not of this protocol"
+        raise BadRequest(f"This proxy key has a limit for each day, and this request cannot be counted: {reason}.")

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 import msgspec
 from msgspec.structs import replace
 
+from accordion.accounting.cost_model import RequestCost
+from accordion.accounting.key_limits import KeyUsageLedger
 from accordion.accounting.ledger import Ledger
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.model.budget import Utilization
@@ -60,6 +62,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
     response_history: ResponseHistory
     features: Sequence[ExchangeFeature]
     costs: CostCalculator
+    key_usage: KeyUsageLedger
 
     def record(self, progress: RequestProgress, observed_response: ObservedResponse) -> None:
         """Records the exchange, which has ended. Errors are logged and do not reach the client."""
@@ -100,6 +103,8 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
         costs, cached = cost if cost is not None else (None, None)
         exchange = self._build_exchange(request, progress, observed_response, now, costs)
         tenant, match = request.caller.tenant, request.session_match
+        if request.caller.key is not None:
+            self._count_for_key(request.caller.key.id, request, progress, observed_response, cost)
         if request.is_token_count or self.erasures.was_erased_since(
             request.caller.tenant, match.session.id, progress.started_at
         ):
@@ -119,6 +124,22 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
             request.compaction_id,
             cached,
         )
+
+    def _count_for_key(
+        self,
+        key_id: str,
+        request: PreparedRequest,
+        progress: RequestProgress,
+        observed_response: ObservedResponse,
+        cost: RequestCost | None,
+    ) -> None:
+        """Counts an exchange for the caller's proxy key: by our own count if the provider reported nothing, as for a
+        client that left within the response."""
+        has_begun = progress.first_byte_at and progress.status < 400 and not request.is_token_count
+        if observed_response.usage is None and has_begun:
+            cost = self.costs.estimate(request, self.clock.now(), observed_response.characters)
+        if cost is not None:
+            self.key_usage.count(key_id, cost.costs)
 
     def _store_unstored(
         self, request: PreparedRequest, progress: RequestProgress, observed_response: ObservedResponse

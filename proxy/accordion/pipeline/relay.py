@@ -138,6 +138,8 @@ async def relay(
     request_id: str,
     record: Callable[[ObservedResponse], None],
     store: StoreResponse | None = None,
+    *,
+    counts_text: bool = False,
 ) -> AsyncGenerator[bytes, None]:
     """Yields the body as it comes; calls `record` with the observed response at the end, however it ends.
 
@@ -145,15 +147,16 @@ async def relay(
     off can therefore end in an error event of the client's own protocol. Any other body is passed on piece by piece.
     Raises UpstreamDisconnected or UpstreamTimeout if the response did not end as it should.
 
-    `protocol` is None if the body is not read. `store` is awaited before the end of the body is passed on: the
-    protocol's last event in a stream, the last piece of a document. It is not called if the body breaks off.
+    `protocol` is None if the body is not read; for `counts_text` see its `observer`. `store` is awaited before the end
+    of the body is passed on: the protocol's last event in a stream, the last piece of a document. It is not called if
+    the body breaks off.
 
     The first piece is empty and comes before anything is read. After taking it, the caller may close the relay at any
     time, which closes the response. Closing a generator that has not started would do nothing.
     """
     media_type, encoding = content_type_and_encoding(response.headers)
     is_stream = media_type == "text/event-stream"
-    observer = protocol.observer(is_stream) if protocol is not None else None
+    observer = protocol.observer(is_stream, counts_text=counts_text) if protocol is not None else None
     observer_feed = _ObserverFeed(observer, encoding, is_stream=is_stream)
     end = _ResponseEnd(store, observer, observer_feed, progress, is_stream=is_stream) if store is not None else None
     observe = observer_feed.observe if end is None else _ignore

@@ -50,12 +50,23 @@ class Responder(msgspec.Struct, frozen=True):
         """Returns the provider's response with our headers; it is relayed as the client reads it."""
         request, progress.status = progress.request, response.status
         protocol = store = None
+        # A limit of the day also counts what no provider reports.
+        counts_text = request is not None and request.caller.has_day_limit
         if isinstance(request, PreparedRequest) and not request.is_token_count:
             protocol = request.protocol
             if response.status < 400 and self.response_history.must_wait(request):
                 store = partial(self.recorder.store_response, progress)
         record = partial(self.recorder.record, progress)
-        body = relay(response, protocol, progress, self.clock, progress.inbound.request_id, record, store)
+        body = relay(
+            response,
+            protocol,
+            progress,
+            self.clock,
+            progress.inbound.request_id,
+            record,
+            store,
+            counts_text=counts_text,
+        )
         await anext(body)  # Closing the generator closes the response only once it has started.
         return Outbound(response.status, add_proxy_headers(response.headers, self._build_headers(progress)), body)
 

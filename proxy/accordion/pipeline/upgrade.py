@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
+from accordion.accounting.key_limits import KeyLimiter
 from accordion.model.errors import AccordionError, BadRequest, UpgradeRefused
 from accordion.model.http import Inbound, Outbound
 from accordion.model.ports import Clock, UpstreamRequest
@@ -31,6 +32,7 @@ class UpgradePipeline(msgspec.Struct, frozen=True):
 
     clock: Clock
     tenants: Tenants
+    key_limiter: KeyLimiter
     receiver: Receiver
     sender: Sender
     responder: Responder
@@ -46,9 +48,15 @@ class UpgradePipeline(msgspec.Struct, frozen=True):
         progress = RequestProgress(self.clock.monotonic(), inbound=inbound)
         try:
             caller = self.tenants.identify(inbound.fields)
+            if caller.key is not None and caller.key.limits:
+                await self.key_limiter.admit(caller.key.id, caller.tenant.name, caller.key.limits)
             progress.request = request = await self.receiver.pass_through(inbound, caller, progress.started_at)
             if not self.relays_model_sockets and inbound.path in self.receiver.protocols:
                 raise UpgradeRefused("WebSockets are switched off here (`responses_websocket`). Ask over HTTP.")
+            if caller.has_day_limit and inbound.path in self.receiver.protocols:
+                raise UpgradeRefused(
+                    "This proxy key has a limit for each day, which is counted over HTTP. Ask over HTTP."
+                )
             answer = await connect(self.sender.build_upstream_request(request))
         except AccordionError as error:
             return self.responder.refuse(progress, error)

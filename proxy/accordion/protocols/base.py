@@ -16,8 +16,12 @@ import msgspec
 from accordion.model.conversation import Message, Part, ProviderState, Role
 from accordion.model.errors import AccordionError
 from accordion.model.http import Outbound
+from accordion.model.ports import Headers
 from accordion.protocols.response_observer import ResponseObserver
 from accordion.protocols.response_parser import ResponseParser
+
+_LONGEST_RETRY = 60
+"""Seconds for which the official SDKs wait before they send a request again. For a longer time they need not try."""
 
 
 class ReadMessage(msgspec.Struct, frozen=True):
@@ -86,11 +90,15 @@ class WireProtocol(ABC):
     def error_response(self, error: AccordionError, request_id: str) -> Outbound:
         """Builds the complete response for one of the proxy's own errors."""
         body = self.render_error(error, request_id)
-        headers = (
+        headers: Headers = (
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(body)),
             (self.request_id, request_id.encode()),
         )
+        if error.retry_after:
+            headers += ((b"retry-after", b"%d" % error.retry_after),)
+        if error.retry_after > _LONGEST_RETRY:
+            headers += ((b"x-should-retry", b"false"),)
         return Outbound(error.status, headers, body)
 
     @abstractmethod
@@ -144,6 +152,7 @@ class WireProtocol(ABC):
         """Creates a parser for one response: an event stream or one JSON document. With `reads_content` it returns all
         events, with their text; without, those that matter to an observer."""
 
-    def observer(self, stream: bool) -> ResponseObserver:
-        """Creates an observer for one response: an event stream or one JSON document."""
-        return ResponseObserver(self.parser(stream))
+    def observer(self, stream: bool, *, counts_text: bool = False) -> ResponseObserver:
+        """Creates an observer for one response: an event stream or one JSON document. With `counts_text` it counts the
+        characters of what the model writes."""
+        return ResponseObserver(self.parser(stream, reads_content=counts_text))

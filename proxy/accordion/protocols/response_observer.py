@@ -10,6 +10,7 @@ from accordion.model.records import ARGUMENTS, ObservedCall, ObservedResponse, U
 from accordion.protocols.json_values import bounded_arguments
 from accordion.protocols.response_parser import (
     CallPiece,
+    Content,
     End,
     ErrorReport,
     Finish,
@@ -33,6 +34,7 @@ class ResponseObserver:
         self._parser = parser
         self._parse = parser.feed
         self._taken_size = 0
+        self._characters = 0
         self._clear()
 
     def _clear(self) -> None:
@@ -80,6 +82,7 @@ class ResponseObserver:
             self._first,
             self._stored.items,
             self._stored.output,
+            self._characters,
         )
 
     def _take_part(self, part: ResponsePart) -> None:
@@ -88,6 +91,8 @@ class ResponseObserver:
         elif type(part) is UsageReport:
             self._usage = part.usage or self._usage
             self._first = self._first if part.first is None else part.first
+        elif type(part) is Content:
+            self._characters += len(part.text)
         elif type(part) is Finish:
             self._finish = part.reason
         elif type(part) is StoredItems:
@@ -112,6 +117,8 @@ class ResponseObserver:
             self._calls[key] = replace(call, call_id=call.call_id or piece.call_id, name=call.name or piece.name)
         if not arguments:
             return
+        if self._parser.reads_content:
+            self._characters += len(arguments)
         if piece.is_whole:
             self._calls[key] = replace(self._calls[key], arguments=bounded_arguments(arguments))
             return

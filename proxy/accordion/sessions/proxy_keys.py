@@ -19,13 +19,18 @@ from contextlib import suppress
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
+from accordion.accounting.key_limits import NO_LIMITS, KeyLimits
 from accordion.model.errors import BadRequest, KeysUnavailable, NotFound, StoreUnavailable
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.ports import Clock, Key, KeyValueStore
 
 RECORDS: Final = "proxy-keys"
 """The collection of the records of created keys; names are ids."""
+CHANGED_LIMITS: Final = "proxy-keys/limits"
+"""The collection of limits that replace those of a record; names are ids. A change never writes a record, so that it
+cannot restore a key that is revoked at the same time."""
 VERSION: Final = Key("", "proxy-keys/version")
 """The key of the version mark."""
 MOST_KEYS: Final = 10_000
@@ -44,6 +49,7 @@ class ProxyKey(msgspec.Struct, frozen=True):
 
     id: str
     key: str
+    limits: KeyLimits = NO_LIMITS
 
     def __repr__(self) -> str:
         return f"ProxyKey(id={self.id!r})"
@@ -52,7 +58,8 @@ class ProxyKey(msgspec.Struct, frozen=True):
 class ProxyKeyRecord(StructWithHiddenFields, frozen=True):
     """What is known of a proxy key: its id, its tenant and the SHA-256 hash of the key.
 
-    `created` is in seconds since the epoch; None for a key of the configuration.
+    `created` is in seconds since the epoch; None for a key of the configuration. The record in the store has the limits
+    with which the key was created.
     """
 
     hidden_fields = frozenset({"digest"})
@@ -61,9 +68,11 @@ class ProxyKeyRecord(StructWithHiddenFields, frozen=True):
     tenant: str
     digest: bytes
     created: float | None = None
+    limits: KeyLimits = NO_LIMITS
 
 
 _RECORD = msgspec.json.Decoder(ProxyKeyRecord)
+_LIMITS = msgspec.json.Decoder(KeyLimits)
 
 
 def hash_key(key: bytes) -> bytes:
@@ -109,7 +118,12 @@ class CreatedKeys:
         """Returns the records of the store, the latest last. Raises StoreUnavailable."""
         return sorted((await self._read_records()).values(), key=lambda record: (record.created or 0.0, record.id))
 
-    async def create(self, tenant: str) -> tuple[ProxyKeyRecord, str]:
+    @property
+    def has_day_limits(self) -> bool:
+        """Whether any key has a limit of tokens or dollars."""
+        return any(record.limits.has_day_limit for record in self._records.values())
+
+    async def create(self, tenant: str, limits: KeyLimits = NO_LIMITS) -> tuple[ProxyKeyRecord, str]:
         """Creates a key of a tenant; returns its record and the key itself, which nothing stores.
 
         Raises BadRequest for an impossible name or too many keys, and StoreUnavailable.
@@ -122,7 +136,7 @@ class CreatedKeys:
             raise BadRequest(f"There are {MOST_KEYS:,} keys, which is the most. Revoke some.", param="tenant")
         key_id = secrets.token_hex(6)
         key = f"acc-{key_id}-{secrets.token_urlsafe(32)}"
-        record = ProxyKeyRecord(key_id, tenant, hash_key(key.encode()), self._clock.now())
+        record = ProxyKeyRecord(key_id, tenant, hash_key(key.encode()), self._clock.now(), limits)
         stored, value = Key(RECORDS, key_id), msgspec.json.encode(record)
         if await self._store.put_if_absent(stored, value) != value:
             raise BadRequest("The new key has the id of another one. Try again.")
@@ -131,9 +145,31 @@ class CreatedKeys:
         await self._publish()
         return record, key
 
+    async def set_limits(self, key_id: str, limits: KeyLimits) -> ProxyKeyRecord:
+        """Replaces the limits of a key; returns its record. Raises NotFound and StoreUnavailable."""
+        record = await self.read(key_id)
+        await self._store.put(Key(CHANGED_LIMITS, key_id), msgspec.json.encode(limits))
+        self._changes += 1
+        if key_id in self._records:
+            self._records[key_id] = replace(record, limits=limits)
+        await self._publish()
+        return replace(record, limits=limits)
+
+    async def read(self, key_id: str) -> ProxyKeyRecord:
+        """Returns a record of the store, with its present limits. Raises NotFound and StoreUnavailable."""
+        value = limits = None
+        if _ID.fullmatch(key_id):
+            value, limits = await self._store.get_many([Key(RECORDS, key_id), Key(CHANGED_LIMITS, key_id)])
+        if value is None:
+            raise NotFound("There is no created key with this id.", code="key_not_found")
+        record = _RECORD.decode(value)
+        return record if limits is None else replace(record, limits=_LIMITS.decode(limits))
+
     async def revoke(self, key_id: str) -> None:
         """Removes a key. This worker refuses it at once. Raises NotFound and StoreUnavailable."""
         count = await self._store.delete([Key(RECORDS, key_id)]) if _ID.fullmatch(key_id) else 0
+        if count:
+            await self._store.delete([Key(CHANGED_LIMITS, key_id)])
         self._changes += 1
         self._records.pop(key_id, None)
         # Also for a key that is gone: an earlier attempt may have failed in between.
@@ -159,13 +195,22 @@ class CreatedKeys:
         await self._store.put(VERSION, secrets.token_bytes(8))
 
     async def _read_records(self) -> dict[str, ProxyKeyRecord]:
-        records, after = dict[str, ProxyKeyRecord](), ""
-        while len(records) < MOST_KEYS and (page := await self._store.scan(RECORDS, after=after, limit=_PAGE)):
-            for name, value in page:
-                # A record of a later version may not be readable; its key is not valid here.
+        records = dict[str, ProxyKeyRecord]()
+        for name, value in await self._scan(RECORDS):
+            # A record of a later version may not be readable; its key is not valid here.
+            with suppress(msgspec.MsgspecError):
+                records[name] = _RECORD.decode(value)
+        for name, value in await self._scan(CHANGED_LIMITS):
+            if name in records:
                 with suppress(msgspec.MsgspecError):
-                    records[name] = _RECORD.decode(value)
+                    records[name] = replace(records[name], limits=_LIMITS.decode(value))
+        return records
+
+    async def _scan(self, collection: str) -> list[tuple[str, bytes]]:
+        rows, after = list[tuple[str, bytes]](), ""
+        while len(rows) < MOST_KEYS and (page := await self._store.scan(collection, after=after, limit=_PAGE)):
+            rows += page
             after = page[-1][0]
             if len(page) < _PAGE:
                 break
-        return records
+        return rows

@@ -77,6 +77,7 @@ class Caller(msgspec.Struct, frozen=True):
     `has_proxy_key` is True where the caller presented a proxy key. `credential` is the caller's credential for the
     provider, empty where it presented only the proxy key. `is_local` is True where only this machine can be the caller.
     `can_erase` is True where the caller may erase and export what the tenant has.
+    `key` is the record of the proxy key.
     """
 
     tenant: TenantScope
@@ -84,6 +85,12 @@ class Caller(msgspec.Struct, frozen=True):
     credential: str
     is_local: bool = False
     can_erase: bool = False
+    key: ProxyKeyRecord | None = None
+
+    @property
+    def has_day_limit(self) -> bool:
+        """Whether the caller's proxy key has a limit of tokens or dollars."""
+        return self.key is not None and self.key.limits.has_day_limit
 
     def __repr__(self) -> str:
         return f"Caller(tenant={self.tenant.name!r}, keyed={self.has_proxy_key})"
@@ -112,7 +119,9 @@ class Tenants:
         owner_token: str = "",
     ) -> None:
         self._secret = secret
-        self.configured_keys = {key.id: ProxyKeyRecord(key.id, key.id, hash_key(key.key.encode())) for key in keys}
+        self.configured_keys = {
+            key.id: ProxyKeyRecord(key.id, key.id, hash_key(key.key.encode()), limits=key.limits) for key in keys
+        }
         """The keys of the configuration, by id."""
         self._admin_digest = hash_key(admin_key.encode()) if admin_key else b""
         self._created = created if admin_key else None
@@ -142,10 +151,10 @@ class Tenants:
             raise Unauthorized(
                 "This proxy needs one of its own keys: send it as the API key or in the x-accordion-key header."
             )
-        if own_header is None or self.is_proxy_key(credential.encode("latin-1")):
+        if own_header is None or (credential and self.is_proxy_key(credential.encode("latin-1"))):
             # The provider must not see the proxy key, even where a client sends it in both headers.
             credential = ""
-        return Caller(self.scope(key.tenant), True, credential, can_erase=True)
+        return Caller(self.scope(key.tenant), True, credential, can_erase=True, key=key)
 
     def authorizes(self, headers: Mapping[bytes, bytes]) -> bool:
         """Returns whether the caller of a request with these headers may use the proxy at all."""
@@ -154,6 +163,13 @@ class Tenants:
         except (Unauthorized, KeysUnavailable):
             return False
         return True
+
+    @property
+    def has_day_limits(self) -> bool:
+        """Whether any proxy key has a limit of tokens or dollars."""
+        if any(record.limits.has_day_limit for record in self.configured_keys.values()):
+            return True
+        return self._created is not None and self._created.has_day_limits
 
     def check_admin(self, headers: Mapping[bytes, bytes]) -> None:
         """Raises Unauthorized unless a request with these headers has the administrator's key."""

@@ -1,0 +1,200 @@
+"""Requests of proxy keys with limits: what is counted, and what is answered beyond a limit."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from accordion.accounting.key_limits import KeyLimits, KeyUsage
+from accordion.model.costs import NANODOLLARS
+from accordion.model.errors import UpstreamDisconnected
+from accordion.model.http import Outbound
+from accordion.model.ports import Route
+from accordion.sessions.proxy_keys import ProxyKey
+from tests.fakes import FakeReply, FakeRouter
+from tests.world import CHAT, MESSAGES, RESPONSES, World, header
+
+PRICES = "prices: {models: {m: {input: 3, cached_input: 0.3, cache_write: 3.75, output: 15}}}\n"
+AS_TEAM = {"x-accordion-key": "key-of-team", "authorization": "Bearer sk-own"}
+CHAT_BODY: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "one two three"}]}
+MESSAGES_BODY: dict[str, Any] = {**CHAT_BODY, "max_tokens": 9}
+RESPONSES_BODY: dict[str, Any] = {"model": "m", "input": "one two three"}
+
+
+def limited(**limits: Any) -> World:
+    return World(
+        keys=(ProxyKey("team", "key-of-team", KeyLimits(**limits)), ProxyKey("free", "key-free")), config=PRICES
+    )
+
+
+def reported(tokens: int = 1_000_000) -> FakeReply:
+    usage = {"prompt_tokens": tokens, "completion_tokens": 100_000, "total_tokens": tokens + 100_000}
+    return FakeReply(pieces=(json.dumps({"choices": [], "usage": usage}).encode(),))
+
+
+def used(world: World) -> KeyUsage:
+    return world.key_usage.usage("team")
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+async def refuse(path: str, body: Any, **limits: Any) -> tuple[Outbound, dict[str, Any]]:
+    """The answer beyond a limit, which the provider does not see."""
+    world = limited(**limits)
+    world.upstream.answers = [reported()]
+    await world.ask(CHAT, CHAT_BODY, AS_TEAM)
+    out, answer = await world.ask(path, body, AS_TEAM)
+    assert (out.status, len(world.upstream.requests)) == (429, 1)
+    assert world.refused == [("team", next(iter(limits)))]
+    # Another key is not concerned.
+    assert (await world.ask(CHAT, CHAT_BODY, {**AS_TEAM, "x-accordion-key": "key-free"}))[0].status == 200
+    return out, json.loads(answer)
+
+
+@pytest.mark.parametrize(("path", "body"), [(CHAT, CHAT_BODY), (RESPONSES, RESPONSES_BODY), ("/v1/embeddings", {})])
+async def test_openai_clients_are_answered_in_their_shape(path: str, body: Any) -> None:
+    out, answer = await refuse(path, body, requests_per_minute=1)
+    assert (answer["error"]["type"], answer["error"]["code"]) == ("requests", "rate_limit_exceeded")
+    assert "requests of this minute" in answer["error"]["message"]
+    assert 1 <= int(header(out, "retry-after") or "") <= 60
+    assert header(out, "x-should-retry") is None
+
+
+@pytest.mark.parametrize("limits", [{"tokens_per_day": 5}, {"dollars_per_day": 0.01}])
+async def test_a_spent_day_is_a_quota_and_no_client_need_try_again(limits: dict[str, Any]) -> None:
+    out, answer = await refuse(CHAT, CHAT_BODY, **limits)
+    assert (answer["error"]["type"], answer["error"]["code"]) == ("insufficient_quota", "insufficient_quota")
+    assert int(header(out, "retry-after") or "") > 60
+    assert header(out, "x-should-retry") == "false"
+
+
+async def test_anthropic_clients_are_answered_in_their_shape() -> None:
+    out, answer = await refuse(MESSAGES, MESSAGES_BODY, tokens_per_day=5)
+    assert (answer["type"], answer["error"]["type"]) == ("error", "rate_limit_error")
+    assert header(out, "request-id") == answer["request_id"]
+    assert "key-of-team" not in json.dumps(answer)
+
+
+# -- counts ------------------------------------------------------------------------------------------------------------
+
+
+async def test_reported_tokens_and_dollars_are_counted() -> None:
+    world = limited(tokens_per_day=10**9)
+    world.upstream.answers = [reported(), reported()]
+    for _ in range(2):
+        await world.ask(CHAT, CHAT_BODY, AS_TEAM)
+    assert used(world) == KeyUsage(2, 2_200_000, 9 * NANODOLLARS)
+
+
+async def test_a_key_without_limits_is_counted_too_and_its_owner_may_get_some_later() -> None:
+    world = limited()
+    world.upstream.answers = [reported()]
+    await world.ask(CHAT, CHAT_BODY, AS_TEAM)
+    assert used(world).tokens == 1_100_000
+
+
+def streamed(*pieces: bytes) -> FakeReply:
+    return FakeReply(headers=((b"content-type", b"text/event-stream"),), pieces=pieces)
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+async def test_what_no_provider_reports_is_estimated(leaves: bool) -> None:
+    """Chat Completions streams report usage only where the client asks; a client may leave before the report."""
+    world = limited(tokens_per_day=10**9)
+    text = b'data: {"choices": [{"index": 0, "delta": {"content": "%s"}}]}\n\n' % (b"x" * 400)
+    call = (
+        b'data: {"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "f",'
+        b' "arguments": "%s"}}]}}]}\n\n' % (b"y" * 800)
+    )
+    world.upstream.answers = [streamed(b'data: {"choices": []}\n\n'), streamed(text, call, b"data: [DONE]\n\n")]
+    await world.ask(CHAT, {**CHAT_BODY, "stream": True}, AS_TEAM)
+    input_tokens = used(world).tokens
+    assert input_tokens >= 3
+    out = await world.forward(world.inbound(CHAT, {**CHAT_BODY, "stream": True}, AS_TEAM))
+    assert not isinstance(out.body, bytes)
+    assert await anext(out.body) == text
+    if leaves:
+        await out.body.aclose()
+    async for _ in out.body:
+        pass
+    assert used(world).requests == 2
+    assert used(world).tokens == 2 * input_tokens + (100 if leaves else 300)
+    assert used(world).cost == 2 * input_tokens * 3_000 + (100 if leaves else 300) * 15_000
+
+
+@pytest.mark.parametrize(("path", "body"), [(MESSAGES, MESSAGES_BODY), (RESPONSES, RESPONSES_BODY)])
+async def test_text_of_other_protocols_is_estimated_too(path: str, body: dict[str, Any]) -> None:
+    world = limited(dollars_per_day=100.0)
+    event = {
+        MESSAGES: {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "x" * 40_000}},
+        RESPONSES: {"type": "response.output_text.delta", "output_index": 0, "delta": "x" * 40_000},
+    }[path]
+    world.upstream.answers = [
+        streamed(b"event: %s\ndata: %s\n\n" % (str(event["type"]).encode(), json.dumps(event).encode()))
+    ]
+    await world.ask(path, {**body, "stream": True}, AS_TEAM)
+    assert 10_000 <= used(world).tokens < 10_100
+
+
+@pytest.mark.parametrize("answer", [FakeReply(status=500), FakeReply(status=429), UpstreamDisconnected("gone")])
+async def test_a_request_that_failed_costs_nothing(answer: Any) -> None:
+    world = limited(tokens_per_day=10**9)
+    world.upstream.answers = [answer]
+    await world.ask(CHAT, CHAT_BODY, AS_TEAM)
+    assert used(world) == KeyUsage()
+
+
+async def test_a_session_that_is_erased_meanwhile_is_counted() -> None:
+    world = limited(tokens_per_day=10**9)
+    world.upstream.answers = [reported(), reported()]
+    out, _ = await world.ask(CHAT, CHAT_BODY, AS_TEAM)
+    running = await world.forward(world.inbound(CHAT, CHAT_BODY, AS_TEAM))
+    tenant = world.forward.tenants.scope("team")
+    await world.archive.erasures.note(tenant, header(out, "x-accordion-session"))
+    assert not isinstance(running.body, bytes)
+    async for _ in running.body:
+        pass
+    assert used(world).requests == 2
+
+
+# -- what cannot be counted --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body", [b"{", b"[" * 2_000, b"\xff\xfe"])
+async def test_a_body_that_cannot_be_read_gives_no_way_around_a_limit_of_the_day(body: bytes) -> None:
+    world = limited(tokens_per_day=10**9)
+    out, answer = await world.ask(CHAT, body, AS_TEAM)
+    assert (out.status, world.upstream.requests) == (400, [])
+    assert "cannot be counted" in json.loads(answer)["error"]["message"]
+    assert (await world.ask(CHAT, body, {**AS_TEAM, "x-accordion-key": "key-free"}))[0].status == 200
+    by_minute = limited(requests_per_minute=5)
+    assert (await by_minute.ask(CHAT, body, AS_TEAM))[0].status == 200
+
+
+async def test_a_websocket_of_a_model_gives_no_way_around_a_limit_of_the_day() -> None:
+    async def connect(_: Any) -> Outbound:
+        return Outbound(426, (), b"")
+
+    for limits, path, status in (
+        ({"tokens_per_day": 5}, RESPONSES, 426), ({"tokens_per_day": 5}, "/v1/realtime", 426),
+        ({"requests_per_minute": 1}, RESPONSES, 429),
+    ):  # fmt: skip
+        world = limited(**limits)
+        answers = [await world.upgrade(world.inbound(path, b"", AS_TEAM, "GET"), connect) for _ in range(2)]
+        assert isinstance(answers[1], Outbound)
+        assert answers[1].status == status
+        assert isinstance(answers[0], Outbound)
+        # Otherwise it is the provider's answer.
+        is_refused = answers[0].body != b""
+        assert is_refused == (path == RESPONSES and "tokens_per_day" in limits)
+
+
+async def test_a_route_of_one_key_does_not_count_for_another() -> None:
+    world = limited(requests_per_minute=1)
+    world.router = FakeRouter(only=Route("openai", "openai", "http://upstream.test/v1"))
+    assert [(await world.ask(CHAT, CHAT_BODY, AS_TEAM))[0].status for _ in range(2)] == [200, 429]
+    free = {**AS_TEAM, "x-accordion-key": "key-free"}
+    assert [(await world.ask(CHAT, CHAT_BODY, free))[0].status for _ in range(3)] == [200, 200, 200]
