@@ -316,7 +316,7 @@ def _raise_file_limit() -> None:
 
 def _format_greeting(settings: Settings, port: int, owner_token: str) -> str:
     base = loopback_url(settings.server.host, port)
-    needs_token = owner_token and not settings.proxy_keys
+    needs_token = owner_token and not settings.needs_proxy_key
     sign_in = f"\n    erase, export    {base}{SIGN_IN}?token={owner_token}" if needs_token else ""
     return f"""
   Accordion listens on {base}, its store is {settings.store.url}
