@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from accordion.archive.retention import SweepResult
 from accordion.http.metrics import Metrics
+from accordion.model.costs import NANODOLLARS, Costs
 from accordion.model.records import AgentReport, CompactionOutcome, FailureKind, ToolLoopUsage, Usage
 from tests.http.exchanges import exchange
 
@@ -197,3 +198,36 @@ def test_edges_are_counted_by_their_evidence_and_what_is_no_edge_is_not() -> Non
         metrics.count_delegation(evidence)  # type: ignore[arg-type]
     found = {key[1]: value for key, value in samples(metrics).items() if key[0] == "accordion_delegations_total"}
     assert found == {("header",): 0, ("mark",): 2, ("handoff",): 1, ("tool",): 0, ("argument",): 0}
+
+
+def test_tenants_are_named_only_where_there_are_proxy_keys() -> None:
+    metrics = Metrics()
+    metrics.exchange("c-0123", exchange(), "")
+    assert not [key for key in samples(metrics) if key[0].startswith("accordion_tenant")]
+    metrics.name_tenants(True)
+    costs = Costs(1, sent_cost=5 * NANODOLLARS, summary_cost=NANODOLLARS, original_cost=9 * NANODOLLARS)
+    metrics.exchange("research", exchange(usage=Usage(70, 30), costs=costs), "")
+    metrics.exchange("research", exchange(status=502, usage=None), "")
+    metrics.count_refused("research", "tokens_per_day")
+    found = {key: value for key, value in samples(metrics).items() if "research" in key[1] and "created" not in key[0]}
+    assert found == {
+        ("accordion_tenant_requests_total", ("2xx", "research")): 1.0,
+        ("accordion_tenant_requests_total", ("5xx", "research")): 1.0,
+        ("accordion_tenant_tokens_total", ("input", "research")): 70.0,
+        ("accordion_tenant_tokens_total", ("output", "research")): 30.0,
+        ("accordion_tenant_dollars_total", ("research", "spent")): 6.0,
+        ("accordion_tenant_dollars_total", ("research", "without_accordion")): 9.0,
+        ("accordion_limited_requests_total", ("research", "tokens_per_day")): 1.0,
+    }
+
+
+def test_very_many_tenants_count_together() -> None:
+    metrics = Metrics()
+    metrics.name_tenants(True)
+    for number in range(1_000):
+        metrics.exchange(f"team-{number}", exchange(), "")
+        metrics.count_refused(f"team-{number}", "requests_per_minute")
+    names = {key[1] for key in samples(metrics) if key[0] == "accordion_tenant_requests_total"}
+    assert len(names) == 201
+    assert samples(metrics)["accordion_tenant_requests_total", ("2xx", "other")] == 800.0
+    assert samples(metrics)["accordion_limited_requests_total", ("other", "requests_per_minute")] == 800.0

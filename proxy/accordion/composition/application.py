@@ -212,7 +212,7 @@ class Application:
         )  # fmt: skip
         ledger_queue = self.outbox.slow_queue(self.store)
         self.key_usage = KeyUsageLedger(self.store, ledger_queue, self.clock, self._worker)
-        self._key_limiter = KeyLimiter(self.store, self.key_usage, self.clock, LoopWaiter())
+        self._key_limiter = KeyLimiter(self.store, self.key_usage, self.clock, LoopWaiter(), self.metrics.count_refused)
         self._ledger = Ledger(ledger_queue, observers, self._worker, retention)
         self._translator = LiteLLMTranslator(self._compaction_builder.protocols)
         self._upstream = self._connect(settings)
@@ -228,6 +228,7 @@ class Application:
             admin_key=settings.admin_key.reveal(),
             created=self.created_keys,
         )
+        self.metrics.name_tenants(self.tenants.has_proxy_keys)
         router, windows = routes(settings), build_windows(settings, self._limits)
         prices = build_prices(settings)
         receiver = Receiver(

@@ -3,8 +3,9 @@
 Several workers each write to files, and any worker adds them up (prometheus-client's multiprocess mode, if
 PROMETHEUS_MULTIPROC_DIR is set).
 
-No metric has a tenant label. There may be many tenants (a keyed hash for each credential), every label multiplies the
-time series of each model, and a reader of the page would see all tenants. The API reports each tenant's own usage.
+Few metrics have a tenant label, and none of them a model: every label multiplies the time series. They count only
+where there are proxy keys. There the operator chose the tenants' names, and only the administrator reads the page;
+elsewhere there may be many tenants, a keyed hash for each credential.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from accordion.model.records import CompactionOutcome, Exchange
 # Clients choose model names. Beyond this number they are counted together, so that no client can flood the registry.
 _MAX_MODELS = 200
 _OTHER = "other"
+_MAX_TENANTS = 200
 # No provider's model name is longer.
 _MAX_NAME = 200
 _RATIOS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.75, 0.83, 0.91, 1.0)
@@ -49,6 +51,66 @@ class _ModelMetrics:
     """By kind, state and cause."""
     dollars: dict[str, Counter] = field(default_factory=dict)
     """By kind."""
+
+
+class _TenantMetrics:
+    """The metrics with a tenant label. Beyond `_MAX_TENANTS` names, tenants count together."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._requests = Counter(
+            "accordion_tenant_requests", "Requests of a tenant by status class", ("tenant", "status"), registry=registry
+        )
+        self._tokens = Counter(
+            "accordion_tenant_tokens", "Tokens that providers reported", ("tenant", "kind"), registry=registry
+        )
+        self._dollars = Counter(
+            "accordion_tenant_dollars",
+            "US dollars of a tenant: spent, and without Accordion",
+            ("tenant", "kind"),
+            registry=registry,
+        )
+        self._refused = Counter(
+            "accordion_limited_requests",
+            "Requests beyond a limit of their proxy key",
+            ("tenant", "limit"),
+            registry=registry,
+        )
+        self.is_counting = False
+        """Whether tenants are named."""
+        self._names: set[str] = set()
+        self._counters: dict[tuple[Counter | str, ...], Counter] = {}
+
+    def count(self, tenant: str, exchange: Exchange) -> None:
+        """Counts an exchange, if tenants are named."""
+        if not self.is_counting:
+            return
+        name = self._label(tenant)
+        self._counter(self._requests, name, f"{exchange.status // 100}xx").inc()
+        if (usage := exchange.usage) is not None:
+            self._counter(self._tokens, name, "input").inc(usage.input)
+            self._counter(self._tokens, name, "output").inc(usage.output)
+        if (costs := exchange.costs) is not None:
+            self._counter(self._dollars, name, "spent").inc(to_dollars(costs.spent))
+            self._counter(self._dollars, name, "without_accordion").inc(to_dollars(costs.original_cost))
+
+    def count_refused(self, tenant: str, limit: str) -> None:
+        """Counts a request that a limit refused."""
+        self._counter(self._refused, self._label(tenant), limit).inc()
+
+    def _counter(self, metric: Counter, *labels: str) -> Counter:
+        """Returns the counter of a tenant, which is cached because prometheus-client's `labels` is slow."""
+        key = metric, *labels
+        counter = self._counters.get(key)
+        if counter is None:
+            counter = self._counters[key] = metric.labels(*labels)
+        return counter
+
+    def _label(self, tenant: str) -> str:
+        if tenant not in self._names:
+            if len(self._names) >= _MAX_TENANTS:
+                return _OTHER
+            self._names.add(tenant)
+        return tenant
 
 
 class Metrics:
@@ -145,6 +207,7 @@ class Metrics:
             evidence: delegations.labels(evidence) for evidence in get_args(Evidence) if evidence != "none"
         }
         self._create_archive_metrics()
+        self._tenants = _TenantMetrics(registry)
         self._store = Gauge(
             "accordion_store_available",
             "1 while the store answers",
@@ -163,6 +226,7 @@ class Metrics:
 
     def exchange(self, tenant: str, exchange: Exchange, traceparent: str) -> None:
         """Counts a finished exchange."""
+        self._tenants.count(tenant, exchange)
         agent = exchange.agent
         delegated = agent is not None and agent.delegated
         model_metrics = self._metrics_of(exchange.upstream, exchange.model, "delegated" if delegated else "main")
@@ -199,6 +263,14 @@ class Metrics:
         """Counts a new delegation, by its evidence."""
         if (counter := self._delegations.get(evidence)) is not None:
             counter.inc()
+
+    def name_tenants(self, is_wanted: bool) -> None:
+        """Sets whether metrics name tenants; only where there are proxy keys."""
+        self._tenants.is_counting = is_wanted
+
+    def count_refused(self, tenant: str, limit: str) -> None:
+        """Counts a request beyond a limit of its proxy key."""
+        self._tenants.count_refused(tenant, limit)
 
     def count_memory_writer(self, model: str, input_tokens: int, output_tokens: int) -> None:
         """Counts the tokens of a call that wrote memories."""
