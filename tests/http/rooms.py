@@ -9,7 +9,7 @@ from accordion.archive.erasure import ExportAndErasure
 from accordion.archive.transcripts import TranscriptStore
 from accordion.compaction.export_format import describe_value
 from accordion.composition import protocols_by_path
-from accordion.http.admin_api import AdminApi
+from accordion.http.admin_api import AdminApi, Administration
 from accordion.http.api import RestApi
 from accordion.http.archive_api import ArchiveApi
 from accordion.http.metrics import Metrics
@@ -46,6 +46,9 @@ def client(
     """A client of the API, with the token of the proxy's owner, and of the page."""
     sent = world.builder.sent_history(lambda: world.forward.compaction_step.composer.insertion_composer)
     reader = room or reading_room(world)
+    administration = Administration(
+        lambda: world.forward.tenants, world.created_keys, world.key_usage, lambda: world.observe
+    )
     pages = Pages(
         PageServices(
             lambda: world.observe,
@@ -59,6 +62,7 @@ def client(
             world.clock,
             world.tasks,
             "1.2.3",
+            administration,
         )
     )
     more = ArchiveApi(
@@ -78,7 +82,7 @@ def client(
         world.builder.session_overrides,
         [
             *more.routes(),
-            *AdminApi(lambda: world.forward.tenants, world.created_keys, world.key_usage).routes(),
+            *AdminApi(lambda: world.forward.tenants, administration, world.clock.now).routes(),
             *pages.routes(),
         ],
         now=world.clock.now,

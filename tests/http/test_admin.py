@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
 
+from accordion.accounting.key_limits import KeyLimits
 from accordion.sessions.proxy_keys import ProxyKey
+from tests.fakes import FakeReply
 from tests.http.rooms import client
 from tests.world import CHAT, World
 
@@ -156,3 +161,90 @@ def test_a_bad_body_creates_no_key(body: bytes) -> None:
 def test_a_body_that_is_too_long_is_refused() -> None:
     answer = client(world_with_keys()).post("/accordion/keys", content=b" " * 70_000, headers=AS_ADMIN)
     assert answer.status_code == 413
+
+
+# -- the view over all tenants -----------------------------------------------------------------------------------------
+
+PRICES = "prices: {models: {m: {input: 3, cached_input: 0.3, cache_write: 3.75, output: 15}}}\n"
+PAGES = "/accordion/pages"
+OWN = {"sec-fetch-site": "same-origin"}
+
+
+def reported() -> FakeReply:
+    usage = {"prompt_tokens": 1_000_000, "completion_tokens": 100_000, "total_tokens": 1_100_000}
+    return FakeReply(pieces=(json.dumps({"choices": [], "usage": usage}).encode(),))
+
+
+async def used_world() -> World:
+    """A proxy with two tenants of the config and one of a created key; `one` has sent a request."""
+    world = World(keys=KEYS, admin_key=ADMIN, config=PRICES)
+    await world.created_keys.poll()
+    await world.created_keys.create("research", KeyLimits(tokens_per_day=5_000_000, requests_per_minute=60))
+    world.upstream.answers = [reported()]
+    await world.ask(CHAT, {**BODY, "model": "m"}, {"x-accordion-key": "key-one", "authorization": "Bearer sk-own"})
+    return world
+
+
+def signed_in(world: World, key: str) -> TestClient:
+    browser = client(world, base_url="https://proxy.example")
+    assert browser.post(f"{PAGES}/sign-in", data={"key": key, "to": "/accordion/"}, headers=OWN).status_code == 303
+    return browser
+
+
+async def test_the_administrator_sees_what_each_tenant_costs() -> None:
+    world = await used_world()
+    http = client(world)
+    found = http.get("/accordion/tenants?days=7", headers=AS_ADMIN).json()
+    assert (found["first"], found["last"], found["next"]) == ("1970-01-06", "1970-01-12", None)
+    tenants = {tenant["tenant"]: tenant for tenant in found["tenants"]}
+    assert list(tenants) == ["one", "research", "two"]
+    assert [tenants[name]["total"]["requests"] for name in tenants] == [1, 0, 0]
+    assert tenants["one"]["total"]["dollars"]["spent"] == 4.5
+    (key,) = tenants["one"]["keys"]
+    assert key["today"] == {"requests": 1, "tokens": 1_100_000, "dollars": 4.5}
+    (key,) = tenants["research"]["keys"]
+    assert key["limits"] == {"tokens_per_day": 5_000_000, "dollars_per_day": None, "requests_per_minute": 60}
+    first = http.get("/accordion/tenants?limit=2", headers=AS_ADMIN).json()
+    second = http.get(f"/accordion/tenants?limit=2&after={first['next']}", headers=AS_ADMIN).json()
+    assert [tenant["tenant"] for page in (first, second) for tenant in page["tenants"]] == list(tenants)
+    assert second["next"] is None
+
+
+@pytest.mark.parametrize("query", ["days=0", "days=401", "days=x", "limit=0", "limit=1001", "limit=-1"])
+async def test_a_wrong_number_of_days_or_tenants_is_refused(query: str) -> None:
+    assert client(world_with_keys()).get(f"/accordion/tenants?{query}", headers=AS_ADMIN).status_code == 400
+
+
+async def test_the_administrator_signs_in_to_the_page_and_sees_all_tenants_and_no_tenants_data() -> None:
+    world = await used_world()
+    browser = signed_in(world, ADMIN)
+    assert ADMIN not in str(browser.cookies.get("accordion_page"))
+    shown = browser.get(f"{PAGES}/tenants?days=7")
+    text = " ".join(re.sub(r"<[^>]+>", " ", shown.text).split())
+    assert shown.status_code == 200
+    for words in ("one 1 1,000,000 100,000 $4.50", "5,000,000 tokens a day", "60 requests a minute", "in the config"):
+        assert words in text
+    assert "key-one" not in shown.text
+    for path in ("/accordion/", f"{PAGES}/sessions", f"{PAGES}/savings", f"{PAGES}/health", f"{PAGES}/events"):
+        answer = browser.get(path)
+        assert (answer.status_code, answer.headers["location"]) == (303, f"{PAGES}/tenants")
+    assert browser.post(f"{PAGES}/sessions/s-1/compact", headers=OWN).status_code == 403
+    browser.post(f"{PAGES}/sign-out", headers=OWN)
+    assert browser.get(f"{PAGES}/tenants").headers["location"].startswith(f"{PAGES}/sign-in?to=")
+
+
+async def test_a_tenants_key_opens_no_view_over_all_tenants() -> None:
+    world = await used_world()
+    shown = signed_in(world, "key-one").get(f"{PAGES}/tenants")
+    assert (shown.status_code, "research" in shown.text) == (403, False)
+    assert client(World()).get(f"{PAGES}/tenants").status_code == 403
+    other = client(World(keys=KEYS, admin_key="another-admin-key-of-it"), base_url="https://proxy.example")
+    other.cookies.set("accordion_page", str(signed_in(world, ADMIN).cookies.get("accordion_page")))
+    assert other.get(f"{PAGES}/tenants").headers["location"].startswith(f"{PAGES}/sign-in")
+    foreign = signed_in(world, ADMIN).get(f"{PAGES}/tenants", headers={"origin": "https://evil.example"})
+    assert (foreign.status_code, "research" in foreign.text) == (403, False)
+
+
+async def test_while_created_keys_are_unknown_the_administrator_still_signs_in() -> None:
+    browser = signed_in(World(keys=KEYS, admin_key=ADMIN), ADMIN)
+    assert browser.get(f"{PAGES}/tenants").status_code == 200

@@ -17,7 +17,7 @@ from accordion.accounting.savings import DAY
 from accordion.cli.artifacts import TIMEOUT, print_error, print_json, run_command
 from accordion.cli.listing import format_dollars, print_table
 from accordion.config import Settings
-from accordion.http.admin_api import key_json
+from accordion.http.admin_api import KeyView, key_json
 from accordion.model.errors import BadRequest, ConfigError
 from accordion.model.ports import KeyValueStore
 from accordion.server.event_loop import LoopClock
@@ -86,7 +86,7 @@ def _check_created(settings: Settings, key_id: str) -> None:
 async def _create(created: CreatedKeys, tenant: str, limits: KeyLimits, as_json: bool) -> int:
     record, key = await created.create(tenant, limits)
     if as_json:
-        print_json({**key_json(record, KeyUsage()), "key": key})
+        print_json({**key_json(KeyView(record, KeyUsage())), "key": key})
     else:
         sys.stdout.write(f"{key}\n")
         print_error(f"This is the key {record.id} of the tenant {record.tenant}. It is not shown again.", "dim")
@@ -99,7 +99,7 @@ async def _list(created: CreatedKeys, store: KeyValueStore, settings: Settings, 
     usage = await read_usage(store, int(LoopClock().now() // DAY))
     if as_json:
         for record in records:
-            print_json(key_json(record, usage.get(record.id, KeyUsage())))
+            print_json(key_json(KeyView(record, usage.get(record.id, KeyUsage()))))
     elif records:
         print_table(_key_table(records, usage))
     else:

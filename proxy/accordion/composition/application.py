@@ -49,7 +49,7 @@ from accordion.composition.tables import (
 from accordion.composition.visibility_builder import VisibilityBuilder
 from accordion.config import Settings
 from accordion.config.extras import is_installed
-from accordion.http.admin_api import AdminApi
+from accordion.http.admin_api import AdminApi, Administration
 from accordion.http.api import RestApi
 from accordion.http.archive_api import ArchiveApi
 from accordion.http.exchange_log import CompactionLogger, FailureLogger
@@ -408,6 +408,7 @@ class Application:
         archive_api = ArchiveApi(
             lambda: self.queries, lambda: self.tenants, reader, overrides, self.memory_builder.memories, sent
         )
+        administration = Administration(lambda: self.tenants, self.created_keys, self.key_usage, lambda: self.queries)
         api = RestApi(
             lambda: self.queries,
             lambda: self.tenants,
@@ -417,9 +418,9 @@ class Application:
             overrides,
             [
                 *archive_api.routes(),
-                *AdminApi(lambda: self.tenants, self.created_keys, self.key_usage).routes(),
+                *AdminApi(lambda: self.tenants, administration, self.clock.now).routes(),
                 *self.memory_builder.routes(lambda: self.tenants, __version__),
-                *self._pages(sent).routes(),
+                *self._pages(sent, administration).routes(),
             ],
             self.spooled.spool.describe,
             self.clock.now,
@@ -431,7 +432,7 @@ class Application:
         )
         return ProxyApp(lambda: self.forward, lambda: self.upgrade, api.app(), sockets, new_id)
 
-    def _pages(self, sent: SentHistory) -> Pages:
+    def _pages(self, sent: SentHistory, administration: Administration) -> Pages:
         """Builds the web page."""
         has_memory = self.settings.memory.enabled and is_installed("memory")
         return Pages(
@@ -447,6 +448,7 @@ class Application:
                 self.clock,
                 self.tasks,
                 __version__,
+                administration,
             )
         )
 

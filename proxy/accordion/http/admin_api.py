@@ -1,11 +1,11 @@
-"""The API for administrators: proxy keys of all tenants, with their limits.
+"""The API for administrators: the proxy keys of all tenants with their limits, and what each tenant costs.
 
 Every endpoint needs the administrator's key. No answer contains a key, except the one to the request that creates it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import msgspec
@@ -23,13 +23,17 @@ from accordion.accounting.key_limits import (
     RequestsPerMinute,
     TokensPerDay,
 )
-from accordion.http.api_requests import check_admin, json_response, read_body
-from accordion.model.costs import to_dollars
+from accordion.accounting.savings import DAY, DAYS, day_name
+from accordion.http.api_requests import check_admin, json_response, parse_number, read_body
+from accordion.http.json_views import costs_json
+from accordion.model.costs import Costs, to_dollars
 from accordion.model.errors import BadRequest, RequestError
+from accordion.pipeline.queries import Queries
 from accordion.sessions.proxy_keys import CreatedKeys, ProxyKeyRecord
 from accordion.sessions.tenants import Tenants
 
 _MAX_BODY = 64 * 1024
+_MOST_LISTED = 1_000
 
 T = TypeVar("T")
 
@@ -63,17 +67,85 @@ class _NewKey(_NewLimits, forbid_unknown_fields=True, kw_only=True):
 _NEW_KEY, _NEW_LIMITS = msgspec.json.Decoder(_NewKey), msgspec.json.Decoder(_NewLimits)
 
 
-class AdminApi:
-    """The routes for administrators. Endpoints raise AccordionError; the application makes the response."""
+class KeyView(msgspec.Struct, frozen=True):
+    """A key, and what it used today."""
 
-    def __init__(self, tenants: Callable[[], Tenants], created_keys: CreatedKeys, usage: KeyUsageLedger) -> None:
+    record: ProxyKeyRecord
+    usage: KeyUsage
+
+
+class TenantView(msgspec.Struct, frozen=True):
+    """A tenant: its keys, and its costs over some days."""
+
+    name: str
+    proxy_keys: Sequence[KeyView]
+    costs: Costs
+
+
+class TenantPage(msgspec.Struct, frozen=True):
+    """Tenants by name, of the days from `first` to `last`. `next` is the last name; empty on the last page."""
+
+    first: str
+    last: str
+    tenants: Sequence[TenantView]
+    next: str
+
+
+class Administration:
+    """The proxy keys and tenants of a store, for administrators. Methods may raise StoreUnavailable."""
+
+    def __init__(
+        self,
+        tenants: Callable[[], Tenants],
+        created_keys: CreatedKeys,
+        usage: KeyUsageLedger,
+        queries: Callable[[], Queries],
+    ) -> None:
+        self._tenants, self.created_keys, self._usage, self._queries = tenants, created_keys, usage, queries
+
+    async def list_keys(self) -> list[KeyView]:
+        """Returns all keys: those of the config, then the created ones, the latest last."""
+        records = [*self._tenants().configured_keys.values(), *await self.created_keys.list_records()]
+        await self._usage.read_others()
+        return [KeyView(record, self._usage.usage(record.id)) for record in records]
+
+    async def view_key(self, record: ProxyKeyRecord) -> KeyView:
+        """Returns one key with what it used today."""
+        await self._usage.read_others()
+        return KeyView(record, self._usage.usage(record.id))
+
+    async def list_tenants(self, now: float, days: int, after: str, limit: int) -> TenantPage:
+        """Returns the tenants that have a key or data, by name, from behind `after` on."""
+        keys, queries = await self.list_keys(), self._queries()
+        names = sorted({*(key.record.tenant for key in keys), *await queries.list_tenants()})
+        page = [name for name in names if name > after][: limit + 1]
+        reports = {name: await queries.read_savings(self._tenants().scope(name), now, days) for name in page[:limit]}
+        views = [
+            TenantView(name, [key for key in keys if key.record.tenant == name], report.total)
+            for name, report in reports.items()
+        ]
+        first, last = day_name(now - (days - 1) * DAY), day_name(now)
+        return TenantPage(first, last, views, page[limit - 1] if len(page) > limit else "")
+
+
+class AdminApi:
+    """The routes for administrators. Endpoints raise AccordionError; the application makes the response.
+
+    `now` returns the time in seconds since the epoch.
+    """
+
+    def __init__(
+        self, tenants: Callable[[], Tenants], administration: Administration, now: Callable[[], float]
+    ) -> None:
         self._tenants = tenants
-        self._created_keys = created_keys
-        self._usage = usage
+        self._administration = administration
+        self._created_keys = administration.created_keys
+        self._now = now
 
     def routes(self) -> list[Route]:
         """Returns the routes."""
         return [
+            Route("/accordion/tenants", self._list_tenants),
             Route("/accordion/keys", self._list_keys),
             Route("/accordion/keys", self._create_key, methods=["POST"]),
             Route("/accordion/keys/{id}", self._change_limits, methods=["PATCH"]),
@@ -82,15 +154,25 @@ class AdminApi:
 
     async def _list_keys(self, request: Request) -> Response:
         check_admin(request.headers.raw, self._tenants())
-        records = [*self._tenants().configured_keys.values(), *await self._created_keys.list_records()]
-        await self._usage.read_others()
-        return json_response({"keys": [key_json(record, self._usage.usage(record.id)) for record in records]})
+        return json_response({"keys": [key_json(view) for view in await self._administration.list_keys()]})
+
+    async def _list_tenants(self, request: Request) -> Response:
+        check_admin(request.headers.raw, self._tenants())
+        params = request.query_params
+        days = parse_number(params.get("days", "30"), "days", 1, DAYS)
+        limit = parse_number(params.get("limit", "100"), "limit", 1, _MOST_LISTED)
+        page = await self._administration.list_tenants(self._now(), days, params.get("after", ""), limit)
+        tenants = [
+            {"tenant": view.name, "keys": [key_json(key) for key in view.proxy_keys], "total": costs_json(view.costs)}
+            for view in page.tenants
+        ]
+        return json_response({"first": page.first, "last": page.last, "tenants": tenants, "next": page.next or None})
 
     async def _create_key(self, request: Request) -> Response:
         check_admin(request.headers.raw, self._tenants())
         new_key = await _decode_body(request, _NEW_KEY, '{"tenant": "NAME"}, and limits')
         record, key = await self._created_keys.create(new_key.tenant, new_key.applied_to(NO_LIMITS))
-        return json_response({**key_json(record, KeyUsage()), "key": key}, 201)
+        return json_response({**key_json(KeyView(record, KeyUsage())), "key": key}, 201)
 
     async def _change_limits(self, request: Request) -> Response:
         check_admin(request.headers.raw, self._tenants())
@@ -98,8 +180,7 @@ class AdminApi:
         changes = await _decode_body(request, _NEW_LIMITS, '{"requests_per_minute": 60}, for example')
         record = await self._created_keys.read(key_id)
         record = await self._created_keys.set_limits(key_id, changes.applied_to(record.limits))
-        await self._usage.read_others()
-        return json_response(key_json(record, self._usage.usage(key_id)))
+        return json_response(key_json(await self._administration.view_key(record)))
 
     async def _revoke_key(self, request: Request) -> Response:
         check_admin(request.headers.raw, self._tenants())
@@ -123,9 +204,9 @@ async def _decode_body(request: Request, decoder: msgspec.json.Decoder[T], examp
         raise BadRequest(f"Send {example}. {error}.", param="body") from error
 
 
-def key_json(record: ProxyKeyRecord, usage: KeyUsage) -> dict[str, object]:
+def key_json(view: KeyView) -> dict[str, object]:
     """Describes a key, without the key itself. A limit of null is none."""
-    limits = record.limits
+    record, limits, usage = view.record, view.record.limits, view.usage
     return {
         "id": record.id,
         "tenant": record.tenant,

@@ -78,7 +78,7 @@ class _TenantMetrics:
         self.is_counting = False
         """Whether tenants are named."""
         self._names: set[str] = set()
-        self._counters: dict[tuple[Counter | str, ...], Counter] = {}
+        self._counters: dict[tuple[Counter, str, str], Counter] = {}
 
     def count(self, tenant: str, exchange: Exchange) -> None:
         """Counts an exchange, if tenants are named."""
@@ -97,12 +97,12 @@ class _TenantMetrics:
         """Counts a request that a limit refused."""
         self._counter(self._refused, self._label(tenant), limit).inc()
 
-    def _counter(self, metric: Counter, *labels: str) -> Counter:
+    def _counter(self, metric: Counter, name: str, label: str) -> Counter:
         """Returns the counter of a tenant, which is cached because prometheus-client's `labels` is slow."""
-        key = metric, *labels
+        key = metric, name, label
         counter = self._counters.get(key)
         if counter is None:
-            counter = self._counters[key] = metric.labels(*labels)
+            counter = self._counters[key] = metric.labels(name, label)
         return counter
 
     def _label(self, tenant: str) -> str:

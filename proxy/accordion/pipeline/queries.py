@@ -205,6 +205,11 @@ class Queries(msgspec.Struct, frozen=True):
         ]
         return build_report(rows, first, last)
 
+    async def list_tenants(self) -> set[str]:
+        """Returns the names of the tenants with sessions or memories."""
+        await self._flush()
+        return {name for each in (TENANTS, TENANTS_WITH_MEMORIES) async for name, _ in self._scan_rows(each)}
+
     async def list_agents(self, caller: Caller, session_id: str) -> list[AgentView] | None:
         """Lists the agents of the tree that a session belongs to, parents first.
 

@@ -68,6 +68,8 @@ OWNER_TOKEN_HEADER = b"x-accordion-token"
 OWNER_TOKEN_FILE = "~/.local/state/accordion/token"  # noqa: S105  # a path
 """The file with the owner's token, which only the user that runs the proxy can read (cli/serve.py)."""
 
+_ADMIN_ID = "*"
+"""The id of the administrator's key in a ticket; no proxy key can have it."""
 _EXPIRY = re.compile(r"[0-9a-f]{1,10}")
 
 
@@ -123,7 +125,7 @@ class Tenants:
             key.id: ProxyKeyRecord(key.id, key.id, hash_key(key.key.encode()), limits=key.limits) for key in keys
         }
         """The keys of the configuration, by id."""
-        self._admin_digest = hash_key(admin_key.encode()) if admin_key else b""
+        self._admin = ProxyKeyRecord(_ADMIN_ID, "", hash_key(admin_key.encode())) if admin_key else None
         self._created = created if admin_key else None
         self._owner_token = owner_token.encode()
         self.has_proxy_keys = bool(keys or admin_key)
@@ -178,7 +180,7 @@ class Tenants:
         if not self._is_admin_key(hash_key(value)):
             raise Unauthorized(
                 "This needs the administrator's key: send `admin_key` of the proxy's config as the API key."
-                if self._admin_digest
+                if self._admin is not None
                 else "This is for administrators only: set `admin_key` in the proxy's config."
             )
 
@@ -189,16 +191,34 @@ class Tenants:
         return is_created_key(value) or self._is_admin_key(digest) or self._match_configured(digest) is not None
 
     def issue_ticket(self, key: str, until: float) -> str | None:
-        """Returns a ticket for a browser in place of a proxy key or the owner's token; None if it is neither.
+        """Returns a ticket for a browser in place of a proxy key, the administrator's key or the owner's token.
 
-        It is valid until `until` (seconds since the epoch), and as long as the key is valid. The key cannot be computed
-        from it. Raises KeysUnavailable.
+        None if the key is none of these. It is valid until `until` (seconds since the epoch), and as long as the key is
+        valid. The key cannot be computed from it. Raises KeysUnavailable.
         """
-        record = self._match_owner_token(key.encode()) if self.is_local_only else self._match_proxy_key(key.encode())
+        value = key.encode()
+        if self._is_admin_key(hash_key(value)):
+            record = self._admin
+        else:
+            record = self._match_owner_token(value) if self.is_local_only else self._match_proxy_key(value)
         return None if record is None else self._make_ticket(record.id, record.digest, int(until))
 
     def find_by_ticket(self, ticket: str, now: float) -> Caller | None:
-        """Returns the caller of a ticket; None if it is not valid (any more). Raises KeysUnavailable."""
+        """Returns the caller of a ticket; None if it is not valid (any more), or the administrator's.
+
+        Raises KeysUnavailable.
+        """
+        record = self._check_ticket(ticket, now)
+        if record is None or record is self._admin:
+            return None
+        return Caller(self.scope(record.tenant), self.has_proxy_keys, "", is_local=self.is_local_only, can_erase=True)
+
+    def is_admin_ticket(self, ticket: str, now: float) -> bool:
+        """Whether a ticket is valid and the administrator's. Raises KeysUnavailable."""
+        return self._admin is not None and self._check_ticket(ticket, now) is self._admin
+
+    def _check_ticket(self, ticket: str, now: float) -> ProxyKeyRecord | None:
+        """Returns the record of the key that a ticket was issued for; None if the ticket is not valid."""
         expiry_text, _, rest = ticket.partition(".")
         key_id = rest.rpartition(".")[0]
         if not _EXPIRY.fullmatch(expiry_text) or (expiry := int(expiry_text, 16)) <= now:
@@ -207,12 +227,12 @@ class Tenants:
         if record is None:
             return None
         valid_ticket = self._make_ticket(key_id, record.digest, expiry)
-        if not hmac.compare_digest(valid_ticket.encode(), ticket.encode()):
-            return None
-        return Caller(self.scope(record.tenant), self.has_proxy_keys, "", is_local=self.is_local_only, can_erase=True)
+        return record if hmac.compare_digest(valid_ticket.encode(), ticket.encode()) else None
 
     def _find_record(self, key_id: str) -> ProxyKeyRecord | None:
-        """Returns the record of a proxy key, or of the owner's token; None for an unknown id."""
+        """Returns the record of a proxy key, the administrator's key or the owner's token; None for an unknown id."""
+        if key_id == _ADMIN_ID:
+            return self._admin
         if self.is_local_only:
             return self._match_owner_token(self._owner_token) if key_id == DEFAULT_TENANT else None
         record = self.configured_keys.get(key_id)
@@ -242,7 +262,7 @@ class Tenants:
         return match
 
     def _is_admin_key(self, digest: bytes) -> bool:
-        return bool(self._admin_digest) and hmac.compare_digest(self._admin_digest, digest)
+        return self._admin is not None and hmac.compare_digest(self._admin.digest, digest)
 
     def _hash_credential(self, credential: str) -> str:
         digest = hmac.new(self._secret, credential.encode("latin-1", "replace"), hashlib.sha256)

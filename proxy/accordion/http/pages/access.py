@@ -40,6 +40,22 @@ HEADERS: Mapping[str, str] = {
 """Headers of every response. Everything on the page comes from this address, and nothing is inline."""
 
 
+class AdministratorSignedIn(RequestError):
+    """The administrator has signed in, who sees the data of no tenant."""
+
+    status = 403
+    type = "permission_error"
+    code = "administrator_signed_in"
+
+
+class AdministratorOnly(RequestError):
+    """A person without the administrator's key asks for a view over all tenants."""
+
+    status = 403
+    type = "permission_error"
+    code = "administrator_only"
+
+
 class PageUnavailable(RequestError):
     """A browser cannot identify itself here."""
 
@@ -52,7 +68,8 @@ def identify_reader(request: Request, tenants: Tenants, now: float) -> Caller:
     """Returns the caller of a request for the page.
 
     Raises Unauthorized if a person must sign in, ForeignOrigin for another site's page, and PageUnavailable where no
-    proxy keys are configured and other machines can connect: callers are told apart by provider keys then.
+    proxy keys are configured and other machines can connect: callers are told apart by provider keys then. Raises
+    AdministratorSignedIn for the administrator.
     """
     if not tenants.has_proxy_keys:
         if not tenants.is_local_only:
@@ -60,6 +77,8 @@ def identify_reader(request: Request, tenants: Tenants, now: float) -> Caller:
         caller = identify_caller(request.headers.raw, tenants)
         return _find_by_cookie(request, tenants, now) or caller
     check_origin(dict(reversed(request.headers.raw)), local=False)
+    if tenants.is_admin_ticket(request.cookies.get(COOKIE, ""), now):
+        raise AdministratorSignedIn("Sign in with a proxy key to see what its tenant has.")
     signed_in = _find_by_cookie(request, tenants, now)
     if signed_in is None:
         raise Unauthorized("Sign in with a proxy key.")
@@ -68,6 +87,16 @@ def identify_reader(request: Request, tenants: Tenants, now: float) -> Caller:
 
 def _find_by_cookie(request: Request, tenants: Tenants, now: float) -> Caller | None:
     return tenants.find_by_ticket(request.cookies.get(COOKIE, ""), now)
+
+
+def check_administrator(request: Request, tenants: Tenants, now: float) -> None:
+    """Raises Unauthorized, ForeignOrigin or AdministratorOnly unless the administrator has signed in."""
+    check_origin(dict(reversed(request.headers.raw)), local=tenants.is_local_only)
+    if tenants.is_admin_ticket(request.cookies.get(COOKIE, ""), now):
+        return
+    if tenants.has_proxy_keys and _find_by_cookie(request, tenants, now) is None:
+        raise Unauthorized("Sign in with the administrator's key.")
+    raise AdministratorOnly("This view is for administrators. Sign out, and sign in with the administrator's key.")
 
 
 def check_change(request: Request) -> None:

@@ -24,6 +24,7 @@ from accordion.archive.artifacts import Artifact
 from accordion.archive.reader import ReadRequest, UnanswerableRequest
 from accordion.compaction.session_overrides import MODES, MOST_PINS, SessionOverrides, SessionOverrideStore
 from accordion.http import memory_calls
+from accordion.http.admin_api import Administration
 from accordion.http.api_requests import (
     check_eraser,
     check_origin,
@@ -53,7 +54,9 @@ from accordion.sessions.tenants import OWNER_TOKEN_FILE, Caller, Tenants
 
 _PAGE = 20
 """Sessions of a page."""
+_TENANTS_VIEW = f"{BASE}/tenants"
 _ARTIFACTS = 50
+_TENANTS = 50
 _RECENT = 6
 _MAX_FORM = 64 * 1024
 _MAX_KEY = 1_024
@@ -85,6 +88,7 @@ class PageServices(msgspec.Struct, frozen=True):
     clock: Clock
     tasks: Tasks
     version: str
+    administration: Administration
 
 
 class Pages:
@@ -119,6 +123,7 @@ class Pages:
         return [
             *(Route(path, partial(self._show, view)) for path, view in views),
             *(Route(path, partial(self._change, change), methods=["POST"]) for path, change in changes),
+            Route(_TENANTS_VIEW, self._tenants),
             Route("/accordion", self._redirect),
             Route(SIGN_IN, self._sign_in, methods=["GET", "POST"]),
             Route(f"{BASE}/sign-out", self._sign_out, methods=["POST"]),
@@ -131,9 +136,10 @@ class Pages:
         """Runs a view for the caller; an error becomes a page."""
         try:
             return await view(request, self._identify(request))
+        except access.AdministratorSignedIn:
+            return _redirect(_TENANTS_VIEW)
         except Unauthorized:
-            target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-            return _redirect(f"{SIGN_IN}?{urlencode({'to': target})}")
+            return _ask_to_sign_in(request)
         except AccordionError as error:
             return await self._error(error)
 
@@ -165,6 +171,7 @@ class Pages:
                 "status": status,
                 "has_proxy_key": caller is not None and caller.has_proxy_key,
                 "is_signed_in": caller is not None and caller.can_erase,
+                "is_admin": False,
                 "has_memory": services.memory is not None,
                 **values,
             },
@@ -325,6 +332,21 @@ class Pages:
         choices = (7, 30, 90, 365)
         return await self._render("savings.html", caller, report=report, days=days, choices=choices, chart=chart)
 
+    async def _tenants(self, request: Request) -> Response:
+        """Shows all tenants to the administrator."""
+        services, params, now = self._services, request.query_params, self._services.clock.now()
+        try:
+            access.check_administrator(request, services.tenants(), now)
+            days = parse_number(params.get("days", "30"), "days", 1, DAYS)
+            page = await services.administration.list_tenants(now, days, params.get("after", ""), _TENANTS)
+        except Unauthorized:
+            return _ask_to_sign_in(request)
+        except AccordionError as error:
+            return await self._error(error)
+        return await self._render(
+            "tenants.html", None, is_admin=True, is_signed_in=True, page=page, days=days, choices=(1, 7, 30, 365)
+        )
+
     async def _health(self, request: Request, caller: Caller) -> Response:
         return await self._render("health.html", caller, health=self._services.health(caller.tenant.name))
 
@@ -453,6 +475,12 @@ def _compare(original: Conversation, history: CompactedConversation, artifacts: 
 
 def _redirect(url: str, *, permanent: bool = False) -> Response:
     return RedirectResponse(url, 308 if permanent else 303, headers=access.HEADERS)
+
+
+def _ask_to_sign_in(request: Request) -> Response:
+    """Redirects to the form to sign in, and from there back."""
+    target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    return _redirect(f"{SIGN_IN}?{urlencode({'to': target})}")
 
 
 def _back_to(session: str, done: str) -> Response:
