@@ -60,7 +60,9 @@ def test_the_record_tells_every_field():
     seen = report_compaction(COMPACTION, "folded", DECISION)
     told = describe_outcome(seen)
     tokens = {"input", "output", "failed_answers", "failed_input", "failed_output"}
-    assert {*told} == {f"summary_{name}" if name in tokens else name for name in CompactionOutcome.__slots__}
+    assert {*told} == {
+        f"summary_{name}" if name in tokens else name for name in CompactionOutcome.__struct_encode_fields__
+    }
     assert (told["summary_input"], told["summary_output"]) == (7, 5)
 
 
