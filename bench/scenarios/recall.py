@@ -21,8 +21,7 @@ from accordion.archive.recall_index import build_index
 from accordion.model.compaction import (
     CompactedConversation,
     Compaction,
-    ReplacementMessage,
-    VerbatimRange,
+    CompactionEntry,
     apply_compaction,
 )
 from accordion.model.conversation import Conversation, Message, Text
@@ -196,12 +195,12 @@ def _asking(client: Conversation, text: str) -> Conversation:
 def _folded(client: Conversation) -> CompactedConversation:
     """The conversation with all but its ends behind a block."""
     covered = len(client.messages) - TAIL
-    block = ReplacementMessage(b"block", 1, covered - 1)
+    block = CompactionEntry(1, covered - 1, b"block")
     compaction = Compaction(
         "f-bench",
         client.chain[covered - 1],
         covered,
-        (VerbatimRange(0, 0), block),
+        (CompactionEntry(0, 0), block),
         "conversation",
         "automatic",
         0.5,

@@ -10,9 +10,7 @@ from accordion.archive.recall import ArtifactRecaller, Excerpt
 from accordion.model.compaction import (
     CompactedConversation,
     Compaction,
-    Entry,
-    ReplacementMessage,
-    VerbatimRange,
+    CompactionEntry,
     apply_compaction,
 )
 from accordion.model.conversation import Conversation, Message
@@ -82,7 +80,7 @@ def written(entry: Json) -> Message:
 
 
 def fold(
-    client: Conversation, entries: Sequence[Entry], covered: int, artifacts: Sequence[str] = ()
+    client: Conversation, entries: Sequence[CompactionEntry], covered: int, artifacts: Sequence[str] = ()
 ) -> CompactedConversation:
     """The list with a fold that was made by hand."""
     compaction = Compaction(
@@ -98,8 +96,9 @@ def summarized(turn: Sequence[Json], artifacts: Sequence[str] = (), said: str = 
     """A conversation of which all but the first message left behind a summary, and then this turn."""
     client = read([*OPENING_TURNS, *turn])
     covered = len(OPENING_TURNS)
-    block = ReplacementMessage(json.dumps(user(said)).encode(), 1, covered - 1)
-    return client, fold(client, [VerbatimRange(0, 0), block], covered, artifacts), range(covered, len(client.messages))
+    block = CompactionEntry(1, covered - 1, json.dumps(user(said)).encode())
+    compacted = fold(client, [CompactionEntry(0, 0), block], covered, artifacts)
+    return client, compacted, range(covered, len(client.messages))
 
 
 def recalled(turn: Sequence[Json], artifacts: Sequence[str] = (), **options: Any) -> Excerpt | None:
@@ -118,6 +117,6 @@ def archived(texts: Sequence[str], ask: str, **options: Any) -> Excerpt | None:
     client = read([user("Begin."), *rounds, {"role": "assistant", "content": "Read."}, user(ask)])
     covered = len(client.messages) - 1
     shown = fold(
-        client, [VerbatimRange(0, 0), ReplacementMessage(json.dumps(user("Read.")).encode(), 1, covered - 1)], covered
+        client, [CompactionEntry(0, 0), CompactionEntry(1, covered - 1, json.dumps(user("Read.")).encode())], covered
     )
     return ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(covered, covered + 1), count, **options)

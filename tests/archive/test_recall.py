@@ -7,7 +7,7 @@ import json
 import pytest
 
 from accordion.archive.recall import ArtifactRecaller
-from accordion.model.compaction import CompactedConversation, ReplacementMessage, VerbatimRange
+from accordion.model.compaction import CompactedConversation, CompactionEntry
 from accordion.model.conversation import Conversation
 from accordion.protocols.body_reader import BodyReader
 from tests.archive.recalling import (
@@ -52,7 +52,7 @@ def test_a_name_has_four_characters_at_least(value: str, comes: bool) -> None:
     client = read(
         [user("Begin."), {"role": "assistant", "content": f"The key is {value}."}, call("use", {"it": value}, "c")]
     )
-    shown = fold(client, [VerbatimRange(0, 0), ReplacementMessage(json.dumps(user("…")).encode(), 1, 1)], 2)
+    shown = fold(client, [CompactionEntry(0, 0), CompactionEntry(1, 1, json.dumps(user("…")).encode())], 2)
     assert (ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(2, 3), count) is not None) == comes
 
 
@@ -72,7 +72,7 @@ def test_what_somebody_said_is_attributed_to_his_role() -> None:
     client = read(
         [user("Begin."), {"role": "assistant", "content": "The key is kx_773_alpha."}, user("Use kx_773_alpha.")]
     )
-    shown = fold(client, [VerbatimRange(0, 0), ReplacementMessage(json.dumps(user("…")).encode(), 1, 1)], 2)
+    shown = fold(client, [CompactionEntry(0, 0), CompactionEntry(1, 1, json.dumps(user("…")).encode())], 2)
     found = ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(2, 3), count)
     assert found is not None
     assert "Said by the assistant, message 1:\n> The key is kx_773_alpha." in found.text
@@ -87,7 +87,7 @@ def test_what_stands_in_the_arguments_of_a_call_is_shown_from_there() -> None:
         user("value_321 is wrong"),
     ]
     client = read(entries)
-    shown = fold(client, [VerbatimRange(0, 0), ReplacementMessage(json.dumps(user("Written.")).encode(), 1, 2)], 3)
+    shown = fold(client, [CompactionEntry(0, 0), CompactionEntry(1, 2, json.dumps(user("Written.")).encode())], 3)
     found = ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(3, 4), count)
     assert found is not None
     assert "Arguments of write_file(" in found.text
@@ -108,14 +108,14 @@ def test_what_a_call_was_given_is_found_however_its_json_was_written(arguments: 
     made = call("note", {}, "c")
     made["tool_calls"][0]["function"]["arguments"] = arguments
     client = read([user("Begin."), made, result("c", "ok"), user(f"What of `{named}`?")])
-    shown = fold(client, [VerbatimRange(0, 0), ReplacementMessage(json.dumps(user("Noted.")).encode(), 1, 2)], 3)
+    shown = fold(client, [CompactionEntry(0, 0), CompactionEntry(1, 2, json.dumps(user("Noted.")).encode())], 3)
     assert ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(3, 4), count) is not None
 
 
 def test_a_result_that_was_replaced_by_a_reference_is_recalled_under_its_call() -> None:
     client = read([*OPENING_TURNS, user("What is in W5918442?")])
-    reference = ReplacementMessage(json.dumps(result("call_1", "[Result moved]")).encode(), 2, 2, is_edited=True)
-    shown = fold(client, [VerbatimRange(0, 1), reference, VerbatimRange(3, 5)], 6)
+    reference = CompactionEntry(2, 2, json.dumps(result("call_1", "[Result moved]")).encode(), is_edited=True)
+    shown = fold(client, [CompactionEntry(0, 1), reference, CompactionEntry(3, 5)], 6)
     found = ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(6, 7), count)
     assert found is not None
     assert "Result of list_orders(" in found.text
@@ -125,8 +125,8 @@ def test_a_result_that_was_replaced_by_a_reference_is_recalled_under_its_call() 
 def test_the_newest_turn_is_heard_also_where_the_fold_covers_it() -> None:
     turn = [call("cancel", {"order": "W5918442"}, "call_9"), result("call_9", "done")]
     client = read([*OPENING_TURNS, *turn])
-    block = ReplacementMessage(json.dumps(user("Orders were read.")).encode(), 1, 5)
-    shown = fold(client, [VerbatimRange(0, 0), block, VerbatimRange(6, 7)], 8)
+    block = CompactionEntry(1, 5, json.dumps(user("Orders were read.")).encode())
+    shown = fold(client, [CompactionEntry(0, 0), block, CompactionEntry(6, 7)], 8)
     found = ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(6, 8), count)
     assert found is not None
     assert "7706410293" in found.text
@@ -157,8 +157,8 @@ def test_it_works_in_every_dialect(dialect: str) -> None:
     }  # fmt: skip
     body = json.dumps({"model": "a-model", **bodies[dialect]}).encode()
     client = BodyReader().read(DIALECTS[dialect], body, TENANT)
-    block = ReplacementMessage(b'{"role":"user","content":"Orders were read."}', 1, len(client.messages) - 2)
-    shown = fold(client, [VerbatimRange(0, 0), block], len(client.messages) - 1)
+    block = CompactionEntry(1, len(client.messages) - 2, b'{"role":"user","content":"Orders were read."}')
+    shown = fold(client, [CompactionEntry(0, 0), block], len(client.messages) - 1)
     newest = range(len(client.messages) - 1, len(client.messages))
     found = ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, newest, count)
     assert found is not None
@@ -221,8 +221,8 @@ def test_a_path_whose_words_stand_apart_in_view_comes_back() -> None:
 
 def test_what_the_system_prompt_says_is_in_view() -> None:
     client = read([{"role": "system", "content": "W5918442 is the test order."}, *OPENING_TURNS, user("W5918442?")])
-    block = ReplacementMessage(json.dumps(user("Read.")).encode(), 1, 5)
-    shown = fold(client, [VerbatimRange(0, 0), block], 6)
+    block = CompactionEntry(1, 5, json.dumps(user("Read.")).encode())
+    shown = fold(client, [CompactionEntry(0, 0), block], 6)
     assert ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(6, 7), count) is None
 
 
@@ -263,7 +263,7 @@ def test_what_stands_nearly_everywhere_is_not_recalled() -> None:
     client = read([user("Begin."), *rounds, {"role": "assistant", "content": "Read."}, user("What of common_name_x?")])
     covered = len(client.messages) - 1
     shown = fold(
-        client, [VerbatimRange(0, 0), ReplacementMessage(json.dumps(user("Read.")).encode(), 1, covered - 1)], covered
+        client, [CompactionEntry(0, 0), CompactionEntry(1, covered - 1, json.dumps(user("Read.")).encode())], covered
     )
     assert ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(covered, covered + 1), count) is None
 
@@ -297,5 +297,5 @@ def test_reasoning_neither_asks_nor_is_quoted() -> None:
         ],
     }  # fmt: skip
     client = BodyReader().read(DIALECTS["messages"], json.dumps(body).encode(), TENANT)
-    shown = fold(client, [VerbatimRange(0, 0), ReplacementMessage(b'{"role":"user","content":"x"}', 1, 1)], 2)
+    shown = fold(client, [CompactionEntry(0, 0), CompactionEntry(1, 1, b'{"role":"user","content":"x"}')], 2)
     assert ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(2, 3), count) is None

@@ -12,7 +12,7 @@ from accordion.compaction.apply import PlanNotApplicable, find_orphan_parts
 from accordion.compaction.assembly import FinishedCompaction, PlannedCompaction
 from accordion.compaction.removal import split_into_ranges
 from accordion.model.boundaries import find_indivisible_groups
-from accordion.model.compaction import CompactedConversation, ReplacementMessage, VerbatimRange
+from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation, Message, Text, ToolCall, ToolResult
 from accordion.model.plan import Drop, PlanStep, Replace, Summarize, View
 from accordion.model.tenant import TenantScope
@@ -72,7 +72,7 @@ def test_a_summary_stands_in_place_of_what_left_and_the_rest_is_the_clients_own(
     folded, compaction = made.history, made.compaction
     assert len(folded.conversation.messages) < len(client.messages) / 2
     assert DIALECTS[dialect].find_problems(folded.conversation.messages) == []
-    [block] = [entry for entry in compaction.entries if isinstance(entry, ReplacementMessage)]
+    [block] = [entry for entry in compaction.entries if entry.wire is not None]
     assert not block.is_edited
     assert block.last == work.last_summarized
     assert wires(folded)[0] == client.messages[0].wire
@@ -93,7 +93,7 @@ def test_results_are_replaced_where_they_stand_and_the_unchanged_tail_is_no_part
     changed = [at for at, (a, b) in enumerate(zip(wires(folded), client.messages, strict=True)) if a != b.wire]
     assert changed
     assert made.compaction.covered == changed[-1] + 1
-    assert all(isinstance(e, VerbatimRange) or (e.is_edited and e.first == e.last) for e in made.compaction.entries)
+    assert all(e.wire is None or (e.is_edited and e.first == e.last) for e in made.compaction.entries)
     assert DIALECTS[dialect].find_problems(folded.conversation.messages) == []
     assert folded.origins == tuple(range(len(client.messages)))
 
@@ -125,9 +125,9 @@ def test_a_later_summary_takes_the_former_one_in_and_stands_for_all_of_it(dialec
     later = conversation(long_history(8, rounds=2), dialect)
     over = house.folds.apply(DIALECTS[dialect], TENANT, later, first.compaction)
     work, second = make(house, later, over)
-    blocks = [entry for entry in second.compaction.entries if isinstance(entry, ReplacementMessage)]
+    blocks = [entry for entry in second.compaction.entries if entry.wire is not None]
     assert len(blocks) == 1
-    assert blocks[0].first == next(e for e in first.compaction.entries if isinstance(e, ReplacementMessage)).first
+    assert blocks[0].first == next(e for e in first.compaction.entries if e.wire is not None).first
     assert work.summary_task is not None
     covered = [source.index for source in work.summary_task.sources]
     assert covered == list(range(blocks[0].first, blocks[0].last + 1))
@@ -141,8 +141,7 @@ def test_what_is_held_fast_stays_behind_the_block_that_stands_for_what_was_aroun
     case = house.case(client, decision={"is_forced": True}, pinned_call_ids=frozenset({pinned}))
     work = house.compactor._assembler.plan_compaction(case, client, at=1.0, without_summary=False)
     made = house.compactor._assembler.finish(case, work, house.author.write_extractive(work.summary_task))
-    kinds = [type(entry) for entry in made.compaction.entries]
-    assert kinds[:3] == [VerbatimRange, ReplacementMessage, VerbatimRange]
+    assert [entry.wire is None for entry in made.compaction.entries[:3]] == [True, False, True]
     held = [p for m in made.history.conversation.messages for p in m.parts if getattr(p, "call_id", "") == pinned]
     assert [type(part) for part in held] == [ToolCall, ToolResult]
     assert pinned not in texts([source.message for source in work.summary_task.sources])

@@ -13,7 +13,6 @@ from accordion.archive.artifacts import artifact_text
 from accordion.compaction import removal
 from accordion.compaction.removal import merge_oldest
 from accordion.compaction.request import CompactionResult
-from accordion.model.compaction import ReplacementMessage
 from accordion.model.conversation import Conversation
 from accordion.model.plan import Drop, PlanStep, Summarize, View
 from tests.compaction.making import (
@@ -96,7 +95,7 @@ async def test_what_is_dropped_right_behind_a_summary_takes_nothing_off_its_list
     client, house = conversation(long_history(6), "chat"), House(propose)
     outcome = await fold(house, client)
     assert outcome.history.compaction is not None
-    ends = [entry.last for entry in outcome.history.compaction.entries if isinstance(entry, ReplacementMessage)]
+    ends = [entry.last for entry in outcome.history.compaction.entries if entry.wire is not None]
     assert [last for _, last, *_ in listed(outcome)][-1:] == ends
 
 

@@ -22,8 +22,7 @@ from accordion.insertions.store import InsertionStore, StoredInsertions, decode,
 from accordion.model.compaction import (
     CompactedConversation,
     Compaction,
-    ReplacementMessage,
-    VerbatimRange,
+    CompactionEntry,
     apply_compaction,
     without_compaction,
 )
@@ -120,12 +119,12 @@ class Talk:
 
     def folded(self, covered: int = 0) -> CompactedConversation:
         client, covered = self.client, covered or self.covered
-        written = ReplacementMessage(self.spoken.text_message("What was."), 1, covered - 1)
+        written = CompactionEntry(1, covered - 1, self.spoken.text_message("What was."))
         record = Compaction(
             "f-1",
             client.chain[covered - 1],
             covered,
-            (VerbatimRange(0, 0), written),
+            (CompactionEntry(0, 0), written),
             "conversation",
             "automatic",
             0.5,

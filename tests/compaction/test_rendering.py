@@ -10,8 +10,7 @@ from accordion.compaction.rendering import RequestRenderer
 from accordion.model.compaction import (
     CompactedConversation,
     Compaction,
-    ReplacementMessage,
-    VerbatimRange,
+    CompactionEntry,
     apply_compaction,
     without_compaction,
 )
@@ -29,7 +28,7 @@ def folded(client: Conversation, text: str = "What was.", id: str = "f-1") -> Co
     """All but the first of the beginning, replaced by a text."""
     spoken = DIALECTS[client.dialect]
     covered = next(at for at, m in enumerate(client.messages) if m.has_user_text and not m.has_tool_result and at > 3)
-    entries = (VerbatimRange(0, 0), ReplacementMessage(spoken.text_message(text), 1, covered - 1))
+    entries = (CompactionEntry(0, 0), CompactionEntry(1, covered - 1, spoken.text_message(text)))
     record = Compaction(
         id, client.chain[covered - 1], covered, entries, "conversation", "automatic", 0.5, (), 9, 1, 1, 0.0
     )

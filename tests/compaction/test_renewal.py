@@ -9,7 +9,7 @@ from accordion.archive.artifacts import ArchivedMessage, Artifact
 from accordion.compaction.record_format import with_content_id
 from accordion.compaction.renewal import RetentionRenewal
 from accordion.compaction.repository import CompactionRepository
-from accordion.model.compaction import Compaction, ReplacementMessage, VerbatimRange
+from accordion.model.compaction import Compaction, CompactionEntry
 from accordion.model.conversation import Conversation
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Sealer
@@ -83,7 +83,7 @@ async def folded(worker: Worker) -> Compaction:
             id="",
             anchor=CLIENT.chain[4],
             covered=5,
-            entries=(VerbatimRange(0, 0), ReplacementMessage(CHAT.text_message("what was"), 1, 4)),
+            entries=(CompactionEntry(0, 0), CompactionEntry(1, 4, CHAT.text_message("what was"))),
             kind="conversation",
             cause="automatic",
             utilization=0.5,

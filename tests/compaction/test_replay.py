@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from accordion.compaction.record_format import decode, encode, with_content_id
 from accordion.compaction.repository import CompactedPrefixCache, CompactionRepository
-from accordion.model.compaction import Cause, Compaction, ReplacementMessage, StepRecord, VerbatimRange
+from accordion.model.compaction import Cause, Compaction, CompactionEntry, StepRecord
 from accordion.model.conversation import Conversation
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key
@@ -31,7 +31,7 @@ def fold(
     return with_content_id(
         Compaction(
             id="", anchor=client.chain[covered - 1], covered=covered,
-            entries=(VerbatimRange(0, 0), ReplacementMessage(CHAT.text_message(text), 1, covered - 1)),
+            entries=(CompactionEntry(0, 0), CompactionEntry(1, covered - 1, CHAT.text_message(text))),
             kind="conversation", cause=cause, utilization=0.5123, steps=(StepRecord("summarize", 100, 10),),
             before=100, after=10, generation=generation, at=12.5, writer="extractive", artifacts=("art_1",),
             narrative="told", narrated=3,

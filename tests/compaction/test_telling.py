@@ -11,7 +11,7 @@ from accordion.compaction.reporting import (
     report_failure,
 )
 from accordion.model.budget import Decision
-from accordion.model.compaction import Compaction, StepRecord, VerbatimRange
+from accordion.model.compaction import Compaction, CompactionEntry, StepRecord
 from accordion.model.errors import StoreUnavailable, Unreadable
 from accordion.model.records import CompactionOutcome
 from tests.fakes import FakeWindows
@@ -21,7 +21,7 @@ COMPACTION = Compaction(
     id="f-1",
     anchor=b"a",
     covered=1,
-    entries=(VerbatimRange(0, 0),),
+    entries=(CompactionEntry(0, 0),),
     kind="generation",
     cause="automatic",
     utilization=0.8,

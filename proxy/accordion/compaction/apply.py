@@ -30,10 +30,8 @@ from accordion.model.compaction import (
     Cause,
     CompactedConversation,
     Compaction,
-    Entry,
-    ReplacementMessage,
+    CompactionEntry,
     StepRecord,
-    VerbatimRange,
     apply_compaction,
 )
 from accordion.model.conversation import Conversation, Message, ToolCall, ToolResult
@@ -242,10 +240,10 @@ class PlanExecutor:
         self._validate(layout, history)
         return history
 
-    def _build_entries(self, layout: PlanLayout, summary: Summary | None) -> tuple[Entry, ...]:
+    def _build_entries(self, layout: PlanLayout, summary: Summary | None) -> tuple[CompactionEntry, ...]:
         blocks = {block.slot: block for block in layout.blocks}
         summary_block = layout.summary_block
-        entries: list[Entry] = []
+        entries: list[CompactionEntry] = []
         for index, slot in enumerate(layout.slots):
             if slot.first >= layout.covered_count:
                 break
@@ -253,12 +251,12 @@ class PlanExecutor:
                 text = summary.text if block is summary_block and summary is not None else block.note
                 if not text:
                     raise PlanNotApplicable("unwritable", "a removed message would have no replacement text")
-                entries.append(ReplacementMessage(self._protocol.text_message(text), block.first, block.last))
+                entries.append(CompactionEntry(block.first, block.last, self._protocol.text_message(text)))
             if index not in layout.removed_slots:
                 _append_entry(entries, self._build_entry(slot, layout.changes.get(index)))
         return tuple(entries)
 
-    def _build_entry(self, slot: Slot, changes: Mapping[int, str | None] | None) -> Entry | None:
+    def _build_entry(self, slot: Slot, changes: Mapping[int, str | None] | None) -> CompactionEntry | None:
         if changes:
             try:
                 wire = self._protocol.edit_message(slot.message, changes)
@@ -266,13 +264,13 @@ class PlanExecutor:
                 raise PlanNotApplicable("unwritable", f"a message cannot be edited this way: {error}") from error
             # The stored bytes are sent with every later request. Breakpoints move, and providers take only four.
             return (
-                ReplacementMessage(without_breakpoints(wire), slot.first, slot.last, is_edited=True)
+                CompactionEntry(slot.first, slot.last, without_breakpoints(wire), is_edited=True)
                 if wire is not None
                 else None
             )
         if slot.is_summary or slot.is_edited:
-            return ReplacementMessage(slot.message.wire, slot.first, slot.last, slot.is_edited)
-        return VerbatimRange(slot.origin, slot.origin)
+            return CompactionEntry(slot.first, slot.last, slot.message.wire, slot.is_edited)
+        return CompactionEntry(slot.origin, slot.origin)
 
     def _count_after(self, plan: Plan, layout: PlanLayout, compaction: Compaction) -> int:
         """Counts the whole request with the compaction: the request before, minus the covered slots, plus entries."""
@@ -286,7 +284,7 @@ class PlanExecutor:
         }
         listed: list[tuple[Message, int | None]] = []
         for entry in compaction.entries:
-            if isinstance(entry, ReplacementMessage):
+            if entry.wire is not None:
                 listed.append((self._read_message(entry.wire), None))
             else:
                 listed += [(messages[index], known_tokens.get(index)) for index in range(entry.first, entry.last + 1)]
@@ -316,11 +314,13 @@ def _insertion_tokens(plan: Plan, layout: PlanLayout) -> dict[int, int]:
     }
 
 
-def _append_entry(entries: list[Entry], entry: Entry | None) -> None:
+def _append_entry(entries: list[CompactionEntry], entry: CompactionEntry | None) -> None:
+    if entry is None:
+        return
     last = entries[-1] if entries else None
-    if isinstance(entry, VerbatimRange) and isinstance(last, VerbatimRange) and last.last + 1 == entry.first:
-        entries[-1] = VerbatimRange(last.first, entry.last)
-    elif entry is not None:
+    if entry.wire is None and last is not None and last.wire is None and last.last + 1 == entry.first:
+        entries[-1] = CompactionEntry(last.first, entry.last)
+    else:
         entries.append(entry)
 
 

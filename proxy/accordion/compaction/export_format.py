@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from accordion.archive import response_links
 from accordion.archive.archive_entries import Kind
@@ -12,7 +13,7 @@ from accordion.archive.artifacts import unpack
 from accordion.compaction import background
 from accordion.compaction.record_format import decode as decode_record
 from accordion.insertions.store import decode as decode_insertions
-from accordion.model.compaction import Compaction, Entry, ReplacementMessage
+from accordion.model.compaction import Compaction, CompactionEntry
 from accordion.model.insertions import Insertion, RecallInsertion
 from accordion.model.ports import Key
 
@@ -46,15 +47,17 @@ def _describe_link(link: response_links.ResponseLink) -> dict[str, Any]:
 
 
 def _describe_compaction(compaction: Compaction) -> dict[str, Any]:
-    fields: dict[str, Any] = msgspec.to_builtins(compaction)
-    fields["anchor"] = compaction.anchor.hex()
-    fields["entries"] = [_describe_entry(entry) for entry in compaction.entries]
-    return fields
+    return structs.asdict(compaction) | {
+        "anchor": compaction.anchor.hex(),
+        "entries": [_describe_entry(entry) for entry in compaction.entries],
+        "steps": [structs.asdict(step) for step in compaction.steps],
+        "artifacts": list(compaction.artifacts),
+    }
 
 
-def _describe_entry(entry: Entry) -> dict[str, Any]:
+def _describe_entry(entry: CompactionEntry) -> dict[str, Any]:
     fields: dict[str, Any] = {"first": entry.first, "last": entry.last}
-    if isinstance(entry, ReplacementMessage):
+    if entry.wire is not None:
         fields |= {"edited": entry.is_edited, "message": _decode_json(entry.wire)}
     return fields
 

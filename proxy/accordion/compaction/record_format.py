@@ -11,8 +11,7 @@ from functools import lru_cache
 import msgspec
 from msgspec.structs import replace
 
-from accordion.model.compaction import Cause, Compaction, Entry, ReplacementMessage, StepRecord, VerbatimRange
-from accordion.model.plan import PlanKind
+from accordion.model.compaction import Cause, Compaction
 from accordion.model.ports import Key
 from accordion.model.tenant import ScopePrefix
 from accordion.protocols.zstd import ZstdError, compress, decompress
@@ -24,49 +23,19 @@ MAX_LEVELS = 6
 """At most so many compactions at one anchor: a compacted history that is still too long is compacted again."""
 
 
-class _EntryRecord(msgspec.Struct, array_like=True):
-    first: int
-    last: int
-    wire: bytes | None = None
-    is_edited: bool = False
-
-
-class _CompactionRecord(msgspec.Struct, array_like=True):
-    id: str
-    anchor: bytes
-    covered: int
-    entries: list[_EntryRecord]
-    kind: PlanKind
-    cause: Cause
-    utilization: float | None
-    steps: list[tuple[str, int, int]]
-    before: int
-    after: int
-    generation: int
-    at: float
-    writer: str
-    input: int
-    output: int
-    removed: int
-    artifacts: list[str]
-    narrative: str
-    narrated: int
-    narrated_from: int
-
-
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(_CompactionRecord)
+_DECODER = msgspec.msgpack.Decoder(Compaction)
 
 
 def with_content_id(compaction: Compaction) -> Compaction:
     """Returns the compaction with its id, a hash of its content."""
-    bare = _ENCODER.encode(_to_record(replace(compaction, id="")))
+    bare = _ENCODER.encode(replace(compaction, id=""))
     return replace(compaction, id="f-" + hashlib.sha256(bare).hexdigest()[:24])
 
 
 def encode(compaction: Compaction) -> bytes:
     """Encodes a compaction for the store."""
-    return _VERSION + compress(_ENCODER.encode(_to_record(compaction)))
+    return _VERSION + compress(_ENCODER.encode(compaction))
 
 
 def decode(value: bytes | None) -> Compaction | None:
@@ -75,7 +44,7 @@ def decode(value: bytes | None) -> Compaction | None:
         return None
     try:
         plain = decompress(value[1:], limit=_MAX_UNPACKED_BYTES)
-        compaction = _from_record(_DECODER.decode(plain))
+        compaction = _DECODER.decode(plain)
     except (ZstdError, msgspec.MsgspecError, ValueError):
         return None
     return compaction if with_content_id(compaction).id == compaction.id else None
@@ -83,13 +52,8 @@ def decode(value: bytes | None) -> Compaction | None:
 
 def memory_size(compaction: Compaction) -> int:
     """Estimates the bytes of a compaction in memory."""
-    entries = sum(
-        150 + (len(entry.wire) if isinstance(entry, ReplacementMessage) else 0) for entry in compaction.entries
-    )
+    entries = sum(150 + len(entry.wire or b"") for entry in compaction.entries)
     return 1_000 + entries + 80 * len(compaction.artifacts) + 2 * len(compaction.narrative)
-
-
-# -- where it is kept ------------------------------------------------------------------------------------------------
 
 
 @lru_cache(4_096)
@@ -117,68 +81,3 @@ def parse_key(key: Key) -> tuple[ScopePrefix, bytes, int]:
 def race_key(label: ScopePrefix, last_chain_key: bytes, cause: Cause) -> Key:
     """Returns the key that workers compete for when they compact the same history for the same cause."""
     return Key("", f"folding/{label.hex()}/{last_chain_key.hex()}/{cause}")
-
-
-# -- how it is written -----------------------------------------------------------------------------------------------
-
-
-def _to_record(compaction: Compaction) -> _CompactionRecord:
-    return _CompactionRecord(
-        compaction.id,
-        compaction.anchor,
-        compaction.covered,
-        [_entry_to_record(entry) for entry in compaction.entries],
-        compaction.kind,
-        compaction.cause,
-        compaction.utilization,
-        [(step.compactor, step.before, step.after) for step in compaction.steps],
-        compaction.before,
-        compaction.after,
-        compaction.generation,
-        compaction.at,
-        compaction.writer,
-        compaction.input,
-        compaction.output,
-        compaction.removed,
-        list(compaction.artifacts),
-        compaction.narrative,
-        compaction.narrated,
-        compaction.narrated_from,
-    )
-
-
-def _from_record(record: _CompactionRecord) -> Compaction:
-    return Compaction(
-        id=record.id,
-        anchor=record.anchor,
-        covered=record.covered,
-        entries=tuple(_entry_from_record(entry) for entry in record.entries),
-        kind=record.kind,
-        cause=record.cause,
-        utilization=record.utilization,
-        steps=tuple(StepRecord(*step) for step in record.steps),
-        before=record.before,
-        after=record.after,
-        generation=record.generation,
-        at=record.at,
-        writer=record.writer,
-        input=record.input,
-        output=record.output,
-        removed=record.removed,
-        artifacts=tuple(record.artifacts),
-        narrative=record.narrative,
-        narrated=record.narrated,
-        narrated_from=record.narrated_from,
-    )
-
-
-def _entry_to_record(entry: Entry) -> _EntryRecord:
-    if isinstance(entry, VerbatimRange):
-        return _EntryRecord(entry.first, entry.last)
-    return _EntryRecord(entry.first, entry.last, entry.wire, entry.is_edited)
-
-
-def _entry_from_record(entry: _EntryRecord) -> Entry:
-    if entry.wire is None:
-        return VerbatimRange(entry.first, entry.last)
-    return ReplacementMessage(entry.wire, entry.first, entry.last, entry.is_edited)

@@ -4,6 +4,9 @@ A compaction covers the client's list from its beginning to the anchor. Its entr
 client's own messages, and written messages, whose bytes are stored so that they are the same every time. The record is
 applied again to every later request whose chain contains the anchor (replay). `apply_compaction` and `apply_prefix` are
 the only functions that change a history.
+
+A `Compaction` is what is stored (compaction/record_format.py): the order of its fields, and of those of its entries and
+steps, is the stored format.
 """
 
 from __future__ import annotations
@@ -24,29 +27,20 @@ from accordion.model.tenant import ConversationRef, ScopePrefix
 Cause = Literal["automatic", "manual", "overflow"]
 
 
-class VerbatimRange(msgspec.Struct, frozen=True):
-    """An entry that leaves the client's messages `first` to `last` (inclusive) as they are."""
+class CompactionEntry(msgspec.Struct, frozen=True, array_like=True):
+    """A part of the compacted list, for the client's messages `first` to `last` (inclusive).
 
-    first: int
-    last: int
-
-
-class ReplacementMessage(msgspec.Struct, frozen=True):
-    """An entry with a message in place of the client's messages `first` to `last` (inclusive).
-
-    It is an edited message (then both are its index), or a block that stands for many. `wire` is its stored JSON.
+    Without `wire` these messages stay as they are. `wire` is the JSON of a message in their place: an edited message
+    (then both are its index), or a block that stands for many.
     """
 
-    wire: bytes
     first: int
     last: int
+    wire: bytes | None = None
     is_edited: bool = False
 
 
-Entry = VerbatimRange | ReplacementMessage
-
-
-class StepRecord(msgspec.Struct, frozen=True):
+class StepRecord(msgspec.Struct, frozen=True, array_like=True):
     """One strategy's part in a compaction: its name, and the tokens of the whole request before and after."""
 
     compactor: str
@@ -54,7 +48,7 @@ class StepRecord(msgspec.Struct, frozen=True):
     after: int
 
 
-class Compaction(msgspec.Struct, frozen=True):
+class Compaction(msgspec.Struct, frozen=True, array_like=True):
     """One compaction. `anchor` is the chain key of the last message that it covers, `covered` the number of messages.
 
     `utilization` is the occupied share of the window before it (None where the trigger was 0.0), `at` seconds since
@@ -65,7 +59,7 @@ class Compaction(msgspec.Struct, frozen=True):
     id: str
     anchor: bytes
     covered: int
-    entries: tuple[Entry, ...]
+    entries: tuple[CompactionEntry, ...]
     kind: PlanKind
     cause: Cause
     utilization: float | None
@@ -156,7 +150,7 @@ def build_prefix(
     origins: list[int] = []
     spans: list[tuple[int, int, bool]] = []
     for entry in compaction.entries:
-        if isinstance(entry, VerbatimRange):
+        if entry.wire is None:
             indexes = range(entry.first, entry.last + 1)
             messages += conversation.messages[entry.first : entry.last + 1]
             origins += indexes
