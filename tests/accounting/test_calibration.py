@@ -80,7 +80,7 @@ def test_a_models_correction_forgets_old_reports() -> None:
     for reported in [1_200] * MAX_RATIOS + [1_500] * MAX_RATIOS:
         known.learn(UP, MODEL, UNKNOWN, 1_000, reported)
     assert known.factor(UP, MODEL) == 1.5
-    assert len(known._models[UP, MODEL].latest) == MAX_RATIOS
+    assert len(known.drain_changes()[UP, MODEL]) == MAX_RATIOS
 
 
 def test_the_number_of_models_is_bounded() -> None:

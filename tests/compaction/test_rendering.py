@@ -134,7 +134,7 @@ def test_what_was_read_is_remembered_within_its_bound():
     assert reader.reader_for(spoken, ANOTHERTENANT)(wire).key != read_one(wire).key
     for number in range(200):
         read_one(spoken.text_message(f"text {number}"))
-    assert reader._size <= 10_000
+    assert reader._messages.size <= 10_000
     assert read_one(wire).wire == wire
     with pytest.raises(ValueError):
         read_one(b"{")

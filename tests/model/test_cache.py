@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from accordion.model.cache import BoundedCache
+from accordion.model.cache import BoundedCache, count_entry
 
 
 def test_what_was_used_last_stays_and_the_rest_goes_for_want_of_room():
@@ -40,3 +40,20 @@ def test_what_is_held_is_counted_and_bounded(puts: list[tuple[int, int]]):
         assert cache.size == sum(held.values())
         assert cache.size <= 100 or len(cache) == 1
         assert cache.get(key) == size
+
+
+def test_a_cache_can_be_bounded_by_its_number_of_entries_and_reports_those_that_it_evicts():
+    evicted: list[tuple[str, int]] = []
+    cache = BoundedCache[str, int](2, count_entry, lambda key, value: evicted.append((key, value)))
+    for number, name in enumerate("abab"):
+        cache[name] = number
+    assert evicted == []
+    cache["c"] = 4
+    assert (cache.items(), evicted) == ([("b", 3), ("c", 4)], [("a", 2)])
+
+
+def test_an_entry_that_is_taken_out_is_not_reported_as_evicted():
+    evicted: list[str] = []
+    cache = BoundedCache[str, int](10, count_entry, lambda key, _: evicted.append(key))
+    cache["a"] = 1
+    assert (cache.pop("a"), cache.pop("a"), len(cache), cache.size, evicted) == (1, None, 0, 0, [])

@@ -246,7 +246,7 @@ def test_models_with_names_too_long_are_not_remembered() -> None:
         model = f"{number}{name}"
         known.learn("upstream", model, UNKNOWN, 1_000, 1_500)
         meter.count_message(talk([user("words")]).messages[0], talk([user("words")]), model)
-    assert [*known._models, *meter._schemes, *counter._names] == []
+    assert [*known._models.items(), *meter._schemes, *counter._names] == []
 
 
 def test_long_words_and_labels_are_not_remembered() -> None:

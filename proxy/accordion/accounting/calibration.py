@@ -7,14 +7,13 @@ report. One odd report (a model behind a router, a cached part left out) changes
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from statistics import median
 from threading import Lock
 
 import msgspec
 
 from accordion.model.budget import Window
-from accordion.model.cache import LONGEST_NAME
+from accordion.model.cache import LONGEST_NAME, BoundedCache, count_entry
 
 UNKNOWN = 1.0
 """The correction of a session without reports."""
@@ -55,15 +54,18 @@ class Calibrations:
     """The corrections of models. Sessions store their own, as one number each. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._models: OrderedDict[tuple[str, str], CorrectionRatios] = OrderedDict()
         self._changed: set[tuple[str, str]] = set()
+        self._models: BoundedCache[tuple[str, str], CorrectionRatios] = BoundedCache(
+            MODELS_AT_MOST, count_entry, lambda model, _: self._changed.discard(model)
+        )
         self._lock = Lock()
 
     def factor(self, upstream: str, model: str, session: float = UNKNOWN) -> float:
         """Returns the factor of a count: the session's correction, else the model's at that upstream, else 1.0."""
         if session != UNKNOWN:
             return session
-        return self._models.get((upstream, model), CorrectionRatios()).factor
+        ratios = self._models.get((upstream, model))
+        return UNKNOWN if ratios is None else ratios.factor
 
     def learn(self, upstream: str, model: str, session: float, counted: int, reported: int) -> float:
         """Learns from a report of `reported` input tokens for `counted`; returns the session's new correction.
@@ -75,13 +77,10 @@ class Calibrations:
             return session
         ratio = _clamp(reported / counted, LEAST_RATIO, MOST_RATIO)
         with self._lock:
-            model_ratios = self._models.get((upstream, model), CorrectionRatios())
+            model_ratios = self._models.get((upstream, model)) or CorrectionRatios()
             if ratio == reported / counted and len(model) <= LONGEST_NAME:
                 self._models[upstream, model] = model_ratios.add(ratio)
-                self._models.move_to_end((upstream, model))
                 self._changed.add((upstream, model))
-                if len(self._models) > MODELS_AT_MOST:
-                    self._changed.discard(self._models.popitem(last=False)[0])
         former = session if session != UNKNOWN else model_ratios.factor
         if session == UNKNOWN and not model_ratios.latest:
             return round(ratio, 4)
@@ -99,7 +98,7 @@ class Calibrations:
         """Returns the ratios of the models that changed since the last call, by upstream and model."""
         with self._lock:
             changed, self._changed = self._changed, set()
-            return {model: self._models[model].latest for model in changed}
+            return {model: ratios.latest for model in changed if (ratios := self._models.get(model)) is not None}
 
 
 def correction_from_report(counted: int, reported: int) -> float:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from threading import Lock
 from typing import NamedTuple
+
+from accordion.model.cache import BoundedCache, count_entry
 
 MAX_LIMITS = 1_024
 
@@ -34,14 +35,16 @@ class LearnedLimits:
         self._now = now
         self._lock = Lock()
         self._changed: dict[LimitOwner, LearnedLimit] = {}
-        self.limits: OrderedDict[LimitOwner, LearnedLimit] = OrderedDict()
+        self.limits: BoundedCache[LimitOwner, LearnedLimit] = BoundedCache(
+            MAX_LIMITS, count_entry, lambda owner, _: self._changed.pop(owner, None)
+        )
 
     def get(self, owner: LimitOwner) -> int | None:
         """Returns the limit in tokens; None where none was learned, or it has expired."""
         with self._lock:
             limit = self.limits.get(owner)
             if limit is not None and limit.until <= self._now():
-                del self.limits[owner]
+                self.limits.pop(owner)
                 return None
         return limit.tokens if limit else None
 
@@ -59,24 +62,17 @@ class LearnedLimits:
         limit = LearnedLimit(tokens, self._now() + seconds)
         with self._lock:
             self._changed[owner] = limit
-            self._store(owner, limit)
+            self.limits[owner] = limit
 
     def restore(self, owner: LimitOwner, limit: LearnedLimit) -> None:
         """Takes a limit of another worker or an earlier run, unless this one learned a later one."""
         with self._lock:
             current = self.limits.get(owner)
             if limit.until > self._now() and (current is None or current.until < limit.until):
-                self._store(owner, limit)
+                self.limits[owner] = limit
 
     def drain_changes(self) -> dict[LimitOwner, LearnedLimit]:
         """Returns the limits that were learned here since the last call."""
         with self._lock:
             changed, self._changed = self._changed, {}
         return changed
-
-    def _store(self, owner: LimitOwner, limit: LearnedLimit) -> None:
-        self.limits[owner] = limit
-        self.limits.move_to_end(owner)
-        if len(self.limits) > MAX_LIMITS:
-            oldest, _ = self.limits.popitem(last=False)
-            self._changed.pop(oldest, None)

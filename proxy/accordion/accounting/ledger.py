@@ -7,7 +7,6 @@ harm.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +16,7 @@ from msgspec import structs
 
 from accordion.accounting.savings import SavingsLedger
 from accordion.model.budget import Utilization
+from accordion.model.cache import BoundedCache, count_entry
 from accordion.model.ports import Key, Observer, Outbox
 from accordion.model.records import CompactionOutcome, Exchange, Session, ToolLoopUsage, Totals, Usage
 from accordion.model.tenant import TenantScope
@@ -84,7 +84,9 @@ class Ledger:
     worker: str
     retention: float = 30 * 86_400.0
     savings: SavingsLedger = field(init=False)
-    _models: OrderedDict[tuple[TenantScope, str, str], _Row] = field(default_factory=OrderedDict)
+    _models: BoundedCache[tuple[TenantScope, str, str], _Row] = field(
+        default_factory=lambda: BoundedCache(_MODELS, count_entry)
+    )
     _row_count: int = 0
 
     def __post_init__(self) -> None:
@@ -123,7 +125,6 @@ class Ledger:
             model_totals.totals + gain,
         )
         model_totals.peak = max(model_totals.peak, exchange.utilization.ratio)
-        self._models.move_to_end(model_key)
         self.outbox.put(key, encode, self.retention)
 
     def _create_row(self, tenant: TenantScope, exchange: Exchange) -> _Row:
@@ -135,8 +136,6 @@ class Ledger:
         )
         key = Key(models_collection(tenant), f"{upstream}|{model}|{self.worker}.{self._row_count}")
         entry = self._models[tenant, upstream, model] = (key, model_totals, partial(ENCODER.encode, model_totals))
-        if len(self._models) > _MODELS:
-            self._models.popitem(last=False)
         return entry
 
 

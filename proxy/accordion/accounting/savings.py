@@ -7,7 +7,6 @@ agents without a name.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from accordion.model.cache import BoundedCache, count_entry
 from accordion.model.costs import Costs
 from accordion.model.ports import Key, Outbox
 from accordion.model.tenant import ArchiveNamespace, TenantScope
@@ -117,7 +117,7 @@ class SavingsLedger:
 
     outbox: Outbox
     worker: str
-    _rows: OrderedDict[_RowName, _Row] = field(default_factory=OrderedDict)
+    _rows: BoundedCache[_RowName, _Row] = field(default_factory=lambda: BoundedCache(_MOST_ROWS, count_entry))
     _row_count: int = 0
     _day: int = 0
     _rows_of_tenant: dict[TenantScope, int] = field(default_factory=dict)
@@ -134,8 +134,9 @@ class SavingsLedger:
 
     def forget_agents(self, namespace: ArchiveNamespace) -> None:
         """Adds nothing more to the rows of a tenant's named agents: their next requests get rows of their own."""
-        for name in [each for each in self._rows if each[4] and each[0].archive_namespace == namespace]:
-            del self._rows[name]
+        for name, _ in self._rows.items():
+            if name[4] and name[0].archive_namespace == namespace:
+                self._rows.pop(name)
 
     def _create_row(self, tenant: TenantScope, at: float, upstream: str, model: str, agent: str) -> _Row:
         day = int(at // DAY)
@@ -155,8 +156,6 @@ class SavingsLedger:
         name = f"{day_costs.day}|{upstream}|{model}|{agent}|{self.worker}.{self._row_count}"
         row = _Row(Key(savings_collection(tenant), name), day_costs)
         self._rows[tenant, day, upstream, model, agent] = row
-        if len(self._rows) > _MOST_ROWS:
-            self._rows.popitem(last=False)
         return row
 
 

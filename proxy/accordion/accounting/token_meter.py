@@ -10,10 +10,8 @@ system prompt for tools is added where Claude is given any. Other models differ;
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Hashable, Iterable
-from threading import Lock
-from typing import Generic, TypeGuard, TypeVar
+from typing import TypeGuard
 
 import msgspec
 
@@ -21,7 +19,7 @@ from accordion.accounting.media_tokens import MediaRules, media_rules
 from accordion.accounting.tool_schemas import function_as_typescript, initial_definition
 from accordion.model.boundaries import find_provider_compaction, find_skipped_messages, survives_provider_compaction
 from accordion.model.budget import Utilization, Window
-from accordion.model.cache import LONGEST_NAME
+from accordion.model.cache import LONGEST_NAME, BoundedCache, count_entry
 from accordion.model.conversation import (
     Conversation,
     Media,
@@ -55,8 +53,6 @@ SCHEMES_AT_MOST = 256
 
 STRIDE = 16
 """While many messages are counted at once, every 16th sum is cached, for histories that fork or are rewound."""
-
-V = TypeVar("V")
 
 
 class TokenSum(msgspec.Struct, frozen=True):
@@ -102,8 +98,8 @@ class TokenMeter:
 
     def __init__(self, counter: TokenCounter, sums_at_most: int = COUNTS_AT_MOST) -> None:
         self._counter = counter
-        self._sums: _RecentEntries[TokenSum] = _RecentEntries(sums_at_most)
-        self._overheads: _RecentEntries[_OverheadTokens] = _RecentEntries(max(1, sums_at_most // 16))
+        self._sums: BoundedCache[Hashable, TokenSum] = BoundedCache(sums_at_most, count_entry)
+        self._overheads: BoundedCache[Hashable, _OverheadTokens] = BoundedCache(sums_at_most // 16, count_entry)
         self._schemes: dict[tuple[str, str], _CountingScheme] = {}
 
     def measure(self, conversation: Conversation, window: Window, model: str = "") -> Utilization:
@@ -159,7 +155,7 @@ class TokenMeter:
         if find_provider_compaction(base.messages, start) >= 0:
             return None
         if new_count:
-            self._sums.put((base.chain[-1], name), base_sum + (extended_sum - earlier_sum))
+            self._sums.put((base.chain[-1], name), base_sum + (extended_sum - earlier_sum), 1)
         return earlier_sum.tokens - base_sum.tokens
 
     def count_message(self, message: Message, conversation: Conversation, model: str = "") -> TokenSum:
@@ -234,7 +230,7 @@ class TokenMeter:
             message_tokens = self._count_message(messages[index], scheme)
             total = TokenSum(total.text + message_tokens.text, total.media + message_tokens.media)
             if (index + 1 == end or (index + 1) % STRIDE == 0) and index < len(chain):
-                self._sums.put((chain[index], scheme.name), total)
+                self._sums.put((chain[index], scheme.name), total, 1)
         return total
 
     def _count_overhead(self, conversation: Conversation, scheme: _CountingScheme) -> _OverheadTokens:
@@ -249,7 +245,7 @@ class TokenMeter:
             tools = self._count_tools(conversation.tools, scheme)
             overhead = _OverheadTokens(preamble.text + MESSAGE + fixed, tools, preamble.media - fixed)
             if conversation.overhead_key:
-                self._overheads.put(key, overhead)
+                self._overheads.put(key, overhead, 1)
         return overhead
 
     def _count_tools(self, tools: tuple[str, ...], scheme: _CountingScheme) -> int:
@@ -293,31 +289,6 @@ class TokenMeter:
         return -(-part.size // BYTES_PER_TOKEN)
 
 
-class _RecentEntries(Generic[V]):
-    """A cache of the most recently used entries."""
-
-    def __init__(self, at_most: int) -> None:
-        self._entries: OrderedDict[Hashable, V] = OrderedDict()
-        self._at_most = at_most
-        self._lock = Lock()
-
-    def get(self, key: Hashable) -> V | None:
-        value = self._entries.get(key)
-        if value is not None:
-            with self._lock:
-                # Another thread may have removed it.
-                if key in self._entries:
-                    self._entries.move_to_end(key)
-        return value
-
-    def put(self, key: Hashable, value: V) -> None:
-        with self._lock:
-            self._entries[key] = value
-            self._entries.move_to_end(key)
-            while len(self._entries) > self._at_most:
-                self._entries.popitem(last=False)
-
-
 def _is_unknown(part: Part) -> TypeGuard[Opaque]:
     """Whether a part is of an unknown kind; the provider's own compaction is known."""
     return isinstance(part, Opaque) and part.kind != "compaction"
@@ -343,23 +314,15 @@ class MessageTokenCache:
 
     def __init__(self, meter: TokenMeter, at_most: int = COUNTS_AT_MOST) -> None:
         self._meter = meter
-        self._at_most = at_most
-        self._counts: OrderedDict[tuple[bytes, str], int] = OrderedDict()
-        self._lock = Lock()
+        self._counts: BoundedCache[tuple[bytes, str], int] = BoundedCache(at_most, count_entry)
 
     def count_message(self, message: Message, conversation: Conversation, model: str) -> int:
         """Counts one message, by the rules of the conversation's model."""
         key = message.key, self._meter.rules_name(conversation, model)
-        with self._lock:
-            count = self._counts.get(key)
-            if count is not None:
-                self._counts.move_to_end(key)
-                return count
-        count = self._meter.count_message(message, conversation, model).tokens
-        with self._lock:
-            self._counts[key] = count
-            while len(self._counts) > self._at_most:
-                self._counts.popitem(last=False)
+        count = self._counts.get(key)
+        if count is None:
+            count = self._meter.count_message(message, conversation, model).tokens
+            self._counts.put(key, count, 1)
         return count
 
     def count_text(self, text: str, model: str) -> int:

@@ -107,7 +107,7 @@ class ResponseLinks:
         )
         is_resent = previous is None and has_last_response
         if is_resent and (former := self._newest.pop((tenant, session), None)) is not None:
-            self._links.discard((tenant, former))
+            self._links.pop((tenant, former))
         if link.size > self._max_link_size:
             return None
         if is_resent and any(size > _MAX_RESENT for size in accumulate(len(message.wire) for message in entries)):
@@ -215,7 +215,7 @@ class ResponseLinks:
         self._erasure_count += 1
         for name, (link_session, _) in self._links.items():
             if name[0].archive_namespace == namespace and (session is None or link_session in ("", session)):
-                self._links.discard(name)
+                self._links.pop(name)
 
 
 def link_key(tenant: TenantScope, reply: str) -> Key:

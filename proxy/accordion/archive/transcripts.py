@@ -11,7 +11,6 @@ another time. No request to a provider ever waits for a transcript.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -35,6 +34,7 @@ from accordion.archive.transcript_log import (
     replay_log,
     system_json,
 )
+from accordion.model.cache import BoundedCache, count_entry
 from accordion.model.conversation import Conversation, Message
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Append, Clock, Key, Put, Tasks
@@ -568,8 +568,7 @@ class ProgressTable:
     """The progress of the `sessions` that this worker recorded last."""
 
     def __init__(self, sessions: int) -> None:
-        self._sessions = sessions
-        self._progress: OrderedDict[SessionKey, RecordedProgress] = OrderedDict()
+        self._progress: BoundedCache[SessionKey, RecordedProgress] = BoundedCache(sessions, count_entry)
         self._writes: set[PendingWrite] = set()
 
     def get(self, key: SessionKey) -> RecordedProgress | None:
@@ -591,13 +590,11 @@ class ProgressTable:
         if write.is_stale(key):
             return
         self._progress[key] = progress
-        self._progress.move_to_end(key)
-        while len(self._progress) > self._sessions:
-            self._progress.popitem(last=False)
 
     def forget(self, matches: Callable[[SessionKey], bool], *, erased: bool) -> None:
         """Forgets the progress of these sessions; where they are `erased`, writes that have begun leave them out."""
-        for key in [key for key in self._progress if matches(key)]:
-            del self._progress[key]
+        for key, _ in self._progress.items():
+            if matches(key):
+                self._progress.pop(key)
         for write in self._writes:
             write.forgotten.append((matches, erased))

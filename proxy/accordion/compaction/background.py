@@ -8,24 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
 from accordion.archive.archive import Archive
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.compaction.summary_writers import SummaryFailure, SummaryWriter, WriterHistory
-from accordion.model.cache import BoundedCache, string_size
+from accordion.model.cache import BoundedCache, count_entry, string_size
 from accordion.model.conversation import Conversation
 from accordion.model.errors import StoreUnavailable, SummaryFailed
 from accordion.model.ports import Key, KeyValueStore, Signal, SummaryCaller, Tasks, Waiter
 from accordion.model.tenant import ConversationRef
 from accordion.summaries.author import Summary, SummaryAuthor, SummaryRejected, SummaryTask
-
-V = TypeVar("V")
 
 _log = logging.getLogger("accordion")
 
@@ -142,8 +139,12 @@ class BackgroundSummaries:
         self._limits = limits
         self._running: dict[ConversationRef, Signal] = {}
         self._prepared = cache if cache is not None else create_summary_cache(16 * 2**20)
-        self._failed_attempts: OrderedDict[ConversationRef, tuple[int, bool]] = OrderedDict()
-        self._wasted_tokens: OrderedDict[ConversationRef, WastedTokens] = OrderedDict()
+        self._failed_attempts: BoundedCache[ConversationRef, tuple[int, bool]] = BoundedCache(
+            limits.max_conversations, count_entry
+        )
+        self._wasted_tokens: BoundedCache[ConversationRef, WastedTokens] = BoundedCache(
+            limits.max_conversations, count_entry
+        )
 
     def start(
         self,
@@ -204,7 +205,8 @@ class BackgroundSummaries:
 
     def has_failed(self, conversation_ref: ConversationRef) -> bool:
         """Whether the last attempt failed with an error, and no compaction was made since."""
-        return conversation_ref in self._failed_attempts and self._failed_attempts[conversation_ref][1]
+        attempt = self._failed_attempts.get(conversation_ref)
+        return attempt is not None and attempt[1]
 
     async def wait(self, conversation_ref: ConversationRef, seconds: float) -> None:
         """Waits until the summary being written is ready or has failed, at most so many seconds."""
@@ -240,9 +242,9 @@ class BackgroundSummaries:
 
     def reset_after_compaction(self, conversation_ref: ConversationRef) -> WastedTokens:
         """Discards the prepared summary after a compaction. Returns the tokens wasted since the compaction before."""
-        self._prepared.discard(conversation_ref)
-        self._failed_attempts.pop(conversation_ref, None)
-        return self._wasted_tokens.pop(conversation_ref, WastedTokens())
+        self._prepared.pop(conversation_ref)
+        self._failed_attempts.pop(conversation_ref)
+        return self._wasted_tokens.pop(conversation_ref) or WastedTokens()
 
     async def _run(
         self,
@@ -274,9 +276,8 @@ class BackgroundSummaries:
         finally:
             if prepared is None:
                 self._failed_attempts[conversation_ref] = tokens, failed
-                _evict_oldest(self._failed_attempts, conversation_ref, self._limits.max_conversations)
             else:
-                self._failed_attempts.pop(conversation_ref, None)
+                self._failed_attempts.pop(conversation_ref)
                 self._prepared[conversation_ref] = prepared, started_at
             del self._running[conversation_ref]
             signal.set()
@@ -315,11 +316,10 @@ class BackgroundSummaries:
 
     def _add_waste(self, conversation_ref: ConversationRef, more: WastedTokens) -> None:
         """Adds wasted tokens, until a compaction reports them."""
-        before = self._wasted_tokens.get(conversation_ref, WastedTokens())
+        before = self._wasted_tokens.get(conversation_ref) or WastedTokens()
         self._wasted_tokens[conversation_ref] = WastedTokens(
             *(one + other for one, other in zip(before, more, strict=True))
         )
-        _evict_oldest(self._wasted_tokens, conversation_ref, self._limits.max_conversations)
 
     async def _write_with_timeout(
         self,
@@ -407,9 +407,3 @@ def _build_failure(error: Exception, partial_summary: Summary | None) -> Summary
     if not isinstance(error, SummaryRejected):
         return SummaryFailure(reason, int(isinstance(error, TimeoutError)))
     return SummaryFailure(reason, error.answers, max(0, error.input - input), max(0, error.output - output))
-
-
-def _evict_oldest(entries: OrderedDict[ConversationRef, V], newest: ConversationRef, max_entries: int) -> None:
-    entries.move_to_end(newest)
-    while len(entries) > max_entries:
-        entries.popitem(last=False)

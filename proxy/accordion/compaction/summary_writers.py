@@ -95,7 +95,7 @@ class WriterHistory:
 
     def record_success(self, writer: SummaryWriter, session: object) -> None:
         """Records a good summary, which ends all pauses."""
-        self._records.discard((writer, session))
+        self._records.pop((writer, session))
         record = self._find_record(writer, None)
         record.is_proven, record.failures, record.useless, record.paused_until, record.tokens_until_trial = (
             True,

@@ -151,7 +151,7 @@ class OriginFinder:
     def _retry_lookup(self, tenant: TenantScope, session_id: str, waiting: _WaitingConversation) -> None:
         now = self.clock.monotonic()
         if now - waiting.added_at >= _FINAL_SECONDS:
-            self._waiting.discard(session_id)
+            self._waiting.pop(session_id)
         elif now - waiting.looked_up_at >= _GATHER_SECONDS:
             self._waiting[session_id] = replace(waiting, looked_up_at=now)
         else:
@@ -180,7 +180,7 @@ class OriginFinder:
         node = f"s:{session_id}"
         await self.delegation_tree.load(tenant, (node,))
         if self.delegation_tree.get(tenant, node) is not None:
-            self._waiting.discard(session_id)
+            self._waiting.pop(session_id)
             self._remember_node(session_id, node)
 
     async def _look_up_in_store(self, tenant: TenantScope, waiting: Mapping[str, _WaitingConversation]) -> None:
@@ -188,7 +188,7 @@ class OriginFinder:
         texts_by_session = {session: conversation.texts for session, conversation in waiting.items()}
         candidates = await self.open_calls.find_in_store(tenant, texts_by_session, self.clock.now())
         for session, calls in candidates.items():
-            self._waiting.discard(session)
+            self._waiting.pop(session)
             await self._infer_parent(tenant, session, waiting[session].agent, calls)
 
     async def _infer_parent(

@@ -240,7 +240,7 @@ class DelegationTree:
             size = len(await self.load_tree(tenant, root))
         if size + len(subtree) > self.max_agents + _main_agent_depth((root,)):
             raise EdgeRefused("number")
-        self._sizes.discard((tenant, old_root))
+        self._sizes.pop((tenant, old_root))
         self._sizes[tenant, root] = size + len(subtree)
 
     @staticmethod

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 
 from accordion.model.budget import TokenLimits
+from accordion.model.cache import BoundedCache, count_entry
 from accordion.model.records import CompactionOutcome, Exchange
 
 LimitsOf = Callable[[str, bool, int], TokenLimits | None]
@@ -22,8 +22,6 @@ _LEVELS: Final = {"conversation": "conversation", "generation": "mid-generation"
 _CAUSES: Final = {"manual": "on request", "overflow": "after the provider said that it does not fit"}
 _ADVICE: Final = "use a model with a larger window, offer fewer tools, or raise the trigger (thresholds)"
 
-K = TypeVar("K")
-V = TypeVar("V")
 
 # A client that has left gets no error, and nothing went wrong.
 _NO_FAILURE: Final = ("", "client_disconnected")
@@ -39,10 +37,10 @@ class CompactionLogger:
     """
 
     def __init__(self, limits: LimitsOf, sessions: int) -> None:
-        self._limits, self._max_sessions = limits, sessions
-        self._history: OrderedDict[str, int] = OrderedDict()
+        self._limits = limits
+        self._history: BoundedCache[str, int] = BoundedCache(sessions, count_entry)
         """By session: its last requests as bits, set for a new compaction. The lowest bit is the latest request."""
-        self._logged: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._logged: BoundedCache[tuple[str, str], bool] = BoundedCache(sessions, count_entry)
         self._unknown_models: set[str] = set()
 
     def exchange(self, tenant: str, exchange: Exchange, traceparent: str) -> None:
@@ -70,7 +68,6 @@ class CompactionLogger:
         if is_automatic or history is not None:
             history = ((history or 0) << 1 | is_automatic) & ((1 << REQUESTS) - 1)
             self._history[session] = history
-            self._drop_oldest(self._history, session)
         fixed = usage.preamble + usage.tools + usage.reserved_output
         is_frequent = (history or 0).bit_count() >= OFTEN
         if not is_frequent and 4 * fixed < usage.window:
@@ -101,14 +98,8 @@ class CompactionLogger:
     def _is_first(self, session: str, subject: str) -> bool:
         key = (session, subject)
         is_first = key not in self._logged
-        self._logged[key] = None
-        self._drop_oldest(self._logged, key)
+        self._logged[key] = True
         return is_first
-
-    def _drop_oldest(self, entries: OrderedDict[K, V], newest: K) -> None:
-        entries.move_to_end(newest)
-        while len(entries) > self._max_sessions:
-            entries.popitem(last=False)
 
 
 def _write_line(exchange: Exchange, outcome: CompactionOutcome, verb: str) -> None:

@@ -1,4 +1,4 @@
-"""A cache bounded by bytes, for entries of different sizes. docs/adr/0020 lists the caches that need another kind."""
+"""A cache bounded by bytes or by its number of entries. docs/adr/0020 lists the caches that need another kind."""
 
 from __future__ import annotations
 
@@ -28,18 +28,30 @@ def entry_size(key: bytes | str, value: object) -> int:
     return ENTRY + getsizeof(key)
 
 
+def count_entry(key: object, value: object) -> int:
+    """Returns 1: with it as its `size`, a cache is bounded by its number of entries."""
+    return 1
+
+
 class BoundedCache(Generic[K, V]):
     """Keeps values within `capacity` bytes. It removes the least recently used first, and never the newest.
 
-    `size` computes the bytes of an entry that is set with `cache[key] = value`. Safe to use from several threads. A
-    look-up takes no lock, because most requests make several.
+    `size` computes the bytes of an entry that is set with `cache[key] = value`. `on_evict` is called with each entry
+    that is removed because the cache is full; it must not use the cache. Safe to use from several threads. A look-up
+    takes no lock, because most requests make several.
     """
 
-    __slots__ = ("_capacity", "_entries", "_lock", "_size", "_size_of")
+    __slots__ = ("_capacity", "_entries", "_lock", "_on_evict", "_size", "_size_of")
 
-    def __init__(self, capacity: int, size: Callable[[K, V], int] = lambda key, value: ENTRY) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        size: Callable[[K, V], int] = lambda key, value: ENTRY,
+        on_evict: Callable[[K, V], object] | None = None,
+    ) -> None:
         self._capacity = capacity
         self._size_of = size
+        self._on_evict = on_evict
         self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
         self._size = 0
         self._lock = Lock()
@@ -79,14 +91,20 @@ class BoundedCache(Generic[K, V]):
                 entries.move_to_end(key)
             entries[key] = value, size
             while total > self._capacity and len(entries) > 1:
-                total -= entries.popitem(last=False)[1][1]
+                old_key, (old_value, old_size) = entries.popitem(last=False)
+                total -= old_size
+                if self._on_evict is not None:
+                    self._on_evict(old_key, old_value)
             self._size = total
 
-    def discard(self, key: K) -> None:
-        """Removes a key if it is present."""
+    def pop(self, key: K) -> V | None:
+        """Removes a key and returns its value; None if it is not present."""
         with self._lock:
-            if (old := self._entries.pop(key, None)) is not None:
-                self._size -= old[1]
+            entry = self._entries.pop(key, None)
+            if entry is None:
+                return None
+            self._size -= entry[1]
+        return entry[0]
 
     def items(self) -> list[tuple[K, V]]:
         """Returns all entries, the least recently used first."""

@@ -167,7 +167,7 @@ class SharedArtifacts:
                 continue
             # The client still has the result, and sends it again with the next request.
             for name in results:
-                self._stored_results.discard(name)
+                self._stored_results.pop(name)
 
     async def _archive_for_owner(
         self, owner: DelegationNode, dialect: str, caller: Caller, position: AgentPosition, messages: Sequence[Message],

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
-from threading import Lock
 
+from accordion.model.cache import BoundedCache
 from accordion.model.conversation import Message
 from accordion.model.tenant import TenantScope
 from accordion.protocols.base import WireProtocol
@@ -16,14 +15,10 @@ _ENTRY_OVERHEAD = 200
 
 
 class WrittenMessageReader:
-    """Reads messages from JSON, with a cache of `capacity` bytes; evicts the oldest first. Safe to use from several
-    threads."""
+    """Reads messages from JSON, with a cache of `capacity` bytes. Safe to use from several threads."""
 
     def __init__(self, capacity: int = 32 * 2**20) -> None:
-        self._capacity = capacity
-        self._messages: OrderedDict[tuple[bytes, TenantScope, str], Message] = OrderedDict()
-        self._size = 0
-        self._lock = Lock()
+        self._messages: BoundedCache[tuple[bytes, TenantScope, str], Message] = BoundedCache(capacity)
 
     def reader_for(self, protocol: WireProtocol, tenant: TenantScope) -> Callable[[bytes], Message]:
         """Returns a function that reads a message's JSON for one protocol and tenant. It raises ValueError where the
@@ -41,11 +36,5 @@ class WrittenMessageReader:
         message = Message(
             message_key(read.canonical, tenant, protocol.name), read.role, read.parts, wire, count_breakpoints(wire)
         )
-        with self._lock:
-            if (wire, tenant, protocol.name) not in self._messages:
-                self._messages[wire, tenant, protocol.name] = message
-                self._size += message.size + _ENTRY_OVERHEAD
-            while self._size > self._capacity and len(self._messages) > 1:
-                _, old = self._messages.popitem(last=False)
-                self._size -= old.size + _ENTRY_OVERHEAD
+        self._messages.put((wire, tenant, protocol.name), message, message.size + _ENTRY_OVERHEAD)
         return message
