@@ -93,3 +93,32 @@ def _shuffled(value: Json, random: Random) -> Json:
     pairs = list(value.items())
     random.shuffle(pairs)
     return dict(pairs)
+
+
+def reform(history: list[Json], dialect: DialectName, random: Random) -> list[Json]:
+    """The same history in another form: with names, without some of the reasoning, with other notes of libraries."""
+    return [other for entry in history for other in _reform_entry(entry, dialect, random)]
+
+
+def _reform_entry(entry: Json, dialect: DialectName, random: Random) -> list[Json]:
+    out = dict(entry)
+    if out.get("type") == "reasoning":
+        return random.choice([[], [out], [out | {"encrypted_content": "other"}]])
+    if dialect == "chat":
+        name = random.choice(["reasoning_content", "reasoning", "reasoning_text", "reasoning_opaque"])
+        out = {name: held for name, held in out.items() if name != "reasoning_content" or random.random() < 0.3}
+        if out["role"] == "assistant":
+            out |= random.choice([{}, {name: "thought"}, {"annotations": [{"type": "url_citation"}]}])
+            out |= random.choice([{}, {"provider_specific_fields": {"refusal": None, "x": 1}}, {"id": "msg_1"}])
+        out |= random.choice([{}, {"name": "somebody"}])
+        if "tool_calls" in out and random.random() < 0.5:
+            signed = {"extra_content": {"google": {"thought_signature": "s"}}}
+            out["tool_calls"] = [call | signed for call in out["tool_calls"]]
+    if isinstance(out.get("content"), list) and out.get("role") == "assistant":
+        kept = [part for part in out["content"] if part.get("type") != "thinking" or random.random() < 0.3]
+        kept = [part | {"citations": [{"cited_text": "x"}]} if part["type"] == "text" else part for part in kept]
+        # Without a text no client sends the message.
+        out["content"] = kept
+    if dialect == "responses" and out.get("role") == "assistant":
+        out |= random.choice([{}, {"phase": "commentary"}])
+    return [out]

@@ -16,17 +16,19 @@ from accordion.model.tenant import TenantScope
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.message_keys import (
+    NO_MEANING,
     canonical_object,
     chain_key,
     chain_start,
     count_breakpoints,
     decode_json,
+    meaning_key,
     message_key,
 )
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
 from tests.histories import DIALECTS, DialectName, arguments, entries, histories
-from tests.respelling import respell
+from tests.respelling import reform, respell
 
 ONE = TenantScope("one", b"one")
 
@@ -325,3 +327,104 @@ def test_a_message_with_a_long_text_has_the_key_of_its_whole_content(unit: str) 
 
 
 TWO = TenantScope("two", b"two")
+
+
+def meaning(dialect: DialectName, entry: Any) -> bytes:
+    canonical = READERS[dialect].read_message(json.dumps(entry).encode()).canonical
+    return meaning_key(canonical, TENANT, "chat") or message_key(canonical, TENANT, "chat")
+
+
+def meanings(dialect: DialectName, listed: list[Any]) -> list[bytes]:
+    return [each for entry in listed if (each := meaning(dialect, entry)) != NO_MEANING]
+
+
+@given(histories(max_turns=2), dialects, randoms)
+def test_a_history_in_another_form_means_the_same(history: Any, dialect: DialectName, random: Random) -> None:
+    listed = entries(history, dialect)
+    assert meanings(dialect, reform(listed, dialect, random)) == meanings(dialect, listed)
+
+
+def is_form(entry: Any, path: tuple[Any, ...]) -> bool:
+    """Whether a leaf is of a message's form only."""
+    part = entry["content"][path[1]] if path[0] == "content" and len(path) > 1 else {}
+    return entry.get("type") == "reasoning" or path[0] == "reasoning_content" or part.get("type") == "thinking"
+
+
+@given(st.data(), histories(max_turns=2), dialects)
+def test_any_change_of_what_is_said_changes_the_meaning(
+    data: st.DataObject, history: Any, dialect: DialectName
+) -> None:
+    entry = data.draw(st.sampled_from(entries(history, dialect)))
+    path = data.draw(st.sampled_from(leaves(entry)))
+    assume(not is_form(entry, path))
+    other = changed(entry, path, data.draw(st.sampled_from(["other words", 7, 0.5, True, ["x"], {"x": None}])))
+    assume(json.dumps(other) != json.dumps(entry))
+    assert meaning(dialect, other) != meaning(dialect, entry)
+
+
+SAID = {"role": "assistant", "content": "It is done."}
+CALLED = {"id": "call_1", "type": "function", "function": {"name": "read", "arguments": '{"path": "a"}'}}
+FUNCTION = {"role": "function", "name": "read", "content": "42"}
+RESPONSES_CALL = {"type": "function_call", "call_id": "call_1", "name": "read", "arguments": "{}"}
+
+
+@pytest.mark.parametrize(
+    ("dialect", "one", "other"),
+    [
+        # The AI SDK and LangChain add the name of a tool, DeepSeek's clients drop the reasoning of earlier turns.
+        ("chat", {"role": "tool", "tool_call_id": "c", "content": "42"}, {"role": "tool", "tool_call_id": "c",
+                                                                          "content": "42", "name": "read"}),
+        ("chat", SAID, SAID | {"reasoning_content": "Let me see."}),
+        # LiteLLM
+        ("chat", SAID, SAID | {"thinking_blocks": [{"type": "thinking", "thinking": "x", "signature": "s"}],
+                               "provider_specific_fields": {"citations": None, "thinking_blocks": []}}),
+        # Copilot
+        ("chat", SAID, SAID | {"reasoning_text": "x", "reasoning_opaque": "sealed",
+                               "copilot_cache_control": {"type": "ephemeral"}}),
+        # OpenRouter
+        ("chat", SAID, SAID | {"reasoning": "x", "reasoning_details": [{"type": "reasoning.text", "text": "x"}]}),
+        # Gemini's OpenAI endpoint
+        ("chat", SAID | {"tool_calls": [CALLED]},
+         SAID | {"tool_calls": [CALLED | {"extra_content": {"google": {"thought_signature": "s"}}}]}),
+        # The web search of OpenAI
+        ("chat", SAID, SAID | {"annotations": [{"type": "url_citation", "url_citation": {"url": "u"}}]}),
+        ("messages", SAID, {"role": "assistant", "content": [{"type": "thinking", "thinking": "x", "signature": "s"},
+                                                             {"type": "text", "text": "It is done."}]}),
+        ("messages", SAID, {"role": "assistant", "content": [{"type": "redacted_thinking", "data": "s"},
+                                                             {"type": "text", "text": ""},
+                                                             {"type": "text", "text": "It is done."}]}),
+        # Codex
+        ("responses", {"type": "message"} | SAID, {"type": "message", "phase": "final_answer", "id": "msg_1"} | SAID),
+    ],
+)  # fmt: skip
+def test_forms_of_one_message_have_one_meaning_and_two_keys(dialect: DialectName, one: Any, other: Any) -> None:
+    assert meaning(dialect, one) == meaning(dialect, other)
+    assert dialect == "responses" or key(dialect, one) != key(dialect, other)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "one", "other"),
+    [
+        ("chat", FUNCTION, FUNCTION | {"name": "write"}),
+        ("chat", {"role": "tool", "name": "read", "content": "42"}, {"role": "tool", "name": "write", "content": "42"}),
+        ("chat", SAID | {"tool_calls": [CALLED]}, SAID | {"tool_calls": [CALLED | {"id": "call_2"}]}),
+        ("chat", SAID, SAID | {"refusal": "No."}),
+        ("responses", RESPONSES_CALL, RESPONSES_CALL | {"name": "write"}),
+        ("responses", {"type": "web_search_call", "id": "ws_1"}, {"type": "web_search_call", "id": "ws_2"}),
+    ],
+)
+def test_names_and_ids_that_a_result_needs_are_meaning(dialect: DialectName, one: Any, other: Any) -> None:
+    assert meaning(dialect, one) != meaning(dialect, other)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "entry"),
+    [
+        ("responses", {"type": "reasoning", "summary": [], "encrypted_content": "sealed"}),
+        ("messages", {"role": "assistant", "content": [{"type": "thinking", "thinking": "x", "signature": "s"}]}),
+        ("chat", {"role": "assistant", "content": "", "reasoning_content": "x"}),
+        ("chat", {"role": "assistant", "content": None}),
+    ],
+)
+def test_a_message_with_reasoning_only_says_nothing(dialect: DialectName, entry: Any) -> None:
+    assert meaning(dialect, entry) == NO_MEANING

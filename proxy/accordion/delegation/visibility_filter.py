@@ -19,7 +19,7 @@ from accordion.model.conversation import Conversation, Message, Reasoning, ToolC
 from accordion.model.tenant import TenantScope
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.legality import FIRST
-from accordion.protocols.message_keys import chain_key, chain_start
+from accordion.protocols.message_keys import chain_key, chain_start, identity_key
 from accordion.protocols.written_messages import WrittenMessageReader
 
 _MAX_ATTEMPTS = 8
@@ -281,10 +281,28 @@ class _FilterRun:
         for index, each in self._edits.items():
             messages[index] = each.message
         visible_messages = tuple(map(messages.__getitem__, self._origins))
-        visible_conversation = replace(conversation, messages=visible_messages, chain=tuple(self._chain))
+        visible_conversation = replace(
+            conversation,
+            messages=visible_messages,
+            chain=tuple(self._chain),
+            identity=self._identity(visible_messages),
+        )
         return FilteredConversation(
             visible_conversation, tuple(self._origins), tuple(self._hidden_results), unremovable
         )
+
+    def _identity(self, visible_messages: Sequence[Message]) -> tuple[bytes, ...]:
+        """Returns the identity keys of the filtered list; empty where they are its chain."""
+        client = self._conversation
+        if not client.identity:
+            return ()
+        identity = list[bytes]()
+        for at, (origin, message) in enumerate(zip(self._origins, visible_messages, strict=True)):
+            if origin == at and self._chain[at] == client.chain[at]:
+                identity.append(client.identity[at])
+            else:
+                identity.append(identity_key(identity[-1] if identity else self._start, message, self._start))
+        return tuple(identity)
 
     def _record_removal(
         self, messages: Sequence[Message], removal: _ResultRemoval, first: int
@@ -342,6 +360,7 @@ def _without_trailing_assistant(
         filtered_conversation.conversation,
         messages=visible_messages[:end],
         chain=filtered_conversation.conversation.chain[:end],
+        identity=filtered_conversation.conversation.identity[:end],
     )
     return replace(filtered_conversation, conversation=shortened, origins=filtered_conversation.origins[:end])
 

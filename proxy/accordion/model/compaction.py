@@ -214,6 +214,7 @@ def apply_prefix(
         conversation,
         messages=head.messages + conversation.messages[covered:],
         chain=beginning.chain + tuple([salt + key for key in conversation.chain[start:]]),
+        identity=(),
     )
     origins = beginning.origins + tuple(tail)
     spans = beginning.spans + tuple(zip(tail, tail, repeat(False)))

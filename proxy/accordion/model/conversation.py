@@ -108,7 +108,8 @@ class Message(msgspec.Struct, frozen=True):
     """One entry of the client's list.
 
     `key` is the hash of its content (protocols/message_keys.py), `wire` the client's own JSON, which has
-    `cache_breakpoints` breakpoints of the prompt cache.
+    `cache_breakpoints` breakpoints of the prompt cache. `meaning` is the hash of what it says, empty where that is
+    `key`.
     """
 
     key: bytes
@@ -116,6 +117,7 @@ class Message(msgspec.Struct, frozen=True):
     parts: tuple[Part, ...]
     wire: bytes
     cache_breakpoints: int = 0
+    meaning: bytes = b""
 
     @property
     def size(self) -> int:
@@ -160,6 +162,14 @@ class Conversation(msgspec.Struct, frozen=True):
     """The entries of the client's list that precede `messages` and belong to the preamble."""
     overhead_key: bytes = b""
     """A hash of preamble and tool list; the same content has the same key."""
+    identity: tuple[bytes, ...] = ()
+    """The identity keys of `messages`: a chain of hashes of what they say. Empty where it is `chain`."""
+
+    @property
+    def identity_chain(self) -> tuple[bytes, ...]:
+        """The keys by which the session is found, one for each message; those of a message that says nothing and of the
+        message before it are equal."""
+        return self.identity or self.chain
 
     @property
     def is_threaded(self) -> bool:

@@ -146,6 +146,7 @@ class SentHistory:
             conversation,
             messages=conversation.messages[: compaction.covered],
             chain=conversation.chain[: compaction.covered],
+            identity=conversation.identity[: compaction.covered],
         )
         read_message = self._message_reader.reader_for(original.protocol, caller.tenant)
         try:

@@ -89,7 +89,8 @@ class Visibility(msgspec.Struct, frozen=True):
             hidden = NOTHING_HIDDEN
             if position.path:
                 label = label_prefix(caller, metadata_with_scope(client_metadata, position))
-                last_sent_index, _ = find_deepest(self.sessions.prefix_index.nodes, label, conversation.chain)
+                nodes, chain = self.sessions.prefix_index.nodes, conversation.identity_chain
+                last_sent_index, _ = find_deepest(nodes, label, chain)
                 hidden = await self.delegation_tracker.find_hidden(caller, position, conversation, last_sent_index)
             return self._apply_filter(protocol, caller, position, conversation, body, hidden)
         except BadRequest:

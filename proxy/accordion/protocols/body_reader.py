@@ -20,7 +20,15 @@ from accordion.model.errors import TooManyMessages, Unreadable
 from accordion.model.tenant import TenantScope
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.json_spans import FIELDS, SPACE, exceeds_count, items_of, split_at_list, split_entries
-from accordion.protocols.message_keys import TooManyValues, chain_key, chain_start, count_breakpoints, message_key
+from accordion.protocols.message_keys import (
+    TooManyValues,
+    chain_key,
+    chain_start,
+    count_breakpoints,
+    identity_key,
+    meaning_key,
+    message_key,
+)
 
 # A prefix is indexed by the beginning of its body, at each of these lengths that it covers.
 _INDEX_LENGTHS = (16_384, 2_048)
@@ -52,6 +60,8 @@ class BodyPrefix(msgspec.Struct, eq=False):
     preamble: tuple[Part, ...]
     tools: tuple[str, ...]
     overhead_key: bytes
+    identity: tuple[bytes, ...] = ()
+    """As `chain`, but of identity keys; empty where they are the same."""
     size: int = 0
     """Estimated memory while it is cached, in bytes."""
     index_keys: list[tuple[object, ...]] = []
@@ -273,6 +283,7 @@ class BodyReader:
             tools=cached_prefix.tools,
             # The old key is valid only with all of the old preamble.
             overhead_key=cached_prefix.overhead_key if count >= cached_prefix.lead else b"",
+            identity=cached_prefix.identity[: messages + 1],
         )
         prefix = self._extend_prefix(protocol, tenant, base, wires, fields)
         with self._lock:
@@ -293,17 +304,23 @@ class BodyReader:
         if len(base.entries) + len(wires) > self._max_messages:
             raise TooManyMessages(f"more than the {self._max_messages:,} messages of limits.messages_per_request")
         entries, chain, lead = list(base.entries), list(base.chain), base.lead
-        name = protocol.name
+        identity, name = list(base.identity), protocol.name
         for wire in wires:
             message = protocol.read_message(wire)
             self._pause_after(wire)
             key = message_key(message.canonical, tenant, name)
             self._pause_after(wire)
+            meaning = meaning_key(message.canonical, tenant, name)
+            entry = Message(key, message.role, message.parts, wire, count_breakpoints(wire), meaning)
             if lead == len(entries) and protocol.is_preamble(message):
                 lead += 1
             else:
+                if meaning and not identity:
+                    identity = chain.copy()
+                if identity:
+                    identity.append(identity_key(identity[-1], entry, chain[0]))
                 chain.append(chain_key(chain[-1], key))
-            entries.append(Message(key, message.role, message.parts, wire, count_breakpoints(wire)))
+            entries.append(entry)
         overhead = list(map(fields.get, _OVERHEAD))
         old_overhead = list(map(base.fields.get, _OVERHEAD)) if base.fields else _NO_OVERHEAD
         if lead == base.lead and base.overhead_key and overhead == old_overhead:
@@ -314,7 +331,7 @@ class BodyReader:
             overhead_key = _overhead_key(tenant, overhead, entries[:lead])
         return BodyPrefix(
             base.head, base.leading_fields, base.pieces, base.end, tuple(entries), lead, tuple(chain),
-            fields, preamble, tools, overhead_key,
+            fields, preamble, tools, overhead_key, tuple(identity),
         )  # fmt: skip
 
 
@@ -335,6 +352,7 @@ def _build_conversation(protocol: WireProtocol, prefix: BodyPrefix) -> Conversat
         provider_state=protocol.provider_state(fields),
         envelope=fields,
         overhead_key=prefix.overhead_key,
+        identity=prefix.identity[1:],
     )
 
 

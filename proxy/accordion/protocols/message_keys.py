@@ -15,6 +15,10 @@ canonical form is the same for exactly these differences (the *equivalences*):
 
 Each protocol documents what it leaves out besides. Arguments, inputs, schemas and result texts of the user's tools are
 data: nothing is left out of them.
+
+Some clients send an earlier message in another form, which the model may read differently although it says the same:
+they add a `name`, or leave out reasoning. `meaning_key` is the key of what a message says: its role, text, media, calls
+and results. The chain of these keys identifies a session, and nothing else: all edits go by the message keys.
 """
 
 from __future__ import annotations
@@ -22,10 +26,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from operator import is_
 from typing import Any
 
 import msgspec
 
+from accordion.model.conversation import Message
 from accordion.model.tenant import TenantScope
 from accordion.protocols.json_spans import exceeds_count
 
@@ -42,6 +48,30 @@ _EMPTY_BY_DEFAULT = (
     *("annotations", "logprobs", "citations", "summary", "refusal", "reasoning_content", "reasoning", "is_error"),
     *("pending_safety_checks", "acknowledged_safety_checks", "provider_specific_fields"),
 )
+
+# The form of a message: fields that clients add to earlier messages, or leave out. Copilot, LiteLLM and OpenRouter each
+# have their own for reasoning; the signatures are Gemini's, in Chat.
+_FORM_FIELDS = frozenset(
+    (
+        *("reasoning", "reasoning_content", "reasoning_details", "reasoning_text", "reasoning_opaque"),
+        *(
+            "thinking_blocks",
+            "annotations",
+            "citations",
+            "logprobs",
+            "phase",
+            "provider_specific_fields",
+            "extra_content",
+        ),
+        *("thought_signature", "copilot_cache_control"),
+    )
+)
+# In an entry without a role, these are the name of a tool and the id of an item that the provider has.
+_LABELS = frozenset({"name", "id"})
+_REASONING_TYPES = frozenset({"thinking", "redacted_thinking", "reasoning"})
+
+NO_MEANING = b"-"
+"""The meaning key of a message that says nothing, such as one with reasoning only."""
 
 # Limit of keys and values in the arguments of a call. No model has enough output tokens to write more.
 _MAX_ARGUMENT_VALUES = 50_000
@@ -137,7 +167,7 @@ def message_key(canonical: Any, tenant: TenantScope, protocol_name: str) -> byte
     try:
         digest = hashlib.sha256(tenant.key + protocol_name.encode())
         # Hashed in steps: joining the bytes would copy a large message once more.
-        if _has_one_long_text(canonical):
+        if _has_one_text(canonical) and len(canonical["content"][0]) > _LARGE:
             for piece in _encode_in_pieces(canonical["role"], canonical["content"][0]):
                 digest.update(piece)
         else:
@@ -147,12 +177,12 @@ def message_key(canonical: Any, tenant: TenantScope, protocol_name: str) -> byte
         raise ValueError("the JSON is nested too deeply") from error
 
 
-def _has_one_long_text(canonical: Any) -> bool:
-    """Whether a canonical form is that of a message with a role and one long text only."""
+def _has_one_text(canonical: Any) -> bool:
+    """Whether a canonical form is that of a message with a role and one text only."""
     if type(canonical) is not dict or len(canonical) != 2 or "role" not in canonical:
         return False
     content = canonical.get("content")
-    return type(content) is list and len(content) == 1 and type(content[0]) is str and len(content[0]) > _LARGE
+    return type(content) is list and len(content) == 1 and type(content[0]) is str
 
 
 def _encode_in_pieces(role: Any, text: str) -> Iterator[bytes]:
@@ -161,6 +191,26 @@ def _encode_in_pieces(role: Any, text: str) -> Iterator[bytes]:
     for index in range(0, len(text), _PIECE):
         yield _encode(text[index : index + _PIECE])[1:-1]
     yield b'"],"role":%b}' % _encode(role)
+
+
+def meaning_key(canonical: Any, tenant: TenantScope, protocol_name: str) -> bytes:
+    """Returns the key of what a message says; empty where it is the message's key, NO_MEANING where it says nothing.
+
+    Raises ValueError if the content is nested too deeply.
+    """
+    if _has_one_text(canonical) or (meaning := _meaning(canonical)) is canonical:
+        return b""
+    return NO_MEANING if meaning is None else message_key(meaning, tenant, protocol_name)
+
+
+def identity_key(previous: bytes, message: Message, start: bytes) -> bytes:
+    """Returns the identity key of a message: a hash of the previous identity key and what the message says.
+
+    One that says nothing has the key of the message before, unless it is the first (`start` is that of an empty list).
+    """
+    if message.meaning != NO_MEANING:
+        return chain_key(previous, message.meaning or message.key)
+    return chain_key(previous, message.key) if previous == start else previous
 
 
 @lru_cache(1_024)
@@ -172,6 +222,60 @@ def chain_start(tenant: TenantScope, protocol_name: str) -> bytes:
 def chain_key(previous: bytes, key: bytes) -> bytes:
     """Returns the chain key of a message, 32 bytes: a hash of the previous chain key and the message's key."""
     return hashlib.sha256(previous + key).digest()
+
+
+def _meaning(canonical: Any) -> Any:
+    """Returns what a message says: `canonical` itself where nothing of it is form, None where nothing is left."""
+    if type(canonical) is not dict:
+        return canonical
+    if canonical.get("type") == "reasoning":
+        return None
+    role, content, calls = canonical.get("role"), canonical.get("content"), canonical.get("tool_calls")
+    fields = _without_form(canonical)
+    if role is not None and not _LABELS.isdisjoint(fields) and (role != "tool" or "tool_call_id" in fields):
+        # The name of a function is what pairs a legacy call with its result.
+        labels = _LABELS if role != "function" else {"id"}
+        fields = {name: field for name, field in fields.items() if name not in labels}
+    for name, value, simplify in (("content", content, _said_parts), ("tool_calls", calls, _said_calls)):
+        if type(value) is list and (said := simplify(value)) is not value:
+            fields = {each: field for each, field in fields.items() if each != name} | ({name: said} if said else {})
+    return None if role == "assistant" and len(fields) == 1 else fields
+
+
+def _without_form(value: dict[str, Any]) -> dict[str, Any]:
+    if _FORM_FIELDS.isdisjoint(value):
+        return value
+    return {name: field for name, field in value.items() if name not in _FORM_FIELDS}
+
+
+def _said_parts(parts: list[Any]) -> list[Any]:
+    """Returns the parts without reasoning and empty texts; the same list where there are none."""
+    said = [simple for part in parts if (simple := _said_part(part)) != ""]
+    return parts if len(said) == len(parts) and all(map(is_, said, parts)) else said
+
+
+def _said_part(part: Any) -> Any:
+    if type(part) is not dict:
+        return part
+    kind = part.get("type")
+    if type(kind) is str and kind in _REASONING_TYPES:
+        return ""
+    bare = _without_form(part)
+    return part if bare is part else _part(bare)
+
+
+def _said_calls(calls: list[Any]) -> list[Any]:
+    said = [_said_call(call) for call in calls]
+    return calls if all(map(is_, said, calls)) else said
+
+
+def _said_call(call: Any) -> Any:
+    if type(call) is not dict:
+        return call
+    bare, function = _without_form(call), call.get("function")
+    if type(function) is dict and (inner := _without_form(function)) is not function:
+        bare = {**bare, "function": inner}
+    return bare
 
 
 def _object(value: dict[str, Any]) -> dict[str, Any]:

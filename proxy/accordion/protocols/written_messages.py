@@ -8,7 +8,7 @@ from accordion.model.cache import BoundedCache
 from accordion.model.conversation import Message
 from accordion.model.tenant import TenantScope
 from accordion.protocols.base import WireProtocol
-from accordion.protocols.message_keys import count_breakpoints, message_key
+from accordion.protocols.message_keys import count_breakpoints, meaning_key, message_key
 
 _ENTRY_OVERHEAD = 200
 """Memory of a cache entry beside its message, in bytes."""
@@ -34,7 +34,12 @@ class WrittenMessageReader:
     def _read_message(self, protocol: WireProtocol, tenant: TenantScope, wire: bytes) -> Message:
         read = protocol.read_message(wire)
         message = Message(
-            message_key(read.canonical, tenant, protocol.name), read.role, read.parts, wire, count_breakpoints(wire)
+            message_key(read.canonical, tenant, protocol.name),
+            read.role,
+            read.parts,
+            wire,
+            count_breakpoints(wire),
+            meaning_key(read.canonical, tenant, protocol.name),
         )
         self._messages.put((wire, tenant, protocol.name), message, message.size + _ENTRY_OVERHEAD)
         return message

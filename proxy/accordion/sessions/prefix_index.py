@@ -73,7 +73,7 @@ class PrefixIndex:
         if base is not None or worker_sync is None or not (self.store.is_available and has_response(conversation)):
             return index, base
         # Another worker may have served the conversation a moment ago.
-        names = [label + key for key in conversation.chain[-_LOOKUP_SIZES[0] :]]
+        names = [label + key for key in conversation.identity_chain[-_LOOKUP_SIZES[0] :]]
         pending = [name for name in names if worker_sync.is_pending(node_id(name))]
         if not pending:
             return index, base
@@ -85,7 +85,7 @@ class PrefixIndex:
         return await self._find_deepest(label, conversation)
 
     async def _find_deepest(self, label: bytes, conversation: Conversation) -> tuple[int, PrefixNode | None]:
-        chain = conversation.chain
+        chain = conversation.identity_chain
         index, base = find_deepest(self.nodes, label, chain)
         loaded: set[bytes] = set()
         for size in _LOOKUP_SIZES:
@@ -193,7 +193,7 @@ class PrefixIndex:
         There are none where a conversation continues by one round. The same beginning may reach several workers, so a
         first node is read where another worker has recorded it.
         """
-        chain, worker_sync = conversation.chain, self.worker_sync
+        chain, worker_sync = conversation.identity_chain, self.worker_sync
         if base is None:
             if has_response(conversation):
                 return [label + key for key in chain[-depth:]]
@@ -203,7 +203,7 @@ class PrefixIndex:
             )
             return [label + chain[-1]] if is_recorded else []
         is_uncertain = not base.next and not self._is_up_to_date(label + chain[index])
-        if index == len(chain) - 1:
+        if chain[index] == chain[-1]:
             return [label + chain[index]] if is_uncertain else []
         rival = find_rival_branch(self.nodes, label, chain, index, base)
         # If this branch had been continued from here at this worker, the next node would be in memory.

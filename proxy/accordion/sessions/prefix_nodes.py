@@ -1,7 +1,8 @@
 """Prefix nodes: records of the points in a conversation where a request ended, and the keys of these records.
 
-A node belongs to a prefix of a message list: its name is the label (client_metadata.py) and the chain key of the
-prefix's last message. Later requests of the conversation contain this prefix, and so find the node. Ids of responses
+A node belongs to a prefix of a message list: its name is the label (client_metadata.py) and the identity key of the
+prefix's last message. Later requests of the conversation contain this prefix, and so find the node, also where the
+client sends earlier messages in another form (protocols/message_keys.py). Ids of responses
 and conversations that a provider keeps have nodes too; the name of such a node is a hash of the id.
 """
 
@@ -11,7 +12,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 from operator import attrgetter
 from typing import Protocol, TypeVar
 
@@ -28,7 +29,7 @@ from accordion.sessions.tenants import Caller
 class PrefixNode(msgspec.Struct, frozen=True, omit_defaults=True):
     """A point where a request ended. Every request writes some nodes: a Struct writes only fields with content.
 
-    `next` is the chain key of the message that followed first, `branch` that of the request that continued from here
+    `next` is the identity key of the message that followed first, `branch` that of the request that continued from here
     and has the session, `base` the node of the same session from which this one continued. `reported` is the provider's
     count of the whole input (0 where none was reported) for `model`, `counted` the proxy's own count, with the overhead
     of `overhead_key`.
@@ -61,13 +62,17 @@ class PrefixNode(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of a response id's node in a thread over its trigger that no compaction made smaller: its tokens."""
     cached: CachedPrompt | None = None
     """What the provider's prompt cache has of the request of `reported`."""
+    exact: bytes = b""
+    """The chain key of the request of `reported`; empty where it is the identity key."""
+    reworded: bool = False
+    """Whether a request up to here had earlier messages in another form than the request before it."""
 
 
 # The most nodes back to which a branch is compared with the recorded one: another worker may record a rival late.
 _MAX_STEPS_BACK = 8
 
 # The fields that are set together when a response has arrived.
-_REPORT_FIELDS = ("reported", "counted", "overhead_key", "fold", "model", "cached")
+_REPORT_FIELDS = ("reported", "counted", "overhead_key", "fold", "model", "cached", "exact")
 
 _KEY_PREFIX = "point/"
 _role = attrgetter("role")
@@ -106,14 +111,24 @@ def merge(own: PrefixNode | None, stored: PrefixNode) -> PrefixNode:
 
 
 def find_deepest(lookup: NodeLookup[T], label: bytes, chain: Sequence[bytes]) -> tuple[int, T | None]:
-    """Returns the index (-1: none) and the value of the longest prefix of a list that `lookup` has."""
+    """Returns the index (-1: none) and the value of the longest prefix of a list that `lookup` has.
+
+    Of several messages with the same key, which are there in a chain of identity keys, it is the first.
+    """
     index = len(chain)
     for key in reversed(chain):
         index -= 1
         value = lookup.get(label + key)
         if value is not None:
+            while index and chain[index - 1] == key:
+                index -= 1
             return index, value
     return -1, None
+
+
+def next_key(chain: Sequence[bytes], index: int) -> bytes:
+    """Returns the first key after a message that differs from its own; empty where there is none."""
+    return next((key for key in islice(chain, index + 1, None) if key != chain[index]), b"")
 
 
 def find_rival_branch(
@@ -125,7 +140,7 @@ def find_rival_branch(
     """
     key, node = chain[index], base
     if base.next:
-        has_rival = base.next == chain[index + 1] and base.branch and base.branch not in chain[index + 1 :]
+        has_rival = base.next == next_key(chain, index) and base.branch and base.branch not in chain[index + 1 :]
         return (key, base, chain[-1]) if has_rival else None
     for _ in range(_MAX_STEPS_BACK):
         previous = nodes.get(label + node.base) if node.base else None

@@ -1,11 +1,13 @@
 """Identifies the session of a request by its content.
 
-Theory of operation. Each request records a prefix node under the chain key of its last message (prefix_nodes.py). The
-next request of the same conversation contains that key a few messages before its end; so the node of its longest
+Theory of operation. Each request records a prefix node under the identity key of its last message (prefix_nodes.py).
+The next request of the same conversation contains that key a few messages before its end; so the node of its longest
 recorded prefix (the base) names its session. If another response follows a base that was continued already, the request
 is a fork and gets a session of its own. If another question follows the same response, it is a side request that is
 never continued, or an edit: the branch that continued last has the session until one of them is continued; every other
-branch that is continued is a fork. Labels (client_metadata.py) only divide: two labels never share a session.
+branch that is continued is a fork. Nodes of earlier versions have chain keys as names; they are found where no other
+node is, or where the request would be a fork. Labels (client_metadata.py) only divide: two labels never share a
+session.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from accordion.sessions.prefix_nodes import (
     is_branch_alive,
     label_prefix,
     list_successors,
+    next_key,
     node_id,
     provider_state_name,
     session_id_from_content,
@@ -49,6 +52,7 @@ class SessionMatch(msgspec.Struct, frozen=True):
 
     `base_node` is the node of the longest recorded prefix, `base_index` the index of its message (-1 where the provider
     keeps the messages before). `is_recorded` is False where the request continues provider-kept state without a node.
+    `is_exact` is False where the client sends that prefix in another form than before: then `base_node` has no report.
     """
 
     session: Session
@@ -58,6 +62,61 @@ class SessionMatch(msgspec.Struct, frozen=True):
     base_node: PrefixNode | None = None
     base_index: int = -1
     is_recorded: bool = True
+    is_exact: bool = True
+    is_reworded: bool = False
+    """Whether this request or an earlier one of the session has messages in another form than the one before it."""
+
+
+class _RequestForm(msgspec.Struct, frozen=True):
+    """The form in which a request has its messages, compared with the request from which it continues.
+
+    `base_index` is the index of the last message of that request, `exact` the chain key of this request's end (empty
+    where it is the identity key).
+    """
+
+    base_index: int
+    is_exact: bool
+    is_reworded: bool
+    exact: bytes
+
+    @classmethod
+    def of(cls, conversation: Conversation, index: int, base: PrefixNode | None) -> _RequestForm:
+        """Compares a request with the one that ended at `base`, whose identity key is at `index` first."""
+        if base is None:
+            return cls(index, True, False, _exact_key(conversation))
+        exact_index = _find_exact(conversation, index, base.exact)
+        is_exact = exact_index >= 0
+        is_reworded = base.reworded or not is_exact
+        return cls(exact_index if is_exact else index, is_exact, is_reworded, _exact_key(conversation))
+
+    def node(self, session_id: str, base: bytes = b"") -> PrefixNode:
+        """Returns the node for the end of the request."""
+        return PrefixNode(session_id, base=base, exact=self.exact, reworded=self.is_reworded)
+
+
+def _find_exact(conversation: Conversation, index: int, exact: bytes) -> int:
+    """Returns the index of the message with the chain key `exact` (empty: the identity key) among those with the
+    identity key of the message at `index`; -1 where there is none."""
+    chain, identity = conversation.chain, conversation.identity_chain
+    key = identity[index]
+    for at in range(index, len(chain)):
+        if identity[at] != key:
+            break
+        if chain[at] == (exact or key):
+            return at
+    return -1
+
+
+def _exact_key(conversation: Conversation) -> bytes:
+    """Returns the chain key of a list's end; empty where it is the identity key."""
+    if not conversation.identity or conversation.identity[-1] == conversation.chain[-1]:
+        return b""
+    return conversation.chain[-1]
+
+
+def _parts_from(base: PrefixNode, identity: Sequence[bytes], index: int) -> bool:
+    """Whether another message than before follows a base, so that a request is a fork."""
+    return base.next not in (b"", next_key(identity, index))
 
 
 @dataclass(slots=True)
@@ -93,25 +152,57 @@ class Sessions:
         label = label_prefix(caller, client_metadata)
         if conversation.previous is not None:
             return await self._resolve_continuation(caller, client_metadata, label, conversation)
-        chain = conversation.chain
         index, base = await self.prefix_index.find(label, conversation)
+        if conversation.identity and (base is None or _parts_from(base, conversation.identity, index)):
+            # Nodes of earlier versions have the names of the chain.
+            exact = replace(conversation, identity=())
+            exact_index, node = await self.prefix_index.find(label, exact)
+            if node is not None and exact_index > index:
+                match = self._match(caller, client_metadata, label, exact, exact_index, node, request_id)
+                self.record_end(label, match.session.id, conversation)
+                return structs.replace(match, conversation=conversation)
+        return self._match(caller, client_metadata, label, conversation, index, base, request_id)
+
+    def _match(
+        self,
+        caller: Caller,
+        client_metadata: ClientMetadata,
+        label: bytes,
+        conversation: Conversation,
+        index: int,
+        base: PrefixNode | None,
+        request_id: str,
+    ) -> SessionMatch:
+        """Finds or creates the session of a request that continues from `base`, and records the request's node."""
+        chain = conversation.identity_chain
+        form = _RequestForm.of(conversation, index, base)
         if base is None:
             name = label + (chain[-1] if chain else request_id.encode())
             own_id = node_id(name)
             session_id, forked_from = session_id_from_node(own_id), ""
             if chain:
-                self.prefix_index.write(name, own_id, PrefixNode(session_id))
-        elif index < len(chain) - 1:
-            session_id, forked_from = self._choose_session(label, chain, index, base)
+                self.prefix_index.write(name, own_id, form.node(session_id))
+        elif chain[index] != chain[-1]:
+            session_id, forked_from = self._choose_session(label, chain, index, base, form)
         else:
             # The same list again is a retry, unless the conversation has continued since. Then it is a new one with
             # the same beginning, or a user went back to this point.
             forked_from = base.session if base.next else ""
             session_id = session_id_from_content(label, request_id.encode()) if base.next else base.session
             if forked_from:
-                self.prefix_index.add(label + chain[-1], PrefixNode(session_id))
+                self.prefix_index.add(label + chain[-1], form.node(session_id))
         session, row = self._get_or_create(caller, client_metadata, session_id, forked_from, label)
-        return SessionMatch(session, row, conversation, label, base, index)
+        if base is not None and not form.is_exact:
+            base = structs.replace(base, reported=0, counted=0, overhead_key=b"", fold="", model="", cached=None)
+        return SessionMatch(
+            session, row, conversation, label, base, form.base_index, True, form.is_exact, form.is_reworded
+        )
+
+    def record_end(self, label: bytes, session_id: str, conversation: Conversation) -> None:
+        """Records a node at the end of a list, so that later requests that contain the list belong to the session."""
+        if conversation.chain:
+            node = _RequestForm.of(conversation, -1, None).node(session_id)
+            self.prefix_index.add(label + conversation.identity_chain[-1], node)
 
     def match_without_recording(
         self, caller: Caller, client_metadata: ClientMetadata, conversation: Conversation
@@ -121,7 +212,7 @@ class Sessions:
         It has the session of its history, if that is in memory. Nothing is recorded.
         """
         label = label_prefix(caller, client_metadata)
-        index, base = find_deepest(self.prefix_index.nodes, label, conversation.chain)
+        index, base = find_deepest(self.prefix_index.nodes, label, conversation.identity_chain)
         session = self.find_in_memory(base.session) if base is not None else None
         session = session or Session(
             id="", tenant=caller.tenant.name, created=self.clock.now(), label=client_metadata.label
@@ -135,8 +226,8 @@ class Sessions:
         conversation records nothing.
         """
         chain, at = conversation.chain, session_match.base_index
-        if chain and session_match.row_name:
-            self.prefix_index.add(session_match.label + chain[-1], PrefixNode(session_match.session.id))
+        if session_match.row_name:
+            self.record_end(session_match.label, session_match.session.id, conversation)
         if 0 <= at < len(chain) and chain[at] == session_match.conversation.chain[at]:
             return replace(session_match, conversation=conversation)
         return replace(session_match, conversation=conversation, base_node=None, base_index=-1)
@@ -158,16 +249,18 @@ class Sessions:
         if (entry := self._sessions.get(session.id)) is not None:
             self._sessions[session.id] = session, entry[1]
         if (reported_tokens or cached is not None) and session_match.conversation.chain:
-            name = session_match.label + session_match.conversation.chain[-1]
+            conversation = session_match.conversation
+            name = session_match.label + conversation.identity_chain[-1]
             if (node := self.prefix_index.nodes.get(name)) is not None:
                 updated = structs.replace(
                     node,
                     reported=reported_tokens,
                     counted=counted_tokens,
-                    overhead_key=session_match.conversation.overhead_key,
-                    model=session_match.conversation.model[:LONGEST_NAME],
+                    overhead_key=conversation.overhead_key,
+                    model=conversation.model[:LONGEST_NAME],
                     fold=compaction_id,
                     cached=cached,
+                    exact=_exact_key(conversation),
                 )
                 self.prefix_index.write(name, node_id(name), updated)
 
@@ -203,7 +296,7 @@ class Sessions:
         state = await self.prefix_index.get(name, is_expected=conversation.provider_state != "object")
         start = hashlib.sha256(name + state.chain if state else name).digest()
         chain = accumulate((message.key for message in conversation.messages), extend_chain, initial=start)
-        conversation = replace(conversation, chain=tuple(chain)[1:])
+        conversation = replace(conversation, chain=tuple(chain)[1:], identity=())
         session, row = self._get_or_create(
             caller, client_metadata, state.session if state else session_id_from_content(label, start), "", label
         )
@@ -211,23 +304,26 @@ class Sessions:
             self.prefix_index.add(label + conversation.chain[-1], PrefixNode(session.id))
         return SessionMatch(session, row, conversation, label, state, -1, is_recorded=state is not None)
 
-    def _choose_session(self, label: bytes, chain: Sequence[bytes], index: int, base: PrefixNode) -> tuple[str, str]:
+    def _choose_session(
+        self, label: bytes, chain: Sequence[bytes], index: int, base: PrefixNode, form: _RequestForm
+    ) -> tuple[str, str]:
         """Returns the session of a request that continues from `base`, and the session of which it is a fork."""
         nodes = self.prefix_index.nodes
         rival = find_rival_branch(nodes, label, chain, index, base)
         # Workers that do not know each other's nodes skip some: a branch whose end is in this list is no rival.
         is_same_branch = rival is not None and rival[1].branch in chain
-        is_fork = base.next not in (b"", chain[index + 1]) or has_live_successor(nodes, label, base)
+        following = next_key(chain, index)
+        is_fork = base.next not in (b"", following) or has_live_successor(nodes, label, base)
         is_fork = is_fork or (rival is not None and not is_same_branch and is_branch_alive(nodes, label, rival[1]))
         session_id = session_id_from_content(label, chain[-1]) if is_fork else base.session
         if is_fork and base.next:
-            self.prefix_index.add(label + chain[-1], PrefixNode(session_id))
+            self.prefix_index.add(label + chain[-1], form.node(session_id))
             return session_id, base.session
         # An end that lost the session moves to the fork with its branch, so that this branch is now like any other.
         origin = b"" if is_fork else base.base
-        changes = {"next": chain[index + 1], "branch": chain[-1], "base": origin, "taken": b""}
+        changes = {"next": following, "branch": chain[-1], "base": origin, "taken": b""}
         self.prefix_index.add(label + chain[index], structs.replace(base, session=session_id, **changes))
-        self.prefix_index.add(label + chain[-1], PrefixNode(session_id, base=chain[index]))
+        self.prefix_index.add(label + chain[-1], form.node(session_id, base=chain[index]))
         if is_fork:
             return session_id, base.session
         # Each end that had the session in the meantime has lost it, so that it is a fork if it continues.
@@ -239,7 +335,7 @@ class Sessions:
                 self._transfer_session(label, node.branch, chain[-1] if node is base else chain[index])
             if node is not base and rival_key in chain:
                 # The rival branch was never continued, such as a side request: this branch gets the session back.
-                response_key = chain[chain.index(rival_key) + 1]
+                response_key = next_key(chain, chain.index(rival_key))
                 self.prefix_index.add(label + rival_key, structs.replace(node, next=response_key, branch=branch))
         return session_id, ""
 

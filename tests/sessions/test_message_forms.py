@@ -1,0 +1,217 @@
+"""A client that sends its earlier messages in another form stays in its session."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from accordion.model.conversation import Conversation
+from accordion.protocols.body_reader import BodyReader
+from accordion.sessions.client_metadata import ClientMetadata
+from accordion.sessions.sessions import SessionMatch
+from accordion.stores.worker_sync import SharedBoard, shared_slots
+from tests.fakes import FickleStore
+from tests.histories import DIALECTS, Call, DialectName, History, Json, Round, Turn, entries
+from tests.protocols.test_keys import READERS
+from tests.respelling import reform
+from tests.sessions.test_sessions import ALICE, World
+
+
+def read(listed: Sequence[Json], dialect: DialectName) -> Conversation:
+    field = READERS[dialect].messages_field
+    raw = json.dumps({"model": "m", field: listed}).encode()
+    return BodyReader(0).read(READERS[dialect], raw, ALICE.tenant)
+
+
+async def ask(world: World, listed: Sequence[Json], dialect: DialectName) -> SessionMatch:
+    world.requests += 1
+    return await world.sessions.resolve(
+        ALICE, ClientMetadata(), read(listed, dialect), f"{world.sessions.worker}-r{world.requests}"
+    )
+
+
+def work(turns: int, thought: str = "hm", answer: str = "Turn {} is done.", ids: str = "call") -> History:
+    """A history in which every call is preceded by reasoning."""
+    return History(
+        tuple(
+            Turn(
+                (f"Do thing {at}.",),
+                (Round((Call(f"{ids}_{at}", "read", {"path": f"f{at}"}, f"text {at}"),), "", f"{thought} {at}"),),
+                answer.format(at),
+            )
+            for at in range(turns)
+        )
+    )
+
+
+def requests(listed: Sequence[Json]) -> list[list[Json]]:
+    """The lists that a client sends one after the other: each ends where the model is to answer."""
+
+    def is_client(entry: Json) -> bool:
+        return entry.get("role") in ("user", "tool") or entry.get("type") == "function_call_output"
+
+    ends = [
+        at + 1
+        for at, entry in enumerate(listed)
+        if is_client(entry) and (at + 1 == len(listed) or not is_client(listed[at + 1]))
+    ]
+    return [list(listed[:end]) for end in ends]
+
+
+def without_reasoning(listed: Sequence[Json]) -> list[Json]:
+    """What a client sends that drops all reasoning."""
+    bare = []
+    for entry in listed:
+        if entry.get("type") == "reasoning":
+            continue
+        other = {name: value for name, value in entry.items() if name != "reasoning_content"}
+        if isinstance(other.get("content"), list):
+            other["content"] = [part for part in other["content"] if part.get("type") != "thinking"]
+        bare.append(other)
+    return bare
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_client_that_drops_the_reasoning_of_earlier_turns_stays_in_its_session(dialect: DialectName) -> None:
+    world, sessions = World(), set()
+    listed = entries(work(4), dialect)
+    turns = [at for at, entry in enumerate(listed) if entry.get("role") == "user" and "Do thing" in json.dumps(entry)]
+    for sent in requests(listed):
+        start = max(at for at in turns if at < len(sent))
+        sessions.add((await ask(world, [*without_reasoning(sent[:start]), *sent[start:]], dialect)).session.id)
+    assert len(sessions) == 1
+
+
+async def test_a_client_that_names_messages_once_they_are_earlier_stays_in_its_session() -> None:
+    world, sessions = World(), set()
+    for sent in requests(entries(work(4), "chat")):
+        named = [entry | {"name": "agent"} for entry in sent[:-1]]
+        sessions.add((await ask(world, [*named, sent[-1]], "chat")).session.id)
+    assert len(sessions) == 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(DIALECTS), st.randoms(use_true_random=False), st.booleans())
+def test_a_history_in_another_form_at_each_request_is_one_session(
+    dialect: DialectName, random: Random, has_two_workers: bool
+) -> None:
+    async def run() -> None:
+        store, slots, sessions = FickleStore(), shared_slots(), set()
+        workers = [World(store, f"w{number}", SharedBoard(slots, number)) for number in (1, 2)]
+        for sent in requests(entries(work(3), dialect)):
+            world = random.choice(workers) if has_two_workers else workers[0]
+            sessions.add((await ask(world, reform(sent, dialect, random), dialect)).session.id)
+            await world.outbox.flush()
+        assert len(sessions) == 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_two_conversations_whose_messages_differ_part_in_whatever_form_they_come(dialect: DialectName) -> None:
+    world, random = World(), Random(7)
+    one, other = (requests(entries(work(3, answer=answer), dialect)) for answer in ("{} is done.", "{} has failed."))
+    found: list[set[str]] = [set(), set()]
+    for at in range(2, len(one)):
+        for number, sent in enumerate((one[at], other[at])):
+            found[number].add((await ask(world, reform(sent, dialect, random), dialect)).session.id)
+    assert [len(each) for each in found] == [1, 1]
+    assert found[0] != found[1]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_calls_with_other_ids_are_another_conversation(dialect: DialectName) -> None:
+    world = World()
+    one, other = (requests(entries(work(2, ids=ids), dialect)) for ids in ("call", "tooluse"))
+    first = await ask(world, one[0], dialect)
+    assert (await ask(world, one[1], dialect)).session.id == first.session.id
+    assert (await ask(world, other[1], dialect)).session.id != first.session.id
+
+
+async def test_lists_of_reasoning_only_are_no_one_session() -> None:
+    world = World()
+    one, other = ({"type": "reasoning", "id": f"rs_{at}", "summary": [], "encrypted_content": f"e{at}"} for at in "ab")
+    assert (await ask(world, [one], "responses")).session.id != (await ask(world, [other], "responses")).session.id
+
+
+# -- what the match says of the form -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_report_about_another_form_of_the_list_is_left_out(dialect: DialectName) -> None:
+    world, sent = World(), requests(entries(work(2), dialect))
+    first = await ask(world, sent[1], dialect)
+    world.sessions.record_response(first, first.session, 700, 600)
+    same = await ask(world, sent[2], dialect)
+    assert same.base_node is not None
+    assert (same.is_exact, same.is_reworded, same.base_node.reported) == (True, False, 700)
+    world.sessions.record_response(same, same.session, 900, 800)
+    other = await ask(world, without_reasoning(sent[3]), dialect)
+    assert other.base_node is not None
+    assert (other.is_exact, other.is_reworded, other.base_node.reported) == (False, True, 0)
+    world.sessions.record_response(other, other.session, 950, 850)
+    # It goes on in that form.
+    after = await ask(world, [*without_reasoning(sent[3]), {"role": "user", "content": "Go on."}], dialect)
+    assert after.base_node is not None
+    assert (after.is_exact, after.is_reworded, after.base_node.reported) == (True, True, 950)
+    assert after.base_index == len(without_reasoning(sent[3])) - 1
+
+
+async def test_the_index_of_the_base_is_that_of_the_request_before_where_reasoning_follows() -> None:
+    world, sent = World(), requests(entries(work(2), "responses"))
+    await ask(world, sent[0], "responses")
+    assert sent[1][1]["type"] == "reasoning"
+    assert (await ask(world, sent[1], "responses")).base_index == 0
+
+
+async def test_a_retry_in_another_form_is_the_same_session_and_takes_the_report_with_it() -> None:
+    world, sent = World(), requests(entries(work(2), "chat"))
+    first = await ask(world, sent[2], "chat")
+    again = await ask(world, without_reasoning(sent[2]), "chat")
+    assert again.session.id == first.session.id
+    world.sessions.record_response(again, again.session, 700, 600)
+    assert (await ask(world, without_reasoning(sent[3]), "chat")).is_exact
+
+
+# -- stores of earlier versions ----------------------------------------------------------------------------------------
+
+
+class EarlierVersion(World):
+    """A worker of a version that knows chain keys only."""
+
+    async def earlier(self, listed: Sequence[Json], dialect: DialectName) -> SessionMatch:
+        self.requests += 1
+        exact = replace(read(listed, dialect), identity=())
+        return await self.sessions.resolve(ALICE, ClientMetadata(), exact, f"old-r{self.requests}")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_session_in_the_store_of_an_earlier_version_goes_on(dialect: DialectName) -> None:
+    old, sent = EarlierVersion(), requests(entries(work(4), dialect))
+    matches = [await old.earlier(each, dialect) for each in sent[:4]]
+    await old.outbox.flush()
+    new = World(old.store, "w2")
+    ids: Any = {match.session.id for match in matches}
+    ids |= {(await ask(new, each, dialect)).session.id for each in sent[4:6]}
+    ids.add((await ask(new, without_reasoning(sent[6]), dialect)).session.id)
+    assert len(ids) == 1
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+async def test_a_fork_of_a_session_of_an_earlier_version_is_a_fork(dialect: DialectName) -> None:
+    old, sent = EarlierVersion(), requests(entries(work(3), dialect))
+    for each in sent:
+        whole = await old.earlier(each, dialect)
+    await old.outbox.flush()
+    new, other = World(old.store, "w2"), requests(entries(work(3, answer="{} has failed."), dialect))
+    fork = await ask(new, other[4], dialect)
+    assert fork.session.id != whole.session.id
+    assert fork.session.forked_from == whole.session.id
