@@ -18,7 +18,7 @@ def test_what_was_read_back_takes_no_more_than_its_bytes(letter: str) -> None:
     for number in range(100):
         text = letter + "a" * 20_000 + str(number)
         read(json.dumps({"role": "user", "content": text}, ensure_ascii=False).encode())
-    taken = [getsizeof(message.wire) + getsizeof(message.parts[0].text) for message in reader._messages.values()]
+    taken = [getsizeof(message.wire) + getsizeof(message.parts[0].text) for _, message in reader._messages.items()]
     assert CAPACITY / 2 < sum(taken) <= CAPACITY
 
 
