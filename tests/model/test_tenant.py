@@ -26,6 +26,15 @@ OF_NO_TENANT = {
     "delegation/erasure.py forget_nodes",
     # What is learned of a model. The owner, with the tenant, is the name.
     "accounting/learned_sync.py _put",
+    # The name is a proxy key's id, which is that of the tenant.
+    "accounting/key_limits.py _take_number",
+    "accounting/key_limits.py count",
+    # Proxy keys belong to the administrator; each is what makes a tenant.
+    "sessions/proxy_keys.py",
+    "sessions/proxy_keys.py create",
+    "sessions/proxy_keys.py read",
+    "sessions/proxy_keys.py revoke",
+    "sessions/proxy_keys.py set_limits",
     # Marks, locks and probes of work that is done for all tenants.
     "archive/archive.py",
     "archive/erasure_notices.py",
