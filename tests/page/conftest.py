@@ -25,10 +25,12 @@ SCREENSHOTS = Path(__file__).parent / "screenshots"
 expect.set_options(timeout=60_000)
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 """Its names, as the Makefile has them."""
-KEYS = """
+ADMIN_KEY = "acc-admin-7Hk2Qp4RtZ"
+KEYS = f"""
+admin_key: {ADMIN_KEY}
 proxy_keys:
-  - {id: one, key: acc-one-5fKq72LmZ}
-  - {id: two, key: acc-two-9pWx31RtB}
+  - {{id: one, key: acc-one-5fKq72LmZ, dollars_per_day: 20, requests_per_minute: 6000}}
+  - {{id: two, key: acc-two-9pWx31RtB}}
 """
 
 

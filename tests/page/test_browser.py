@@ -12,7 +12,7 @@ from playwright.async_api import Browser, expect
 
 from accordion.http.pages.feed import MAX_READERS
 from tests.conftest import Start
-from tests.page.conftest import KEYS, Site, build_site, start_site, visit
+from tests.page.conftest import ADMIN_KEY, KEYS, Site, build_site, start_site, visit
 from tests.page.recorded_run import provider, recorded_requests, send
 from tests.proxying import Proxy
 
@@ -192,7 +192,16 @@ async def test_with_proxy_keys_a_person_signs_in_first_and_sees_one_tenant(
         await page.get_by_label("Proxy key").fill("acc-two-9pWx31RtB")
         await page.keyboard.press("Enter")
         await expect(page.get_by_text("No session yet.")).to_be_visible()
+        await page.get_by_role("button", name="Sign out").click()
+        await page.get_by_label("Proxy key").fill(ADMIN_KEY)
+        await page.keyboard.press("Enter")
+        await expect(page.get_by_role("heading", name="Tenants")).to_be_visible()
+        await expect(page.get_by_text("$20.00 a day")).to_be_visible()
+        await opened.keep("tenants")
+        await page.get_by_role("link", name="1 day").click()
+        await expect(page.get_by_role("heading", name="Costs from")).to_be_visible()
     assert "acc-one" not in proxy.log
+    assert ADMIN_KEY not in proxy.log
 
 
 async def test_a_proxy_stops_at_once_while_a_page_is_open(

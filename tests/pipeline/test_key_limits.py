@@ -198,3 +198,16 @@ async def test_a_route_of_one_key_does_not_count_for_another() -> None:
     assert [(await world.ask(CHAT, CHAT_BODY, AS_TEAM))[0].status for _ in range(2)] == [200, 429]
     free = {**AS_TEAM, "x-accordion-key": "key-free"}
     assert [(await world.ask(CHAT, CHAT_BODY, free))[0].status for _ in range(3)] == [200, 200, 200]
+
+
+async def test_a_model_without_a_price_is_a_warning_where_dollars_are_limited(caplog: pytest.LogCaptureFixture) -> None:
+    for limits, count in (({"dollars_per_day": 1.0}, 1), ({"tokens_per_day": 10**9}, 0)):
+        caplog.clear()
+        world = limited(**limits)
+        world.upstream.answers = [reported(), reported()]
+        for _ in range(2):
+            await world.ask(CHAT, {**CHAT_BODY, "model": "home-made"}, AS_TEAM)
+        assert used(world) == KeyUsage(2, 2_200_000, 0)
+        warnings = [record.getMessage() for record in caplog.records if "home-made" in record.getMessage()]
+        assert len(warnings) == count
+        assert all("the proxy key team" in warning for warning in warnings)

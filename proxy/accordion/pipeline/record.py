@@ -31,11 +31,13 @@ from accordion.pipeline.relay import ExchangeProgress
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest, advance
 from accordion.pipeline.response_history import ResponseHistory
 from accordion.pipeline.visibility import VisibleRequest
+from accordion.sessions.proxy_keys import ProxyKeyRecord
 from accordion.sessions.sessions import Sessions
 
 _log = logging.getLogger("accordion")
 
 _UNMEASURED = Utilization(0)
+_MOST_LOGGED = 1_000
 _MAX_OWNERS = 16
 """The most owners of hidden results in a report."""
 
@@ -63,6 +65,8 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
     features: Sequence[ExchangeFeature]
     costs: CostCalculator
     key_usage: KeyUsageLedger
+    unpriced_logged: set[tuple[str, str]] = msgspec.field(default_factory=set)
+    """Keys and models for which a missing price was already logged."""
 
     def record(self, progress: RequestProgress, observed_response: ObservedResponse) -> None:
         """Records the exchange, which has ended. Errors are logged and do not reach the client."""
@@ -103,8 +107,8 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
         costs, cached = cost if cost is not None else (None, None)
         exchange = self._build_exchange(request, progress, observed_response, now, costs)
         tenant, match = request.caller.tenant, request.session_match
-        if request.caller.key is not None:
-            self._count_for_key(request.caller.key.id, request, progress, observed_response, cost)
+        if (key := request.caller.key) is not None:
+            self._count_for_key(key, request, progress, observed_response, cost)
         if request.is_token_count or self.erasures.was_erased_since(
             request.caller.tenant, match.session.id, progress.started_at
         ):
@@ -127,7 +131,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
 
     def _count_for_key(
         self,
-        key_id: str,
+        key: ProxyKeyRecord,
         request: PreparedRequest,
         progress: RequestProgress,
         observed_response: ObservedResponse,
@@ -138,8 +142,24 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
         has_begun = progress.first_byte_at and progress.status < 400 and not request.is_token_count
         if observed_response.usage is None and has_begun:
             cost = self.costs.estimate(request, self.clock.now(), observed_response.characters)
-        if cost is not None:
-            self.key_usage.count(key_id, cost.costs)
+        if cost is None:
+            return
+        self.key_usage.count(key.id, cost.costs)
+        if cost.costs.unpriced and key.limits.dollars_per_day:
+            self._warn_unpriced(key, request.conversation.model)
+
+    def _warn_unpriced(self, key: ProxyKeyRecord, model: str) -> None:
+        """Warns once for each key and model that its requests do not count towards the limit of dollars."""
+        logged = self.unpriced_logged
+        if (key.id, model) in logged or len(logged) >= _MOST_LOGGED:
+            return
+        logged.add((key.id, model))
+        _log.warning(
+            "the price of %s is not known: its requests do not count towards dollars_per_day of the proxy key %s. "
+            "Set prices.models in the config, or tokens_per_day for the key",
+            model[:LONGEST_NAME],
+            key.id,
+        )
 
     def _store_unstored(
         self, request: PreparedRequest, progress: RequestProgress, observed_response: ObservedResponse
