@@ -14,6 +14,7 @@ from accordion.compaction.reporting import describe_outcome
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.config import ENVIRONMENT, Settings
 from accordion.config.load import build
+from accordion.http.admin_api import AdminApi, Administration
 from accordion.http.api import RestApi
 from accordion.http.archive_api import ArchiveApi
 from accordion.http.memory_api import MemoryApi
@@ -91,6 +92,8 @@ def answered() -> set[tuple[str, str]]:
     wishes = SessionOverrideStore(InMemoryStore())
     more = ArchiveApi(lambda: None, lambda: None, None, wishes, lambda: None, None).routes()  # type: ignore[arg-type,return-value]
     more += [route for route in Pages(None).routes() if route.path == "/accordion/"]  # type: ignore[arg-type]
+    administration = Administration(lambda: None, None, None, lambda: None)  # type: ignore[arg-type,return-value]
+    more += AdminApi(lambda: None, administration, lambda: 0.0).routes()  # type: ignore[arg-type,return-value]
     more += MemoryApi(lambda: None, lambda: None, "0").routes()  # type: ignore[arg-type,return-value]
     api = RestApi(lambda: None, lambda: None, Metrics(), nothing, "0", wishes, more)  # type: ignore[arg-type,return-value]
     routes: list[Any] = list(api.app().routes)
