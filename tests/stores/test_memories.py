@@ -14,7 +14,7 @@ from accordion.model.memories import Conflict, Entity, MemoryChange, MemoryFilte
 from accordion.stores.encryption import AesSealer
 from accordion.stores.memories_redis import RedisMemories
 from accordion.stores.memories_sqlite import SqliteMemories
-from tests.memories import OTHER, PET, TENANT, WORK, Embedder, found, memory, put
+from tests.memories import ALL, OTHER, PET, TENANT, WORK, Embedder, found, memory, put
 from tests.valkey import Valkey, valkey_cluster, valkey_server  # noqa: F401
 
 
@@ -215,6 +215,24 @@ async def test_vectors_of_another_embedder_are_not_compared(store):
 async def test_at_most_a_pool_is_given(store):
     await put(store, *(memory(f"pet {at}") for at in range(30)))
     assert len(await store.find_candidates(TENANT, ("pet",), PET, MemoryFilter(), pool=10)) == 10
+
+
+@pytest.mark.parametrize("changes", [1, 3, 70])
+async def test_a_search_finds_what_another_worker_changed_since_the_last_one(store, open_memories, changes):
+    """Also where it changed more than the record of the last changes has room for."""
+    other, kept, old = open_memories(), memory("the word stays"), memory("the word, once")
+    await put(store, kept, old, *(memory(f"filler {at}") for at in range(30)))
+    assert len(await found(other, "word")) == len(await found(store, "word")) == 2
+    for at in range(changes):
+        await put(store, memory(f"word number{at}"))
+        await put(store, memory(f"a text {at}", id=old.id))
+    await store.write(TENANT, MemoryChange(delete=(kept.id,)))
+    wanted = {f"word number{at}" for at in range(changes)}
+    assert {each.memory.content for each in await other.find_candidates(TENANT, ("word",), b"", ALL, pool=99)} == wanted
+    assert await other.count(TENANT, ALL) == 31 + changes
+    assert [each.memory.content for each in await found(other, "text")] == [f"a text {changes - 1}"]
+    await store.erase(TENANT)
+    assert await other.count(TENANT, ALL) == 0
 
 
 FILTERS = [

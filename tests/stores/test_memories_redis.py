@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from accordion.memory.entries import EVERY, revision
 from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import Conflict, Entity, MemoryChange, MemoryFilter, MemoryStore, Relation
-from accordion.stores import memories_columns as columns
-from accordion.stores import memories_redis_scripts as scripts
-from accordion.stores.memories_redis import RedisMemories
+from accordion.stores import memories_index
+from accordion.stores.memories_redis import RedisMemories, tenant_keys
 from accordion.stores.memories_sqlite import SqliteMemories
 from tests.memories import OTHER, PET, TENANT, WORK, Embedder, everything_on, found, looking, memory, put
 from tests.valkey import Valkey, running_valkey, valkey_server  # noqa: F401
@@ -126,11 +125,10 @@ async def test_a_memory_that_is_rewritten_while_it_is_chosen_is_given_as_it_is_n
     await put(store, old)
 
     class Slow(RedisMemories):
-        async def _run_in_thread(self, call, *args):
-            done = await super()._run_in_thread(call, *args)
+        async def _read_memories(self, tenant, names):
             if (await store.get(TENANT, [old.id])) == [old]:
                 await put(store, new)
-            return done
+            return await super()._read_memories(tenant, names)
 
     slow = Slow(valkey_server.url, Embedder(), timeout=20.0)
     assert (await slow.list_memories(TENANT, MemoryFilter())).memories == (new,)
@@ -140,7 +138,7 @@ async def test_a_memory_that_is_rewritten_while_it_is_chosen_is_given_as_it_is_n
 
 
 def test_every_type_has_a_code_that_never_changes():
-    assert dict(columns._CODES) == {kind: code for code, kind in enumerate(EVERY, 1)}
+    assert dict(memories_index._CODES) == {kind: code for code, kind in enumerate(EVERY, 1)}
 
 
 # -- what stays ------------------------------------------------------------------------------------------------------
@@ -159,9 +157,7 @@ async def test_all_that_a_tenant_has_is_under_its_keys_and_goes_when_it_is_erase
             markers=((HIDDEN, b"1"),),
         ),
     )
-    assert names_of(valkey_server.url) - before == set(scripts.tenant_keys(TENANT).values()) - {
-        scripts.tenant_keys(TENANT)["veil"]
-    }
+    assert names_of(valkey_server.url) - before == set(tenant_keys(TENANT).values())
     assert HIDDEN.encode() in everything_on(valkey_server.url)
     assert await store.erase(TENANT) == 1
     assert names_of(valkey_server.url) == before
@@ -187,7 +183,7 @@ async def test_where_everything_was_deleted_no_list_stays(store, valkey_server):
     ties = tuple(Relation("Ann", "Bob", "has", each.id) for each in many)
     await store.write(TENANT, MemoryChange(put=tuple(many), entities=(Entity("Ann", "x"),), relations=ties))
     await store.write(TENANT, MemoryChange(delete=tuple(each.id for each in many)))
-    assert names_of(valkey_server.url) == {scripts.tenant_keys(TENANT)["counters"]}
+    assert names_of(valkey_server.url) == {tenant_keys(TENANT)["state"]}
 
 
 # -- away and back ---------------------------------------------------------------------------------------------------

@@ -9,9 +9,8 @@ import pytest
 from accordion.archive.sealing import PlainSealer
 from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import Conflict, Embedding, Entity, MemoryChange, MemoryFilter, Relation
-from accordion.stores import memories_redis_scripts as scripts
 from accordion.stores.encryption import AesSealer
-from accordion.stores.memories_redis import MemoriesRedisServer, RedisMemories
+from accordion.stores.memories_redis import RedisMemories, tenant_keys
 from accordion.stores.memories_sqlite import SqliteMemories
 from tests.memories import OTHER, TENANT, Embedder, everything, everything_on, found, looking, memory, put
 from tests.valkey import Valkey, valkey_server  # noqa: F401
@@ -112,9 +111,9 @@ async def test_two_tenants_names_cannot_be_told_to_be_the_same(sealed_stores):
         await store.write(tenant, change(canary_memory()))
     if sealed_stores.kind == "valkey":
         with looking(sealed_stores.server.url) as client:
-            words = [set(client.hkeys(scripts.tenant_keys(tenant)["words"])) for tenant in (TENANT, OTHER)]
-        assert words[0]
-        assert not words[0] & words[1]
+            names = [set(client.hkeys(tenant_keys(tenant)["entity"])) for tenant in (TENANT, OTHER)]
+        assert names[0]
+        assert not names[0] & names[1]
     assert len(await found(store, CANARY, tenant=OTHER)) == 1
 
 
@@ -152,29 +151,18 @@ async def test_a_reader_that_is_open_meanwhile_reads_on(sealed_stores):
     assert await read_all(reader) == await read_all(writer) == held
 
 
-async def test_what_is_looked_up_while_all_is_sealed_is_not_missed(valkey_server):  # noqa: F811
-    valkey_server.command("FLUSHALL")
-    plain = RedisMemories(valkey_server.url, Telling(), timeout=20.0)
-    await plain.write(TENANT, change(canary_memory()))
-    sealing = RedisMemories(valkey_server.url, Telling(), timeout=20.0, sealer=FIRST)
+async def test_what_is_looked_up_while_all_is_sealed_is_not_missed(sealed_stores):
+    await sealed_stores.open(PLAIN).write(TENANT, change(canary_memory()))
+    sealing, reading = sealed_stores.open(FIRST), sealed_stores.open(FIRST)
+    read_memories = reading._read_memories
 
-    class Halting(MemoriesRedisServer):
-        """All is sealed behind the first of its commands."""
+    async def seal_before(tenant, names):
+        await sealing.seal(TENANT)
+        return await read_memories(tenant, names)
 
-        async def run_pipeline(self, *commands):
-            answers = []
-            for command in commands:
-                answers += await super().run_pipeline(command)
-                await sealing.seal(TENANT)
-            return answers
-
-    async with asyncio.timeout(60):
-        reading = RedisMemories(valkey_server.url, Telling(), timeout=20.0, sealer=FIRST)
-        await reading._server.close()
-        reading._server = Halting(valkey_server.url, FIRST, timeout=20.0, cluster=False)
-        assert await reading.get_marker(TENANT, f"{CANARY}-marker") == f"{CANARY}-value".encode()
-    for store in (plain, sealing, reading):
-        await store.close()
+    reading._read_memories = seal_before
+    assert [each.memory for each in await found(reading, CANARY)] == [canary_memory()]
+    assert CANARY.encode() not in sealed_stores.everything()
 
 
 async def test_another_first_key_seals_all_anew_and_the_old_one_can_go(sealed_stores):

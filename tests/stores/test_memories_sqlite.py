@@ -14,14 +14,7 @@ import pytest
 from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import Entity, MemoryChange, MemoryFilter, Relation
 from accordion.model.tenant import TenantScope
-from accordion.stores.memories_sqlite import (
-    VERSION,
-    SqliteMemories,
-    mark_for_rewrite,
-    open_file,
-    open_files,
-    rewrite_file,
-)
+from accordion.stores.memories_sqlite import VERSION, OpenFiles, SqliteMemories, mark_for_rewrite, rewrite_file
 from accordion.stores.sqlite_file import transact
 from tests.memories import OTHER, TENANT, WORK, Embedder, everything, found, memory, put
 
@@ -94,22 +87,23 @@ async def test_a_folder_that_is_away_is_not_made_anew_and_has_all_when_it_is_bac
 
 
 KILLED = """
-import asyncio, os, signal, sys
+import asyncio, functools, os, signal, sqlite3, sys
 from pathlib import Path
 from accordion.model.memories import Entity, MemoryChange as Change, Memory
-from accordion.stores import memories_rows
 from accordion.stores.memories_sqlite import SqliteMemories
 from tests.memories import Embedder, memory, TENANT
 
-real = memories_rows._add
+class Dying(sqlite3.Connection):
+    puts = 0
 
-def die(connection, table, row):
-    done = real(connection, table, row)
-    if row[0] == "last":
-        os.kill(os.getpid(), signal.SIGKILL)
-    return done
+    def execute(self, statement, *values):
+        done = super().execute(statement, *values)
+        self.puts += statement.startswith("INSERT OR REPLACE")
+        if self.puts == 100:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
 
-memories_rows._add = die
+sqlite3.connect = functools.partial(sqlite3.connect, factory=Dying)
 
 async def main():
     store = SqliteMemories(Path(sys.argv[1]), Embedder(), timeout=20.0)
@@ -202,8 +196,8 @@ async def test_when_a_memory_is_rewritten_nothing_of_the_old_stands_in_the_files
 
 
 def test_what_another_process_took_out_while_a_file_was_made_tidy_is_not_forgotten(tmp_path):
-    with closing(open_files(1.0)) as mine, closing(open_files(1.0)) as theirs:
-        one, other = (open_file(each, tmp_path / "one.db", create=True) for each in (mine, theirs))
+    with closing(OpenFiles(1.0)) as mine, closing(OpenFiles(1.0)) as theirs:
+        one, other = (each.file(tmp_path / "one.db", create=True) for each in (mine, theirs))
         late = ["BEGIN IMMEDIATE", "PRAGMA user_version ="]
 
         def traced(statement):

@@ -1,121 +1,293 @@
-"""The chunks of the search index (see memories_chunks.py) in a tenant's file: reading and changing them."""
+"""The search index of a tenant's memories: filters and ranks them with numpy.
+
+The store holds an entry for each memory (`IndexEntry`), several in one sealed record. A worker builds the index of a
+tenant from all entries, in its own memory, and keeps it while the tenant's memories do not change (see memories.py).
+Stems and labels are digests of 64 bits: the probability that two collide is 1 in 10^8 for a tenant with a million
+words. Imports numpy at first use.
+"""
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Sequence
+import hashlib
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
-from accordion.model.memories import MemoryFilter
-from accordion.stores import memories_chunks as chunks
-from accordion.stores import memories_columns as columns
-from accordion.stores.sealed_names import SealedNames
+import msgspec
 
-_PARTS = ("rows", "words", "vectors")
-_ALL = "SELECT number, rows, words, vectors FROM chunk"
+from accordion.memory.ranking import AUTHOR_WEIGHT, BODY_WEIGHT, CONTEXT_WEIGHT, fuse
+from accordion.model.errors import BadRequest
+from accordion.model.memories import Embedding, Memory, MemoryFilter, MemoryPage, MemoryType
+from accordion.stores.nearest_vectors import find_nearest
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Flags = NDArray[np.bool_]
+
+_CODES: Final[Mapping[MemoryType, int]] = {
+    "fact": 1,
+    "decision": 2,
+    "preference": 3,
+    "solution": 4,
+    "question": 5,
+    "summary": 6,
+    "summary_archived": 7,
+    "session": 8,
+}
+"""Codes of types in entries. Stores hold them, so no code may change."""
+_TYPES: Final[Mapping[int, MemoryType]] = {code: kind for kind, code in _CODES.items()}
+
+HIDDEN: Final[tuple[MemoryType, ...]] = ("summary_archived", "session")
+"""Types that a filter includes only if it names them."""
+
+ListPosition = tuple[float, int]
+"""The position of a memory in a list: its creation time and its order."""
+_POSITION: Final = struct.Struct(">dQ")
+
+_DIGEST_BYTES, _COLUMNS = 8, 3
+_ENTRY_BYTES: Final = 1_000
+"""Bytes that an index takes for each memory besides its words, labels and vector, roughly."""
+_SATURATION, _LENGTH = 1.2, 0.75
+"""BM25's k1 and b, and the least weight of a word that most memories have, as in FTS5."""
+_MIN_WEIGHT = 1e-6
 
 
-def read_columns(
-    connection: sqlite3.Connection,
-    sealed_names: SealedNames,
-    memory_filter: MemoryFilter,
-    stems: Sequence[Sequence[str]] = (),
-    vector: bytes = b"",
-) -> columns.SearchColumns:
-    """Reads the columns that a filter needs, and those that stems and a vector need, if given."""
-    parts = ("rows", "words" if stems else "x''", "vectors" if vector else "x''")
-    chunk_rows = connection.execute(f"SELECT number, {', '.join(parts)} FROM chunk ORDER BY number")  # noqa: S608
-    labels = [name for group in columns.label_groups(memory_filter) for name in group]
-    return chunks.select(
-        [_open_parts(sealed_names, number, *each) for number, *each in chunk_rows], labels, stems, vector
-    )
+class IndexEntry(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A memory in the index.
 
-
-def reseal(connection: sqlite3.Connection, old: SealedNames, new: SealedNames) -> None:
-    """Seals all chunks with another secret."""
-    for number, *parts in connection.execute(_ALL).fetchall():
-        _write(connection, new, number, _open_parts(old, number, *parts))
-
-
-class ChunkChanges:
-    """The chunks that a change affects. Each is read and written once.
-
-    The number of a chunk is the first row that it was created with. A change writes its new rows as a separate chunk,
-    so that writes are small. When the last of 32 neighbouring rows is added, they are merged into one chunk.
+    `order` counts up with each written memory of a tenant. `words` is the number of words. `stems` are digests, and
+    `stem_counts` are a byte for each stem and column (text, context, author). `labels` are digests.
     """
 
-    def __init__(self, connection: sqlite3.Connection, sealed_names: SealedNames) -> None:
-        self._connection, self._sealed_names = connection, sealed_names
-        self._loaded_chunks: dict[int, dict[int, chunks.ChunkEntry]] = {}
-        self._new_rows: dict[int, chunks.ChunkEntry] = {}
-        self.has_removals = False
-        """Whether the change removed anything."""
-
-    def put(self, row: int, entry: chunks.ChunkEntry) -> None:
-        """Adds a row."""
-        self._new_rows[row] = entry
-
-    def remove(self, row: int) -> None:
-        """Removes a row."""
-        self.has_removals = True
-        if self._new_rows.pop(row, None) is None:
-            statement = "SELECT max(number) FROM chunk WHERE number <= ?"
-            (number,) = self._connection.execute(statement, (row,)).fetchone()
-            if number not in self._loaded_chunks:
-                self._loaded_chunks |= self._read(number, number)
-            self._loaded_chunks[number].pop(row)
-
-    def finish_and_find_unused_labels(self, labels: set[str]) -> set[str]:
-        """Writes the changes; returns the labels that no memory has any more."""
-        self.finish()
-        if not labels:
-            return labels
-        chunk_rows = self._connection.execute("SELECT number, rows FROM chunk")
-        return chunks.find_unused_labels(
-            (self._sealed_names.open(_part_name(number, "rows"), part) for number, part in chunk_rows), labels
-        )
-
-    def finish(self) -> None:
-        """Writes the changes."""
-        for number, entries in self._loaded_chunks.items():
-            self._write(number, entries)
-        groups: dict[int, dict[int, chunks.ChunkEntry]] = {}
-        for row, entry in self._new_rows.items():
-            groups.setdefault(row // chunks.ROWS * chunks.ROWS, {})[row] = entry
-        for first_row, group in groups.items():
-            last_row = first_row + chunks.ROWS - 1
-            for number, entries in self._read(first_row, last_row).items() if last_row in group else ():
-                group.update(entries)
-                self._write(number, {})
-            self._write(min(group), group)
-        self._loaded_chunks.clear()
-        self._new_rows.clear()
-
-    def _read(self, first_row: int, last_row: int) -> dict[int, dict[int, chunks.ChunkEntry]]:
-        chunk_rows = self._connection.execute(f"{_ALL} WHERE number BETWEEN ? AND ?", (first_row, last_row))
-        return {number: chunks.unpack(_open_parts(self._sealed_names, number, *parts)) for number, *parts in chunk_rows}
-
-    def _write(self, number: int, entries: dict[int, chunks.ChunkEntry]) -> None:
-        if entries:
-            _write(self._connection, self._sealed_names, number, chunks.pack(entries))
-        else:
-            self._connection.execute("DELETE FROM chunk WHERE number = ?", (number,))
+    order: int
+    created: float
+    type_code: int
+    words: int
+    stems: bytes
+    stem_counts: bytes
+    labels: bytes
+    vector: bytes
 
 
-def _write(connection: sqlite3.Connection, sealed_names: SealedNames, number: int, parts: chunks.Parts) -> None:
-    sealed = [sealed_names.seal(_part_name(number, name), part) for name, part in zip(_PARTS, parts, strict=True)]
-    connection.execute(
-        "INSERT OR REPLACE INTO chunk (number, rows, words, vectors) VALUES (?, ?, ?, ?)", (number, *sealed)
+Groups = dict[str, dict[str, IndexEntry]]
+"""The entries of memories by name, in the records of the index by name."""
+
+
+class ChosenMemory(msgspec.Struct, frozen=True):
+    """A memory that a search chose, by its name in the store, with the scores and ranks of its SearchCandidate."""
+
+    name: str
+    lexical: float
+    dense: float
+    lexical_rank: int
+    dense_rank: int
+
+
+def make_entry(memory: Memory, embedding: Embedding, stems: Mapping[str, Sequence[int]]) -> IndexEntry:
+    """Makes the entry of a memory, without its order. `stems` are the counts of its stems by column."""
+    return IndexEntry(
+        0,
+        memory.created,
+        _CODES[memory.type],
+        sum(map(sum, stems.values())),
+        b"".join(map(_digest, stems)),
+        bytes(min(count, 255) for counts in stems.values() for count in counts),
+        b"".join(map(_digest, labels_of(memory))),
+        embedding.vector,
     )
 
 
-def _open_parts(sealed_names: SealedNames, number: int, rows: bytes, words: bytes, vectors: bytes) -> chunks.Parts:
-    """Opens a chunk's parts. Parts that were not read are empty."""
-    parts = [
-        sealed_names.open(_part_name(number, name), part) if part else b""
-        for name, part in zip(_PARTS, (rows, words, vectors), strict=True)
-    ]
-    return parts[0], parts[1], parts[2]
+def _digest(name: str) -> bytes:
+    return hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES).digest()
 
 
-def _part_name(number: int, part: str) -> str:
-    return f"memories/{part}/{number}"
+def fold_case(name: str) -> str:
+    """Returns a form of a name that is equal for names which differ only in case."""
+    return name.strip().casefold()
+
+
+def labels_of(memory: Memory) -> list[str]:
+    """Returns the labels of a memory: topics, tags, entities, project and conversation, without duplicates."""
+    labels = [f"t:{fold_case(topic)}" for topic in (*memory.topics, *memory.macro_topics)]
+    labels += [f"g:{fold_case(tag)}" for tag in memory.tags]
+    labels += [f"e:{fold_case(name)}" for name in memory.entities]
+    labels.append(f"p:{memory.project}")
+    if memory.conversation:
+        labels.append(f"c:{memory.conversation}")
+    return list(dict.fromkeys(labels))
+
+
+def _label_groups(memory_filter: MemoryFilter) -> list[list[str]]:
+    """Returns the groups of labels of a filter. A memory must have at least one label of each group."""
+    groups = [[f"t:{fold_case(topic)}" for topic in memory_filter.topics]] if memory_filter.topics else []
+    groups += [[f"g:{fold_case(tag)}"] for tag in memory_filter.tags]
+    if memory_filter.project is not None:
+        groups.append([f"p:{memory_filter.project}"])
+    if memory_filter.conversation:
+        groups.append([f"c:{memory_filter.conversation}"])
+    return groups
+
+
+def parse_position(after: str) -> ListPosition | None:
+    """Parses the position of a cursor; returns None for the beginning. Raises BadRequest."""
+    try:
+        return _POSITION.unpack(bytes.fromhex(after)) if after else None
+    except (ValueError, struct.error) as error:
+        raise BadRequest(
+            "after must be the value of `next` in the previous page.", code="invalid_page", param="after"
+        ) from error
+
+
+def make_page(memories: Sequence[tuple[int, Memory]], *, has_more: bool) -> MemoryPage:
+    """Builds a page from memories with their order; `has_more` says whether others follow."""
+    next_position = _POSITION.pack(memories[-1][1].created, memories[-1][0]).hex() if memories and has_more else ""
+    return MemoryPage(tuple(memory for _, memory in memories), next_position)
+
+
+class TenantIndex:
+    """The index of a tenant's memories in the version `version`. `entries` are in the order of their writing."""
+
+    def __init__(self, version: bytes, groups: Groups) -> None:
+        self.version, self.groups = version, groups
+        entries = (item for group in groups.values() for item in group.items())
+        self.entries = dict(sorted(entries, key=lambda item: item[1].order))
+        self._names = list(self.entries)
+
+    @property
+    def size(self) -> int:
+        """Its bytes in memory, roughly."""
+        return sum(
+            _ENTRY_BYTES + 3 * (len(entry.stems) + len(entry.labels)) + len(entry.vector)
+            for entry in self.entries.values()
+        )
+
+    def count(self, memory_filter: MemoryFilter) -> int:
+        """Counts the memories that pass the filter."""
+        return int(self._columns.filter(memory_filter).sum()) if self.entries else 0
+
+    def list_newest(self, memory_filter: MemoryFilter, after: ListPosition | None) -> list[str]:
+        """Returns the names of the memories that pass the filter, newest first, after a position if one is given."""
+        rows = self._columns.list_newest(memory_filter, after) if self.entries else ()
+        return [self._names[row] for row in rows]
+
+    def find_unused_labels(self, labels: Iterable[str], without: Iterable[str]) -> set[str]:
+        """Returns the labels that no memory has, apart from those with the names `without`."""
+        excluded = set(without)
+        used = b"".join(entry.labels for name, entry in self.entries.items() if name not in excluded)
+        digests = {used[at : at + _DIGEST_BYTES] for at in range(0, len(used), _DIGEST_BYTES)}
+        return {label for label in labels if _digest(label) not in digests}
+
+    def choose(
+        self, words: Sequence[Sequence[str]], vector: bytes, memory_filter: MemoryFilter, pool: int
+    ) -> list[ChosenMemory]:
+        """Chooses the best memories by words, each given by its stems, and by vector, fused by rank."""
+        if not self.entries:
+            return []
+        mask = self._columns.filter(memory_filter)
+        lexical = {self._names[row]: score for row, score in self._columns.rank_by_words(words, mask, pool)}
+        dense = {self._names[row]: cosine for row, cosine in self._columns.rank_by_vector(vector, mask, pool)}
+        types = {name: _TYPES[self.entries[name].type_code] for name in (*lexical, *dense)}
+        return [
+            ChosenMemory(name, lexical.get(name, 0.0), dense.get(name, 0.0), by_words, by_vector)
+            for name, by_words, by_vector in fuse(list(lexical), list(dense), types, pool)
+        ]
+
+    @cached_property
+    def _columns(self) -> _Columns:
+        return _Columns(list(self.entries.values()))
+
+
+class _Columns:
+    """The entries of an index as columns of numpy. A row is the position of an entry."""
+
+    def __init__(self, entries: Sequence[IndexEntry]) -> None:
+        import numpy as np  # noqa: PLC0415  # slow to import, and not always needed
+
+        self._order = np.array([entry.order for entry in entries], np.uint64)
+        self._created = np.array([entry.created for entry in entries])
+        self._types = np.array([entry.type_code for entry in entries], np.uint8)
+        words = np.array([entry.words for entry in entries], np.uint32)
+        self._length = 1 - _LENGTH + _LENGTH * words / max(float(words.mean()), 1e-9)
+        self._stems, self._stem_rows = _join_digests([entry.stems for entry in entries])
+        counts = b"".join([entry.stem_counts for entry in entries])
+        self._stem_counts = np.frombuffer(counts, np.uint8).reshape(-1, _COLUMNS)
+        self._labels, self._label_rows = _join_digests([entry.labels for entry in entries])
+        self._vectors = [entry.vector for entry in entries]
+
+    def filter(self, memory_filter: MemoryFilter) -> Flags:
+        """Returns a mask of the rows that pass the filter."""
+        import numpy as np  # noqa: PLC0415
+
+        types = memory_filter.types or tuple(kind for kind in _CODES if kind not in HIDDEN)
+        mask: Flags = np.isin(self._types, [_CODES[kind] for kind in types])
+        for labels in _label_groups(memory_filter):
+            has_label = np.zeros(len(mask), np.bool_)
+            has_label[self._label_rows[np.isin(self._labels, _numbers(labels))]] = True
+            mask &= has_label
+        if memory_filter.since is not None:
+            mask &= self._created >= memory_filter.since
+        if memory_filter.until is not None:
+            mask &= self._created <= memory_filter.until
+        return mask
+
+    def list_newest(self, memory_filter: MemoryFilter, after: ListPosition | None) -> NDArray[np.intp]:
+        """Returns the rows that pass the filter, newest first, after a position if one is given."""
+        import numpy as np  # noqa: PLC0415
+
+        mask = self.filter(memory_filter)
+        if after is not None:
+            created, order = after
+            mask &= (self._created < created) | ((self._created == created) & (self._order < order))
+        rows = np.flatnonzero(mask)
+        newest: NDArray[np.intp] = rows[np.lexsort((self._order[rows], self._created[rows]))[::-1]]
+        return newest
+
+    def rank_by_words(self, words: Sequence[Sequence[str]], mask: Flags, pool: int) -> list[tuple[int, float]]:
+        """Ranks rows by BM25 over all of the tenant's memories. A word with several stems matches only with all."""
+        import numpy as np  # noqa: PLC0415
+
+        count = len(mask)
+        scores = np.zeros(count)
+        for stems in words:
+            times = self._count_word(stems)
+            hits = int(np.count_nonzero(times))
+            if hits:
+                weight = max(float(np.log((count - hits + 0.5) / (hits + 0.5))), _MIN_WEIGHT)
+                scores += weight * times * (_SATURATION + 1) / (times + _SATURATION * self._length)
+        matches = np.flatnonzero(mask & (scores > 0))
+        best = matches[np.argsort(-scores[matches], kind="stable")[:pool]]
+        return [(int(row), float(scores[row])) for row in best]
+
+    def rank_by_vector(self, vector: bytes, mask: Flags, pool: int) -> list[tuple[int, float]]:
+        """Ranks rows by the cosine of their vectors, the nearest first."""
+        rows = [int(row) for row in mask.nonzero()[0]] if vector else []
+        return [(rows[at], cosine) for at, cosine in find_nearest(vector, [self._vectors[row] for row in rows], pool)]
+
+    def _count_word(self, stems: Sequence[str]) -> NDArray[np.float64]:
+        """Counts a word in each row, weighted by column."""
+        import numpy as np  # noqa: PLC0415
+
+        weights = np.array((BODY_WEIGHT, CONTEXT_WEIGHT, AUTHOR_WEIGHT))
+        counts = np.zeros((len(stems), len(self._types)))
+        for at, number in enumerate(_numbers(stems)):
+            found = np.flatnonzero(self._stems == number)
+            counts[at, self._stem_rows[found]] = self._stem_counts[found] @ weights
+        lowest: NDArray[np.float64] = counts.min(axis=0)
+        return lowest
+
+
+def _join_digests(parts: Sequence[bytes]) -> tuple[NDArray[np.uint64], NDArray[np.int32]]:
+    """Returns the digests of all memories as numbers, and the row of each."""
+    import numpy as np  # noqa: PLC0415
+
+    rows = np.arange(len(parts), dtype=np.int32)
+    return np.frombuffer(b"".join(parts), "<u8"), np.repeat(rows, [len(part) // _DIGEST_BYTES for part in parts])
+
+
+def _numbers(names: Iterable[str]) -> NDArray[np.uint64]:
+    import numpy as np  # noqa: PLC0415
+
+    return np.frombuffer(b"".join(map(_digest, names)), "<u8")

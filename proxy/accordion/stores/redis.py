@@ -67,6 +67,7 @@ def _tail(key: Key) -> bytes:
 
 
 T = TypeVar("T")
+Command = Sequence[bytes | str]
 
 CONNECTIONS = 32
 """Calls that a worker makes at the same time, each on its own connection; more calls wait, within their time-out."""
@@ -230,6 +231,21 @@ class RedisStore:
             with suppress(StoreUnavailable):
                 await self._with_timeout(self._client.aclose)
             self._closed, self._available = True, False
+
+    async def run_script(self, script: scripts.Script, keys: Sequence[bytes], args: Sequence[bytes | str]) -> Any:
+        """Runs a script and returns its reply. Raises StoreUnavailable."""
+        return await self._with_timeout(self._run, script, keys, args)
+
+    async def run_pipeline(self, *commands: Command) -> list[Any]:
+        """Runs commands in one round trip and returns their replies. Raises StoreUnavailable."""
+        return await self._with_timeout(self._run_commands, commands)
+
+    async def _run_commands(self, commands: Sequence[Command]) -> list[Any]:
+        pipeline = self._client.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        replies: list[Any] = await pipeline.execute()
+        return replies
 
     async def _with_timeout(self, call: Callable[..., Awaitable[T]], *args: Any, **options: Any) -> T:
         if self._closed:

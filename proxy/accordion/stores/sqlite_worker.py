@@ -14,12 +14,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from accordion.model.errors import StoreFull, StoreUnavailable
 from accordion.stores.disk_reserve import is_full
 
 T = TypeVar("T")
+C = TypeVar("C", bound="Closable")
 
 _TEMPORARY_ERRORS = frozenset(
     {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_INTERRUPT}
@@ -37,7 +38,14 @@ class _Job:
     future: asyncio.Future[Any] | None = None
 
 
-class SqliteWorker:
+class Closable(Protocol):
+    """What a SqliteWorker owns: an SQLite connection, or several."""
+
+    def close(self) -> None:
+        """Closes it. May raise sqlite3.Error."""
+
+
+class SqliteWorker(Generic[C]):
     """Runs calls on a connection that `connect` opens at the first call and again after an error.
 
     A call that has not started when its caller is cancelled or its time-out ends never starts. `is_current` says
@@ -48,10 +56,10 @@ class SqliteWorker:
     def __init__(
         self,
         name: str,
-        connect: Callable[[], sqlite3.Connection],
+        connect: Callable[[], C],
         *,
         timeout: float,
-        is_current: Callable[[sqlite3.Connection], bool] = lambda _: True,
+        is_current: Callable[[C], bool] = lambda _: True,
     ) -> None:
         self._name = name
         self._connect = connect
@@ -107,7 +115,7 @@ class SqliteWorker:
             self._thread.start()
 
     def _work(self) -> None:
-        connection: sqlite3.Connection | None = None
+        connection: C | None = None
         while (job := self._jobs.get()).call is not None:
             if job.future is not None and job.future.done():
                 continue
@@ -145,7 +153,7 @@ def _store_unavailable(cause: Exception) -> StoreUnavailable:
     return StoreUnavailable(f"SQLite: {cause}")
 
 
-def _usable_connection(connection: sqlite3.Connection | None, error: Exception) -> sqlite3.Connection | None:
+def _usable_connection(connection: C | None, error: Exception) -> C | None:
     """Returns the connection if it can still be used; else closes it, so that the next call opens a new one."""
     if connection is None or getattr(error, "sqlite_errorcode", -1) & 0xFF in _TEMPORARY_ERRORS:
         return connection
