@@ -125,7 +125,7 @@ def test_what_needs_a_restart_keeps_its_value_and_is_named(path):
     path.write_text(
         """
         server: {host: h, port: 2, workers: 2, shutdown_seconds: 2, tenant_key: k, max_body_bytes: 2,
-                 idle_seconds: 2, head_seconds: 2, body_seconds: 2}
+                 idle_seconds: 2}
         store: {url: sqlite:///a.db, timeout_seconds: 2, write_timeout_seconds: 2, retention_days: 2, spool: s,
                 spool_bytes: 2, session_bytes: 3}
         archive: {key: "%s", max_bytes: 2, retention_days: 2, record: all}

@@ -19,8 +19,6 @@ from tests.test_config_documentation import with_examples
 SERVING = {
     "server.port",
     "server.idle_seconds",
-    "server.head_seconds",
-    "server.body_seconds",
     "server.shutdown_seconds",
     "server.workers",
     "logging.level",

@@ -295,7 +295,7 @@ def _server_config(factory: ApplicationFactory) -> ServerConfig:
         factory,
         (server.host, server.port),
         server.workers,
-        ClientTimeouts(server.idle_seconds, server.head_seconds, server.body_seconds),
+        ClientTimeouts(silent=server.idle_seconds),
         max_message=server.max_body_bytes,
         shutdown_seconds=server.shutdown_seconds,
     )

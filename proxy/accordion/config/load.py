@@ -33,6 +33,8 @@ REMOVED_KEYS = {
     "unfold.recall.sources": "3 are built in, because `unfold.recall.tokens` limits the length of an excerpt",
     "limits.count_cache_entries": "20,000 are built in, because they take 14 MB at most",
     "limits.exchanges_per_session": "50 are built in, because they are only for display; totals count every request",
+    "server.head_seconds": "60 seconds are built in, because clients send a head at once",
+    "server.body_seconds": "120 seconds are built in, because a body slower than 4 KiB in that time never ends",
 }
 """Settings of former versions that are constants now, each with the value that is built in and the reason. A file that
 has one stays valid. No variable of the environment set one of them."""

@@ -59,8 +59,6 @@ class ServerConfig(ConfigSection, frozen=True):
     workers: Annotated[int, msgspec.Meta(ge=1, le=256)] = 1
     max_body_bytes: Size = Size(64 << 20)
     idle_seconds: Seconds = 120.0
-    head_seconds: Seconds = 60.0
-    body_seconds: Seconds = 120.0
     shutdown_seconds: Annotated[int, msgspec.Meta(ge=0, le=3_600)] = 30
     tenant_key: Secret = Secret()
     responses_websocket: bool = True

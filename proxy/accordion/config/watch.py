@@ -22,8 +22,6 @@ RESTART = (
     "server.port",
     "server.workers",
     "server.idle_seconds",
-    "server.head_seconds",
-    "server.body_seconds",
     "server.shutdown_seconds",
     "server.tenant_key",
     "store.url",
