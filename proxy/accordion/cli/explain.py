@@ -7,7 +7,9 @@ no credential, and no message text except the summary blocks, and the forwarded 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from accordion.cli.explain_agent import AgentDescription, describe_agent
 from accordion.cli.explain_compaction import CompactionReport, count_entries, count_kinds, report_compaction, tool_name
@@ -48,8 +50,7 @@ class LargeMessage:
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class ContentReport:
+class ContentReport(msgspec.Struct, frozen=True):
     """The content of the body. `roles` counts messages and parts by role; `fields` are all fields but the messages."""
 
     dialect: str
@@ -63,7 +64,7 @@ class ContentReport:
     max_output: int | None
     previous: str | None
     fields: tuple[str, ...]
-    marks: ClientMetadata
+    client_metadata: ClientMetadata = msgspec.field(name="marks")
     session: str
 
 
@@ -103,21 +104,23 @@ class ChangeReport:
     refused: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """The explanation of a request. `unread` says why the body was not parsed; content and size are missing then."""
+class Explanation(msgspec.Struct, frozen=True):
+    """The explanation of a request. `unread` says why the body was not parsed; content and size are missing then.
+
+    In JSON, the parts have other names, which programs read.
+    """
 
     path: str
     bytes: int
-    asked: CallerReport
-    going: RouteReport
+    caller: CallerReport = msgspec.field(name="asked")
+    route: RouteReport = msgspec.field(name="going")
     action: str
     reason: str
-    changed: ChangeReport = field(default_factory=ChangeReport)
-    understood: ContentReport | None = None
-    counted: SizeReport | None = None
-    sitting: AgentDescription | None = None
-    folding: CompactionReport | None = None
+    change: ChangeReport = msgspec.field(name="changed")
+    content: ContentReport | None = msgspec.field(default=None, name="understood")
+    size: SizeReport | None = msgspec.field(default=None, name="counted")
+    agent: AgentDescription | None = msgspec.field(default=None, name="sitting")
+    compaction: CompactionReport | None = msgspec.field(default=None, name="folding")
     unread: str = ""
 
 
@@ -140,17 +143,17 @@ async def explain(inbound: Inbound, pipeline: OfflinePipeline, *, full: bool = F
     return Explanation(
         path=inbound.path,
         bytes=len(body),
-        asked=caller_report,
-        going=_describe_route(inbound, request.route, pipeline),
+        caller=caller_report,
+        route=_describe_route(inbound, request.route, pipeline),
         action="refuse" if refused else request.decision.action,
         reason=refused or request.decision.reason,
-        changed=ChangeReport("nothing is sent", refused=result.decision.reason)
+        change=ChangeReport("nothing is sent", refused=result.decision.reason)
         if is_unsent
         else _describe_changes(inbound, result, pipeline),
-        understood=_describe_content(request),
-        counted=_describe_size(request, pipeline),
-        sitting=await describe_agent(request, dict(inbound.fields), pipeline),
-        folding=await report_compaction(request, result, pipeline, caller, full),
+        content=_describe_content(request),
+        size=_describe_size(request, pipeline),
+        agent=await describe_agent(request, dict(inbound.fields), pipeline),
+        compaction=await report_compaction(request, result, pipeline, caller, full),
     )
 
 
@@ -168,12 +171,12 @@ def _describe_unread(
     return Explanation(
         path=inbound.path,
         bytes=len(body),
-        asked=caller_report,
-        going=_describe_route(inbound, request.route, pipeline),
+        caller=caller_report,
+        route=_describe_route(inbound, request.route, pipeline),
         action="refuse" if caller_report.refused else "pass",
         reason=caller_report.refused or "not read",
-        changed=_describe_changes(inbound, request, pipeline),
-        folding=CompactionReport("none", "it was not parsed", body=forwarded),
+        change=_describe_changes(inbound, request, pipeline),
+        compaction=CompactionReport("none", "it was not parsed", body=forwarded),
         unread=_why_unread(inbound, body, request, pipeline),
     )
 
@@ -205,7 +208,7 @@ def _describe_content(request: MeasuredRequest) -> ContentReport:
         max_output=conversation.max_output,
         previous=conversation.previous,
         fields=tuple(conversation.envelope),
-        marks=read_client_metadata(request.inbound.fields, conversation.envelope),
+        client_metadata=read_client_metadata(request.inbound.fields, conversation.envelope),
         session=request.session_match.session.id,
     )
 

@@ -89,8 +89,8 @@ def run(file: str, settings: Settings, options: ExplainOptions) -> int:
         sys.stdout.write(msgspec.json.encode(explanation).decode() + "\n")
     else:
         sections: list[RenderableType] = [_make_table(explanation, file, options)]
-        if explanation.folding is not None:
-            sections += compaction_details(explanation.folding, full=options.full)
+        if explanation.compaction is not None:
+            sections += compaction_details(explanation.compaction, full=options.full)
         Console(highlight=False).print(Padding(Group(*sections), (1, 1)))
     return 0
 
@@ -126,16 +126,16 @@ def _make_table(explanation: Explanation, file: str, options: ExplainOptions) ->
     path_note = " (guessed from the body; --path sets it)" if options.path is None else ""
     table.add_row("endpoint", f"POST {explanation.path}{path_note}")
     sections: list[tuple[str, Iterable[tuple[str, str | Text]]]] = [("caller", _caller_rows(explanation))]
-    if explanation.sitting is not None and explanation.sitting.is_informative:
-        sections.append(("agents", agent_rows(explanation.sitting, full=options.full)))
-    if explanation.understood is not None and explanation.counted is not None:
-        sections += [("content", _content_rows(explanation.understood)), ("size", _size_rows(explanation.counted))]
+    if explanation.agent is not None and explanation.agent.is_informative:
+        sections.append(("agents", agent_rows(explanation.agent, full=options.full)))
+    if explanation.content is not None and explanation.size is not None:
+        sections += [("content", _content_rows(explanation.content)), ("size", _size_rows(explanation.size))]
     else:
         result = "it is forwarded unchanged, and its tokens are not counted"
         sections.append(("not parsed", [("reason", explanation.unread), ("result", result)]))
     sections.append(("decision", _decision_rows(explanation)))
-    if explanation.understood is not None and explanation.folding is not None:
-        sections.append(("compaction", compaction_rows(explanation.folding)))
+    if explanation.content is not None and explanation.compaction is not None:
+        sections.append(("compaction", compaction_rows(explanation.compaction)))
     sections.append(("changes", _change_rows(explanation)))
     for title, rows in sections:
         table.add_row()
@@ -146,11 +146,11 @@ def _make_table(explanation: Explanation, file: str, options: ExplainOptions) ->
 
 
 def _caller_rows(explanation: Explanation) -> Iterable[tuple[str, str]]:
-    if explanation.asked.refused:
+    if explanation.caller.refused:
         yield "access", "refused; the rest of this report assumes that it is granted"
         return
-    yield "tenant", explanation.asked.tenant + (", identified by a proxy key" if explanation.asked.proxy_key else "")
-    yield "credential", "the caller sends its own" if explanation.asked.credential else "the caller sends none"
+    yield "tenant", explanation.caller.tenant + (", identified by a proxy key" if explanation.caller.proxy_key else "")
+    yield "credential", "the caller sends its own" if explanation.caller.credential else "the caller sends none"
 
 
 def _content_rows(content: ContentReport) -> Iterable[tuple[str, str]]:
@@ -168,7 +168,11 @@ def _content_rows(content: ContentReport) -> Iterable[tuple[str, str]]:
         yield "continues", f"{content.previous}, stored by the provider"
     yield "output limit", f"{content.max_output:,} tokens" if content.max_output else "none requested"
     yield "other fields", ", ".join(content.fields) or "none"
-    labels = (("client", content.marks.client), ("session", content.marks.session), ("agent", content.marks.agent))
+    labels = (
+        ("client", content.client_metadata.client),
+        ("session", content.client_metadata.session),
+        ("agent", content.client_metadata.agent),
+    )
     yield "labels", ", ".join(f"{name} {value}" for name, value in labels if value) or "none"
     yield "session", f"{content.session} (derived from the content and the tenant key)"
 
@@ -202,12 +206,12 @@ def _size_rows(size: SizeReport) -> Iterable[tuple[str, str | Text]]:
 def _decision_rows(explanation: Explanation) -> Iterable[tuple[str, str | Text]]:
     yield "action", Text(explanation.action, style="bold red" if explanation.action in ("refuse", "resend") else "bold")
     yield "reason", explanation.reason
-    yield "upstream", f"{explanation.going.upstream}, {_ROUTES[explanation.going.family]}"
-    yield "URL", explanation.going.url
+    yield "upstream", f"{explanation.route.upstream}, {_ROUTES[explanation.route.family]}"
+    yield "URL", explanation.route.url
 
 
 def _change_rows(explanation: Explanation) -> Iterable[tuple[str, str]]:
-    changes = explanation.changed
+    changes = explanation.change
     if changes.refused:
         yield "refused", changes.refused
         return

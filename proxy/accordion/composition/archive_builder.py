@@ -42,7 +42,7 @@ class ArchiveServices:
             sealer=self.sealer,
             clock=clock,
             on_write=self.bounds.note_write,
-            capacity=divide_cache(settings.limits.cache_bytes).written,
+            capacity=divide_cache(settings.limits.cache_bytes).archive_rows,
             minor=spooled.with_half_capacity(),
         )
         # A second proxy may use the same file. Only a store in memory certainly belongs to this process alone.

@@ -84,13 +84,13 @@ class CompactionBuilder:
         self._store, self._tasks, self._clock, self._counter = spooled, tasks, clock, counter
         self._outbox, self._waiter = outbox, LoopWaiter()
         eighth, small = settings.limits.fold_cache_bytes // 8, divide_cache(settings.limits.cache_bytes)
-        self._retry_limit_capacity, self._writers = small.futile, WriterHistory(clock, small.writers)
+        self._retry_limit_capacity, self._writers = small.failed_compactions, WriterHistory(clock, small.writers)
         self._reader = WrittenMessageReader(eighth)
         self._message_tokens = MessageTokenCache(meter)
         self._archive = archive.archive
         self._extractor = ExtractiveWriter(small.facts, words=small.words)
         self._prompts = load_prompts()
-        self.retention_renewal = RetentionRenewal(spooled, self._archive, tasks, clock, small.renewed)
+        self.retention_renewal = RetentionRenewal(spooled, self._archive, tasks, clock, small.renewals)
         self.compactions = CompactionRepository(
             spooled,
             # It uses another half of this for the lists that it made.
@@ -99,7 +99,7 @@ class CompactionBuilder:
             sealer=archive.sealer,
             message_reader=self._reader,
             on_use=self.retention_renewal.renew_compaction,
-            answers_capacity=small.found,
+            answers_capacity=small.compaction_positions,
         )
         self.request_renderer = RequestRenderer(eighth)
         self.session_overrides = SessionOverrideStore(store, settings.store.retention_days * 86_400, small.pins)

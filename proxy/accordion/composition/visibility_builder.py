@@ -39,7 +39,7 @@ class VisibilityBuilder:
         self._archive = archive
         self._sessions, self._on_new_edge = sessions, on_new_edge
         self._shares = sizes or divide_cache(DEFAULT)
-        self._filter = VisibilityFilter(reader, self._shares.filtered)
+        self._filter = VisibilityFilter(reader, self._shares.filtered_lists)
         self._built: tuple[DelegationConfig, DelegationTracker, SharedArtifacts] | None = None
 
     def visibility(self, settings: Settings) -> Visibility:
@@ -57,7 +57,13 @@ class VisibilityBuilder:
                 on_new_edge=self._on_new_edge,
                 sleep=asyncio.sleep,
                 sizes=DelegationCacheSizes(
-                    sizes.nodes, sizes.scopes, sizes.places, sizes.origins, sizes.shown, sizes.openings, sizes.waiting
+                    sizes.nodes,
+                    sizes.call_agents,
+                    sizes.handoffs,
+                    sizes.origins,
+                    sizes.visible_results,
+                    sizes.open_calls,
+                    sizes.waiting_conversations,
                 ),
             )
             store, _, clock, tasks = self._services
@@ -65,7 +71,7 @@ class VisibilityBuilder:
             self._built = (
                 config,
                 tracker,
-                SharedArtifacts(self._archive, branch_access, tasks, clock, capacity=sizes.hidden),
+                SharedArtifacts(self._archive, branch_access, tasks, clock, capacity=sizes.hidden_results),
             )
         _, tracker, shared_artifacts = self._built
         return Visibility(tracker, self._filter, self._sessions, shared_artifacts)

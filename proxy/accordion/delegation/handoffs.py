@@ -63,20 +63,20 @@ class HandoffState(msgspec.Struct, frozen=True):
     """The control state at one message of a list.
 
     `path` are the agents that received control, the outermost first; empty where the list's own agent has control.
-    `asked` are hand-offs without an answer. `home` is the node of the list's own agent and `look` its last request.
-    `known` are all agents so far: (node of the sender, name, node).
+    `pending` are hand-offs without an answer. `home` is the node of the list's own agent and `look` its last request.
+    `agents` are all agents so far: (node of the sender, name, node). Stored fields keep their former names.
     """
 
     path: tuple[_ActiveAgent, ...] = ()
-    asked: tuple[_PendingHandoff, ...] = ()
-    known: tuple[tuple[str, str, str], ...] = ()
+    pending: tuple[_PendingHandoff, ...] = msgspec.field(default=(), name="asked")
+    agents: tuple[tuple[str, str, str], ...] = msgspec.field(default=(), name="known")
     look: _RequestFingerprint = _RequestFingerprint()
     home: str = ""
 
     @property
     def has_no_handoff(self) -> bool:
         """Whether the list has no hand-off."""
-        return not self.known and not self.asked and not self.look.overhead
+        return not self.agents and not self.pending and not self.look.overhead
 
 
 NO_HANDOFF = HandoffState()
@@ -175,7 +175,7 @@ class HandoffIndex:
         ):
             index, state = stored
             new_state = self._advance(state, conversation, index, label)
-        if new_state.known:
+        if new_state.agents:
             new_state = _identify_sender(new_state, self._tool_names(conversation), conversation.overhead_key)
         if new_state is not state or index < len(chain) - 1:
             self._remember(label + chain[-1], new_state)
@@ -241,7 +241,7 @@ def nodes_in_state(value: bytes) -> set[str]:
     """Returns the delegations in a stored state, including the list's own; empty where it cannot be decoded."""
     with suppress(msgspec.MsgspecError):
         state = _decode(value)
-        nodes = {node for agent in state.known for node in agent[::2]}
+        nodes = {node for agent in state.agents for node in agent[::2]}
         return {state.home, *(agent.node for agent in state.path), *nodes}
     return set()
 
@@ -269,8 +269,8 @@ def _advance(
                 if find_target(part.name) is not None:
                     path = tuple(agent.node for agent in state.path)
                     handoff = _PendingHandoff(part.call_id, part.name, conversation.chain[index], path)
-                    state = replace(state, asked=(*state.asked, handoff)[-16:])
-            elif type(part) is ToolResult and state.asked:
+                    state = replace(state, pending=(*state.pending, handoff)[-16:])
+            elif type(part) is ToolResult and state.pending:
                 state = _apply_answer(state, part, find_target, label, max_agents)
     return state
 
@@ -282,10 +282,10 @@ def _apply_answer(
     label: bytes,
     max_agents: int,
 ) -> HandoffState:
-    handoff = next((pending for pending in reversed(state.asked) if pending.call_id == result.call_id), None)
+    handoff = next((each for each in reversed(state.pending) if each.call_id == result.call_id), None)
     if handoff is None:
         return state
-    state = replace(state, asked=tuple(pending for pending in state.asked if pending is not handoff))
+    state = replace(state, pending=tuple(each for each in state.pending if each is not handoff))
     target = find_target(handoff.tool)
     # Of several hand-offs in one response, the first that is answered counts: then the sender no longer has control.
     if target is None or result.error or handoff.path != tuple(agent.node for agent in state.path):
@@ -297,12 +297,12 @@ def _apply_answer(
     if is_back:
         return replace(state, path=state.path[:-1])
     sender = state.path[-1].node if state.path else ""
-    node = next((node for parent, child, node in state.known if (parent, child) == (sender, name)), None)
+    node = next((node for parent, child, node in state.agents if (parent, child) == (sender, name)), None)
     if node is None:
-        if len(state.known) >= max_agents:
+        if len(state.agents) >= max_agents:
             return state
         node = "h:" + hashlib.sha256(b"handoff" + label + handoff.place + name.encode()).hexdigest()[:24]
-        state = replace(state, known=(*state.known, (sender, name, node)))
+        state = replace(state, agents=(*state.agents, (sender, name, node)))
     return replace(state, path=(*state.path, _ActiveAgent(node, name, handoff.tool, handoff.call_id)))
 
 
