@@ -70,7 +70,8 @@ lock:
 	$(UV_COMPILE) -c requirements-dev.lock pyproject.toml --extra all -o requirements.lock
 	$(UV_COMPILE) tests/clients/requirements.in -o tests/clients/requirements.lock
 
-docs: $(VENV)/.dev               ## the documentation as a site, in site/
+docs: $(VENV)/.dev               ## the tables of the reference, and the documentation as a site, in site/
+	$(BIN)/python scripts/reference.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 image:                           ## the container

@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from scripts.reference import documents, write_tables
+
 ROOT = Path(__file__).parents[1]
 SOURCES = (
     "mkdocs.yml",
@@ -18,6 +22,19 @@ SOURCES = (
     "CHANGELOG.md",
     "config.yaml",
 )
+
+
+def test_the_tables_of_the_reference_are_made_from_the_code():
+    """`make docs` writes them."""
+    found = list(documents())
+    assert {path.stem for path in found} == {"api", "cli", "configuration", "figures"}
+    for path in found:
+        assert path.read_text("utf-8") == write_tables(path.read_text("utf-8")), path.name
+
+
+def test_a_table_that_is_not_known_fails():
+    with pytest.raises(KeyError):
+        write_tables("<!-- reference: options nothing -->\n<!-- end of reference -->\n")
 
 
 def build(root: Path, site: Path, **environ: str) -> subprocess.CompletedProcess[str]:

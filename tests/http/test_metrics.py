@@ -54,7 +54,7 @@ def test_durations_fall_into_the_buckets_that_the_library_would_choose(durations
     metrics, registry = Metrics(), CollectorRegistry()
     bounds = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
     labels = ("upstream", "model", "agent")
-    name, told = "accordion_request_seconds", "Time until the reply had ended"
+    name, told = "accordion_request_seconds", "Time to the end of the response"
     theirs = Histogram(name, told, labels, buckets=bounds, registry=registry).labels("openai", "m", "main")
     for duration in durations:
         metrics.exchange("t", exchange(duration=duration), "")

@@ -35,7 +35,22 @@ app = typer.Typer(
 Config = Annotated[
     Path | None,
     typer.Option(
-        "--config", "-c", help="Config file. Default: $ACCORDION_CONFIG, then ./config.yaml.", show_default=False
+        "--config",
+        "-c",
+        help="Config file. Default: the file in ACCORDION_CONFIG, then ./config.yaml, then "
+        "~/.config/accordion/config.yaml.",
+        show_default=False,
+    ),
+]
+
+RunConfig = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        help="Config file. Default: the file in ACCORDION_CONFIG, then ~/.config/accordion/config.yaml. "
+        "A ./config.yaml may belong to a project of others, and is not read.",
+        show_default=False,
     ),
 ]
 
@@ -58,9 +73,21 @@ PastFiles = Annotated[
     ),
 ]
 
-ClaudeSessions = Annotated[bool, typer.Option("--claude", help="Read all sessions of Claude Code on this machine.")]
-CodexSessions = Annotated[bool, typer.Option("--codex", help="Read all sessions of Codex on this machine.")]
-OpenCodeSessions = Annotated[bool, typer.Option("--opencode", help="Read all sessions of OpenCode on this machine.")]
+ClaudeSessions = Annotated[
+    bool,
+    typer.Option(
+        "--claude", help="Read all sessions of Claude Code: ~/.claude/projects, or projects in CLAUDE_CONFIG_DIR."
+    ),
+]
+CodexSessions = Annotated[
+    bool, typer.Option("--codex", help="Read all sessions of Codex: ~/.codex/sessions, or sessions in CODEX_HOME.")
+]
+OpenCodeSessions = Annotated[
+    bool,
+    typer.Option(
+        "--opencode", help="Read all sessions of OpenCode: ~/.local/share/opencode, or opencode in XDG_DATA_HOME."
+    ),
+]
 
 
 def _find_sources(files: list[str] | None, claude: bool, codex: bool, opencode: bool) -> list[TranscriptSource]:
@@ -135,11 +162,13 @@ def run(
         list[str],
         typer.Argument(metavar="COMMAND [ARGUMENT...]", help="claude, codex, opencode, or another command."),
     ],
-    observe: Annotated[bool, typer.Option("--observe", help="Change no request; only report.")] = False,
+    observe: Annotated[
+        bool, typer.Option("--observe", help="Change no request; say at the end what would have been compacted.")
+    ] = False,
     port: Annotated[
         int, typer.Option(min=0, max=65_535, help="Port of the proxy. Default: any free one.", show_default=False)
     ] = 0,
-    config: Config = None,
+    config: RunConfig = None,
 ) -> None:
     """Run an agent through a proxy that already runs, or that starts and ends with it.
 
@@ -197,7 +226,12 @@ def check(
 
 @app.command()
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per finding.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="Print one JSON object for each finding: grade (ok, note, broken), subject, text, advice."
+        ),
+    ] = False,
     config: Config = None,
 ) -> None:
     """Check store, windows, providers, versions and port; say what to do. Exit code 1: something is broken."""
@@ -221,15 +255,28 @@ def replay(
     limit: Annotated[
         int | None, typer.Option(min=1, help="Stop after this many conversations.", show_default=False)
     ] = None,
-    fold: Annotated[bool, typer.Option("--fold", help="Compact as a running proxy would, and compare.")] = False,
+    fold: Annotated[
+        bool,
+        typer.Option(
+            "--fold",
+            help="Compact as a running proxy would, with the config's thresholds and strategies and the extractive "
+            "writer, and compare.",
+        ),
+    ] = False,
     every: Annotated[
         bool, typer.Option("--all", help="Show every request of long conversations, not a selection.")
     ] = False,
     against_usage: Annotated[
         bool,
-        typer.Option("--against-usage", help="Compare the token estimates with the recorded usage, and learn from it."),
+        typer.Option(
+            "--against-usage",
+            help="Compare the token estimates with the recorded usage, and learn from it. Not with --fold.",
+        ),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per request.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print one JSON object for each request; with --fold, a last one with the totals."),
+    ] = False,
     config: Config = None,
 ) -> None:
     """Replay recorded conversations: show window use per request, and the effect of compaction."""
@@ -268,7 +315,12 @@ def explain(
     window: Annotated[
         int | None, typer.Option(min=1, help="Use this window size, in tokens.", show_default=False)
     ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Show the complete body that would be forwarded.")] = False,
+    full: Annotated[
+        bool,
+        typer.Option(
+            "--full", help="Show all hidden results, all artifacts, and the complete body that would be forwarded."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     config: Config = None,
 ) -> None:

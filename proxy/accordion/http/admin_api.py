@@ -153,10 +153,15 @@ class AdminApi:
         ]
 
     async def _list_keys(self, request: Request) -> Response:
+        """Lists all proxy keys with their limits and what they used today. Needs `admin_key`."""
         check_admin(request.headers.raw, self._tenants())
         return json_response({"keys": [key_json(view) for view in await self._administration.list_keys()]})
 
     async def _list_tenants(self, request: Request) -> Response:
+        """Lists all tenants by name, each with its keys and its costs. Needs `admin_key`.
+
+        Parameters: `days` (1 to 400, default 30), `limit`, `after` (the `next` of the previous page).
+        """
         check_admin(request.headers.raw, self._tenants())
         params = request.query_params
         days = parse_number(params.get("days", "30"), "days", 1, DAYS)
@@ -169,12 +174,18 @@ class AdminApi:
         return json_response({"first": page.first, "last": page.last, "tenants": tenants, "next": page.next or None})
 
     async def _create_key(self, request: Request) -> Response:
+        """Creates a proxy key. The answer (201) is the only one that has it. Needs `admin_key`.
+
+        Body: `{"tenant": "research", "tokens_per_day": 5000000, "dollars_per_day": 20, "requests_per_minute": 60}`;
+        each limit may be left out.
+        """
         check_admin(request.headers.raw, self._tenants())
         new_key = await _decode_body(request, _NEW_KEY, '{"tenant": "NAME"}, and limits')
         record, key = await self._created_keys.create(new_key.tenant, new_key.applied_to(NO_LIMITS))
         return json_response({**key_json(KeyView(record, KeyUsage())), "key": key}, 201)
 
     async def _change_limits(self, request: Request) -> Response:
+        """Changes the limits that the body names; 0: no limit. Needs `admin_key`."""
         check_admin(request.headers.raw, self._tenants())
         key_id = self._created_id(request)
         changes = await _decode_body(request, _NEW_LIMITS, '{"requests_per_minute": 60}, for example')
@@ -183,6 +194,7 @@ class AdminApi:
         return json_response(key_json(await self._administration.view_key(record)))
 
     async def _revoke_key(self, request: Request) -> Response:
+        """Revokes a key. Needs `admin_key`."""
         check_admin(request.headers.raw, self._tenants())
         key_id = self._created_id(request)
         await self._created_keys.revoke(key_id)

@@ -131,6 +131,7 @@ class RestApi:
     # -- endpoints --------------------------------------------------------------
 
     async def _root(self, request: Request) -> Response:
+        """Shows the base URLs for clients, and the paths of artifacts, memory and MCP."""
         paths = {route.path for route in request.app.routes}
         more = {"artifacts": "/accordion/artifacts?session={id}"} if "/accordion/artifacts" in paths else {}
         if any(path.startswith("/accordion/memory") for path in paths):
@@ -156,6 +157,7 @@ class RestApi:
         )
 
     async def _health(self, request: Request) -> Response:
+        """Says that the process serves, with its version."""
         # `accordion run` joins a proxy by this answer.
         return json_response(
             {
@@ -167,6 +169,7 @@ class RestApi:
         )
 
     async def _ready(self, request: Request) -> Response:
+        """Says whether the store answers. The status is 503 while it has never answered."""
         # Without its store the proxy still forwards, so it stays ready and reports the outage. A store that never
         # answered is most likely misconfigured: then no traffic should come here.
         queries = self._queries()
@@ -176,6 +179,11 @@ class RestApi:
         return json_response({"status": "ok", "store": store, **self._pending_writes()})
 
     async def _page(self, request: Request) -> Response:
+        """Returns Prometheus metrics, correct with several workers.
+
+        Where callers need a proxy key, Prometheus needs `admin_key`, as `credentials` of `authorization` in its scrape
+        config.
+        """
         # The page names the models of all tenants.
         if self._tenants().has_proxy_keys:
             check_admin(request.headers.raw, self._tenants())
@@ -186,16 +194,28 @@ class RestApi:
         return Response(body, headers={"content-type": kind})
 
     async def _models(self, request: Request) -> Response:
+        """Lists the configured models and those that were used.
+
+        Each has its window, triggers, targets, hard limit, utilization and totals.
+        """
         views = await self._queries().list_models(self._tenant(request))
         return json_response({"models": [model_json(view) for view in views]})
 
     async def _savings(self, request: Request) -> Response:
+        """Shows what was spent and saved, in all and by day, model and agent.
+
+        Parameter: `days`, 1 to 400, today included; default 30.
+        """
         days = parse_number(request.query_params.get("days", "30"), "days", 1, DAYS)
         queries = self._queries()
         report = await queries.read_savings(self._tenant(request), self._now(), days)
         return json_response(savings_json(report, queries.prices))
 
     async def _sessions(self, request: Request) -> Response:
+        """Lists sessions, newest first: utilization, tokens saved, tokens spent on summaries, costs, pins.
+
+        Parameters: `limit`, `label`, `cursor` (the `next` of the previous page).
+        """
         limit = parse_number(request.query_params.get("limit", "100"), "limit", 1, _MAX_SESSIONS)
         tenant = self._tenant(request)
         label, after = request.query_params.get("label", ""), _parse_cursor(request.query_params.get("cursor", ""))
@@ -207,6 +227,7 @@ class RestApi:
         return json_response({"sessions": views, "next": _cursor(page[-1]) if len(sessions) > limit else None})
 
     async def _session(self, request: Request) -> Response:
+        """Shows one session with its limits and its last exchanges, each with its compaction and its costs."""
         tenant, view = await self._find_session(request)
         (overrides,) = await self._overrides.load(tenant, [view.session.id])
         exchanges = [exchange_json(exchange) for exchange in view.exchanges]
@@ -222,7 +243,7 @@ class RestApi:
         return json_response({"session": session, "agents": [agent_json(view) for view in views]})
 
     async def _compact(self, request: Request) -> Response:
-        """Requests a compaction. The session's next request makes it, since only that has the history."""
+        """Compacts the session at its next request, whatever its size: only that has the history."""
         tenant, view = await self._find_session(request)
         session = view.session
         await self._overrides.request_compaction(tenant, session.id)
@@ -238,6 +259,7 @@ class RestApi:
         return json_response(response, 202)
 
     async def _pins(self, request: Request) -> Response:
+        """Reads, sets or removes the tool results that no compaction touches: `{"call_ids": ["…"]}`."""
         tenant, view = await self._find_session(request)
         session = view.session.id
         if request.method == "PUT":
@@ -248,6 +270,11 @@ class RestApi:
         return json_response({"session": session, "call_ids": sorted(overrides.pins)})
 
     async def _mode(self, request: Request) -> Response:
+        """Reads or sets whether this session is compacted: `{"mode": "auto"}`, `observe` or `off`.
+
+        `auto` leaves it to the settings, `observe` only reports, `off` leaves requests alone, also those that an
+        earlier compaction shortened. A request's own header can only be stricter.
+        """
         tenant, view = await self._find_session(request)
         session = view.session.id
         if request.method == "PUT":

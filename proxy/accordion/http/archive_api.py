@@ -73,6 +73,10 @@ class ArchiveApi:
     # -- reading ----------------------------------------------------------------
 
     async def _artifacts(self, request: Request) -> Response:
+        """Lists what was removed from a session's prompt, in the order of the conversation.
+
+        Parameters: `session`, `limit`, `after`.
+        """
         caller, params = self._caller(request), request.query_params
         session = params.get("session", "")
         if not session:
@@ -88,6 +92,10 @@ class ArchiveApi:
         return json_response({"session": session, "artifacts": artifacts, "next": page.next or None})
 
     async def _artifact(self, request: Request) -> Response:
+        """Returns one artifact as text, with its record if JSON is accepted.
+
+        Parameters for a part of it: `offset`, `limit`, `pattern`, `path`.
+        """
         caller, params = self._caller(request), request.query_params
         read_request = ReadRequest(
             request.path_params["id"],
@@ -111,6 +119,7 @@ class ArchiveApi:
         return Response(excerpt.part.text, headers=SAFE | more, media_type="text/plain; charset=utf-8")
 
     async def _original(self, request: Request) -> Response:
+        """Returns the whole conversation as the client sent it, as a request in the client's protocol."""
         caller, session = self._caller(request), request.path_params["id"]
         transcript = await self._archive.transcripts.original(caller.tenant, session)
         if transcript is None:
@@ -125,6 +134,7 @@ class ArchiveApi:
         return Response(transcript.body, headers=SAFE | headers, media_type="application/json")
 
     async def _last_sent(self, request: Request) -> Response:
+        """Returns the last forwarded request: what the model sees of the session."""
         _, sent = await self._reconstruct(request)
         headers = {"x-accordion-dialect": sent.original.protocol.name}
         if sent.compaction is not None:
@@ -132,6 +142,7 @@ class ArchiveApi:
         return Response(sent.body, headers=SAFE | headers, media_type="application/json")
 
     async def _diff(self, request: Request) -> Response:
+        """Compares the last forwarded request with the original, block by block, with the artifacts of each."""
         caller, sent = await self._reconstruct(request)
         ids = sent.compaction.artifacts if sent.compaction is not None else ()
         artifacts = await self._archive.load_records(caller.tenant, ids)
@@ -156,12 +167,14 @@ class ArchiveApi:
     # -- export -----------------------------------------------------------------
 
     async def _export_session(self, request: Request) -> Response:
+        """Exports everything that is stored for a session, as JSON Lines."""
         caller, session = self._eraser(request), request.path_params["id"]
         if not await self._archive.has_session(caller.tenant, session):
             await self._check_session(caller, session)
         return await self._stream_export(caller, session)
 
     async def _export(self, request: Request) -> Response:
+        """Exports everything that is stored for the tenant, as JSON Lines."""
         return await self._stream_export(self._eraser(request), None)
 
     async def _stream_export(self, caller: Caller, session: str | None) -> Response:
@@ -175,12 +188,14 @@ class ArchiveApi:
     # -- erasing ----------------------------------------------------------------
 
     async def _erase_session(self, request: Request) -> Response:
+        """Erases a session, and verifies that it is gone."""
         caller, session = self._eraser(request), request.path_params["id"]
         if not await self._archive.has_session(caller.tenant, session):
             await self._check_session(caller, session)
         return await self._erase_and_report(caller, session)
 
     async def _erase(self, request: Request) -> Response:
+        """Erases everything that is stored for the tenant, including its memories."""
         return await self._erase_and_report(self._eraser(request), None)
 
     async def _erase_and_report(self, caller: Caller, session: str | None) -> Response:

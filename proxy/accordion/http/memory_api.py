@@ -48,6 +48,7 @@ class MemoryApi:
         ]
 
     async def _openapi(self, request: Request) -> Response:
+        """Describes the memory API; MCP is at `/mcp`."""
         return json_response(self._document)
 
     @cached_property

@@ -21,7 +21,7 @@ from accordion.accounting.ledger import totals_of_exchange
 from accordion.archive.retention import SweepResult
 from accordion.model.costs import Costs, to_dollars
 from accordion.model.delegation import Evidence
-from accordion.model.records import CompactionOutcome, Exchange
+from accordion.model.records import CompactionOutcome, Exchange, FailureKind
 
 # Clients choose model names. Beyond this number they are counted together, so that no client can flood the registry.
 _MAX_MODELS = 200
@@ -58,20 +58,26 @@ class _TenantMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._requests = Counter(
-            "accordion_tenant_requests", "Requests of a tenant by status class", ("tenant", "status"), registry=registry
+            "accordion_tenant_requests",
+            "With proxy keys: requests of a tenant by status class",
+            ("tenant", "status"),
+            registry=registry,
         )
         self._tokens = Counter(
-            "accordion_tenant_tokens", "Tokens that providers reported", ("tenant", "kind"), registry=registry
+            "accordion_tenant_tokens",
+            "With proxy keys: reported tokens of a tenant: input, output",
+            ("tenant", "kind"),
+            registry=registry,
         )
         self._dollars = Counter(
             "accordion_tenant_dollars",
-            "US dollars of a tenant: spent, and without Accordion",
+            "With proxy keys: US dollars of a tenant: spent, without_accordion",
             ("tenant", "kind"),
             registry=registry,
         )
         self._refused = Counter(
             "accordion_limited_requests",
-            "Requests beyond a limit of their proxy key",
+            "Requests beyond a limit of their proxy key: tokens_per_day, dollars_per_day, requests_per_minute",
             ("tenant", "limit"),
             registry=registry,
         )
@@ -118,91 +124,104 @@ class Metrics:
 
     def __init__(self) -> None:
         self._is_multiprocess = "PROMETHEUS_MULTIPROC_DIR" in os.environ
-        registry = CollectorRegistry()
-        self._registry = registry
+        registry = self.registry = CollectorRegistry()
         model = ("upstream", "model", "agent")
         self._requests = Counter(
-            "accordion_requests", "Requests by status class", (*model, "status"), registry=registry
+            "accordion_requests",
+            "Requests by status class; an open WebSocket is a 1xx",
+            (*model, "status"),
+            registry=registry,
         )
-        self._errors = Counter(
-            "accordion_errors", "Requests that failed, by kind", ("upstream", "error"), registry=registry
-        )
+        self._errors = Counter("accordion_errors", "Failed requests", ("upstream", "error"), registry=registry)
         self._tokens = Counter(
             "accordion_tokens", "Tokens that providers reported", (*model, "kind"), registry=registry
         )
         self._utilization = Histogram(
             "accordion_window_utilization_ratio",
-            "Occupied share of the window",
+            "Used share of the window",
             model,
             buckets=_RATIOS,
             registry=registry,
         )
         self._duration = Histogram(
-            "accordion_request_seconds", "Time until the reply had ended", model, buckets=_SECONDS, registry=registry
+            "accordion_request_seconds", "Time to the end of the response", model, buckets=_SECONDS, registry=registry
         )
         self._first = Histogram(
-            "accordion_first_byte_seconds", "Time until the reply began", model, buckets=_SECONDS, registry=registry
+            "accordion_first_byte_seconds",
+            "Time to the beginning of the response",
+            model,
+            buckets=_SECONDS,
+            registry=registry,
         )
         self._compactions = Counter(
             "accordion_compactions",
-            "Folds: made, replayed, only observed, failed",
+            "Compactions, with the words of the record",
             (*model, "kind", "state", "cause"),
             registry=registry,
         )
         self._saved = Counter(
             "accordion_tokens_saved",
-            "Tokens that folds kept from being sent, at every request",
+            "Tokens that were not sent because of compactions, at every request",
             model,
             registry=registry,
         )
         self._summaries = Counter(
-            "accordion_summary_tokens", "Tokens that writing summaries took", (*model, "direction"), registry=registry
+            "accordion_summary_tokens", "Tokens of summaries: input, output", (*model, "direction"), registry=registry
         )
         self._dollars = Counter(
             "accordion_dollars",
-            "US dollars: spent, without Accordion, and compaction's own costs",
+            "US dollars: spent, without_accordion, and the own costs prefix, summaries, insertions and reads. The net "
+            "is without_accordion less spent; add the own costs for what was saved before them",
             (*model, "kind"),
             registry=registry,
         )
         self._unpriced = Counter(
-            "accordion_unpriced_requests", "Requests whose price is not known", model, registry=registry
+            "accordion_unpriced_requests",
+            "Requests whose price is not known; they are not in the dollars",
+            model,
+            registry=registry,
         )
         self._estimated = Counter(
             "accordion_estimated_requests", "Requests whose usage was not reported", model, registry=registry
         )
         self._memories = Counter(
-            "accordion_memory_tokens", "Tokens that writing memories took", ("model", "direction"), registry=registry
+            "accordion_memory_tokens",
+            "Tokens of the model in memory.writer: input, output",
+            ("model", "direction"),
+            registry=registry,
         )
         self._compaction_seconds = Histogram(
             "accordion_folding_seconds",
-            "Time that a fold held a request up",
+            "Time that a compaction delayed a request",
             model,
             buckets=_COMPACTION_SECONDS,
             registry=registry,
         )
         self._failures = Counter(
             "accordion_compaction_failures",
-            "Folds that could not be made, by reason",
+            f"Compactions that could not be made: {', '.join(get_args(FailureKind))}",
             (*model, "reason"),
             registry=registry,
         )
         self._unfold_calls = Counter(
-            "accordion_unfold_calls", "Calls of our own tool that were answered", model, registry=registry
+            "accordion_unfold_calls", "Calls of read_artifact that were answered", model, registry=registry
         )
         self._unfold_rounds = Counter(
             "accordion_unfold_rounds",
-            "How often providers were asked again to go on with a reply",
+            "How often providers were asked to continue a response",
             model,
             registry=registry,
         )
         self._recalls = Counter(
-            "accordion_recalls", "Requests that something was recalled for", model, registry=registry
+            "accordion_recalls", "Requests with a recall from the archive or from memories", model, registry=registry
         )
-        self._recall_tokens = Counter("accordion_recall_tokens", "How many tokens that was", model, registry=registry)
+        self._recall_tokens = Counter("accordion_recall_tokens", "Tokens of these recalls", model, registry=registry)
         self._hidden = Counter(
-            "accordion_hidden_results", "Results that were not shown, as another delegation's", model, registry=registry
+            "accordion_hidden_results", "Results of other agents that were hidden", model, registry=registry
         )
-        delegations = Counter("accordion_delegations", "Delegations that were found", ("evidence",), registry=registry)
+        delegations = Counter(
+            "accordion_delegations", "Sub-agents that were found, by evidence", ("evidence",), registry=registry
+        )
         self._delegations = {
             evidence: delegations.labels(evidence) for evidence in get_args(Evidence) if evidence != "none"
         }
@@ -214,12 +233,8 @@ class Metrics:
             registry=registry,
             multiprocess_mode="livemin",
         )
-        self._store_changes = Counter(
-            "accordion_store_outages", "How often the store was found to be away", registry=registry
-        )
-        self._dropped = Counter(
-            "accordion_store_writes_dropped", "Writes given up while the store was away", registry=registry
-        )
+        self._store_changes = Counter("accordion_store_outages", "How often the store went down", registry=registry)
+        self._dropped = Counter("accordion_store_writes_dropped", "Writes that were given up", registry=registry)
         self._by_model: dict[tuple[str, str, str], _ModelMetrics] = {}
         self._models: set[tuple[str, str]] = set()
         self._store.set(1)
@@ -297,25 +312,25 @@ class Metrics:
 
     def render(self) -> tuple[bytes, str]:
         """Returns the exposition of all workers together, and its content type."""
-        registry = self._registry
+        registry = self.registry
         if self._is_multiprocess:
             registry = CollectorRegistry()
             MultiProcessCollector(registry)  # type: ignore[no-untyped-call]  # the library has no hints here
         return generate_latest(registry), CONTENT_TYPE_LATEST
 
     def _create_archive_metrics(self) -> None:
-        registry = self._registry
+        registry = self.registry
         self._archive_size = Gauge(
             "accordion_archive_bytes",
-            "What the archive held of all tenants when it was last looked through",
+            "Size of the archive of all tenants at the last check, a few times an hour",
             registry=registry,
             # One worker at a time sweeps.
             multiprocess_mode="mostrecent",
         )
         self._evicted = Counter(
-            "accordion_archive_evicted", "Entries that were removed as too old or too much", registry=registry
+            "accordion_archive_evicted", "Entries that were removed by age or size", registry=registry
         )
-        self._evicted_bytes = Counter("accordion_archive_evicted_bytes", "How many bytes those held", registry=registry)
+        self._evicted_bytes = Counter("accordion_archive_evicted_bytes", "Bytes of these entries", registry=registry)
 
     def _count_compaction(self, model_metrics: _ModelMetrics, exchange: Exchange, outcome: CompactionOutcome) -> None:
         name = (outcome.kind or "unknown", outcome.state, outcome.cause)

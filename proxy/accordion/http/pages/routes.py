@@ -188,6 +188,7 @@ class Pages:
         return _redirect("/accordion/", permanent=True)
 
     async def _overview(self, request: Request, caller: Caller) -> Response:
+        """Shows the page, in a browser."""
         queries = self._services.queries()
         models = await queries.list_models(caller.tenant)
         sessions = await queries.list_sessions(caller.tenant, limit=_RECENT)
