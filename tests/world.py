@@ -36,7 +36,6 @@ from accordion.pipeline.request import MeasuredRequest
 from accordion.pipeline.send import DeploymentPauses, Sender
 from accordion.pipeline.session_import import MemoryMentions
 from accordion.protocols.body_reader import BodyReader
-from accordion.server.event_loop import LoopWaiter
 from accordion.sessions.proxy_keys import CreatedKeys, ProxyKey
 from accordion.sessions.sessions import Sessions
 from accordion.sessions.tenants import Tenants
@@ -163,7 +162,7 @@ class World:
             "ledger": (ledger := Ledger(self.outbox, [self.seen], "worker")),
             "erasures": self.archive.erasures,
             "key_usage": self.key_usage,
-            "key_limiter": KeyLimiter(self.store, self.key_usage, self.clock, LoopWaiter(), self._note_refusal),
+            "key_limiter": KeyLimiter(self.store, self.key_usage, self.clock, self._note_refusal),
             "costs": CostCalculator(build_prices(settings), meter),
             "features": [
                 HiddenResultArchiving(visibility.shared_artifacts),

@@ -21,7 +21,7 @@ from accordion.accounting.savings import DAY
 from accordion.model.costs import NANODOLLARS, Costs
 from accordion.model.errors import LimitReached
 from accordion.model.ports import Key, KeyValueStore
-from accordion.server.event_loop import LoopWaiter
+from accordion.stores.guarded import GuardedStore
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.open import open_store
 from tests.fakes import DirectOutbox, FakeClock, FickleStore
@@ -57,9 +57,7 @@ class Worker:
         self.outbox = DirectOutbox(store)
         self.ledger = KeyUsageLedger(store, self.outbox, clock, name)
         self.refused: list[tuple[str, str]] = []
-        self.limiter = KeyLimiter(
-            store, self.ledger, clock, LoopWaiter(), lambda *refusal: self.refused.append(refusal)
-        )
+        self.limiter = KeyLimiter(store, self.ledger, clock, lambda *refusal: self.refused.append(refusal))
 
     async def admit(self, limits: KeyLimits, key: str = "k1") -> LimitReached | None:
         try:
@@ -122,18 +120,22 @@ async def test_while_the_store_is_away_each_worker_counts_by_itself() -> None:
     assert sum(admitted) == 3 + 2
 
 
-async def test_a_slow_store_holds_no_request_up() -> None:
+async def test_a_store_that_does_not_answer_holds_only_the_first_request_up() -> None:
     class SlowStore(InMemoryStore):
         """A store that takes long for each entry of a log."""
 
+        appends = 0
+
         async def append(self, key: Key, values: object, *, keep: int | None = None, ttl: float | None = None) -> int:
+            self.appends += 1
             await asyncio.sleep(60.0)
             return 0
 
-    worker = Worker(SlowStore(), FakeClock(), "w")
-    async with asyncio.timeout(10.0):
-        assert await worker.admit(KeyLimits(requests_per_minute=1)) is None
-        assert await worker.admit(KeyLimits(requests_per_minute=1)) is not None
+    slow, clock, limits = SlowStore(), FakeClock(), KeyLimits(requests_per_minute=2)
+    guarded = GuardedStore(slow, timeout=0.1, write_timeout=0.1, monotonic=clock.monotonic)
+    worker = Worker(guarded, clock, "w")
+    assert [await worker.admit(limits) is None for _ in range(4)] == [True, True, False, False]
+    assert slow.appends == 1
 
 
 async def test_a_refused_minute_says_how_long_to_wait() -> None:

@@ -22,6 +22,7 @@ from tests.valkey import running_valkey
 ASK = [{"role": "user", "content": "Say hello."}]
 CONFIG = """
 server: {shutdown_seconds: 5, workers: 2}
+store: {timeout_seconds: 20, write_timeout_seconds: 20}
 proxy_keys:
   - {id: minute, key: "${KEY}-minute", requests_per_minute: 12}
   - {id: tokens, key: "${KEY}-tokens", tokens_per_day: 1000}

@@ -6,8 +6,9 @@ all others once a second. So a limit of the day is exceeded by what the requests
 reached, and by what other workers counted in the two seconds before. Rows survive a restart.
 
 Each request takes a number from a log in the store, one for each key and minute, and is refused beyond the limit. This
-is exact, over all workers. While the store is away or slow, each worker counts by itself: then a key has its limit at
-each of them. A key without a limit causes no call of the store.
+is exact, over all workers. While the store is away, each worker counts by itself: then a key has its limit at each of
+them. A store that does not answer is away after its time-out, which one request at a time waits for. A key without this
+limit causes no call of the store.
 """
 
 from __future__ import annotations
@@ -23,11 +24,9 @@ import msgspec
 from accordion.accounting.savings import DAY
 from accordion.model.costs import NANODOLLARS, Costs, to_dollars
 from accordion.model.errors import LimitReached, StoreUnavailable
-from accordion.model.ports import Clock, Key, KeyValueStore, Outbox, Waiter
+from accordion.model.ports import Clock, Key, KeyValueStore, Outbox
 
 _MINUTE: Final = 60
-_STORE_SECONDS = 1.0
-"""The longest wait of a request for its number."""
 _PAGE = 1_000
 
 
@@ -158,11 +157,9 @@ class KeyLimiter:
         store: KeyValueStore,
         ledger: KeyUsageLedger,
         clock: Clock,
-        waiter: Waiter,
         on_refuse: Callable[[str, str], object] = lambda tenant, limit: None,
     ) -> None:
-        self._store, self._ledger, self._clock, self._waiter = store, ledger, clock, waiter
-        self._on_refuse = on_refuse
+        self._store, self._ledger, self._clock, self._on_refuse = store, ledger, clock, on_refuse
         self._minute = 0
         self._numbers: dict[str, int] = {}
         """The highest number that this worker knows of each key in this minute."""
@@ -191,10 +188,9 @@ class KeyLimiter:
             return None
         log = Key(f"key-requests/{key_id}", str(minute))
         try:
-            work = self._store.append(log, (b"",), keep=1, ttl=2.0 * _MINUTE)
             # Positions of a log count from 0 and never repeat.
-            number = 1 + await self._waiter.wait_for(_STORE_SECONDS, work)
-        except (StoreUnavailable, TimeoutError):
+            number = 1 + await self._store.append(log, (b"",), keep=1, ttl=2.0 * _MINUTE)
+        except StoreUnavailable:
             number = numbers.get(key_id, 0) + 1
         numbers[key_id] = max(number, numbers.get(key_id, 0))
         return number if number <= limit else None

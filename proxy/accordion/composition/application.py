@@ -93,7 +93,7 @@ from accordion.providers.models.prices import load_price_table
 from accordion.providers.models.summarizer import ModelSummarizer
 from accordion.providers.models.tokenizer import TiktokenCounter
 from accordion.providers.models.windows import ModelWindows
-from accordion.server.event_loop import LoopClock, LoopTasks, LoopWaiter
+from accordion.server.event_loop import LoopClock, LoopTasks
 from accordion.sessions.proxy_keys import CreatedKeys
 from accordion.sessions.sessions import Sessions
 from accordion.sessions.tenants import Tenants
@@ -212,7 +212,7 @@ class Application:
         )  # fmt: skip
         ledger_queue = self.outbox.slow_queue(self.store)
         self.key_usage = KeyUsageLedger(self.store, ledger_queue, self.clock, self._worker)
-        self._key_limiter = KeyLimiter(self.store, self.key_usage, self.clock, LoopWaiter(), self.metrics.count_refused)
+        self._key_limiter = KeyLimiter(self.store, self.key_usage, self.clock, self.metrics.count_refused)
         self._ledger = Ledger(ledger_queue, observers, self._worker, retention)
         self._translator = LiteLLMTranslator(self._compaction_builder.protocols)
         self._upstream = self._connect(settings)
