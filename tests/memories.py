@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 from redis import Redis
 
-from accordion.memory.entries import finish_memory
+from accordion.memory.entries import finish_memory, parse_line
 from accordion.model.memories import Embedding, Memory, MemoryChange, MemoryFilter, MemoryStore, SearchCandidate
 from accordion.model.tenant import TenantScope
 
+T = TypeVar("T")
 TENANT, OTHER = TenantScope("tenant", b"tenant"), TenantScope("other", b"other")
 PET, WORK = b"test\x64\x00", b"test\x00\x64"
 ALL = MemoryFilter()
@@ -42,6 +44,12 @@ async def found(
     store: MemoryStore, *words: str, wanted: MemoryFilter = ALL, vector: bytes = b"", tenant: TenantScope = TENANT
 ) -> list[SearchCandidate]:
     return await store.find_candidates(tenant, words, vector, wanted, pool=64)
+
+
+async def exported(store: MemoryStore, kind: type[T], tenant: TenantScope = TENANT) -> list[T]:
+    """The records of one kind of an export, in the order of their texts."""
+    lines = [parse_line(line) async for line in store.export(tenant)]
+    return sorted((each for each in lines if isinstance(each, kind)), key=repr)
 
 
 def everything(folder: Path) -> bytes:

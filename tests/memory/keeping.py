@@ -96,11 +96,11 @@ class FakeMemories:
     async def get_marker(self, tenant: TenantScope, name: str) -> bytes | None:
         return self.of(tenant).markers.get(name)
 
-    async def list_relations(self, tenant: TenantScope, entity: str = "", *, limit: int = 1_000) -> list[Relation]:
-        return self.of(tenant).relations[:limit]
+    async def count_entities(self, tenant: TenantScope) -> int:
+        return len(self.of(tenant).entities)
 
-    async def list_entities(self, tenant: TenantScope, *, limit: int = 1_000) -> list[Entity]:
-        return list(self.of(tenant).entities.values())[:limit]
+    async def count_relations(self, tenant: TenantScope) -> int:
+        return len(self.of(tenant).relations)
 
     async def export(self, tenant: TenantScope) -> AsyncIterator[bytes]:
         for memory in self.of(tenant).memories.values():

@@ -15,7 +15,7 @@ from accordion.memory.corpus import load_corpus
 from accordion.memory.draft import PARTS, DraftWriter
 from accordion.memory.entries import ConcurrentWrite, revision
 from accordion.memory.information_density import count_meaningful_tokens
-from accordion.memory.reader import MemoryReader, empty_proof, issue_token, verify_tokens, with_reads, with_search
+from accordion.memory.reader import MemoryReader, empty_proof, issue_token, verify_tokens, with_deep_search, with_reads
 from accordion.memory.search import MemorySearch, SearchQuery, SearchResults
 from accordion.model.errors import BadRequest
 from accordion.model.memories import Memory, MemoryChange, MemoryFilter
@@ -90,7 +90,7 @@ class Room:
         """Returns the proof of a deep search on topics and of full reads of memories."""
         proof = with_reads(empty_proof(tenant), read)
         for topic in topics:
-            proof = with_search(proof, "what is known", [topic], deep=True)
+            proof = with_deep_search(proof, "what is known", [topic])
         return issue_token(proof, now=self.clock.now())
 
     async def consolidate(self, content: str = TEXT, proof: str | None = None, **more) -> ConsolidationResult:

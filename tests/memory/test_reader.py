@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from accordion.memory.entries import revision
-from accordion.memory.reader import MemoryReader, empty_proof, issue_token, verify_tokens, with_reads, with_search
+from accordion.memory.reader import MemoryReader, empty_proof, issue_token, verify_tokens, with_deep_search, with_reads
 from accordion.model.errors import BadRequest
 from accordion.model.memories import Memory
 from accordion.model.tenant import TenantScope
@@ -64,11 +64,8 @@ async def test_reading_nothing_or_too_much_is_refused(ids, code):
     assert refused.value.code == code
 
 
-def test_a_search_proves_its_topics_and_only_a_deep_one_deeply():
-    plain = with_search(empty_proof(TENANT), "login", ["Auth  Flow"], deep=False)
-    deep = with_search(empty_proof(TENANT), "login", ["Auth  Flow"], deep=True)
-    assert plain.has_searched("auth flow")
-    assert not plain.has_searched_deeply("auth flow")
+def test_a_deep_search_proves_its_query_and_its_topics():
+    deep = with_deep_search(empty_proof(TENANT), "login", ["Auth  Flow"])
     assert deep.has_searched_deeply("AUTH flow")
     assert deep.has_searched_deeply("login")
     assert not deep.has_searched_deeply("auth")
@@ -102,5 +99,5 @@ def test_a_token_expires():
 
 
 def test_a_token_of_twenty_memories_is_short_enough_to_be_passed_on():
-    proof = with_search(with_reads(empty_proof(TENANT), [memory(str(at)) for at in range(20)]), "auth", [], deep=True)
+    proof = with_deep_search(with_reads(empty_proof(TENANT), [memory(str(at)) for at in range(20)]), "auth", [])
     assert len(issue_token(proof, now=NOW)) < 200

@@ -123,6 +123,6 @@ async def test_a_memory_without_room_is_not_put_in_and_that_is_said() -> None:
     memories.of(TENANT).memories[ID] = Memory(ID, "session", "x" * 5_000)
     memories.of(TENANT).memories[OTHER_ID] = Memory(OTHER_ID, "session", "small")
     found = await restore_memories(memories, TENANT, [ID, OTHER_ID], max_characters=2_000)
-    assert (found.imported, found.oversized, found.missing) == ((OTHER_ID,), (ID,), ())
+    assert (found.imported, found.missing) == ((OTHER_ID,), ())
     assert "5,000 characters" in found.text
     assert len(found.text) < 2_000

@@ -139,7 +139,6 @@ async def test_a_deep_search_proves_its_filter_and_the_topics_that_its_words_nam
 async def test_an_ordinary_search_is_no_proof_of_a_deep_one(search):
     token = (await search.search(TENANT, SearchQuery("auth", MemoryFilter(topics=("auth",))))).token
     proof = verify_tokens(TENANT, token, now=FakeClock().now())
-    assert proof.has_searched("auth")
     assert not proof.has_searched_deeply("auth")
 
 

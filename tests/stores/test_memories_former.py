@@ -18,7 +18,7 @@ from accordion.model.memories import Entity, MemoryFilter, Relation
 from accordion.stores.encryption import AesSealer
 from accordion.stores.memories_redis import RedisMemories
 from accordion.stores.memories_sqlite import SqliteMemories
-from tests.memories import PET, TENANT, Embedder, everything, everything_on, found, looking, memory, put
+from tests.memories import PET, TENANT, Embedder, everything, everything_on, exported, found, looking, memory, put
 from tests.valkey import Valkey, valkey_server  # noqa: F401
 
 FORMER = Path(__file__).parent / "former_memories"
@@ -84,8 +84,8 @@ async def test_all_that_an_earlier_version_wrote_is_found(former):
     assert len(pets) == 19
     assert {(round(each.dense, 6), each.tokens) for each in pets} == {(1.0, each.tokens) for each in pets}
     assert all(each.memory.content.startswith(each.tokens.decode()) for each in pets)
-    assert await store.list_entities(TENANT) == [Entity("Ann", "person"), Entity("violin", "thing")]
-    assert await store.list_relations(TENANT) == [
+    assert await exported(store, Entity) == [Entity("Ann", "person"), Entity("violin", "thing")]
+    assert await exported(store, Relation) == [
         Relation("Ann", "violin", "plays", "mem-ann"),
         Relation("violin", "Ann", "belongs"),
     ]

@@ -14,7 +14,7 @@ from accordion.model.memories import Conflict, Entity, MemoryChange, MemoryFilte
 from accordion.stores import memories_index
 from accordion.stores.memories_redis import RedisMemories, tenant_keys
 from accordion.stores.memories_sqlite import SqliteMemories
-from tests.memories import OTHER, PET, TENANT, WORK, Embedder, everything_on, found, looking, memory, put
+from tests.memories import OTHER, PET, TENANT, WORK, Embedder, everything_on, exported, found, looking, memory, put
 from tests.valkey import Valkey, running_valkey, valkey_server  # noqa: F401
 
 SOON = 0.3
@@ -78,7 +78,7 @@ def test_the_same_changes_give_the_same_finds_and_scores_as_in_sqlite(valkey_ser
             parts.append(await store.count(TENANT, wanted))
             parts.append([each.content for each in (await store.list_memories(TENANT, wanted)).memories])
             parts.append({each.memory: (round(each.lexical, 6), round(each.dense, 6)) for each in finds})
-        return (*parts, await store.list_entities(TENANT), await store.list_relations(TENANT))
+        return (*parts, await exported(store, Entity), await exported(store, Relation))
 
     async def both() -> None:
         valkey_server.command("FLUSHALL")
@@ -228,7 +228,7 @@ async def test_a_server_that_is_killed_in_the_middle_leaves_nothing_half_written
         await store.close()
         server.start()
         again = connect(server)
-        there = {each.name for each in await again.list_entities(TENANT)}
+        there = {each.name for each in await exported(again, Entity)}
         for at in range(40):
             whole = at in written or await again.get_marker(TENANT, f"{at}") is not None
             assert len(await found(again, f"word{at}")) == (30 if whole else 0)

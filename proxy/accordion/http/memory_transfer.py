@@ -84,8 +84,8 @@ async def erase_memories(services: MemoryServices, caller: Caller) -> EraseRespo
 async def _count_memories(memories: MemoryStore, tenant: TenantScope) -> MemoryCounts:
     return MemoryCounts(
         memories=await memories.count(tenant, _ALL_MEMORIES),
-        entities=len(await memories.list_entities(tenant, limit=-1)),
-        relations=len(await memories.list_relations(tenant, limit=-1)),
+        entities=await memories.count_entities(tenant),
+        relations=await memories.count_relations(tenant),
     )
 
 

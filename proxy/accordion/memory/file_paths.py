@@ -68,11 +68,6 @@ def split_path(path: str) -> list[str]:
     return [name for name in re.split(r"[\\/]", path) if name]
 
 
-def last_name(path: str) -> str:
-    """Returns the last name of a path."""
-    return (split_path(path) or [""])[-1]
-
-
 def find_root(record: ConversationRecord, paths: Sequence[str]) -> str:
     """Returns the root of the project, empty where it is unknown.
 

@@ -1,9 +1,9 @@
-"""Reading memories in full, and reading tokens: signed proofs of the searches and reads of a caller.
+"""Reading memories in full, and reading tokens: signed proofs of the deep searches and the reads of a caller.
 
 Searches and reads return a *reading token*; later calls pass it on and extend it. A consolidation requires one. The
 token is signed with the tenant's key, so that no worker has to store it and every worker can verify it, and it expires.
-It holds a fingerprint of four bytes for each search and read: for twenty memories it has about 150 characters, which a
-model can pass on. A memory that was edited after the read counts as unread.
+It holds a fingerprint of four bytes for each deep search and each read: for twenty memories it has about 150
+characters, which a model can pass on. A memory that was edited after the read counts as unread.
 """
 
 from __future__ import annotations
@@ -33,14 +33,10 @@ _HEADER_BYTES = len(_VERSION) + 4
 
 
 class ReadProof(msgspec.Struct, frozen=True):
-    """The searches and reads of a tenant's caller, as keyed fingerprints, oldest first."""
+    """The deep searches and the reads of a tenant's caller, as keyed fingerprints, oldest first."""
 
     tenant: TenantScope
     fingerprints: tuple[bytes, ...] = ()
-
-    def has_searched(self, text: str) -> bool:
-        """Returns whether a search of any kind had this text or topic."""
-        return _fingerprint(self.tenant, "search", _normalize(text)) in self.fingerprints
 
     def has_searched_deeply(self, topic: str) -> bool:
         """Returns whether a deep search had this topic."""
@@ -57,11 +53,9 @@ def empty_proof(tenant: TenantScope) -> ReadProof:
     return ReadProof(tenant)
 
 
-def with_search(proof: ReadProof, query: str, topics: Iterable[str], *, deep: bool) -> ReadProof:
-    """Returns the proof extended by a search: by its query and its topics."""
-    texts = dict.fromkeys(_normalize(text) for text in (query, *topics))
-    kinds = ("search", "deep") if deep else ("search",)
-    return _add_fingerprints(proof, [_fingerprint(proof.tenant, kind, text) for kind in kinds for text in texts])
+def with_deep_search(proof: ReadProof, query: str, topics: Iterable[str]) -> ReadProof:
+    """Returns the proof extended by a deep search: by its query and its topics."""
+    return _add_fingerprints(proof, [_fingerprint(proof.tenant, "deep", _normalize(text)) for text in (query, *topics)])
 
 
 def with_reads(proof: ReadProof, memories: Iterable[Memory]) -> ReadProof:

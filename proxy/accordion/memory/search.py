@@ -14,7 +14,7 @@ import msgspec
 from accordion.memory.corpus import corpus_filter
 from accordion.memory.entries import clean_text
 from accordion.memory.ranking import SearchScores, names_topic, order_candidates, query_words
-from accordion.memory.reader import issue_token, verify_tokens, with_search
+from accordion.memory.reader import issue_token, verify_tokens, with_deep_search
 from accordion.model.errors import BadRequest
 from accordion.model.memories import Embedder, Memory, MemoryFilter, MemoryStore, SearchCandidate
 from accordion.model.ports import Clock
@@ -98,7 +98,8 @@ class MemorySearch:
             SearchResult(candidate.memory, scores.score, warning, scores if query.explain else None)
             for (candidate, scores), warning in zip(ranked, warnings, strict=True)
         ]
-        proof = with_search(proof, text, _find_topics(text, query.wanted, candidates), deep=query.deep)
+        if query.deep:
+            proof = with_deep_search(proof, text, _find_topics(text, query.wanted, candidates))
         return SearchResults(tuple(results), len(candidates), issue_token(proof, now=now))
 
     async def find_warnings(self, tenant: TenantScope, memories: Sequence[Memory]) -> list[str]:

@@ -32,12 +32,11 @@ _FENCE: Final = re.compile(r"^\s{0,3}(?:```|~~~)")
 
 
 class RestoredMemories(msgspec.Struct, frozen=True):
-    """The text for the conversation, with the ids of its memories, of missing ones and of oversized ones."""
+    """The text for the conversation, with the ids of its memories and of missing ones."""
 
     text: str
     imported: tuple[str, ...]
     missing: tuple[str, ...]
-    oversized: tuple[str, ...] = ()
 
 
 def find_requested_ids(conversation: Conversation) -> tuple[str, ...]:
@@ -126,17 +125,15 @@ async def restore_memories(
     texts: list[str] = []
     restored_ids: list[str] = []
     missing: list[str] = []
-    oversized: list[str] = []
     for memory_id, memory in zip(ids, session_memories, strict=True):
         text = render_memory(memory) if memory is not None else unknown_notice(memory_id)
         if memory is not None and len(text) > max_characters:
             text = oversized_notice(memory)
-            oversized.append(memory_id)
         else:
             (missing if memory is None else restored_ids).append(memory_id)
         max_characters -= len(text)
         texts.append(text)
-    return RestoredMemories("\n\n".join(texts), tuple(restored_ids), tuple(missing), tuple(oversized))
+    return RestoredMemories("\n\n".join(texts), tuple(restored_ids), tuple(missing))
 
 
 def remove_quotes(text: str) -> str:

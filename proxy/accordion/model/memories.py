@@ -200,11 +200,11 @@ class MemoryStore(Protocol):
     async def get_marker(self, tenant: TenantScope, name: str) -> bytes | None:
         """Returns the value of a marker; None where it does not exist."""
 
-    async def list_relations(self, tenant: TenantScope, entity: str = "", *, limit: int = 1_000) -> list[Relation]:
-        """Returns relations, only those of `entity` where it is not empty."""
+    async def count_entities(self, tenant: TenantScope) -> int:
+        """Counts the entities."""
 
-    async def list_entities(self, tenant: TenantScope, *, limit: int = 1_000) -> list[Entity]:
-        """Returns entities in the order of their names."""
+    async def count_relations(self, tenant: TenantScope) -> int:
+        """Counts the relations."""
 
     def export(self, tenant: TenantScope) -> AsyncIterator[bytes]:
         """Yields all data of a tenant, one complete JSON document per line."""

@@ -104,21 +104,20 @@ class MemoryRecords(Protocol):
 class TenantState(msgspec.Struct, frozen=True, array_like=True):
     """The version of a tenant's memories, a random token that each change renews.
 
-    `order` and `relation_order` are those of the last memory and the last relation. `changes` has the last changes,
-    oldest first: the token before each, and the names of the records of the index that it affected.
+    `order` is that of the last memory. `changes` has the last changes, oldest first: the token before each, and the
+    names of the records of the index that it affected.
     """
 
     token: bytes = b""
     order: int = 0
-    relation_order: int = 0
     changes: tuple[tuple[bytes, tuple[str, ...]], ...] = ()
 
-    def after(self, names: Iterable[str], order: int, relation_order: int) -> TenantState:
+    def after(self, names: Iterable[str], order: int) -> TenantState:
         """Returns the state after a change of these records of the index."""
         changes = [*self.changes, (self.token, tuple(names))]
         while sum(len(changed) + 1 for _, changed in changes) > _MAX_CHANGED:
             changes.pop(0)
-        return TenantState(os.urandom(8), order, relation_order, tuple(changes))
+        return TenantState(os.urandom(8), order, tuple(changes))
 
     def changed_since(self, token: bytes) -> list[str] | None:
         """Returns the names of the records of the index that changed since `token`; None where that is not known."""
@@ -134,11 +133,6 @@ class _StoredMemory(msgspec.Struct, frozen=True, array_like=True):
     memory: Memory
     tokens: bytes
     order: int
-
-
-class _StoredRelation(msgspec.Struct, frozen=True, array_like=True):
-    order: int
-    relation: Relation
 
 
 class _View(msgspec.Struct, frozen=True):
@@ -158,7 +152,7 @@ _STATE = msgspec.msgpack.Decoder(TenantState)
 _MEMORY = msgspec.msgpack.Decoder(_StoredMemory)
 _ENTRIES = msgspec.msgpack.Decoder(dict[str, IndexEntry])
 _ENTITY = msgspec.msgpack.Decoder(Entity)
-_RELATION = msgspec.msgpack.Decoder(_StoredRelation)
+_RELATION = msgspec.msgpack.Decoder(Relation)
 _MARKER = msgspec.msgpack.Decoder(tuple[str, bytes])
 
 _SECRET, _VERSION = ("state", "secret"), ("state", "version")
@@ -271,18 +265,13 @@ class StoredMemories:
             (_MARKER.decode(_open(view.sealed_names, "marker", value))[1] for value in view.records[0].values()), None
         )
 
-    async def list_relations(self, tenant: TenantScope, entity: str = "", *, limit: int = 1_000) -> list[Relation]:
+    async def count_entities(self, tenant: TenantScope) -> int:
         """See MemoryStore."""
-        view = await self._read(tenant, lambda _: [("relation", None)])
-        relations = await self._run(_list_relations, view.sealed_names, view.records[0], entity)
-        return relations[: limit if limit >= 0 else None]
+        return len((await self._read_all(tenant, "entity")).records[0])
 
-    async def list_entities(self, tenant: TenantScope, *, limit: int = 1_000) -> list[Entity]:
+    async def count_relations(self, tenant: TenantScope) -> int:
         """See MemoryStore."""
-        view = await self._read(tenant, lambda _: [("entity", None)])
-        opened = [_ENTITY.decode(_open(view.sealed_names, "entity", value)) for value in view.records[0].values()]
-        opened.sort(key=lambda entity: (fold_case(entity.name), entity.type))
-        return opened[: limit if limit >= 0 else None]
+        return len((await self._read_all(tenant, "relation")).records[0])
 
     async def export(self, tenant: TenantScope) -> AsyncIterator[bytes]:
         """See MemoryStore. Concurrent writes may be missing."""
@@ -294,20 +283,17 @@ class StoredMemories:
             for name, stored in (await self._read_memories(tenant, list(orders)[:_PAGE])).items():
                 last = orders[name]
                 yield export_line(stored.memory)
-        for entity in await self.list_entities(tenant, limit=-1):
-            yield export_line(entity)
-        for relation in await self.list_relations(tenant, limit=-1):
-            yield export_line(relation)
-        view = await self._read(tenant, lambda _: [("marker", None)])
-        for value in view.records[0].values():
-            yield export_line(_MARKER.decode(_open(view.sealed_names, "marker", value)))
+        for kind, decoder in (("entity", _ENTITY), ("relation", _RELATION), ("marker", _MARKER)):
+            view = await self._read_all(tenant, kind)
+            for value in view.records[0].values():
+                yield export_line(decoder.decode(_open(view.sealed_names, kind, value)))
 
     async def seal(self, tenant: TenantScope) -> bool:
         """See MemoryStore."""
         if _is_current((await self._read(tenant, lambda _: [])).sealed_names):
             return False
         for _ in range(_ATTEMPTS):
-            view = await self._read(tenant, lambda _: [(kind, None) for kind in KINDS[1:]])
+            view = await self._read_all(tenant, *KINDS[1:])
             if _is_current(view.sealed_names):
                 return False
             change = await self._run(_reseal, view, view.sealed_names.renew())
@@ -342,6 +328,10 @@ class StoredMemories:
             self._known_names[tenant] = SealedNames(self._sealer, tenant, state.get("secret", b""))
         raise _changing_error()
 
+    async def _read_all(self, tenant: TenantScope, *kinds: str) -> _View:
+        """Reads all records of these kinds."""
+        return await self._read(tenant, lambda _: [(kind, None) for kind in kinds])
+
     async def _load_index(self, tenant: TenantScope) -> TenantIndex:
         """Returns the tenant's index, brought up to date with what changed."""
         index = self._indexes.get(tenant)
@@ -350,7 +340,7 @@ class StoredMemories:
             state = (await self._read(tenant, lambda _: [])).state
             changed = state.changed_since(index.version)
         if index is None or changed is None:
-            view = await self._read(tenant, lambda _: [("index", None)])
+            view = await self._read_all(tenant, "index")
             index = await self._run(_build_index, view, view.state.token, {})
         elif changed:
             view = await self._read(tenant, lambda _: [("index", changed)])
@@ -433,14 +423,6 @@ def _build_index(view: _View, token: bytes, unchanged: Groups) -> TenantIndex:
     return TenantIndex(token, {**unchanged, **_open_groups(view)})
 
 
-def _list_relations(sealed_names: SealedNames, values: Mapping[str, bytes], entity: str) -> list[Relation]:
-    """Returns relations in the order of their writing, only those of `entity` where it is not empty."""
-    stored = [_RELATION.decode(_open(sealed_names, "relation", value)) for value in values.values()]
-    stored.sort(key=lambda each: each.order)
-    end = fold_case(entity)
-    return [each.relation for each in stored if not entity or end in _ends(each.relation)]
-
-
 def _make_entries(
     connection: sqlite3.Connection, memories: Sequence[Memory], embeddings: Sequence[Embedding]
 ) -> list[IndexEntry]:
@@ -455,7 +437,7 @@ class _RecordWriter:
 
     def __init__(self, sealed_names: SealedNames, state: TenantState, groups: Groups) -> None:
         self._sealed_names, self._state, self._groups = sealed_names, state, groups
-        self._order, self._relation_order = state.order, state.relation_order
+        self._order = state.order
         self.affected = set[str]()
         self.put: dict[RecordName, bytes] = {}
         self.delete = set[RecordName]()
@@ -479,12 +461,6 @@ class _RecordWriter:
         self._groups.get(_group_name(order), {}).pop(name, None)
         self.affected.add(_group_name(order))
 
-    def add_relation(self, relation: Relation) -> None:
-        """Adds a relation as the newest."""
-        self._relation_order += 1
-        stored = _StoredRelation(self._relation_order, relation)
-        self.add("relation", _relation_name(self._sealed_names, relation), stored)
-
     def finish(self, *, has_removals: bool) -> RecordChange:
         """Returns the change, with the affected records of the index and the next state."""
         for group in self.affected:
@@ -492,8 +468,7 @@ class _RecordWriter:
                 self.add("index", group, self._groups[group])
             else:
                 self.delete.add(("index", group))
-        state = self._state.after(self.affected, self._order, self._relation_order)
-        self.put[_VERSION] = _ENCODER.encode(state)
+        self.put[_VERSION] = _ENCODER.encode(self._state.after(self.affected, self._order))
         return RecordChange(self.put, frozenset(self.delete), has_removals)
 
 
@@ -559,7 +534,7 @@ def _plan(
     for relation in change.relations:
         record = "relation", _relation_name(names, relation)
         if record not in writer.put and (record[1] not in relations or record in writer.delete):
-            writer.add_relation(relation)
+            writer.add(*record, relation)
     rewritten = any(names.name(memory.id) in memories for memory in change.put)
     return writer.finish(has_removals=bool(writer.delete) or rewritten), tuple(new_entities)
 
@@ -599,7 +574,7 @@ def _delete(writer: _RecordWriter, context: _ChangeContext) -> None:
         if unused and fold_case(_ENTITY.decode(_open(names, "entity", value)).name) in unused:
             writer.delete.add(("entity", name))
     for name, value in relations.items():
-        relation = _RELATION.decode(_open(names, "relation", value)).relation
+        relation = _RELATION.decode(_open(names, "relation", value))
         if relation.memory in ids or not unused.isdisjoint(_ends(relation)):
             writer.delete.add(("relation", name))
 
@@ -621,7 +596,7 @@ def _reseal(view: _View, new_names: SealedNames) -> RecordChange:
         writer.add("entity", _entity_name(new_names, entity), entity)
     for value in relations.values():
         relation = _RELATION.decode(_open(old_names, "relation", value))
-        writer.add("relation", _relation_name(new_names, relation.relation), relation)
+        writer.add("relation", _relation_name(new_names, relation), relation)
     for value in markers.values():
         marker = _MARKER.decode(_open(old_names, "marker", value))
         writer.add("marker", new_names.name(marker[0]), marker)
@@ -649,7 +624,7 @@ def _convert(
     for entity in opened.change.entities:
         writer.add("entity", _entity_name(new_names, entity), entity)
     for relation in opened.change.relations:
-        writer.add_relation(relation)
+        writer.add("relation", _relation_name(new_names, relation), relation)
     for marker in opened.change.markers:
         writer.add("marker", new_names.name(marker[0]), marker)
     writer.put[_SECRET] = new_names.sealed_secret

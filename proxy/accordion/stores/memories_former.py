@@ -85,9 +85,10 @@ def _open_vectors(sealed_names: SealedNames, vectors: Sequence[tuple[str, str, b
     for name, kind, value in vectors:
         if kind:
             length = int(kind.split(".")[1])
-            width = len(sealed_names.seal_fixed_width(name, bytes(length)))
-            for row, vector in _split(value, width):
-                yield row, sealed_names.open(name, vector) if sealed_names.sealed_secret else vector
+            # Sealed values of equal length are equally long. Without a secret, they are as they were.
+            is_sealed = bool(sealed_names.sealed_secret)
+            for row, vector in _split(value, len(sealed_names.seal(name, bytes(length))) if is_sealed else length):
+                yield row, sealed_names.open(name, vector) if is_sealed else vector
             continue
         chunk, at = sealed_names.open(name, value), 0
         while at < len(chunk):

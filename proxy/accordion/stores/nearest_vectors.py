@@ -15,21 +15,15 @@ def find_nearest(query: bytes, vectors: Sequence[bytes], limit: int) -> list[tup
     """
     kind, length = query[:KIND_BYTES], len(query)
     comparable = [at for at, vector in enumerate(vectors) if len(vector) == length and vector[:KIND_BYTES] == kind]
-    joined = b"".join(vectors) if len(comparable) == len(vectors) else b"".join([vectors[at] for at in comparable])
-    return [(comparable[at], cosine) for at, cosine in find_nearest_in(query, joined, limit)]
-
-
-def find_nearest_in(query: bytes, joined: bytes, limit: int) -> list[tuple[int, float]]:
-    """Does the same for concatenated vectors of the query's kind and length."""
-    length = len(query)
-    if length <= KIND_BYTES or not joined:
+    if length <= KIND_BYTES or not comparable:
         return []
     import numpy as np  # noqa: PLC0415  # slow to import, and not always needed
 
+    joined = b"".join([vectors[at] for at in comparable])
     matrix = np.frombuffer(joined, np.int8).reshape(-1, length)[:, KIND_BYTES:].astype(np.float32)
     query_vector = np.frombuffer(query, np.int8, offset=KIND_BYTES).astype(np.float32)
     norms = np.sqrt(np.einsum("ij,ij->i", matrix, matrix)) * np.linalg.norm(query_vector)
     cosines = matrix @ query_vector / np.maximum(norms, 1e-9)
     best = np.argpartition(-cosines, limit)[:limit] if limit < len(cosines) else np.arange(len(cosines))
     best = best[np.argsort(-cosines[best], kind="stable")]
-    return [(int(at), float(cosines[at])) for at in best if cosines[at] > 0]
+    return [(comparable[at], float(cosines[at])) for at in best if cosines[at] > 0]

@@ -42,13 +42,6 @@ class SealedNames:
         """Seals a value for a name of the store."""
         return self._sealer.seal(self._tenant, record_name, value)
 
-    def seal_fixed_width(self, record_name: str, value: bytes) -> bytes:
-        """Seals an entry of a list with entries of equal width; without a secret, the value stays as it is.
-
-        Sealed values of equal length are equally long.
-        """
-        return self.seal(record_name, value) if self.sealed_secret and value else value
-
     def open(self, record_name: str, value: bytes) -> bytes:
         """Opens a sealed value. Raises StoreUnavailable."""
         plain = self._sealer.open(self._tenant, record_name, value)
