@@ -32,7 +32,9 @@ from accordion.model.compaction import (
     Compaction,
     CompactionEntry,
     StepRecord,
+    append_entry,
     apply_compaction,
+    with_forms,
 )
 from accordion.model.conversation import Conversation, Message, ToolCall, ToolResult
 from accordion.model.errors import AccordionError
@@ -230,9 +232,9 @@ class PlanExecutor:
         # Read-backs are removed too, but the client never sent them.
         saved = bare.before - after - sum(_insertion_tokens(plan, layout).values())
         removed = max(0, (earlier.removed if earlier is not None else 0) + saved)
-        compaction = with_content_id(
-            replace(bare, after=after, removed=removed, steps=_build_step_records(plan, after, terms.tool_tokens))
-        )
+        steps = _build_step_records(plan, after, terms.tool_tokens)
+        compaction = replace(bare, after=after, removed=removed, steps=steps)
+        compaction = with_content_id(with_forms(compaction, layout.original))
         try:
             history = apply_compaction(layout.original, compaction, self._read_message)
         except ValueError as error:
@@ -253,7 +255,9 @@ class PlanExecutor:
                     raise PlanNotApplicable("unwritable", "a removed message would have no replacement text")
                 entries.append(CompactionEntry(block.first, block.last, self._protocol.text_message(text)))
             if index not in layout.removed_slots:
-                _append_entry(entries, self._build_entry(slot, layout.changes.get(index)))
+                entry = self._build_entry(slot, layout.changes.get(index))
+                if entry is not None:
+                    append_entry(entries, entry)
         return tuple(entries)
 
     def _build_entry(self, slot: Slot, changes: Mapping[int, str | None] | None) -> CompactionEntry | None:
@@ -297,11 +301,16 @@ class PlanExecutor:
 
     def _validate(self, layout: PlanLayout, history: CompactedConversation) -> None:
         """Raises PlanNotApplicable for a problem that providers refuse, unless the client's history has it too."""
-        problems = Counter(self._protocol.find_problems(history.conversation.messages))
-        if problems and (new := problems - Counter(self._protocol.find_problems(layout.original.messages))):
-            raise PlanNotApplicable("illegal", f"the compacted list would be invalid: {next(iter(new))}")
+        if problem := find_new_problem(self._protocol, layout.original.messages, history.conversation.messages):
+            raise PlanNotApplicable("illegal", f"the compacted list would be invalid: {problem}")
         if not history.conversation.messages:
             raise PlanNotApplicable("nothing_to_fold", "no message would be left")
+
+
+def find_new_problem(protocol: WireProtocol, original: Sequence[Message], compacted: Sequence[Message]) -> str:
+    """Returns a problem that providers refuse a compacted list for, and not the client's; empty where it has none."""
+    problems = Counter(protocol.find_problems(compacted))
+    return next(iter(problems - Counter(protocol.find_problems(original))), "") if problems else ""
 
 
 def _insertion_tokens(plan: Plan, layout: PlanLayout) -> dict[int, int]:
@@ -312,16 +321,6 @@ def _insertion_tokens(plan: Plan, layout: PlanLayout) -> dict[int, int]:
         for slot, tokens in zip(layout.slots, insertion_tokens, strict=False)
         if slot.first < layout.covered_count
     }
-
-
-def _append_entry(entries: list[CompactionEntry], entry: CompactionEntry | None) -> None:
-    if entry is None:
-        return
-    last = entries[-1] if entries else None
-    if entry.wire is None and last is not None and last.wire is None and last.last + 1 == entry.first:
-        entries[-1] = CompactionEntry(last.first, entry.last)
-    else:
-        entries.append(entry)
 
 
 def _build_step_records(plan: Plan, after: int, tool_tokens: int) -> tuple[StepRecord, ...]:

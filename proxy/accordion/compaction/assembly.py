@@ -26,7 +26,7 @@ from accordion.compaction.apply import (
     build_layout,
 )
 from accordion.compaction.planner import Planner
-from accordion.compaction.record_format import compaction_keys, memory_size, race_key
+from accordion.compaction.record_format import compaction_keys, form_key, memory_size, race_key
 from accordion.compaction.removal import ContentOrigin, RemovalBuilder, RemovedContent
 from accordion.compaction.reporting import utilization_for_report
 from accordion.compaction.request import CompactionRequest
@@ -258,12 +258,13 @@ def _build_compaction_write(request: CompactionRequest, compaction: Compaction) 
     earlier = request.history.compaction
     label = scope_prefix(request.ref)
     last_chain_key = request.history.conversation.chain[-1]
+    forms = (form_key(label, compaction.meaning),) if compaction.meaning else ()
     return CompactionWrite(
         compaction.id,
         request.ref.session,
         compaction.at,
         earlier.id if earlier is not None else "",
-        (*compaction_keys(label, compaction.anchor), race_key(label, last_chain_key, compaction.cause)),
+        (*compaction_keys(label, compaction.anchor), race_key(label, last_chain_key, compaction.cause), *forms),
         memory_size(compaction),
     )
 

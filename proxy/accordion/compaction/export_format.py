@@ -52,6 +52,10 @@ def _describe_compaction(compaction: Compaction) -> dict[str, Any]:
         "entries": [_describe_entry(entry) for entry in compaction.entries],
         "steps": [structs.asdict(step) for step in compaction.steps],
         "artifacts": list(compaction.artifacts),
+        "meaning": compaction.meaning.hex(),
+        "reasoning": list(compaction.reasoning),
+        "edited_keys": [key.hex() for key in compaction.edited_keys],
+        "digest": compaction.digest.hex(),
     }
 
 

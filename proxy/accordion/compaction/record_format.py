@@ -1,12 +1,14 @@
 """The stored format of compactions and their keys: a version byte, then MessagePack, compressed.
 
-The id is a hash of the rest, so that a damaged record is detected.
+The id is a hash of the rest, so that a damaged record is detected. It does not cover the forms of the messages, which
+earlier versions do not know; these have a digest of their own.
 """
 
 from __future__ import annotations
 
 import hashlib
 from functools import lru_cache
+from operator import attrgetter
 
 import msgspec
 from msgspec.structs import replace
@@ -25,12 +27,17 @@ MAX_LEVELS = 6
 
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Compaction)
+_FORMS = ("meaning", "reasoning", "edited_keys")
+_CONTENT = attrgetter(*Compaction.__struct_fields__[1 : Compaction.__struct_fields__.index(_FORMS[0])])
 
 
 def with_content_id(compaction: Compaction) -> Compaction:
-    """Returns the compaction with its id, a hash of its content."""
-    bare = _ENCODER.encode(replace(compaction, id=""))
-    return replace(compaction, id="f-" + hashlib.sha256(bare).hexdigest()[:24])
+    """Returns the compaction with its id, a hash of its content, and the digest of its forms."""
+    bare = _ENCODER.encode(("", *_CONTENT(compaction)))
+    compaction_id, digest = "f-" + hashlib.sha256(bare).hexdigest()[:24], b""
+    if any(forms := [getattr(compaction, name) for name in _FORMS]):
+        digest = hashlib.sha256(_ENCODER.encode((compaction_id, *forms))).digest()[:8]
+    return replace(compaction, id=compaction_id, digest=digest)
 
 
 def encode(compaction: Compaction) -> bytes:
@@ -47,7 +54,8 @@ def decode(value: bytes | None) -> Compaction | None:
         compaction = _DECODER.decode(plain)
     except (ZstdError, msgspec.MsgspecError, ValueError):
         return None
-    return compaction if with_content_id(compaction).id == compaction.id else None
+    checked = with_content_id(compaction)
+    return compaction if (checked.id, checked.digest) == (compaction.id, compaction.digest) else None
 
 
 def memory_size(compaction: Compaction) -> int:
@@ -76,6 +84,11 @@ def parse_key(key: Key) -> tuple[ScopePrefix, bytes, int]:
     """Returns label, anchor and level of a key made by `compaction_key`."""
     _, label, anchor, level = key.name.split("/")
     return ScopePrefix(bytes.fromhex(label)), bytes.fromhex(anchor), int(level)
+
+
+def form_key(label: ScopePrefix, meaning: bytes) -> Key:
+    """Returns the key of the anchor of the newest compaction whose covered messages say this, in any form."""
+    return Key("", f"form/{label.hex()}/{meaning.hex()}")
 
 
 def race_key(label: ScopePrefix, last_chain_key: bytes, cause: Cause) -> Key:

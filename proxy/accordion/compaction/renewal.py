@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from accordion.archive.archive import Archive
 from accordion.archive.artifacts import ArchivedMessage, Artifact
-from accordion.compaction.record_format import compaction_keys
+from accordion.compaction.record_format import compaction_keys, form_key
 from accordion.model.cache import BoundedCache, entry_size
 from accordion.model.compaction import Compaction, scope_prefix
 from accordion.model.conversation import Conversation
@@ -70,12 +70,15 @@ class RetentionRenewal:
                 return
             await self._store.put(mark, b"1", ttl=self._every)
             await self._archive.note_use(ref.tenant, compaction.id)
-            await self._rewrite_compactions(ref, compaction.anchor)
+            await self._rewrite_compactions(ref, compaction)
             await self._rewrite_artifacts(ref.tenant, compaction.artifacts, rows)
 
-    async def _rewrite_compactions(self, ref: ConversationRef, anchor: bytes) -> None:
+    async def _rewrite_compactions(self, ref: ConversationRef, compaction: Compaction) -> None:
         """Rewrites all levels at an anchor, sealed anew because encryption keys may have changed."""
-        archive, keys = self._archive, compaction_keys(scope_prefix(ref), anchor)
+        archive, label, anchor = self._archive, scope_prefix(ref), compaction.anchor
+        keys = compaction_keys(label, anchor)
+        if compaction.meaning:
+            await self._store.put(form_key(label, compaction.meaning), anchor, ttl=archive.retention)
         stored = zip(keys, await self._store.get_many(keys), strict=True)
         opened = ((key, archive.open_value(ref.tenant, key, value)) for key, value in stored)
         await self._store.write(

@@ -10,25 +10,31 @@ next request of the conversation looks only at its new messages. The store is as
 
 `publish` writes with `put_if_absent`, so that all workers agree on one compaction. A compaction of an already compacted
 history may have the same anchor; it lies one level higher, and the uppermost level applies.
+
+Where a client sends earlier messages in another form, the chain has no anchor any more. The anchor is then found by the
+identity key of its message, and the compaction is adapted to the client's new form (`adapt_compaction`).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 
 from accordion.archive.sealing import PlainSealer
+from accordion.compaction.apply import find_new_problem
 from accordion.compaction.record_format import (
     MAX_LEVELS,
     compaction_key,
     compaction_keys,
     decode,
     encode,
+    form_key,
     memory_size,
     parse_key,
     race_key,
+    with_content_id,
 )
 from accordion.model.cache import BoundedCache
 from accordion.model.compaction import (
@@ -36,6 +42,7 @@ from accordion.model.compaction import (
     CompactedList,
     CompactedPrefix,
     Compaction,
+    adapt_compaction,
     apply_compaction,
     apply_prefix,
     build_prefix,
@@ -108,6 +115,8 @@ class _CachedCompaction(msgspec.Struct, frozen=True):
     size: int
     is_local_only: bool
     """Whether it applies in this worker alone, as far as is known."""
+    source: Compaction | None = None
+    """The published compaction from which it was adapted, if it was."""
 
 
 class CompactionRepository:
@@ -158,37 +167,42 @@ class CompactionRepository:
         conversation: Conversation,
         *,
         check_store: bool,
+        is_exact: bool = True,
+        is_reworded: bool = False,
     ) -> CompactedConversation:
         """Returns the conversation with the compaction that applies to it, if there is one.
 
-        The store is asked if `check_store` is true (other workers may
-        know more), and for compactions that this worker evicted. While the store is away, memory alone counts.
+        The store is asked if `check_store` is true (other workers may know more), and for compactions that this worker
+        evicted. While the store is away, memory alone counts. `is_exact`, `is_reworded`: see SessionMatch.
         """
         chain = conversation.chain
         if not chain:
             return without_compaction(conversation)
         label = scope_prefix(ref)
-        index, cached = await self._find_deepest(ref.tenant, label, chain, check_store)
+        index, cached, has_read = await self._find_deepest(ref.tenant, label, chain, check_store)
+        if not is_exact or (is_reworded and has_read):
+            index, cached = await self._find_in_other_form(protocol, ref.tenant, label, conversation, index, cached)
         if cached is None:
             self._remember_answer(label, chain, index)
             return without_compaction(conversation)
         history = self._apply_entry(protocol, ref.tenant, conversation, cached)
         if hides_newest_message(history, conversation):
-            index, cached = await self._find_deepest(ref.tenant, label, chain[:-1], check_store)
+            index, cached, _ = await self._find_deepest(ref.tenant, label, chain[:-1], check_store)
             history = self._apply_entry(protocol, ref.tenant, conversation, cached)
         self._remember_answer(label, chain, index)
-        if history.compaction is not None:
-            self._on_use(ref, conversation, history.compaction)
+        if history.compaction is not None and cached is not None:
+            self._on_use(ref, conversation, cached.source or history.compaction)
         return history
 
     async def _find_deepest(
         self, tenant: TenantScope, label: ScopePrefix, chain: Sequence[bytes], check_store: bool
-    ) -> tuple[int, _CachedCompaction | None]:
+    ) -> tuple[int, _CachedCompaction | None, bool]:
+        """Returns index and entry of the deepest compaction, and whether the store was asked."""
         index, cached, evicted = self._find_in_memory(label, chain)
         if check_store or evicted >= 0:
             only_index = evicted if not check_store else -1
-            return await self._find_in_store(tenant, label, chain, index, cached, only_index)
-        return index, cached
+            return *await self._find_in_store(tenant, label, chain, index, cached, only_index), True
+        return index, cached, False
 
     def knows_position(self, ref: ConversationRef, chain_key: bytes) -> bool:
         """Whether this worker knows which compaction applies to the history that ends at this chain key."""
@@ -252,6 +266,8 @@ class CompactionRepository:
             ):
                 winner = stored
                 break
+        if winner.meaning:
+            await self._store.put(form_key(label, winner.meaning), winner.anchor, ttl=self._retention)
         self._cache(label, root, winner, level, is_local_only=self._is_waiting_for_store(ref.tenant, label))
         return winner
 
@@ -331,14 +347,21 @@ class CompactionRepository:
             answers.popitem(last=False)
 
     def _cache(
-        self, label: ScopePrefix, root: bytes, compaction: Compaction, level: int, *, is_local_only: bool = False
+        self,
+        label: ScopePrefix,
+        root: bytes,
+        compaction: Compaction,
+        level: int,
+        *,
+        is_local_only: bool = False,
+        source: Compaction | None = None,
     ) -> None:
         """Adds a compaction to memory. Invalidates the remembered answers of this history; all, if `root` is empty."""
         name = label + compaction.anchor
         known = self._cached.pop(name, None)
         if known is not None:
             self._size -= known.size
-        entry = _CachedCompaction(compaction, level, memory_size(compaction), is_local_only)
+        entry = _CachedCompaction(compaction, level, memory_size(compaction), is_local_only, source)
         self._cached[name] = entry
         self._size += entry.size
         while self._size > self._capacity and len(self._cached) > 1:
@@ -390,6 +413,71 @@ class CompactionRepository:
         except StoreUnavailable:
             pass
         return index, cached
+
+    async def _find_in_other_form(
+        self,
+        protocol: WireProtocol,
+        tenant: TenantScope,
+        label: ScopePrefix,
+        conversation: Conversation,
+        index: int,
+        cached: _CachedCompaction | None,
+    ) -> tuple[int, _CachedCompaction | None]:
+        """Returns the deepest compaction whose covered messages say the same as the conversation's, adapted to it.
+
+        It is not published: every worker makes the same of the same two. While the store is away there is none.
+        """
+        try:
+            async for source, level in self._load_by_meaning(tenant, label, conversation, index):
+                is_adapted = source.anchor not in conversation.chain
+                compaction = adapt_compaction(conversation, source) if is_adapted else source
+                if compaction is None:
+                    continue
+                if is_adapted:
+                    compaction = with_content_id(compaction)
+                if self._is_valid(protocol, tenant, conversation, compaction):
+                    self._cache(
+                        label,
+                        conversation.chain[0],
+                        compaction,
+                        0 if is_adapted else level,
+                        is_local_only=is_adapted or self._is_waiting_for_store(tenant, label),
+                        source=source if is_adapted else None,
+                    )
+                    return compaction.covered - 1, self._cached[label + compaction.anchor]
+        except StoreUnavailable:
+            pass
+        return index, cached
+
+    async def _load_by_meaning(
+        self, tenant: TenantScope, label: ScopePrefix, conversation: Conversation, index: int
+    ) -> AsyncIterator[tuple[Compaction, int]]:
+        """Yields the compactions whose last covered message has an identity key of the conversation behind `index`.
+
+        A compaction of messages whose keys are their identity keys has its own place in the store under that key.
+        """
+        identity = list(dict.fromkeys(conversation.identity_chain[index + 1 :]))[::-1]
+        sizes, start = iter(_BATCHES), 0
+        while start < len(identity):
+            batch = identity[start : start + next(sizes, _BATCH)]
+            start += len(batch)
+            keys = [form_key(label, key) for key in batch] + [compaction_key(label, key, 0) for key in batch]
+            values = await self._store.get_many(keys)
+            for key, form, own in zip(batch, values, values[len(batch) :], strict=False):
+                for anchor in (form, key if own is not None else None):
+                    stored = await self._find_uppermost(tenant, label, anchor) if anchor is not None else None
+                    if stored is not None:
+                        yield stored
+
+    def _is_valid(
+        self, protocol: WireProtocol, tenant: TenantScope, conversation: Conversation, compaction: Compaction
+    ) -> bool:
+        """Whether a provider would take the conversation with this compaction as far as it takes the client's own."""
+        try:
+            history = self._prefix_cache.apply(protocol, tenant, conversation, compaction)
+        except ValueError:
+            return False
+        return not find_new_problem(protocol, conversation.messages, history.conversation.messages)
 
     async def _find_uppermost(
         self, tenant: TenantScope, label: ScopePrefix, anchor: bytes

@@ -11,7 +11,7 @@ from accordion.insertions.store import is_insertion_key
 from accordion.model.ports import Key, KeyValueStore, Put
 from accordion.stores.spool import Spool, open_spool
 
-_ESSENTIAL_PREFIXES = ("fold/", "folding/", "overlay/", "link/", "point/")
+_ESSENTIAL_PREFIXES = ("fold/", "folding/", "form/", "overlay/", "link/", "point/")
 """The prefixes of essential keys (compaction/record_format.py, insertions/store.py, archive/response_links.py,
 sessions/prefix_nodes.py)."""
 

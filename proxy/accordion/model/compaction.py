@@ -81,6 +81,14 @@ class Compaction(msgspec.Struct, frozen=True, array_like=True):
     """The end (exclusive) of the client's messages that `narrative` covers."""
     narrated_from: int = 0
     """The index of the first message that `narrative` covers."""
+    meaning: bytes = b""
+    """The identity key of the last message that it covers; empty where that is the anchor."""
+    reasoning: tuple[int, ...] = ()
+    """The indexes of the covered messages that say nothing."""
+    edited_keys: tuple[bytes, ...] = ()
+    """The keys of the messages that its edits were made from, in their order."""
+    digest: bytes = b""
+    """A hash of these three fields (compaction/record_format.py)."""
 
 
 class CompactedConversation(msgspec.Struct, frozen=True):
@@ -219,6 +227,118 @@ def apply_prefix(
     origins = beginning.origins + tuple(tail)
     spans = beginning.spans + tuple(zip(tail, tail, repeat(False)))
     return CompactedConversation(compacted, origins, compaction, spans)
+
+
+def append_entry(entries: list[CompactionEntry], entry: CompactionEntry) -> None:
+    """Appends an entry; joins messages that stay with those before them."""
+    last = entries[-1] if entries else None
+    if entry.wire is None and last is not None and last.wire is None and last.last + 1 == entry.first:
+        entries[-1] = CompactionEntry(last.first, entry.last)
+    else:
+        entries.append(entry)
+
+
+def with_forms(compaction: Compaction, conversation: Conversation) -> Compaction:
+    """Returns the compaction with the forms of the messages of `conversation` that it covers."""
+    identity, covered = conversation.identity_chain, compaction.covered
+    edits = [entry.first for entry in compaction.entries if entry.is_edited]
+    return replace(
+        compaction,
+        meaning=identity[covered - 1] if identity[covered - 1] != compaction.anchor else b"",
+        reasoning=tuple(at for at in range(covered) if _says_nothing(identity, at)),
+        edited_keys=tuple(conversation.messages[at].key for at in edits),
+    )
+
+
+def adapt_compaction(conversation: Conversation, compaction: Compaction) -> Compaction | None:
+    """Returns a compaction for a list whose beginning says the same as the covered messages, in another form.
+
+    Its blocks stand for the same messages. An edited message is used again only where the client's message is the one
+    that was edited; else the client's own is left as it is. Returns None where the lists differ in more than their
+    form, or nothing would be replaced. The result has no id.
+    """
+    identity, meaning = conversation.identity_chain, compaction.meaning or compaction.anchor
+    if meaning not in identity:
+        return None
+    covered = identity.index(meaning) + 1
+    reasoning = frozenset(compaction.reasoning)
+    spoken = [at for at in range(covered) if not _says_nothing(identity, at)]
+    former = [at for at in range(compaction.covered) if at not in reasoning]
+    if len(spoken) != len(former):
+        return None
+    left = [entry for entry in compaction.entries if entry.wire is None]
+    left_reasoning = reasoning.intersection(at for entry in left for at in range(entry.first, entry.last + 1))
+    positions = dict(zip(former, spoken, strict=True))
+    entries = _Adaptation(conversation, compaction, positions, left_reasoning).entries()
+    if all(entry.wire is None for entry in entries):
+        return None
+    # Positions between messages: behind as many that say something as before.
+    ends = [0, *(at + 1 for at in spoken)]
+    adapted = replace(
+        compaction,
+        id="",
+        anchor=conversation.chain[covered - 1],
+        covered=covered,
+        entries=tuple(entries),
+        narrated=ends[sum(at < compaction.narrated for at in former)],
+        narrated_from=ends[sum(at < compaction.narrated_from for at in former)],
+    )
+    return with_forms(adapted, conversation)
+
+
+def _says_nothing(identity: Sequence[bytes], at: int) -> bool:
+    return at > 0 and identity[at] == identity[at - 1]
+
+
+class _Adaptation(msgspec.Struct, frozen=True):
+    """The entries of a compaction for another form of its messages.
+
+    `positions` are the new indexes of messages by their old ones, without those that say nothing; of these,
+    `left_reasoning` has the old indexes of those that the compaction left.
+    """
+
+    conversation: Conversation
+    compaction: Compaction
+    positions: dict[int, int]
+    left_reasoning: frozenset[int]
+
+    def entries(self) -> list[CompactionEntry]:
+        """Returns the entries for the conversation."""
+        entries, edited_keys = list[CompactionEntry](), iter(self.compaction.edited_keys)
+        for entry in self.compaction.entries:
+            if entry.wire is None:
+                for at in range(entry.first, entry.last + 1):
+                    self._append_message(entries, at)
+            elif entry.is_edited:
+                self._append_message(entries, entry.first, entry.wire, next(edited_keys, b""))
+            elif covered := [self.positions[at] for at in range(entry.first, entry.last + 1) if at in self.positions]:
+                entries.append(CompactionEntry(covered[0], covered[-1], entry.wire))
+        return entries
+
+    def _append_message(self, entries: list[CompactionEntry], former: int, wire: bytes = b"", key: bytes = b"") -> None:
+        """Appends the message that was at index `former`, with the reasoning before it, or its edit."""
+        at = self.positions.get(former)
+        if at is None:
+            return
+        first = at - self._count_reasoning(former, at)
+        if wire and self.conversation.messages[at].key == key:
+            if first < at:
+                append_entry(entries, CompactionEntry(first, at - 1))
+            entries.append(CompactionEntry(at, at, wire, is_edited=True))
+        else:
+            append_entry(entries, CompactionEntry(first, at))
+
+    def _count_reasoning(self, former: int, at: int) -> int:
+        """Counts the messages before a message that say nothing; 0 where the compaction left none of them."""
+        start = former
+        while start and start - 1 not in self.positions:
+            start -= 1
+        if start < former and self.left_reasoning.isdisjoint(range(start, former)):
+            return 0
+        first = at
+        while _says_nothing(self.conversation.identity_chain, first - 1):
+            first -= 1
+        return at - first
 
 
 def _has_orphan_result(messages: Iterable[Message], lost_ids: frozenset[str]) -> bool:

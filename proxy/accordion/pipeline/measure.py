@@ -116,7 +116,14 @@ class Measurer(msgspec.Struct, frozen=True):
         if measured.is_compactable:
             may_be_stale = self._may_be_stale(request)
             measured = await self._find_content_to_insert(measured)
-            history = await self.compactions.find(request.protocol, request.ref, conversation, check_store=may_be_stale)
+            history = await self.compactions.find(
+                request.protocol,
+                request.ref,
+                conversation,
+                check_store=may_be_stale,
+                is_exact=request.session_match.is_exact,
+                is_reworded=request.session_match.is_reworded,
+            )
         measured = await self.composer.compose(measured, history, check_store=may_be_stale)
         return replace(measured, decision=self.decide(measured))
 
