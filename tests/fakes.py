@@ -121,11 +121,15 @@ class FakeWindows:
     def __init__(self, size: int = 100_000) -> None:
         self.size = size
         self.learnt: list[tuple[str, str, str, str, int]] = []
+        self.counts_output = False
 
     def window(self, model: str, upstream: str = "", beta: str = "", tenant: str = "") -> Window:
-        return Window(self.size, self.size, "table")
+        return Window(self.size, self.size, "table", counts_output=self.counts_output)
 
-    def learn(self, model: str, upstream: str, beta: str, tenant: str, limit: int) -> None:
+    def learn(
+        self, model: str, upstream: str, beta: str, tenant: str, limit: int, *, counts_output: bool = False
+    ) -> None:
+        self.counts_output = self.counts_output or counts_output
         self.learnt.append((model, upstream, beta, tenant, limit))
 
 

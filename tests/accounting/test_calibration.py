@@ -4,7 +4,10 @@ from hypothesis import strategies as st
 
 from accordion.accounting.calibration import (
     LEAST_COUNTED,
+    LEAST_OUTPUT,
+    LEAST_OUTPUTS,
     LEAST_RATIO,
+    MAX_OUTPUTS,
     MAX_RATIOS,
     MODELS_AT_MOST,
     MOST_RATIO,
@@ -116,3 +119,51 @@ def test_a_reported_0_leaves_the_count_alone() -> None:
 
 def test_a_count_that_shrank_takes_nothing_off_the_report() -> None:
     assert estimate_tokens(800, (900, 1_500), 1.2) == 1_500
+
+
+# -- the length of responses -------------------------------------------------------------------------------------------
+
+
+def responses(*lengths: int) -> Calibrations:
+    known = Calibrations()
+    for length in lengths:
+        known.learn_output(UP, MODEL, length)
+    return known
+
+
+def test_all_the_output_asked_for_is_kept_free_until_some_responses_are_known() -> None:
+    few, some = responses(*[500] * (LEAST_OUTPUTS - 1)), responses(*[500] * LEAST_OUTPUTS)
+    assert few.output_space(UP, MODEL, 128_000, 0, 2.0) == 128_000
+    assert some.output_space(UP, MODEL, 128_000, 0, 2.0) == LEAST_OUTPUT
+    assert some.output_space("other", MODEL, 128_000, 0, 2.0) == 128_000
+
+
+def test_the_longest_response_of_the_model_or_the_session_counts() -> None:
+    known = responses(*[500] * 9, 10_000, *[500] * 9)
+    assert known.output_space(UP, MODEL, 128_000, 0, 2.0) == 20_000
+    assert known.output_space(UP, MODEL, 128_000, 30_000, 2.0) == 60_000
+    assert known.output_space(UP, MODEL, 128_000, 0, 0.0) == 128_000
+    for _ in range(MAX_OUTPUTS):
+        known.learn_output(UP, MODEL, 500)
+    assert known.output_space(UP, MODEL, 128_000, 0, 2.0) == LEAST_OUTPUT
+
+
+@given(
+    st.lists(st.integers(-5, 200_000), max_size=20),
+    st.integers(0, 200_000),
+    st.integers(0, 200_000),
+    st.sampled_from([0.0, 1.0, 2.0, 7.5]),
+)
+def test_never_more_is_kept_free_than_asked_for_and_never_less_than_was_needed(
+    lengths: list[int], asked: int, longest: int, factor: float
+) -> None:
+    space = responses(*lengths).output_space(UP, MODEL, asked, longest, factor)
+    assert min(asked, max([LEAST_OUTPUT, longest, *lengths])) <= space <= asked
+
+
+def test_models_whose_responses_are_known_are_bounded() -> None:
+    known = responses(*[500] * LEAST_OUTPUTS)
+    for at in range(MODELS_AT_MOST):
+        known.learn_output(UP, f"m{at}", 500)
+    assert known.output_space(UP, MODEL, 128_000, 0, 2.0) == 128_000
+    assert (UP, MODEL) not in known.drain_output_changes()

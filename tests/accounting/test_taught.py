@@ -1,5 +1,6 @@
 """What providers taught, over workers and restarts."""
 
+import msgspec
 import pytest
 
 from accordion.accounting.calibration import UNKNOWN, Calibrations
@@ -131,3 +132,34 @@ async def test_names_as_long_as_no_models_are_not_written(store: Fickle, clock: 
         worker.calibrations.learn("up", "m" * length, UNKNOWN, 1_000, 1_200)
     await worker.look()
     assert len(await store.scan(RATIOS)) == 1
+
+
+async def test_how_long_responses_are_and_that_output_counts_is_known_to_all(store: Fickle, clock: FakeClock) -> None:
+    one, later = Worker(store, clock), Worker(store, clock)
+    for _ in range(9):
+        one.calibrations.learn_output("up", "m", 600)
+    one.limits.learn(WHOSE, 0, 60.0, counts_output=True)
+    await one.look()
+    await later.look()
+    assert later.calibrations.output_space("up", "m", 128_000, 0, 20.0) == 12_000
+    assert later.limits.counts_output(WHOSE)
+    assert later.limits.get(WHOSE) is None
+    assert later.limits.list_limits(WHOSE.tenant) == []
+
+
+async def test_an_error_that_names_a_limit_does_not_end_what_another_taught(store: Fickle, clock: FakeClock) -> None:
+    one = Worker(store, clock)
+    one.limits.learn(WHOSE, 64_000, 60.0)
+    one.limits.learn(WHOSE, 0, 60.0, counts_output=True)
+    one.limits.learn(WHOSE, 32_000, 60.0)
+    assert (one.limits.get(WHOSE), one.limits.counts_output(WHOSE)) == (32_000, True)
+    clock.advance(61.0)
+    assert not one.limits.counts_output(WHOSE)
+
+
+async def test_limits_of_an_earlier_version_are_read(store: Fickle, clock: FakeClock) -> None:
+    name = msgspec.json.encode(WHOSE).decode()
+    await store.put(Key(LIMITS, name), b"[64000,%d]" % (clock.now() + 60), ttl=60.0)
+    one = Worker(store, clock)
+    await one.look()
+    assert (one.limits.get(WHOSE), one.limits.counts_output(WHOSE)) == (64_000, False)

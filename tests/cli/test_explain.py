@@ -96,7 +96,13 @@ def test_a_chat_request_is_understood_and_counted() -> None:
         False,
     )
     assert count["occupied"] == count["tokens"] + 1_000
-    assert count["window"] == {"size": 128_000, "usable_input": 111_616, "source": "table", "max_output": 16_384}
+    assert count["window"] == {
+        "size": 128_000,
+        "usable_input": 111_616,
+        "source": "table",
+        "max_output": 16_384,
+        "counts_output": False,
+    }
     limits = {"window": 128_000, "conversation": 64_000, "generation": 106_240, "hard": 115_200}
     assert limits.items() <= count["limits"].items()
     # The largest is named by its place in the client's own list, the system prompt counted in.

@@ -97,6 +97,8 @@ def test_a_target_that_nobody_states_is_a_quarter_or_half_of_a_lower_trigger(tex
         ("models: {a: {}, m: {delegated: {hrad: 1}}}", "$.thresholds.models.m.delegated.hrad", "did you mean `hard`"),
         ("reserved_output: -1", "$.thresholds.reserved_output", ">= 0"),
         ("reserved_output: 0.5", "$.thresholds.reserved_output", "whole number"),
+        ("output_factor: -1", "$.thresholds.output_factor", ">= 0"),
+        ("delegated: {output_factor: 0.5}", "$.thresholds.delegated.output_factor", "0 or at least 1"),
     ],
 )
 def test_a_contradiction_names_the_key_that_was_written_and_the_rule(text, path, words):

@@ -430,3 +430,79 @@ async def test_room_for_an_answer_is_kept_as_configured_where_the_request_asks_f
     assert dict(out.headers)[b"x-accordion-utilization"] == b"%.4f" % ((tokens + 300) / 1_000)
     out, _ = await world.ask(CHAT, {**ask, "max_tokens": 50})
     assert dict(out.headers)[b"x-accordion-utilization"] == b"%.4f" % ((tokens + 50) / 1_000)
+
+
+# -- the space for the answer ------------------------------------------------------------------------------------------
+
+
+def answered(output: int) -> FakeReply:
+    usage = {"prompt_tokens": 0, "completion_tokens": output, "total_tokens": output}
+    choice = {"index": 0, "message": {"role": "assistant", "content": "Done."}, "finish_reason": "stop"}
+    return FakeReply(pieces=(json.dumps({"id": "c", "choices": [choice], "usage": usage}).encode(),))
+
+
+async def warmed(world: World, outputs: list[int]) -> None:
+    """A world whose model has answered with so many tokens each time."""
+    for at, output in enumerate(outputs):
+        world.upstream.answers = [answered(output)]
+        await world.ask(CHAT, {"model": "gpt-5", "messages": [{"role": "user", "content": f"hello {at}"}]})
+
+
+def reserved(world: World) -> int:
+    return world.seen.exchanges[-1].utilization.reserved_output
+
+
+@pytest.mark.parametrize(
+    ("config", "outputs", "space"),
+    [
+        ("", [], 45_000),
+        ("", [300] * 5, 8_192),
+        ("", [300] * 5 + [9_000], 18_000),
+        ("", [50_000] * 5, 45_000),
+        ("thresholds: {output_factor: 3}", [9_000] * 5, 27_000),
+        ("thresholds: {output_factor: 0}", [300] * 5, 45_000),
+    ],
+)
+async def test_what_responses_needed_is_kept_free_of_a_far_larger_max_tokens(
+    config: str, outputs: list[int], space: int
+) -> None:
+    world = World(windows=FakeWindows(100_000), config=config)
+    await warmed(world, outputs)
+    request = chat(30) | {"max_tokens": 45_000}
+    request["messages"] += [{"role": "assistant", "content": "Done."}, {"role": "user", "content": "more"}]
+    out, _ = await world.ask(CHAT, request)
+    assert reserved(world) == space
+    # With all of it, the request is over the trigger.
+    assert state(out) == ("folded" if space == 45_000 else "none")
+
+
+async def test_a_session_with_long_answers_keeps_more_free_than_its_model_needs() -> None:
+    world, request = World(windows=FakeWindows(100_000)), chat(3) | {"max_tokens": 64_000}
+    world.upstream.answers = [answered(20_000)]
+    await world.ask(CHAT, request)
+    await warmed(world, [300] * 70)
+    request["messages"] += [{"role": "assistant", "content": "Done."}, {"role": "user", "content": "more"}]
+    await world.ask(CHAT, request)
+    assert reserved(world) == 40_000
+
+
+@pytest.mark.parametrize("words", [VLLM, OPENAI])
+async def test_a_provider_that_counts_what_is_asked_for_is_answered_by_one_retry_and_remembered(words: str) -> None:
+    world = World(windows=FakeWindows(40_000))
+    await warmed(world, [300] * 5)
+    sent_before = len(world.upstream.requests)
+    world.upstream.answers = [crowded(words, 40_000, 30_000, 10_100)]
+    out, _ = await world.ask(CHAT, chat(45) | {"max_tokens": 30_000})
+    assert (out.status, len(world.upstream.requests) - sent_before) == (200, 2)
+    assert json.loads(header(out, "x-accordion-compaction") or "")["cause"] == "overflow"
+    assert world.windows.counts_output
+    await world.ask(CHAT, chat(1) | {"max_tokens": 30_000})
+    assert reserved(world) == 30_000
+
+
+async def test_an_overflow_by_the_input_alone_does_not_teach_that_output_counts() -> None:
+    world = World(windows=FakeWindows(100_000))
+    await warmed(world, [300] * 5)
+    world.upstream.answers = [refused(3_000, 4_100)]
+    await world.ask(CHAT, chat(20) | {"max_tokens": 64_000})
+    assert not world.windows.counts_output

@@ -1,8 +1,11 @@
-"""Corrects token counts by the usage that providers report.
+"""Learns from the usage that providers report: corrections of token counts, and how long responses are.
 
 A correction is the ratio of reported to counted input tokens, a plain number. Each model at each upstream has one, the
 median of the latest few reports. Each session has its own: it starts from the model's and moves half-way to each
 report. One odd report (a model behind a router, a cached part left out) changes either only a little.
+
+Agents ask for far more output (`max_tokens`) than any response has. The space that is kept free for a response is a
+multiple of the longest one of the session and of the model's latest ones.
 """
 
 from __future__ import annotations
@@ -31,6 +34,12 @@ MOST_STEP = 1.5
 LEAST_COUNTED = 64
 """Exchanges with fewer counted tokens are ignored: fixed overheads dominate them."""
 
+LEAST_OUTPUT = 8_192
+"""At least so many tokens are kept free for a response, where the request asks for as many."""
+
+MAX_OUTPUTS, LEAST_OUTPUTS = 64, 4
+"""The latest responses of a model whose lengths are stored, and the number from which on they are used."""
+
 MAX_RATIOS = 9
 MODELS_AT_MOST = 1_024
 
@@ -57,6 +66,10 @@ class Calibrations:
         self._changed: set[tuple[str, str]] = set()
         self._models: BoundedCache[tuple[str, str], CorrectionRatios] = BoundedCache(
             MODELS_AT_MOST, count_entry, lambda model, _: self._changed.discard(model)
+        )
+        self._changed_outputs: set[tuple[str, str]] = set()
+        self._outputs: BoundedCache[tuple[str, str], tuple[int, ...]] = BoundedCache(
+            MODELS_AT_MOST, count_entry, lambda model, _: self._changed_outputs.discard(model)
         )
         self._lock = Lock()
 
@@ -86,6 +99,40 @@ class Calibrations:
             return round(ratio, 4)
         target = _clamp(ratio, former / MOST_STEP, former * MOST_STEP)
         return round(former + (target - former) / 2, 4)
+
+    def learn_output(self, upstream: str, model: str, tokens: int) -> None:
+        """Learns the length of a response, in tokens."""
+        if tokens <= 0 or len(model) > LONGEST_NAME:
+            return
+        name = upstream, model
+        with self._lock:
+            former = self._outputs.get(name) or ()
+            self._outputs[name] = latest = (*former, tokens)[-MAX_OUTPUTS:]
+            if len(former) < LEAST_OUTPUTS or max(latest) != max(former):
+                self._changed_outputs.add(name)
+
+    def output_space(self, upstream: str, model: str, asked: int, longest: int, factor: float) -> int:
+        """Returns the tokens to keep free for a response where the request asks for `asked`.
+
+        That is `factor` times the longest response, of the session (`longest`) or of the model lately; never less than
+        LEAST_OUTPUT, never more than `asked`. It is `asked` where too few responses are known, or `factor` is 0.
+        """
+        outputs = self._outputs.get((upstream, model)) or ()
+        if asked <= LEAST_OUTPUT or not factor or len(outputs) < LEAST_OUTPUTS:
+            return asked
+        return min(asked, max(LEAST_OUTPUT, round(factor * max(longest, *outputs))))
+
+    def restore_outputs(self, model: tuple[str, str], latest: tuple[int, ...]) -> None:
+        """Restores the lengths of a model's responses from another run, unless this run has its own."""
+        with self._lock:
+            if model not in self._outputs and len(self._outputs) < MODELS_AT_MOST and latest:
+                self._outputs[model] = latest[-MAX_OUTPUTS:]
+
+    def drain_output_changes(self) -> dict[tuple[str, str], tuple[int, ...]]:
+        """Returns the lengths of the responses of the models that changed since the last call."""
+        with self._lock:
+            changed, self._changed_outputs = self._changed_outputs, set()
+            return {model: lengths for model in changed if (lengths := self._outputs.get(model)) is not None}
 
     def restore(self, model: tuple[str, str], latest: tuple[float, ...]) -> None:
         """Restores the ratios of a model at an upstream from another run, unless this run has its own."""

@@ -1,4 +1,4 @@
-"""The limits that providers named in their overflow errors."""
+"""What providers' overflow errors taught: the limits that they name, and whether the requested output counts."""
 
 from __future__ import annotations
 
@@ -22,10 +22,15 @@ class LimitOwner(NamedTuple):
 
 
 class LearnedLimit(NamedTuple):
-    """A limit in tokens, and the time when it expires, in seconds since the epoch."""
+    """A limit in tokens (0: none was named), and the time when it expires, in seconds since the epoch.
+
+    `counts_output` says that the provider refuses a request whose input and requested output together exceed the
+    window.
+    """
 
     tokens: int
     until: float
+    counts_output: bool = False
 
 
 class LearnedLimits:
@@ -41,12 +46,21 @@ class LearnedLimits:
 
     def get(self, owner: LimitOwner) -> int | None:
         """Returns the limit in tokens; None where none was learned, or it has expired."""
+        limit = self._find(owner)
+        return limit.tokens or None if limit else None
+
+    def counts_output(self, owner: LimitOwner) -> bool:
+        """Whether the provider is known to count the requested output towards the window."""
+        limit = self._find(owner)
+        return limit is not None and limit.counts_output
+
+    def _find(self, owner: LimitOwner) -> LearnedLimit | None:
         with self._lock:
             limit = self.limits.get(owner)
             if limit is not None and limit.until <= self._now():
                 self.limits.pop(owner)
                 return None
-        return limit.tokens if limit else None
+        return limit
 
     def list_limits(self, tenant: str) -> list[tuple[LimitOwner, LearnedLimit]]:
         """Returns a tenant's limits that have not expired."""
@@ -54,12 +68,15 @@ class LearnedLimits:
             return [
                 (owner, limit)
                 for owner, limit in self.limits.items()
-                if owner.tenant == tenant and limit.until > self._now()
+                if owner.tenant == tenant and limit.tokens and limit.until > self._now()
             ]
 
-    def learn(self, owner: LimitOwner, tokens: int, seconds: float) -> None:
-        """Learns a limit that a provider named; it applies for `seconds`."""
-        limit = LearnedLimit(tokens, self._now() + seconds)
+    def learn(self, owner: LimitOwner, tokens: int, seconds: float, *, counts_output: bool = False) -> None:
+        """Learns from an overflow error; it applies for `seconds`. What it does not say stays as it was."""
+        known = self._find(owner)
+        if known is not None:
+            tokens, counts_output = tokens or known.tokens, counts_output or known.counts_output
+        limit = LearnedLimit(tokens, self._now() + seconds, counts_output)
         with self._lock:
             self._changed[owner] = limit
             self.limits[owner] = limit

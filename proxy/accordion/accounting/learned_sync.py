@@ -1,4 +1,4 @@
-"""Shares learned limits and corrections of counts between workers, and stores them for the next run."""
+"""Shares what was learned from responses between workers, and stores it for the next run."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from accordion.accounting.learned_limits import MAX_LIMITS, LearnedLimit, Learne
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Clock, Key, KeyValueStore, Outbox
 
-LIMITS, RATIOS = "learnt/limits", "learnt/ratios"
-"""Collections. The name of a row is its owner in JSON, its value the limit or the ratios in JSON."""
+LIMITS, RATIOS, OUTPUTS = "learnt/limits", "learnt/ratios", "learnt/outputs"
+"""Collections. The name of a row is its owner in JSON, its value the limit, the ratios or the lengths in JSON."""
 
 _PAGE = 500
 # Longer names are not those of models. They stay in memory.
 _LONGEST = 512
 _OWNER, _LIMIT = msgspec.json.Decoder(LimitOwner), msgspec.json.Decoder(LearnedLimit)
 _MODEL, _LATEST = msgspec.json.Decoder(tuple[str, str]), msgspec.json.Decoder(tuple[float, ...])
+_LENGTHS = msgspec.json.Decoder(tuple[int, ...])
 
 
 class LearnedSync:
@@ -56,6 +57,9 @@ class LearnedSync:
                 async for name, value in self._read_rows(RATIOS):
                     with suppress(msgspec.MsgspecError):
                         self._calibrations.restore(_MODEL.decode(name), _LATEST.decode(value))
+                async for name, value in self._read_rows(OUTPUTS):
+                    with suppress(msgspec.MsgspecError):
+                        self._calibrations.restore_outputs(_MODEL.decode(name), _LENGTHS.decode(value))
                 self._has_read_ratios = True
 
     def publish(self) -> None:
@@ -66,6 +70,8 @@ class LearnedSync:
                 self._put(LIMITS, owner, limit, limit.until - now)
         for model, latest in self._calibrations.drain_changes().items():
             self._put(RATIOS, model, latest, self._retention)
+        for model, lengths in self._calibrations.drain_output_changes().items():
+            self._put(OUTPUTS, model, lengths, self._retention)
 
     def _put(self, collection: str, owner: tuple[object, ...], value: tuple[object, ...], ttl: float) -> None:
         name = msgspec.json.encode(owner).decode()

@@ -139,10 +139,19 @@ def max_tokens(utilization: Utilization, limits: TokenLimits, window: Window) ->
     """
     fixed_tokens, reserved = utilization.preamble + utilization.tools, utilization.reserved_output
     below_hard = limits.hard - reserved - 1
-    whole_window = min(window.usable_input, limits.window - reserved - limits.window * _MARGIN_PERCENT // 100)
+    whole_window = min(window.usable_input, _with_margin(limits) - reserved)
     if fixed_tokens < below_hard and (below_hard - fixed_tokens) * 2 < whole_window - fixed_tokens:
         return whole_window
     return min(below_hard, window.usable_input) if below_hard > fixed_tokens else window.usable_input
+
+
+def fits_beside_output(tokens: int, utilization: Utilization, limits: TokenLimits) -> bool:
+    """Whether so many tokens of input fit the window together with the reserved output."""
+    return tokens + utilization.reserved_output <= _with_margin(limits)
+
+
+def _with_margin(limits: TokenLimits) -> int:
+    return limits.window - limits.window * _MARGIN_PERCENT // 100
 
 
 class _DecisionInput(msgspec.Struct, frozen=True):

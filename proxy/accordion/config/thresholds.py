@@ -16,6 +16,7 @@ from accordion.config.yaml_text import child_path
 from accordion.model.budget import Thresholds, TokenLimits
 
 Reserve = Annotated[int, msgspec.Meta(ge=0, le=10**9)]
+OutputFactor = Annotated[float, msgspec.Meta(ge=0, le=1_000)]
 
 _STANDARD = Thresholds()
 SMALL = 99_999
@@ -38,6 +39,7 @@ class ThresholdShares(ConfigSection, frozen=True):
     hard: Share | None = None
     soft: Share | None = None
     reserved_output: Reserve | None = None
+    output_factor: OutputFactor | None = None
 
 
 class ModelThresholds(ThresholdShares, frozen=True):
@@ -56,6 +58,7 @@ class AllThresholds(ThresholdShares, frozen=True):
     conversation: Share = _STANDARD.conversation
     soft: Share = _STANDARD.soft
     reserved_output: Reserve = _STANDARD.reserved_output
+    output_factor: OutputFactor = _STANDARD.output_factor
     delegated: ThresholdShares = ThresholdShares()
     models: dict[str, ModelThresholds] = msgspec.field(default_factory=dict)
 
@@ -125,6 +128,8 @@ def _classes(thresholds: Thresholds) -> Iterator[tuple[int, str, TokenLimits]]:
 
 
 def _problems(thresholds: Thresholds, sections: tuple[SectionPath, ...]) -> Iterator[tuple[str, str]]:
+    if 0 < thresholds.output_factor < 1:
+        yield find_setting(sections, "output_factor")[0], "`output_factor` must be 0 or at least 1"
     classes = tuple(_classes(thresholds))
     for kind in ("conversation", "generation"):
         if kind in classes[0][2].never:

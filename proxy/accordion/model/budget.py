@@ -14,13 +14,15 @@ class Window(msgspec.Struct, frozen=True):
     """A model's context window, in tokens.
 
     Utilization is a share of `size`. `usable_input` is the largest input that may be sent: less than `size` where input
-    and output share the window.
+    and output share the window. `counts_output` says that the provider refuses a request whose input and requested
+    output together exceed the window, as one of its errors has shown.
     """
 
     size: int
     usable_input: int
     source: WindowSource
     max_output: int = 0
+    counts_output: bool = False
 
     @property
     def is_known(self) -> bool:
@@ -33,7 +35,8 @@ class Thresholds(msgspec.Struct, frozen=True):
 
     `generation` and `hard` are None where the window's size decides (see `generation_shares`). A summary is prepared in
     the background from `soft` below the trigger on. `reserved_output` is the space kept for the response, in tokens,
-    where the request names no maximum.
+    where the request names no maximum; where it names one, the space is at most `output_factor` times the longest
+    response so far (0: no less than the maximum).
     """
 
     conversation: float = 0.50
@@ -43,6 +46,7 @@ class Thresholds(msgspec.Struct, frozen=True):
     generation_target: float = 0.25
     soft: float = 0.10
     reserved_output: int = 0
+    output_factor: float = 2.0
 
     def limits(self, size: int) -> TokenLimits:
         """Returns the thresholds in tokens, each rounded down, for a window of `size` tokens."""

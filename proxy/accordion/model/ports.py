@@ -268,8 +268,13 @@ class WindowTable(Protocol):
     def window(self, model: str, upstream: str = "", beta: str = "", tenant: str = "") -> Window:
         """Returns the window of `model` at `upstream`; `beta` has the request's beta flags that change the window."""
 
-    def learn(self, model: str, upstream: str, beta: str, tenant: str, limit: int) -> None:
-        """Records the limit of an overflow error, for this tenant only and for a limited time."""
+    def learn(
+        self, model: str, upstream: str, beta: str, tenant: str, limit: int, *, counts_output: bool = False
+    ) -> None:
+        """Records the limit of an overflow error (0: it names none), for this tenant only and for a limited time.
+
+        `counts_output`: the provider counts the requested output towards the window.
+        """
 
 
 class Clock(Protocol):

@@ -269,6 +269,8 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
     only: bytes = b""
     """Its only exchange, in the log's format. Most sessions have one exchange; a second one moves both to the log."""
     costs: Costs = Costs()
+    longest_output: int = 0
+    """The tokens of its longest response."""
 
     def after(self, exchange: Exchange, gain: Totals, only: bytes = b"") -> Session:
         """Returns the session after an exchange that adds `gain` to its totals."""

@@ -35,13 +35,21 @@ class Calibrator(msgspec.Struct, frozen=True):
                 self.learn_limit(request, overflow)
             return session
         self.visibility.record_calls(request.caller, request.visible_request, session.id, observed_response.calls)
+        session = self._learn_output(request, session, observed_response)
         return self._learn_correction(request, session, observed_response)
 
     def learn_limit(self, request: MeasuredRequest, overflow: WindowOverflow) -> None:
-        """Records the limit that an overflow error names, unless the error only quotes the request."""
-        if overflow.limit and not overflow.is_quoted_from(request.decoded_body):
-            model, tenant = request.conversation.model, request.caller.tenant.name
-            self.window_table.learn(model, request.route.name, request.beta, tenant, overflow.limit)
+        """Records what an overflow error says of the window, unless the error only quotes the request."""
+        counts_output = _counts_output(request, overflow)
+        if (overflow.limit or counts_output) and not overflow.is_quoted_from(request.decoded_body):
+            model, tenant, limit = request.conversation.model, request.caller.tenant.name, overflow.limit or 0
+            self.window_table.learn(model, request.route.name, request.beta, tenant, limit, counts_output=counts_output)
+
+    def _learn_output(self, request: MeasuredRequest, session: Session, observed_response: ObservedResponse) -> Session:
+        """Learns how long the response was."""
+        output = observed_response.usage.output if observed_response.usage is not None else 0
+        self.calibrations.learn_output(request.route.name, request.conversation.model, output)
+        return replace(session, longest_output=output) if output > session.longest_output else session
 
     def _learn_correction(
         self, request: MeasuredRequest, session: Session, observed_response: ObservedResponse
@@ -59,6 +67,15 @@ class Calibrator(msgspec.Struct, frozen=True):
         if correction == session.correction:
             return session
         return replace(session, correction=correction, model=model)
+
+
+def _counts_output(request: MeasuredRequest, overflow: WindowOverflow) -> bool:
+    """Whether an overflow shows that the provider counts the requested output: the input alone would have fit."""
+    asked, limit = request.conversation.max_output or 0, overflow.limit or request.window.size
+    if not asked or overflow.output:
+        return bool(asked)
+    tokens = overflow.requested or request.utilization.tokens
+    return tokens <= limit < tokens + asked
 
 
 def response_nodes(

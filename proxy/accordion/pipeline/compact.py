@@ -17,7 +17,7 @@ from accordion.accounting.overflow import WindowOverflow
 from accordion.archive.named_items import NamedItems
 from accordion.compaction.compactor import Compactor, report_compaction
 from accordion.compaction.last_resort import NAME as LAST_RESORT
-from accordion.compaction.policy import is_known_not_to_fit, max_tokens
+from accordion.compaction.policy import fits_beside_output, is_known_not_to_fit, max_tokens
 from accordion.compaction.rendering import RequestRenderer
 from accordion.compaction.request import CompactionRequest
 from accordion.compaction.session_overrides import SessionOverrideStore
@@ -85,7 +85,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         space.
         """
         overflow = overflow.without_quoted_figures(request.decoded_body)
-        if not request.is_compactable or (overflow.guessed and request.utilization.ratio < _LIKELY_OVERFLOW):
+        if not request.is_compactable or (overflow.guessed and request.largest_ratio < _LIKELY_OVERFLOW):
             return None
         before = request.utilization.tokens
         forced = self._force_compaction(request, overflow)
@@ -114,7 +114,8 @@ class CompactionStep(msgspec.Struct, frozen=True):
         # Planning uses the provider's own count.
         if overflow.requested and overflow.requested > used.tokens:
             used = used.apply_correction(1.0, overflow.requested, is_carried=used.is_carried)
-        used = replace(used, reserved_output=overflow.output or used.reserved_output)
+        reserved = self.composer.output_space(replace(request, window=window), request.conversation)
+        used = replace(used, reserved_output=overflow.output or reserved)
         decision = Decision(
             "compact",
             "the provider said that the request does not fit its window",
@@ -143,7 +144,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         decision, used = replace(request.decision, is_observed=True), request.utilization
         planned = await self._compact(advance(PreparedRequest, request, decision=decision), "overflow")
         outcome = planned.compaction_outcome
-        if outcome is None or outcome.after + used.reserved_output > decision.trigger:
+        if outcome is None or not fits_beside_output(outcome.after, used, request.limits):
             return False
         # If the input alone would fit, protected content is not cut to gain space for the answer.
         return used.tokens >= decision.trigger or all(step != LAST_RESORT for step, _, _ in outcome.steps)

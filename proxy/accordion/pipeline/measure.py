@@ -266,8 +266,9 @@ class RequestComposer(msgspec.Struct, frozen=True):
             request, history, check_store=check_store, with_insertions=with_insertions
         )
         counted = await self._count(request, history, composed)
-        if history.conversation.max_output is None and (reserved := request.rules.thresholds.reserved_output):
-            counted = replace(counted, reserved_output=min(reserved, request.window.size))
+        reserved = self.output_space(request, history.conversation)
+        if reserved != counted.reserved_output:
+            counted = replace(counted, reserved_output=reserved)
         return replace(
             request,
             history=history,
@@ -277,6 +278,20 @@ class RequestComposer(msgspec.Struct, frozen=True):
             history_with_insertions=composed if history.compaction is not None or composed is not history else None,
             tool_name="" if request.is_token_count else tool_name,
         )
+
+    def output_space(self, request: MeasuredRequest, conversation: Conversation) -> int:
+        """Returns the tokens to keep free for the response.
+
+        That is all that the request asks for where the provider is known to count it, else what responses needed.
+        """
+        asked, window, thresholds = conversation.max_output, request.window, request.rules.thresholds
+        if asked is None:
+            return min(thresholds.reserved_output, window.size)
+        asked = min(max(0, asked), window.size)
+        if window.counts_output:
+            return asked
+        longest, factor = request.session_match.session.longest_output, thresholds.output_factor
+        return self.calibrations.output_space(request.route.name, conversation.model, asked, longest, factor)
 
     async def remove_insertions(self, request: Measured) -> Measured:
         """Removes insertions, with the thinking that is bound to them.

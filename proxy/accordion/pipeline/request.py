@@ -167,9 +167,16 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
 
         True if the window is unknown, or half full by the estimate or by our own count.
         """
-        if not self.window.is_known or self.utilization.ratio >= _NEAR_RATIO:
+        if not self.window.is_known or self.largest_ratio >= _NEAR_RATIO:
             return True
         return self.uncorrected_tokens >= _NEAR_RATIO * self.window.size
+
+    @property
+    def largest_ratio(self) -> float:
+        """The share of the window that the request would take with all the output that it asks for."""
+        used, window = self.utilization, self.window.size
+        output = max(used.reserved_output, min(self.conversation.max_output or 0, window))
+        return (used.tokens + output) / window if window else 0.0
 
     @property
     def allows_compaction(self) -> bool:

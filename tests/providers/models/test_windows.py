@@ -1,6 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from accordion.accounting.learned_limits import LearnedLimits
 from accordion.model.budget import Thresholds, Window
@@ -291,3 +292,14 @@ def test_the_table_is_kept_compact() -> None:
 def test_no_output_limit_takes_more_than_a_third_of_a_shared_window() -> None:
     assert make_window("m", 9_000, 3_000).usable_input == 6_000
     assert make_window("m", 9_000, 3_001).usable_input == 9_000
+
+
+@pytest.mark.parametrize("overrides", [{}, {"gpt-5.2": {"max_input_tokens": 50_000}}])
+def test_that_a_provider_counts_the_requested_output_is_learnt_for_every_kind_of_window(
+    overrides: dict[str, dict[str, object]],
+) -> None:
+    known = windows(overrides=overrides)
+    before = known.window("gpt-5.2", "up", "", "t")
+    known.learn("gpt-5.2", "up", "", "t", 0, counts_output=True)
+    assert known.window("gpt-5.2", "up", "", "t") == structs.replace(before, counts_output=True)
+    assert known.window("gpt-5.2", "up", "", "other") == before

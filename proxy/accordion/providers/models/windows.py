@@ -78,16 +78,22 @@ class ModelWindows:
         """Returns the window of `model` at `upstream`; `beta` are the request's beta flags, which may change it."""
         long = _is_long(model, beta)
         window = self._windows.get((model, long)) or self._look_up(model, long)
-        if window.source == "config" or not self._limits.limits:
+        if not self._limits.limits:
             return window
-        limit = self._limits.get(LimitOwner(tenant, upstream, model, long))
-        return window if limit is None else _apply_learned_limit(model, window, limit)
+        owner = LimitOwner(tenant, upstream, model, long)
+        limit = self._limits.get(owner) if window.source != "config" else None
+        if limit is not None:
+            window = _apply_learned_limit(model, window, limit)
+        return replace(window, counts_output=True) if self._limits.counts_output(owner) else window
 
-    def learn(self, model: str, upstream: str, beta: str, tenant: str, limit: int) -> None:
-        """Stores the limit from an overflow error, for this tenant only; it expires."""
-        if limit <= 0 or len(model) > LONGEST_ID:
+    def learn(
+        self, model: str, upstream: str, beta: str, tenant: str, limit: int, *, counts_output: bool = False
+    ) -> None:
+        """Stores what an overflow error said, for this tenant only; it expires."""
+        if not (limit > 0 or counts_output) or len(model) > LONGEST_ID:
             return
-        self._limits.learn(LimitOwner(tenant, upstream, model, _is_long(model, beta)), limit, self._limit_lifetime)
+        owner = LimitOwner(tenant, upstream, model, _is_long(model, beta))
+        self._limits.learn(owner, max(0, limit), self._limit_lifetime, counts_output=counts_output)
 
     def _look_up(self, model: str, long: bool) -> Window:
         window = self._from_config(model) or self._from_table(model, long) or self._default
