@@ -183,7 +183,7 @@ class Replaying:
         client: Conversation,
         recalls: Sequence[RecallInsertion],
     ) -> CompactedConversation:
-        covered = bare.compaction.covered if bare.compaction is not None else 0
+        covered = bare.covered_count
         anchors = set(client.chain[covered - 1 :])
         live = [recall for recall in recalls if recall.anchor in anchors]
         read = self._reader.reader_for(gauge.protocol, gauge.caller.tenant)

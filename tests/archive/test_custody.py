@@ -51,7 +51,14 @@ async def test_an_export_of_a_session_holds_all_that_is_kept_of_it(store):
     assert {line["artifact"]["id"] for line in by_kind["artifact"]} == set(compaction.artifacts)
     assert "word3_0_149" in "".join(line["text"] for line in by_kind["artifact"])
     assert all(key in rows for line in by_kind["artifact"] for key in line["artifact"]["keys"])
-    assert [line["fold"]["id"] for line in by_kind["fold"]] == [compaction.id]
+    [fold] = [line["fold"] for line in by_kind["fold"]]
+    assert (fold["id"], fold["covered"], fold["removed"]) == (
+        compaction.id,
+        compaction.message_count,
+        compaction.tokens_saved,
+    )
+    assert (fold["narrated"], fold["narrated_from"]) == (compaction.narrative_end, compaction.narrative_start)
+    assert fold["steps"][0]["compactor"] == compaction.steps[0].compactor
     assert "secret answer" in json.dumps(by_kind["overlay"])
     assert "recalled" in json.dumps(by_kind["overlay"])
     assert found[-1]["counts"] == {kind: len(each) for kind, each in sorted(by_kind.items()) if kind != "end"}

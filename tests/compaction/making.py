@@ -209,7 +209,13 @@ class Teller(SummaryAuthor):
         if self.error is not None:
             raise self.error
         return Summary(
-            "text", "A model told this.", task.sources[-1].index + 1, "model-x", 100, 20, narrated_from=task.first_index
+            "text",
+            "A model told this.",
+            task.sources[-1].index + 1,
+            "model-x",
+            100,
+            20,
+            narrative_start=task.first_index,
         )
 
 

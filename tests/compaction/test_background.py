@@ -80,7 +80,7 @@ async def test_a_summary_is_prepared_from_the_soft_threshold_on_and_used_at_the_
     assert compaction is not None
     assert (compaction.writer, compaction.input, compaction.output) == ("model-x", 100, 20)
     assert compaction.narrative == TOLD
-    assert 0 < compaction.narrated <= compaction.covered
+    assert 0 < compaction.narrative_end <= compaction.message_count
     # What came after the model wrote is extracted from the messages.
     assert "Turn 5" in summary_text(made) or "file_5" in summary_text(made)
     assert len(teller(rooms).asked) == 1
@@ -176,7 +176,7 @@ async def test_what_was_prepared_of_a_history_that_was_rewound_is_not_used():
     assert outcome.history.compaction is not None
     shorter = await ask(rooms, client(3), decision={"must_succeed": True})
     assert shorter.history.compaction is not None
-    assert shorter.history.compaction.narrated <= len(client(3).chain)
+    assert shorter.history.compaction.narrative_end <= len(client(3).chain)
 
 
 async def test_a_summary_that_failed_is_not_tried_again_until_the_history_has_grown():
@@ -302,7 +302,7 @@ async def test_the_next_summary_goes_on_from_what_was_told_before():
     await ask(rooms, client(14), decision=PREPARE)
     await rooms.tasks.done()
     task = teller(rooms).asked[1]
-    assert (task.prior_narrative, task.prior_until) == (TOLD, first.history.compaction.narrated)
+    assert (task.prior_narrative, task.prior_until) == (TOLD, first.history.compaction.narrative_end)
     assert task.sources[0].index == 1
 
 
@@ -313,7 +313,7 @@ async def test_what_a_model_told_of_one_task_is_no_beginning_for_what_is_told_of
     await rooms.tasks.done()
     first = await ask(rooms, client(6))
     assert first.history.compaction is not None
-    assert first.history.compaction.narrated_from > 1
+    assert first.history.compaction.narrative_start > 1
     rooms.planner.propose = summarize_most
     await ask(rooms, client(14), decision=PREPARE)
     await rooms.tasks.done()
@@ -330,7 +330,7 @@ class Piecewise(Teller):
     ) -> Summary:
         self.asked.append(task)
         assert on_partial is not None
-        on_partial(Summary("", TOLD, task.sources[0].index + 3, "model-x", 100, 20, narrated_from=task.first_index))
+        on_partial(Summary("", TOLD, task.sources[0].index + 3, "model-x", 100, 20, narrative_start=task.first_index))
         await self.may.wait()
         raise SummaryRejected("no", input=130, output=25, answers=1)
 
@@ -348,7 +348,7 @@ async def test_of_a_summary_in_pieces_the_first_ones_are_used_where_the_rest_doe
     assert TOLD in summary_text(made)
     compaction = made.history.compaction
     assert compaction is not None
-    assert compaction.narrated == rooms.author.asked[0].sources[0].index + 3 < compaction.covered
+    assert compaction.narrative_end == rooms.author.asked[0].sources[0].index + 3 < compaction.message_count
     assert made.outcome is not None
     assert (compaction.input, compaction.output) == (100, 20)
     # What came of nothing is told too.
@@ -362,7 +362,7 @@ class Repeating(Teller):
         self, task: SummaryTask, on_partial: Callable[[Summary], None] | None = None, *, is_trial: bool = False
     ) -> Summary:
         self.asked.append(task)
-        return Summary("", TOLD, task.prior_until, "extractive", narrated_from=task.first_index)
+        return Summary("", TOLD, task.prior_until, "extractive", narrative_start=task.first_index)
 
 
 async def test_where_there_is_nothing_new_to_tell_a_fold_does_not_wait_for_it():
@@ -397,7 +397,7 @@ async def test_a_conversation_that_jumps_over_its_trigger_gets_a_summary_of_its_
     assert len(teller(rooms).asked) == 2
     assert first.history.compaction is not None
     assert second.history.compaction is not None
-    assert second.history.compaction.narrated > first.history.compaction.narrated
+    assert second.history.compaction.narrative_end > first.history.compaction.narrative_end
 
 
 async def test_what_another_worker_has_ready_is_not_written_again():

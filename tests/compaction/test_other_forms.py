@@ -67,9 +67,9 @@ def block(client: Conversation, covered: int, *entries: Any, dialect: DialectNam
     end = entries[0].first if entries else covered
     text = CompactionEntry(1, end - 1, DIALECTS[dialect].text_message("what was"))
     made = Compaction(
-        id="", anchor=client.chain[covered - 1], covered=covered, entries=(CompactionEntry(0, 0), text, *entries),
+        id="", anchor=client.chain[covered - 1], message_count=covered, entries=(CompactionEntry(0, 0), text, *entries),
         kind="conversation", cause="automatic", utilization=0.5, steps=(StepRecord("summarize", 100, 10),),
-        before=100, after=10, generation=1, at=12.5, narrated=end, narrated_from=1,
+        before=100, after=10, generation=1, at=12.5, narrative_end=end, narrative_start=1,
     )  # fmt: skip
     return with_content_id(with_forms(made, client))
 
@@ -88,9 +88,9 @@ def test_a_block_stands_for_the_same_messages_where_reasoning_items_are_gone() -
     made = block(client, 8, CompactionEntry(7, 7), dialect="responses")
     adapted = adapt_compaction(bare, made)
     assert adapted is not None
-    assert (adapted.covered, adapted.anchor) == (6, bare.chain[5])
+    assert (adapted.message_count, adapted.anchor) == (6, bare.chain[5])
     assert adapted.entries == (CompactionEntry(0, 0), replace(made.entries[1], first=1, last=4), CompactionEntry(5, 5))
-    assert (adapted.narrated, adapted.narrated_from) == (5, 1)
+    assert (adapted.narrative_end, adapted.narrative_start) == (5, 1)
     assert adapted.reasoning == ()
 
 
@@ -161,7 +161,7 @@ async def test_a_compaction_is_found_in_another_form_by_this_worker_and_by_other
         found = await find(each, dialect, bare, is_exact=False)
         assert found.compaction.anchor in bare.chain
         assert [m.wire for m in found.conversation.messages[2:]] == [
-            m.wire for m in bare.messages[found.compaction.covered :]
+            m.wire for m in bare.messages[found.compaction.message_count :]
         ]
         # From then on it is found as any other, and again where it has left memory.
         assert (await find(each, dialect, bare, is_reworded=True)).compaction == found.compaction
@@ -180,7 +180,7 @@ async def test_a_compaction_from_before_names_were_added_is_found() -> None:
     folds, made = CompactionRepository(store), block(client, 4)
     assert made.meaning == b""
     await folds.publish(CONVERSATION, client.chain[0], made)
-    assert (await find(folds, "chat", named, is_exact=False)).compaction.covered == 4
+    assert (await find(folds, "chat", named, is_exact=False)).compaction.message_count == 4
 
 
 async def test_a_compaction_that_would_make_the_list_illegal_is_not_used() -> None:

@@ -82,7 +82,7 @@ async def folded(worker: Worker) -> Compaction:
         Compaction(
             id="",
             anchor=CLIENT.chain[4],
-            covered=5,
+            message_count=5,
             entries=(CompactionEntry(0, 0), CompactionEntry(1, 4, CHAT.text_message("what was"))),
             kind="conversation",
             cause="automatic",

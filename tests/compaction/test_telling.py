@@ -20,7 +20,7 @@ from tests.world import CHAT, World
 COMPACTION = Compaction(
     id="f-1",
     anchor=b"a",
-    covered=1,
+    message_count=1,
     entries=(CompactionEntry(0, 0),),
     kind="generation",
     cause="automatic",
@@ -32,7 +32,7 @@ COMPACTION = Compaction(
     at=1.0,
     input=7,
     output=5,
-    removed=1_500,
+    tokens_saved=1_500,
 )
 DECISION = Decision("compact", "over it", trigger=800, kind="generation")
 

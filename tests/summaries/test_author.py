@@ -59,7 +59,7 @@ def test_an_extract_stands_below_its_label_and_above_the_references() -> None:
     assert head == render_label("conversation", 0, 8)
     assert extract.splitlines() == [f"extracted [{n}]" for n in range(9)]
     assert references == "art-1: log of pytest\nart-2: token.py"
-    assert (summary.writer, summary.narrative, summary.narrated_until, summary.input) == ("extractive", "", 0, 0)
+    assert (summary.writer, summary.narrative, summary.narrative_end, summary.input) == ("extractive", "", 0, 0)
 
 
 @pytest.mark.parametrize("budget", [80, 120, 300, 2_000])
@@ -79,7 +79,7 @@ def test_what_a_model_told_earlier_stays_in_an_extract() -> None:
     prior = "Overview: It is about a login [0]"
     summary = author(None).write_extractive(task(prior_narrative=prior, prior_until=3))
     assert prior in summary.text
-    assert (summary.narrative, summary.narrated_until, summary.writer) == (prior, 3, "extractive")
+    assert (summary.narrative, summary.narrative_end, summary.writer) == (prior, 3, "extractive")
 
 
 @pytest.mark.parametrize("extractor", [FakeExtractor(error=RuntimeError("boom")), FakeExtractor()])
@@ -224,7 +224,7 @@ async def test_a_checked_narrative_is_followed_by_an_extract() -> None:
     assert narrative.startswith("Overview: The login in src/auth/token.py failed")
     assert extract.startswith("extracted [0]")
     assert references == "art-1: log"
-    assert (summary.writer, summary.input, summary.output, summary.narrated_until) == ("writer-model", 100, 10, 9)
+    assert (summary.writer, summary.input, summary.output, summary.narrative_end) == ("writer-model", 100, 10, 9)
     assert summary.dropped_lines == ()
     assert words(summary.text) <= 600
     # What was told is not extracted once more.
@@ -356,12 +356,12 @@ async def test_only_what_is_new_is_shown_with_what_was_told() -> None:
     begun["overview"] = [line("The login in src/auth/token.py fails", 0)]
     first = await write_summary(FakeSummarizer([begun]), sources=conversation()[:5])
     summarizer = FakeSummarizer()
-    second = await write_summary(summarizer, prior_narrative=first.narrative, prior_until=first.narrated_until)
+    second = await write_summary(summarizer, prior_narrative=first.narrative, prior_until=first.narrative_end)
     shown = summarizer.requests[0].text
     assert f"the earlier record, of the messages up to 4>\n{first.narrative}" in shown
     assert "message 5, assistant" in shown
     assert "message 4, tool" not in shown
-    assert second.narrated_until == 9
+    assert second.narrative_end == 9
     assert "Goal: Fix the failing login in src/auth/token.py [0]" in second.narrative
 
 
@@ -381,7 +381,7 @@ async def test_what_was_told_of_the_first_pieces_holds_though_the_last_one_fails
         await author(summarizer).write(task(sources=covered, budget=800), heard.append)
     assert [told.input for told in heard] == [100, 200]
     assert error.value.input > 200 or isinstance(bad, SummaryFailed)
-    assert 9 <= heard[0].narrated_until < heard[1].narrated_until < 21
+    assert 9 <= heard[0].narrative_end < heard[1].narrative_end < 21
     assert "Goal: Fix the failing login" in heard[1].narrative
 
 
@@ -393,7 +393,7 @@ async def test_what_is_too_long_for_the_model_goes_in_pieces_each_with_the_recor
     asked = summarizer.requests
     assert len(asked) > 1
     assert all(words(request.instructions) + words(request.text) <= 3_600 for request in asked)
-    assert summary.narrated_until == 21
+    assert summary.narrative_end == 21
     assert (summary.input, summary.output) == (100 * len(asked), 10 * len(asked))
     assert "earlier record" not in asked[0].text
     assert all("earlier record" in request.text for request in asked[1:])

@@ -83,7 +83,7 @@ class ArtifactRecaller:
         """Returns the bytes that `find_excerpt` must read to index the compaction; many of them belong in a thread."""
         if history.compaction is None or history.compaction.id in self._indexes:
             return 0
-        return sum(len(message.wire) for message in client.messages[: history.compaction.covered])
+        return sum(len(message.wire) for message in client.messages[: history.compaction.message_count])
 
     def find_excerpt(
         self,
@@ -144,7 +144,7 @@ class ArtifactRecaller:
         self, tenant: TenantScope, history: CompactedConversation, client: Conversation, compaction: Compaction
     ) -> tuple[RecallIndex, OmittedRules]:
         index = build_index(tenant, history, client.messages)
-        rules = self._rules(client.messages, compaction.covered)
+        rules = self._rules(client.messages, compaction.message_count)
         omitted_rules = find_omitted_rules(rules, history.conversation.messages, index.passages_by_word)
         self._indexes.put(compaction.id, (index, omitted_rules), index.size + omitted_rules.size)
         return index, omitted_rules

@@ -128,7 +128,7 @@ def is_literal(text: str) -> bool:
 
 def build_index(tenant: TenantScope, history: CompactedConversation, client: Sequence[Message]) -> RecallIndex:
     """Returns the index of the content that the compaction in force removed from the client's messages."""
-    covered = client[: history.compaction.covered] if history.compaction is not None else ()
+    covered = client[: history.covered_count]
     passages = tuple(_passages(tenant, history, covered))
     passages_by_word: dict[bytes, int | list[int]] = {}
     postings = 0
@@ -243,7 +243,7 @@ def _visible_parts(history: CompactedConversation, covered: Sequence[Message]) -
 
 def _count_compacted(history: CompactedConversation) -> int:
     """Returns how many messages of the forwarded list replace those that the compaction covers."""
-    covered = history.compaction.covered if history.compaction is not None else 0
+    covered = history.covered_count
     return bisect_left(history.spans, covered, key=itemgetter(0))
 
 

@@ -130,7 +130,7 @@ def build_layout(
     if not affected:
         raise PlanNotApplicable("nothing_to_fold", "no message may be compacted")
     covered = max(
-        earlier_compaction.covered if earlier_compaction is not None else 0, *(slot.last + 1 for slot in affected)
+        earlier_compaction.message_count if earlier_compaction is not None else 0, *(slot.last + 1 for slot in affected)
     )
     for index, successor in getattr(view, "orphan_reasoning", ()):
         # The calls that it led to are dropped in the covered part; behind it they are inserted in every request.
@@ -201,11 +201,11 @@ class PlanExecutor:
         entries = self._build_entries(layout, summary)
         earlier = layout.earlier_compaction
         earlier_artifacts = earlier.artifacts if earlier is not None else ()
-        narrative, narrated, narrated_from = _narrative_of(summary, earlier)
+        narrative, narrative_end, narrative_start = _narrative_of(summary, earlier)
         bare = Compaction(
             id="",
             anchor=layout.original.chain[layout.covered_count - 1],
-            covered=layout.covered_count,
+            message_count=layout.covered_count,
             entries=entries,
             kind=plan.view.kind,
             cause=terms.cause,
@@ -220,8 +220,8 @@ class PlanExecutor:
             output=summary.output if summary is not None else 0,
             artifacts=tuple(dict.fromkeys((*earlier_artifacts, *artifacts))),
             narrative=narrative,
-            narrated=narrated,
-            narrated_from=narrated_from,
+            narrative_end=narrative_end,
+            narrative_start=narrative_start,
         )
         # Our tool is offered only if there are artifacts to read.
         after = self._count_after(plan, layout, bare) - (0 if bare.artifacts else terms.tool_tokens)
@@ -231,9 +231,9 @@ class PlanExecutor:
             raise PlanNotApplicable("too_little", "it would not be shorter")
         # Read-backs are removed too, but the client never sent them.
         saved = bare.before - after - sum(_insertion_tokens(plan, layout).values())
-        removed = max(0, (earlier.removed if earlier is not None else 0) + saved)
+        tokens_saved = max(0, (earlier.tokens_saved if earlier is not None else 0) + saved)
         steps = _build_step_records(plan, after, terms.tool_tokens)
-        compaction = replace(bare, after=after, removed=removed, steps=steps)
+        compaction = replace(bare, after=after, tokens_saved=tokens_saved, steps=steps)
         compaction = with_content_id(with_forms(compaction, layout.original))
         try:
             history = apply_compaction(layout.original, compaction, self._read_message)
@@ -336,8 +336,8 @@ def _build_step_records(plan: Plan, after: int, tool_tokens: int) -> tuple[StepR
 def _narrative_of(summary: Summary | None, earlier: Compaction | None) -> tuple[str, int, int]:
     """Returns the model's narrative with end and start of the messages it covers; by default the earlier one's."""
     if summary is not None and (summary.narrative or earlier is None):
-        return summary.narrative, summary.narrated_until, summary.narrated_from
-    return (earlier.narrative, earlier.narrated, earlier.narrated_from) if earlier is not None else ("", 0, 0)
+        return summary.narrative, summary.narrative_end, summary.narrative_start
+    return (earlier.narrative, earlier.narrative_end, earlier.narrative_start) if earlier is not None else ("", 0, 0)
 
 
 # -- orphans -----------------------------------------------------------------------------------------------------------

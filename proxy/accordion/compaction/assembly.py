@@ -183,7 +183,7 @@ class CompactionAssembler:
         has_task = slot is not None and view.task not in layout.removed_slots and slot.origin >= 0
         # A summary continues an earlier one only if both start at the same message: a summary of the work on one task
         # is no beginning for a summary of the whole conversation.
-        if prior is not None and not (prior.narrative and prior.narrated_from == block.first):
+        if prior is not None and not (prior.narrative and prior.narrative_start == block.first):
             prior = None
         replaced = layout.messages_behind(block)
         others = set(range(len(messages))).difference(replaced)
@@ -194,7 +194,7 @@ class CompactionAssembler:
             budget=block.budget,
             count_tokens=self._text_counter(request, view),
             prior_narrative=prior.narrative if prior is not None else "",
-            prior_until=prior.narrated if prior is not None else 0,
+            prior_until=prior.narrative_end if prior is not None else 0,
             first_index=block.first,
             reference_lines=removed_content.reference_lines,
             others=tuple(

@@ -42,11 +42,13 @@ class WastedTokens(NamedTuple):
 
 
 class PreparedSummary(msgspec.Struct, frozen=True):
-    """A model's summary of the client's messages from index `since` up to, not including, `narrated`. `anchor` is the
-    chain key of the last one."""
+    """A model's summary of the client's messages from index `since` up to, not including, `narrative_end`.
+
+    `anchor` is the chain key of the last one.
+    """
 
     narrative: str
-    narrated: int
+    narrative_end: int = msgspec.field(name="narrated")
     anchor: bytes
     writer: str
     input: int
@@ -60,7 +62,7 @@ class PreparedSummary(msgspec.Struct, frozen=True):
         chain = conversation.chain
         if since is not None and since != self.since:
             return False
-        return summarized_count < self.narrated <= len(chain) and chain[self.narrated - 1] == self.anchor
+        return summarized_count < self.narrative_end <= len(chain) and chain[self.narrative_end - 1] == self.anchor
 
 
 class PreparationLimits(msgspec.Struct, frozen=True):
@@ -375,14 +377,14 @@ class BackgroundSummaries:
         started_at: float,
     ) -> PreparedSummary:
         """Stores a summary for all workers. Raises SummaryFailed if it covers no new message."""
-        if not summarized_count < summary.narrated_until <= len(conversation.chain):
+        if not summarized_count < summary.narrative_end <= len(conversation.chain):
             raise SummaryFailed("everything is summarized already")
-        anchor = conversation.chain[summary.narrated_until - 1]
+        anchor = conversation.chain[summary.narrative_end - 1]
         if (unused := self._prepared.get(conversation_ref)) is not None:
             self._add_waste(conversation_ref, WastedTokens(unused[0].input, unused[0].output))
         prepared = PreparedSummary(
-            summary.narrative, summary.narrated_until, anchor, summary.writer, summary.input, summary.output,
-            summary.findings, summary.narrated_from,
+            summary.narrative, summary.narrative_end, anchor, summary.writer, summary.input, summary.output,
+            summary.findings, summary.narrative_start,
         )  # fmt: skip
         if self._erasures.was_erased_since(conversation_ref.tenant, conversation_ref.session, started_at):
             return prepared

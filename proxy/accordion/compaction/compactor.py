@@ -332,9 +332,9 @@ class Compactor:
             if _must_wait(request) and not request.is_token_count:
                 await summaries.wait(conversation_ref, self._wait)
                 prepared = await summaries.find(conversation_ref, original, summarized_count, first_index)
-        if prepared is None or planned.last_summarized < 0 or prepared.narrated > planned.last_summarized + 1:
+        if prepared is None or planned.last_summarized < 0 or prepared.narrative_end > planned.last_summarized + 1:
             return None
-        task_after_prepared = replace(task, prior_narrative=prepared.narrative, prior_until=prepared.narrated)
+        task_after_prepared = replace(task, prior_narrative=prepared.narrative, prior_until=prepared.narrative_end)
         summary = await self._services.tasks.offload(self._services.author.write_extractive, task_after_prepared)
         return replace(
             summary, writer=prepared.writer, input=prepared.input, output=prepared.output, findings=prepared.findings
@@ -350,7 +350,7 @@ class Compactor:
         )
         build = self._build_summary_task if summary_caller is not None else self._extract_facts
         earlier = request.history.compaction
-        summarized_count = earlier.narrated if earlier is not None and earlier.kind == request.decision.kind else 0
+        summarized_count = earlier.narrative_end if earlier is not None and earlier.kind == request.decision.kind else 0
         self._services.background_summaries.start(
             conversation_ref,
             original,

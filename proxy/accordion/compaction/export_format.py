@@ -17,6 +17,14 @@ from accordion.model.compaction import Compaction, CompactionEntry
 from accordion.model.insertions import Insertion, RecallInsertion
 from accordion.model.ports import Key
 
+_EXPORT_NAMES = {
+    "message_count": "covered",
+    "tokens_saved": "removed",
+    "narrative_end": "narrated",
+    "narrative_start": "narrated_from",
+}
+"""The names in an export of a compaction's fields, where they differ. Programs read them."""
+
 
 def describe_value(kind: Kind, key: Key, value: bytes) -> object | None:
     """Converts a stored value, opened before, to JSON types; None if it cannot be read."""
@@ -47,7 +55,8 @@ def _describe_link(link: response_links.ResponseLink) -> dict[str, Any]:
 
 
 def _describe_compaction(compaction: Compaction) -> dict[str, Any]:
-    return structs.asdict(compaction) | {
+    fields = {_EXPORT_NAMES.get(name, name): value for name, value in structs.asdict(compaction).items()}
+    return fields | {
         "anchor": compaction.anchor.hex(),
         "entries": [_describe_entry(entry) for entry in compaction.entries],
         "steps": [structs.asdict(step) for step in compaction.steps],

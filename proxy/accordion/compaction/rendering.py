@@ -83,8 +83,7 @@ class RequestRenderer:
 
 def _count_prefix(history: CompactedConversation) -> int:
     """Counts the messages that the compaction wrote or kept. Behind them are the client's own, with insertions."""
-    compaction = history.compaction
-    return bisect_left(history.spans, compaction.covered if compaction is not None else 0, key=itemgetter(0))
+    return bisect_left(history.spans, history.covered_count, key=itemgetter(0))
 
 
 def _find_last_written(history: CompactedConversation, end: int) -> int:

@@ -31,7 +31,7 @@ def report_compaction(
         writer=compaction.writer,
         input=compaction.input,
         output=compaction.output,
-        saved=compaction.removed,
+        saved=compaction.tokens_saved,
         reason=decision.reason if decision is not None else "",
         artifacts=len(compaction.artifacts),
     )
@@ -77,7 +77,7 @@ def report_failure(
         utilization=utilization,
         before=tokens,
         after=tokens,
-        saved=in_force.removed if in_force is not None else 0,
+        saved=in_force.tokens_saved if in_force is not None else 0,
         failure=failure,
         reason=reason,
     )

@@ -90,7 +90,7 @@ class CompactedPrefixCache:
     ) -> CompactedConversation:
         """Returns the conversation with this compaction applied. Raises ValueError if it is not valid for it."""
         known = self._prefixes.get(compaction.id)
-        if known is None or known.prefix.client != conversation.messages[: compaction.covered]:
+        if known is None or known.prefix.client != conversation.messages[: compaction.message_count]:
             read_message = self._reader.reader_for(protocol, tenant)
             prefix = build_prefix(conversation, compaction, read_message)
             # The prefix keeps the client's messages of its last request alive, so they count too.
@@ -444,7 +444,7 @@ class CompactionRepository:
                         is_local_only=is_adapted or self._is_waiting_for_store(tenant, label),
                         source=source if is_adapted else None,
                     )
-                    return compaction.covered - 1, self._cached[label + compaction.anchor]
+                    return compaction.message_count - 1, self._cached[label + compaction.anchor]
         except StoreUnavailable:
             pass
         return index, cached

@@ -93,7 +93,7 @@ class ArtifactRecall(msgspec.Struct, frozen=True):
     async def _can_insert(self, request: RecallRequest, insertion: RecallInsertion) -> bool:
         """Whether the recall can be inserted without changing any message of the request before."""
         protocol, history = request.protocol, request.history
-        since = history.compaction.covered if history.compaction is not None else 0
+        since = history.covered_count
         insertions = await self.insertion_store.find(request.ref, request.original.chain, since, check_store=False)
         tool_protocol = self.tool_protocols[protocol.name]
         read_message = self.message_reader.reader_for(protocol, request.ref.tenant)
@@ -132,5 +132,5 @@ def insertion_index(request: RecallRequest) -> int:
             start -= 1
     else:
         return -1
-    covered = request.history.compaction.covered if request.history.compaction is not None else 0
+    covered = request.history.covered_count
     return start - 1 if start - 1 >= max(request.last_sent_index, covered - 1) else -1

@@ -74,7 +74,7 @@ class InsertionComposer(msgspec.Struct, frozen=True):
         if tool_protocol is None or original.previous is not None:
             return history, ""
         try:
-            since = compaction.covered if compaction is not None else 0
+            since = history.covered_count
             has_artifacts = has_shared_artifacts or (compaction is not None and bool(compaction.artifacts))
             insertions: Sequence[Insertion] = await self.insertion_store.find(
                 ref, original.chain, since, check_store=check_store

@@ -117,7 +117,10 @@ def _list_differences(
 
     `history` may have a newer compaction than the forwarded one; messages that it covers are skipped.
     """
-    own, until = history.conversation.messages, history.compaction.covered if history.compaction is not None else 0
+    own, until = (
+        history.conversation.messages,
+        history.covered_count,
+    )
     if history_with_insertions.conversation.messages is own:
         return
     covered, has_newer_compaction = (

@@ -65,7 +65,7 @@ class InsertionPlacement:
         self._protocol, self._tool_protocol = protocol, tool_protocol
         self._history, self._read_message = history, read_message
         self._anchor, self._salt = (compaction.anchor, compaction.id.encode()) if compaction is not None else (b"", b"")
-        self._covered_count = compaction.covered if compaction is not None else 0
+        self._covered_count = history.covered_count
         """The number of the client's messages that the compaction covers."""
         self._compacted_count = bisect_left(history.spans, self._covered_count, key=itemgetter(0))
         """The number of messages in the history that are the compaction's."""

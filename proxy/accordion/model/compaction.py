@@ -49,7 +49,7 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Compaction(msgspec.Struct, frozen=True, array_like=True):
-    """One compaction. `anchor` is the chain key of the last message that it covers, `covered` the number of messages.
+    """One compaction. `anchor` is the chain key of the last message that it covers, `message_count` their number.
 
     `utilization` is the occupied share of the window before it (None where the trigger was 0.0), `at` seconds since
     the epoch. `generation` counts the compactions of this history. `before` and `after` are the tokens of the request.
@@ -58,7 +58,7 @@ class Compaction(msgspec.Struct, frozen=True, array_like=True):
 
     id: str
     anchor: bytes
-    covered: int
+    message_count: int
     entries: tuple[CompactionEntry, ...]
     kind: PlanKind
     cause: Cause
@@ -72,14 +72,14 @@ class Compaction(msgspec.Struct, frozen=True, array_like=True):
     """The writer of the summary: `extractive`, a model's name, or empty where there is no summary."""
     input: int = 0
     output: int = 0
-    removed: int = 0
+    tokens_saved: int = 0
     """Tokens by which it makes the client's list shorter, including what earlier compactions of this history saved."""
     artifacts: tuple[str, ...] = ()
     narrative: str = ""
     """The model's text about the covered part, without the extracted facts; the next summary continues from it."""
-    narrated: int = 0
+    narrative_end: int = 0
     """The end (exclusive) of the client's messages that `narrative` covers."""
-    narrated_from: int = 0
+    narrative_start: int = 0
     """The index of the first message that `narrative` covers."""
     meaning: bytes = b""
     """The identity key of the last message that it covers; empty where that is the anchor."""
@@ -103,6 +103,11 @@ class CompactedConversation(msgspec.Struct, frozen=True):
     compaction: Compaction | None = None
     spans: tuple[tuple[int, int, bool], ...] = ()
     """For each message: the client's first and last message that it stands for, and whether it is edited."""
+
+    @property
+    def covered_count(self) -> int:
+        """The number of the client's messages that the compaction covers; 0 without one."""
+        return self.compaction.message_count if self.compaction is not None else 0
 
     def slots(self, count: Callable[[Message], int]) -> tuple[Slot, ...]:
         """Returns the messages as slots, the form that strategies read; `count` counts a message's tokens."""
@@ -168,7 +173,7 @@ def build_prefix(
             origins.append(entry.first if entry.is_edited else WRITTEN_BY_COMPACTION)
             spans.append((entry.first, entry.last, entry.is_edited))
     chain = tuple(salt + b"/%d" % index for index in range(len(messages)))
-    client = conversation.messages[: compaction.covered]
+    client = conversation.messages[: compaction.message_count]
     unanswered = [client[index].parts[position] for index, position in find_open_calls(client)]
     lost_ids = _call_ids(unanswered) - _call_ids(part for message in messages for part in message.parts)
     return CompactedPrefix(client, tuple(messages), tuple(origins), tuple(spans), chain, lost_ids)
@@ -194,7 +199,7 @@ def apply_compaction(
     Raises ValueError where the anchor is not the chain key of the last covered message, or where a later message
     answers a call that the compaction removed.
     """
-    covered = compaction.covered
+    covered = compaction.message_count
     if not 0 < covered <= len(conversation.chain) or conversation.chain[covered - 1] != compaction.anchor:
         raise ValueError("the compaction is of another history")
     if prefix is None or prefix.client != conversation.messages[:covered]:
@@ -210,7 +215,7 @@ def apply_prefix(
     `known_list` is an earlier request's compacted list; it is used if this conversation begins with it. Raises
     ValueError where a later message answers a call that the compaction removed.
     """
-    covered, salt = compaction.covered, compaction.id.encode()
+    covered, salt = compaction.message_count, compaction.id.encode()
     if head.removed_open_calls and _has_orphan_result(conversation.messages[covered:], head.removed_open_calls):
         raise ValueError("a call that was taken out has been answered since")
     beginning: CompactedPrefix | CompactedList = head
@@ -240,7 +245,7 @@ def append_entry(entries: list[CompactionEntry], entry: CompactionEntry) -> None
 
 def with_forms(compaction: Compaction, conversation: Conversation) -> Compaction:
     """Returns the compaction with the forms of the messages of `conversation` that it covers."""
-    identity, covered = conversation.identity_chain, compaction.covered
+    identity, covered = conversation.identity_chain, compaction.message_count
     edits = [entry.first for entry in compaction.entries if entry.is_edited]
     return replace(
         compaction,
@@ -263,7 +268,7 @@ def adapt_compaction(conversation: Conversation, compaction: Compaction) -> Comp
     covered = identity.index(meaning) + 1
     reasoning = frozenset(compaction.reasoning)
     spoken = [at for at in range(covered) if not _says_nothing(identity, at)]
-    former = [at for at in range(compaction.covered) if at not in reasoning]
+    former = [at for at in range(compaction.message_count) if at not in reasoning]
     if len(spoken) != len(former):
         return None
     left = [entry for entry in compaction.entries if entry.wire is None]
@@ -278,10 +283,10 @@ def adapt_compaction(conversation: Conversation, compaction: Compaction) -> Comp
         compaction,
         id="",
         anchor=conversation.chain[covered - 1],
-        covered=covered,
+        message_count=covered,
         entries=tuple(entries),
-        narrated=ends[sum(at < compaction.narrated for at in former)],
-        narrated_from=ends[sum(at < compaction.narrated_from for at in former)],
+        narrative_end=ends[sum(at < compaction.narrative_end for at in former)],
+        narrative_start=ends[sum(at < compaction.narrative_start for at in former)],
     )
     return with_forms(adapted, conversation)
 

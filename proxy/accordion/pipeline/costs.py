@@ -67,7 +67,7 @@ class CostCalculator(msgspec.Struct, frozen=True):
         tool_tokens = self._count_tool_tokens(request)
         if compaction is not None:
             # The tokens that it removed are counted without the tool that it adds.
-            removed = compaction.removed - utilization.insertions
+            removed = compaction.tokens_saved - utilization.insertions
         else:
             removed = -tool_tokens - utilization.insertions
         is_new = outcome is not None and outcome.state == "folded"

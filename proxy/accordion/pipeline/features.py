@@ -72,7 +72,7 @@ class MemoryCapturing(msgspec.Struct, frozen=True):
             self.memory_capture.enqueue(
                 request.caller.tenant,
                 request.session_match.session.id,
-                compaction.covered,
+                compaction.message_count,
                 request.controls.project,
             )
 

@@ -157,8 +157,7 @@ class MemoryRecall(msgspec.Struct, frozen=True):
 
     def _is_from_window(self, memory: Memory, request: RecallRequest) -> bool:
         """Returns whether a memory was made from messages that are in the list."""
-        compaction = request.history.compaction
-        return memory.conversation == request.ref.session and memory.last >= (compaction.covered if compaction else 0)
+        return memory.conversation == request.ref.session and memory.last >= request.history.covered_count
 
     async def _is_of_own_project(self, tenant: TenantScope, memory: Memory) -> bool:
         """Returns whether a memory is about its own project only.

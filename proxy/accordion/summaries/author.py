@@ -113,8 +113,8 @@ class SummaryTask(StructWithHiddenFields, frozen=True):
 class Summary(StructWithHiddenFields, frozen=True):
     """The complete text of a block, and its origin.
 
-    `narrative` is a model's checked text, without extracted lines, about the client's messages from `narrated_from` to
-    before `narrated_until`. `writer` is `extractive` or the model's name, `input` and `output` are its tokens.
+    `narrative` is a model's checked text, without extracted lines, about the client's messages from `narrative_start`
+    to before `narrative_end`. `writer` is `extractive` or the model's name, `input` and `output` are its tokens.
     `dropped_lines` are the rejected lines with reasons; they quote messages, so they are not for logs. `findings` are
     facts from tool results, each with the index of its message.
     """
@@ -123,13 +123,13 @@ class Summary(StructWithHiddenFields, frozen=True):
 
     text: str
     narrative: str = ""
-    narrated_until: int = 0
+    narrative_end: int = 0
     writer: str = "extractive"
     input: int = 0
     output: int = 0
     dropped_lines: tuple[str, ...] = ()
     findings: tuple[tuple[int, str], ...] = ()
-    narrated_from: int = 0
+    narrative_start: int = 0
 
 
 class _SummaryJob(msgspec.Struct, frozen=True):
@@ -197,8 +197,8 @@ class SummaryAuthor:
         return replace(
             summary,
             narrative=task.prior_narrative,
-            narrated_until=task.prior_until if task.prior_narrative else 0,
-            narrated_from=task.first_index,
+            narrative_end=task.prior_until if task.prior_narrative else 0,
+            narrative_start=task.first_index,
         )
 
     async def write(
@@ -218,14 +218,14 @@ class SummaryAuthor:
             raise SummaryFailed("no model is configured to write summaries")
         job = await self._tasks.offload(self._prepare_job, task, caller, summarizer.input_limit(caller), is_trial)
         cost, dropped_lines = _ModelCost(), list[str]()
-        summary = Summary("", task.prior_narrative, task.prior_until, narrated_from=task.first_index)
+        summary = Summary("", task.prior_narrative, task.prior_until, narrative_start=task.first_index)
         try:
             for piece in job.pieces:
                 text = render_transcript(
                     piece,
                     max_tokens=job.max_narrative_tokens,
                     prior_narrative=summary.narrative,
-                    prior_until=summary.narrated_until,
+                    prior_until=summary.narrative_end,
                     task_message=task.task_message,
                 )
                 checked = await self._narrate_piece(summarizer, job, piece, text, cost)
@@ -233,8 +233,8 @@ class SummaryAuthor:
                 summary = Summary(
                     text="",
                     narrative=checked.text,
-                    narrated_until=piece[-1].index + 1,
-                    narrated_from=task.first_index,
+                    narrative_end=piece[-1].index + 1,
+                    narrative_start=task.first_index,
                     writer=cost.model,
                     input=cost.input,
                     output=cost.output,
