@@ -673,7 +673,7 @@ def test_an_ordinary_error_is_no_overflow(status: int, body: object) -> None:
 @pytest.mark.parametrize("body", ["", " \n"])
 @pytest.mark.parametrize("status", [400, 413])
 def test_a_bare_refusal_counts_only_near_the_window(status: int, body: str) -> None:
-    assert read_overflow(status, body, is_near_window=True) == WindowOverflow(guessed=True)
+    assert read_overflow(status, body, is_near_window=True) == WindowOverflow(is_guessed=True)
     assert read_overflow(status, body) is None
 
 
@@ -681,7 +681,7 @@ def test_a_bare_refusal_counts_only_near_the_window(status: int, body: str) -> N
     "body", ["<html><h1>413 Request Entity Too Large</h1></html>", '{"error":"Payload Too Large"}']
 )
 def test_a_413_that_says_no_more_than_its_name_counts_only_near_the_window(body: str) -> None:
-    assert read_overflow(413, body, is_near_window=True) == WindowOverflow(guessed=True)
+    assert read_overflow(413, body, is_near_window=True) == WindowOverflow(is_guessed=True)
     assert read_overflow(413, body) is None
     assert read_overflow(400, body, is_near_window=True) is None
 
@@ -703,7 +703,7 @@ def test_what_an_error_names_is_told_apart_from_a_guess() -> None:
     told = read_overflow(
         413, json.dumps(anthropic("Request exceeds the maximum size", "request_too_large")), is_near_window=True
     )
-    assert told == WindowOverflow(guessed=False)
+    assert told == WindowOverflow(is_guessed=False)
 
 
 LEAVES = st.none() | st.integers() | st.text(max_size=20) | st.sampled_from(["error", '{"error":', "data: {", "[[["])

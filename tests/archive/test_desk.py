@@ -336,7 +336,7 @@ async def test_what_is_large_is_parsed_in_a_thread_also_for_who_may_see_it_by_it
     await archive.keep(archive.build_puts(TENANT, kept, [replace(artifacts()[-1], tokens=200_000)]))
     call = ArtifactToolCall("c9", "read_artifact", json.dumps({"id": FOREIGN}))
     (answer,) = await ArtifactTool(archive, {"chat": Reads()}, tasks).answer_calls(
-        build_context(others=Related()), [call]
+        build_context(shared_access=Related()), [call]
     )
     assert not answer.error
     assert "line 1 fine" in answer.text

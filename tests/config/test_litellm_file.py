@@ -35,7 +35,7 @@ def test_a_litellm_file_is_taken_as_it_is() -> None:
     assert settings.retries.connect_attempts == 4
     assert [(key.id, key.key.reveal()) for key in settings.proxy_keys] == [("litellm-master", "sk-1234")]
     made = routes(settings)
-    assert [route.model for route in (made.models["gpt-4"], *made.models["gpt-4"].others)] == [
+    assert [route.model for route in (made.models["gpt-4"], *made.models["gpt-4"].fallbacks)] == [
         "azure/gpt-4o-eu",
         "gpt-4o",
     ]

@@ -211,7 +211,7 @@ async def test_an_encoding_that_cannot_be_undone_goes_on_unread(raw: bytes) -> N
 @pytest.mark.parametrize("status", [400, 413])
 async def test_a_bare_refusal_is_an_overflow_only_near_the_window(status: int) -> None:
     bare = FakeReply(status, ((b"content-length", b"0"),), ())
-    assert (await passes(bare, OpenAIChat())).overflow == WindowOverflow(guessed=True)
+    assert (await passes(bare, OpenAIChat())).overflow == WindowOverflow(is_guessed=True)
     bare = FakeReply(status, ((b"content-length", b"0"),), ())
     assert (await passes(bare, OpenAIChat(), near=False)).overflow is None
 

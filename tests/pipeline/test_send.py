@@ -42,7 +42,7 @@ def world(*down: str) -> tuple[World, Servers]:
     servers = Servers(down=set(down))
     servers.let.set()
     a, b = (Route("smart", "openai", f"http://{name}.test/v1") for name in "ab")
-    return World(upstream=servers, router=FakeRouter(only=replace(a, others=(b,)))), servers
+    return World(upstream=servers, router=FakeRouter(only=replace(a, fallbacks=(b,)))), servers
 
 
 async def test_a_deployment_that_cannot_be_reached_is_tried_last_for_a_pause_that_grows():

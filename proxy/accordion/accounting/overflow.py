@@ -123,14 +123,14 @@ class WindowOverflow:
 
     `limit` is the window or input limit that it names, `requested` the size of the request, and `output` the requested
     output, which counts towards the limit. All are tokens, None where the error does not say; an error that names only
-    the sum has it in `requested`. `guessed` says that the error did not mention a window, and only its status and our
-    own estimate suggest an overflow.
+    the sum has it in `requested`. `is_guessed`: the error did not mention a window, and only its status and our own
+    estimate suggest an overflow.
     """
 
     limit: int | None = None
     requested: int | None = None
     output: int | None = None
-    guessed: bool = False
+    is_guessed: bool = False
     words: str = field(default="", compare=False)
     """The words of the error that were recognized; empty where it has none."""
 
@@ -140,7 +140,7 @@ class WindowOverflow:
 
     def without_quoted_figures(self, sent: bytes) -> WindowOverflow:
         """Returns the overflow without its figures where they may be a quotation from the request."""
-        return WindowOverflow(guessed=self.guessed, words=self.words) if self.is_quoted_from(sent) else self
+        return WindowOverflow(is_guessed=self.is_guessed, words=self.words) if self.is_quoted_from(sent) else self
 
 
 def read_overflow(status: int, body: str, *, is_near_window: bool = False) -> WindowOverflow | None:
@@ -153,7 +153,7 @@ def read_overflow(status: int, body: str, *, is_near_window: bool = False) -> Wi
     if status in NEVER:
         return None
     if not body.strip():
-        return WindowOverflow(guessed=True) if is_near_window and status in (400, 413) else None
+        return WindowOverflow(is_guessed=True) if is_near_window and status in (400, 413) else None
     texts, codes, sizes = _read_error(body if len(body) <= LONGEST_JSON else body[:LONGEST_BODY])
     if any("rate_limit" in code or "quota" in code for code in codes):
         return None
@@ -170,7 +170,7 @@ def read_overflow(status: int, body: str, *, is_near_window: bool = False) -> Wi
         limit, requested = sizes.get("n_ctx"), sizes.get("n_prompt_tokens")
         return overflow if overflow.limit else replace(overflow, limit=limit, requested=overflow.requested or requested)
     if is_near_window and status == 413 and any(_TOO_LARGE.search(text) for text in texts):
-        return WindowOverflow(guessed=True)
+        return WindowOverflow(is_guessed=True)
     return None
 
 

@@ -155,7 +155,7 @@ class ErasureNotices:
         if not self.was_erased_since(tenant, session, began):
             return False
         with suppress(StoreUnavailable):
-            await delete(self._store, (await self.find_erased(writes)).stored)
+            await delete(self._store, (await self.find_erased(writes)).stored_keys)
         return True
 
     def lists(self, key: Key) -> bool:

@@ -188,7 +188,7 @@ class SharedAccess(Protocol):
 class ReadContext(StructWithHiddenFields, frozen=True):
     """The reader's permissions and limits.
 
-    `allowed` are the ids that the tenant of `tenant` may read in any case; `others` decides about all other ids,
+    `allowed` are the ids that the tenant of `tenant` may read in any case; `shared_access` decides about all other ids,
     None allows none of them. `available_tokens` are left in the window, `window` is the model's window in tokens (0:
     unknown). `count` counts the tokens of a text. Of several records with the same content, that of `session` is
     preferred.
@@ -202,7 +202,7 @@ class ReadContext(StructWithHiddenFields, frozen=True):
     count: Callable[[str], int]
     window: int = 0
     session: str = ""
-    others: SharedAccess | None = None
+    shared_access: SharedAccess | None = None
 
 
 class _CallRefused(Exception):
@@ -276,8 +276,8 @@ class ArtifactTool:
 
     async def _load_artifact(self, context: ReadContext, name: str) -> LoadedArtifact:
         """Loads an artifact that the reader may read. Raises _CallRefused."""
-        others = None if name in context.allowed else context.others
-        if name not in context.allowed and (others is None or not others.contains_id(name)):
+        shared_access = None if name in context.allowed else context.shared_access
+        if name not in context.allowed and (shared_access is None or not shared_access.contains_id(name)):
             raise _unknown_artifact(name)
         try:
             records = await self._archive.load_records(context.tenant, name, limit=_MAX_RECORDS)
@@ -285,20 +285,20 @@ class ArtifactTool:
             for artifact in records:
                 rows = await self._archive.load_rows(context.tenant, artifact.keys)
                 is_small = sum(map(len, rows.values())) <= _MAX_INLINE
-                load_arguments = artifact, rows, self._dialects, others is not None
+                load_arguments = artifact, rows, self._dialects, shared_access is not None
                 loaded, calls = (
                     _load_from_rows(*load_arguments)
                     if is_small
                     else await self._tasks.offload(_load_from_rows, *load_arguments)
                 )
-                if loaded is not None and (others is None or await others.can_read(artifact, calls)):
+                if loaded is not None and (shared_access is None or await shared_access.can_read(artifact, calls)):
                     return loaded
             await self._archive.check()
         except StoreUnavailable as error:
             raise _CallRefused(
                 f"The archive cannot be reached at the moment, so {name} cannot be read. It is kept; try later."
             ) from error
-        if others is not None:
+        if shared_access is not None:
             raise _unknown_artifact(name)
         raise _CallRefused(f"{name} is no longer in the archive: what is kept there expires, or was erased.")
 

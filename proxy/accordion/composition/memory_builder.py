@@ -291,7 +291,9 @@ def build_narrator(
     # config/checks.py ensures that there is a model with this name and a key.
     router, protocols = routes(settings), protocols_by_name()
     route = router.models[name]
-    caller = SummaryCaller("", route, "messages" if route.family == "anthropic" else "chat", name, (), keyed=True)
+    caller = SummaryCaller(
+        "", route, "messages" if route.family == "anthropic" else "chat", name, (), has_proxy_key=True
+    )
     model = ModelSummarizer(
         upstream, translator, router, build_windows(settings, LearnedLimits(clock.now)), protocols, model=name
     )

@@ -63,12 +63,12 @@ class Append(msgspec.Struct, frozen=True):
 class ErasedWrites(msgspec.Struct, frozen=True):
     """Pending writes that were erased: the keys of values, and entries of logs.
 
-    `stored` has keys that must be deleted from the store too, where a part of the writes has reached it already.
+    `stored_keys` must be deleted from the store too, where a part of the writes has reached it already.
     """
 
     keys: frozenset[Key] = frozenset()
     appends: frozenset[Append] = frozenset()
-    stored: frozenset[Key] = frozenset()
+    stored_keys: frozenset[Key] = frozenset()
 
     def __contains__(self, write: Put | Append) -> bool:
         return write in self.appends if isinstance(write, Append) else write.key in self.keys
@@ -209,7 +209,7 @@ class Route(StructWithHiddenFields, frozen=True):
     """For `litellm`: the other `litellm_params`, passed on unchanged."""
     ambient: bool = False
     """Whether requests may use the credentials of the machine that the proxy runs on (a cloud identity)."""
-    others: tuple[Route, ...] = ()
+    fallbacks: tuple[Route, ...] = ()
     """The other deployments of the same name, tried in order where this one does not take the request."""
 
 
@@ -385,7 +385,7 @@ class Observer(Protocol):
 class SummaryCaller(StructWithHiddenFields, frozen=True):
     """The caller on whose behalf a summary is requested: route, headers and credential of the compacted request.
 
-    `dialect` is that request's protocol, `model` its model; `keyed` is True where it presented a proxy key.
+    `dialect` is that request's protocol, `model` its model; `has_proxy_key`: it presented a proxy key.
     """
 
     hidden_fields = frozenset({"headers", "credential"})
@@ -396,7 +396,7 @@ class SummaryCaller(StructWithHiddenFields, frozen=True):
     model: str
     headers: Headers
     credential: str = ""
-    keyed: bool = False
+    has_proxy_key: bool = False
 
 
 class SummaryRequest(msgspec.Struct, frozen=True):

@@ -85,7 +85,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
         space.
         """
         overflow = overflow.without_quoted_figures(request.decoded_body)
-        if not request.is_compactable or (overflow.guessed and request.largest_ratio < _LIKELY_OVERFLOW):
+        if not request.is_compactable or (overflow.is_guessed and request.largest_ratio < _LIKELY_OVERFLOW):
             return None
         before = request.utilization.tokens
         forced = self._force_compaction(request, overflow)

@@ -83,7 +83,7 @@ class RetryStep(msgspec.Struct, frozen=True):
         if compacted is not None:
             attempts.is_final = True
             return await self.tool_loop.restore_rounds(compacted)
-        if request.releasable_thread and not overflow.guessed:
+        if request.releasable_thread and not overflow.is_guessed:
             raise ThreadNotFound(request.releasable_thread, "the provider said that it does not fit its window")
         return None
 

@@ -133,9 +133,9 @@ class Sender(msgspec.Struct, frozen=True):
         Raises Unauthorized or BadRequest if the request is at fault, and Unreachable and similar errors of the
         connection.
         """
-        if not request.route.others:
+        if not request.route.fallbacks:
             return await self._send(request)
-        routes = self.pauses.order((request.route, *request.route.others))
+        routes = self.pauses.order((request.route, *request.route.fallbacks))
         *first, last = routes if isinstance(request.inbound.body, bytes) else routes[:1]
         for route in first:
             try:
@@ -237,7 +237,7 @@ class Sender(msgspec.Struct, frozen=True):
             model=request.conversation.model,
             headers=headers,
             credential=self._provider_key(request) or request.caller.credential,
-            keyed=request.caller.has_proxy_key,
+            has_proxy_key=request.caller.has_proxy_key,
         )
 
     def _provider_key(self, request: IncomingRequest) -> str:

@@ -830,7 +830,7 @@ def new_identity() -> bytes:
 
 async def _delete(main: KeyValueStore, erased: ErasedWrites) -> None:
     """Deletes the erased keys from the store."""
-    keys = list(erased.stored)
+    keys = list(erased.stored_keys)
     for at in range(0, len(keys), _PAGE):
         await main.delete(keys[at : at + _PAGE])
 

@@ -278,7 +278,7 @@ async def test_a_configured_model_of_the_same_provider_is_asked_with_the_callers
 async def test_a_models_own_key_is_used_for_callers_with_a_proxy_key() -> None:
     router, upstream = routes(MINI), FakeUpstream([build_reply()])
     await build_summarizer(upstream, router=router, model="mini").write(
-        REQUEST, build_caller(router=router, keyed=True)
+        REQUEST, build_caller(router=router, has_proxy_key=True)
     )
     assert [pair for pair in upstream.requests[0].headers if b"own" in pair[1]] == [
         (b"authorization", b"Bearer operators-own")
@@ -289,7 +289,7 @@ async def test_a_credential_never_goes_to_another_provider() -> None:
     for entry in (HAIKU, ModelEntry("away", "openai/x", api_base="http://elsewhere.test/v1"), AMBIENT):
         router, upstream, translator = routes(entry), FakeUpstream(), FakeTranslator()
         summarizer = build_summarizer(upstream, translator, router, entry.name)
-        caller = build_caller(router=router, keyed=entry.name == "away")
+        caller = build_caller(router=router, has_proxy_key=entry.name == "away")
         assert summarizer.input_limit(caller) == 0
         with pytest.raises(SummaryFailed, match="no model may be called"):
             await summarizer.write(REQUEST, caller)
@@ -300,7 +300,7 @@ async def test_a_credential_never_goes_to_another_provider() -> None:
 async def test_a_configured_model_of_another_protocol_is_asked_by_translation() -> None:
     router, translator = routes(HAIKU), FakeTranslator()
     summarizer = build_summarizer(None, translator, router, "haiku")
-    await summarizer.write(REQUEST, build_caller(router=router, keyed=True, credential="another-operators"))
+    await summarizer.write(REQUEST, build_caller(router=router, has_proxy_key=True, credential="another-operators"))
     ((dialect, body, route, credential),) = translator.asked
     assert (dialect, route.family, credential) == ("chat", "litellm", "operators-own")
     assert body["model"] == "anthropic/claude-haiku-4-5"
@@ -309,7 +309,7 @@ async def test_a_configured_model_of_another_protocol_is_asked_by_translation() 
 async def test_a_machines_identity_is_lent_to_callers_with_a_proxy_key_only() -> None:
     router, translator = routes(AMBIENT), FakeTranslator()
     summarizer = build_summarizer(None, translator, router, "nova")
-    await summarizer.write(REQUEST, build_caller(router=router, keyed=True))
+    await summarizer.write(REQUEST, build_caller(router=router, has_proxy_key=True))
     assert translator.asked[0][3] == ""
 
 

@@ -163,7 +163,7 @@ def routes_from(
 
 
 def _join_deployments(routes: Sequence[Route]) -> Route:
-    return replace(routes[0], others=tuple(routes[1:])) if len(routes) > 1 else routes[0]
+    return replace(routes[0], fallbacks=tuple(routes[1:])) if len(routes) > 1 else routes[0]
 
 
 def _compile_pattern(name: str, entries: Sequence[ModelEntry], upstreams: Upstreams) -> Pattern:
@@ -226,10 +226,10 @@ def for_dialect(route: Route, dialect: str) -> Route:
     if native_family is None or route.name in DEFAULT_NAMES:
         return route
     if route.family in (native_family, "litellm"):
-        others = tuple(for_dialect(other, dialect) for other in route.others)
-        return replace(route, others=others) if others != route.others else route
-    others = tuple(for_dialect(other, dialect) for other in route.others)
-    return replace(route, family="litellm", model=f"{route.family}/{route.model or route.name}", others=others)
+        fallbacks = tuple(for_dialect(other, dialect) for other in route.fallbacks)
+        return replace(route, fallbacks=fallbacks) if fallbacks != route.fallbacks else route
+    fallbacks = tuple(for_dialect(other, dialect) for other in route.fallbacks)
+    return replace(route, family="litellm", model=f"{route.family}/{route.model or route.name}", fallbacks=fallbacks)
 
 
 def url(route: Route, path_and_query: str) -> str:

@@ -181,13 +181,13 @@ class ModelSummarizer:
             headers = _headers(caller.headers, route, caller.dialect)
             return _SummaryRoute(self._model or caller.model, route, headers, caller.credential, _beta_flags(headers))
         route = self._router.for_dialect(model_route, caller.dialect)
-        if caller.keyed and route.api_key:
+        if caller.has_proxy_key and route.api_key:
             headers = _headers(_with_key(caller.headers, route), route, caller.dialect)
             return _SummaryRoute(self._model, route, headers, route.api_key, _beta_flags(headers))
         if _is_same_provider(model_route, caller.route):
             headers = _headers(caller.headers, route, caller.dialect)
             return _SummaryRoute(self._model, route, headers, caller.credential, _beta_flags(headers))
-        if route.ambient and (caller.keyed or caller.route.ambient):
+        if route.ambient and (caller.has_proxy_key or caller.route.ambient):
             return _SummaryRoute(self._model, route, (), "")
         return None
 
