@@ -98,7 +98,9 @@ def response_nodes(
     changed = request.rewritten_body is not None or bool(request.visible_request.hidden_results)
     # A request that continues a changed one by its id is changed, too.
     changed = changed or (
-        session_match.base_index < 0 and session_match.base_node is not None and session_match.base_node.changed
+        session_match.base_index < 0
+        and session_match.base_node is not None
+        and session_match.base_node.differs_from_client
     )
     node = PrefixNode(
         session_match.session.id,
@@ -106,9 +108,9 @@ def response_nodes(
         chain=conversation.chain[-1] if conversation.chain else b"",
         ids=ids,
         label=session_match.label if ids else b"",
-        changed=changed,
-        folded=request.was_folded,
-        tried=_thread_tokens_at_failure(request) if conversation.provider_state == "thread" else 0,
+        differs_from_client=changed,
+        was_compacted=request.was_folded,
+        failed_tokens=_thread_tokens_at_failure(request) if conversation.provider_state == "thread" else 0,
     )
     return dict.fromkeys({observed_response.response_id, *ids[-1:], _conversation_object_id(conversation)} - {""}, node)
 
@@ -137,4 +139,4 @@ def _thread_tokens_at_failure(request: PreparedRequest) -> int:
     if trigger and used.occupied_tokens >= trigger and request.rewritten_body is None:
         return used.tokens
     base_node = request.session_match.base_node
-    return base_node.tried if base_node is not None else 0
+    return base_node.failed_tokens if base_node is not None else 0

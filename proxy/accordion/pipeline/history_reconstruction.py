@@ -103,7 +103,7 @@ def _may_miss_tool_output(request: MeasuredRequest) -> bool:
         return False
     if (base_node := request.session_match.base_node) is None:
         return request.is_reconstructable
-    return request.conversation.previous is not None and (bool(base_node.ids) or base_node.changed)
+    return request.conversation.previous is not None and (bool(base_node.ids) or base_node.differs_from_client)
 
 
 def _build_inbound(request: MeasuredRequest, earlier_items: list[bytes]) -> Inbound:

@@ -195,7 +195,7 @@ class Measurer(msgspec.Struct, frozen=True):
         base_node = original.session_match.base_node
         if (
             base_node is None
-            or base_node.changed
+            or base_node.differs_from_client
             or not original.utilization.is_carried
             or reconstructed.history.compaction is not None
         ):
@@ -218,10 +218,14 @@ def _provider_list_may_differ(request: MeasuredRequest, store_is_available: bool
     """
     base_node = request.session_match.base_node
     if request.is_reconstructable:
-        return base_node is not None and base_node.changed
+        return base_node is not None and base_node.differs_from_client
     if request.route.family == "litellm":
         return True
-    return base_node.changed if base_node is not None else request.releasable_thread != "" and store_is_available
+    return (
+        base_node.differs_from_client
+        if base_node is not None
+        else request.releasable_thread != "" and store_is_available
+    )
 
 
 def _last_attempt(history: CompactedConversation, thread_node: PrefixNode | None = None) -> PreviousCompaction | None:
@@ -232,8 +236,8 @@ def _last_attempt(history: CompactedConversation, thread_node: PrefixNode | None
     made = history.compaction
     if made is None:
         return (
-            PreviousCompaction(thread_node.tried, thread_node.tried)
-            if thread_node is not None and thread_node.tried
+            PreviousCompaction(thread_node.failed_tokens, thread_node.failed_tokens)
+            if thread_node is not None and thread_node.failed_tokens
             else None
         )
     return PreviousCompaction(made.before, made.after)

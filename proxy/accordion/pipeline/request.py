@@ -226,7 +226,7 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
         if self.compaction_id or self.conversation.provider_state != "reply":
             return bool(self.compaction_id)
         base_node = self.session_match.base_node
-        return base_node.folded if base_node is not None else self.conversation.previous is not None
+        return base_node.was_compacted if base_node is not None else self.conversation.previous is not None
 
     @property
     def body_size(self) -> int:

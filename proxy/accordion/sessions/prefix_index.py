@@ -207,7 +207,7 @@ class PrefixIndex:
             return [label + chain[index]] if is_uncertain else []
         rival = find_rival_branch(self.nodes, label, chain, index, base)
         # If this branch had been continued from here at this worker, the next node would be in memory.
-        is_simple = rival is None and not base.next and not base.taken and count_responses(conversation, index) <= 1
+        is_simple = rival is None and not base.next and not base.successor and count_responses(conversation, index) <= 1
         # Workers that cannot be reached may have any node. The store is read for them where a conversation begins;
         # later their writes are found.
         is_connected = worker_sync is not None and worker_sync.is_connected

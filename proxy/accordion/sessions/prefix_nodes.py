@@ -29,6 +29,8 @@ from accordion.sessions.tenants import Caller
 class PrefixNode(msgspec.Struct, frozen=True, omit_defaults=True):
     """A point where a request ended. Every request writes some nodes: a Struct writes only fields with content.
 
+    Stored fields keep their former names.
+
     `next` is the identity key of the message that followed first, `branch` that of the request that continued from here
     and has the session, `base` the node of the same session from which this one continued. `reported` is the provider's
     count of the whole input (0 where none was reported) for `model`, `counted` the proxy's own count, with the overhead
@@ -49,16 +51,16 @@ class PrefixNode(msgspec.Struct, frozen=True, omit_defaults=True):
     ids: tuple[str, ...] = ()
     """Of a response id's node: the provider's own ids of the tool rounds of the response. The last one stands for the
     whole conversation."""
-    taken: bytes = b""
+    successor: bytes = msgspec.field(default=b"", name="taken")
     """Of the end of a branch that lost the session to another branch: the end of that branch at that time."""
     model: str = ""
     label: bytes = b""
     """Of a response id's node: the label of the conversation."""
-    changed: bool = False
+    differs_from_client: bool = msgspec.field(default=False, name="changed")
     """Of a response id's node: whether the provider's list differs from the client's."""
-    folded: bool = False
+    was_compacted: bool = msgspec.field(default=False, name="folded")
     """Of a response id's node: whether its session was compacted, or may have been."""
-    tried: int = 0
+    failed_tokens: int = msgspec.field(default=0, name="tried")
     """Of a response id's node in a thread over its trigger that no compaction made smaller: its tokens."""
     cached: CachedPrompt | None = None
     """What the provider's prompt cache has of the request of `reported`."""
@@ -160,10 +162,10 @@ def is_branch_alive(nodes: Mapping[bytes, PrefixNode], label: bytes, node: Prefi
 def list_successors(nodes: Mapping[bytes, PrefixNode], label: bytes, node: PrefixNode) -> Iterator[bytes]:
     """Yields the ends that took the session over from an end, in order, up to the first that is not in memory."""
     for _ in range(_MAX_STEPS_BACK):
-        if not node.taken:
+        if not node.successor:
             return
-        yield node.taken
-        successor = nodes.get(label + node.taken)
+        yield node.successor
+        successor = nodes.get(label + node.successor)
         if successor is None:
             return
         node = successor

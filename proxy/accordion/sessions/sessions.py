@@ -321,7 +321,7 @@ class Sessions:
             return session_id, base.session
         # An end that lost the session moves to the fork with its branch, so that this branch is now like any other.
         origin = b"" if is_fork else base.base
-        changes = {"next": following, "branch": chain[-1], "base": origin, "taken": b""}
+        changes = {"next": following, "branch": chain[-1], "base": origin, "successor": b""}
         self.prefix_index.add(label + chain[index], structs.replace(base, session=session_id, **changes))
         self.prefix_index.add(label + chain[-1], form.node(session_id, base=chain[index]))
         if is_fork:
@@ -343,7 +343,7 @@ class Sessions:
         """Records that the branch ending at `old_end` lost the session to the branch ending at `new_end`."""
         node = self.prefix_index.nodes.get(label + old_end) if old_end else None
         if node is not None:
-            self.prefix_index.add(label + old_end, structs.replace(node, taken=new_end))
+            self.prefix_index.add(label + old_end, structs.replace(node, successor=new_end))
 
     def _get_or_create(
         self, caller: Caller, client_metadata: ClientMetadata, session_id: str, forked_from: str, label: bytes
