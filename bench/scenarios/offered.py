@@ -30,7 +30,7 @@ COLUMNS = ("stream", "µs CPU an event without", "with the tool offered", "more"
 class Stream:
     """A provider's stream that is there already, in these pieces."""
 
-    status, delimited = 200, True
+    status, is_delimited = 200, True
     headers = ((b"content-type", b"text/event-stream"),)
 
     def __init__(self, pieces: Sequence[bytes]) -> None:

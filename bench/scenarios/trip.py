@@ -50,7 +50,7 @@ def run(setting: Setting) -> list[Table]:
 class Answer:
     """A provider's response in one piece."""
 
-    status, delimited = 200, True
+    status, is_delimited = 200, True
 
     def __init__(self, headers: Headers, body: bytes) -> None:
         self.headers, self._body = headers, body
