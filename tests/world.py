@@ -164,6 +164,7 @@ class World:
             "key_usage": self.key_usage,
             "key_limiter": KeyLimiter(self.store, self.key_usage, self.clock, self._note_refusal),
             "costs": CostCalculator(build_prices(settings), meter),
+            "model_sockets": settings.server.model_sockets,
             "features": [
                 HiddenResultArchiving(visibility.shared_artifacts),
                 TranscriptRecording(self.archive.transcripts),

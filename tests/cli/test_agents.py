@@ -121,7 +121,6 @@ def test_the_provider_of_codex_is_read_from_its_config_and_profile(tmp_path: Pat
     found = agent(tmp_path, "codex", "-p", "work")
     assert found.upstreams == {OPENAI: "http://own/v1"}
     assert f'model_providers.own.base_url="{URL}/v1"' in found.through(URL).arguments
-    assert "model_providers.own.supports_websockets=false" in found.through(URL).arguments
 
 
 @pytest.mark.parametrize(

@@ -227,6 +227,24 @@ def default(request: Request) -> Reply:
 
 GREETING = "Hello from the provider: déjà vu, 東京, 🦜."
 
+
+def data_of(reply: Reply) -> list[str]:
+    """What a streamed answer says in its events; an error as a message of a socket."""
+    text = b"".join(piece for piece in reply.pieces if isinstance(piece, bytes)).decode()
+    if reply.status >= 400:
+        return [json.dumps({"type": "error", "status": reply.status} | json.loads(text))]
+    return [line.removeprefix("data: ") for line in text.splitlines() if line.startswith("data: {")]
+
+
+def warmed(body: dict[str, Any]) -> Reply:
+    """The answer to a request over a socket that only prepares the next one."""
+    usage = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
+    begun = {"id": _id("resp", []), "object": "response", "model": body["model"], "output": []}
+    done = {"type": "response.completed", "response": begun | {"status": "completed", "usage": usage}}
+    told = [{"type": "response.created", "response": begun}, done]
+    return events([f"data: {json.dumps(event)}\n\n".encode() for event in told])
+
+
 # Chat Completions
 
 

@@ -26,7 +26,7 @@ def node() -> None:
         (pytest.fail if CI else pytest.skip)(missing)
 
 
-def codex(lane: Lane, home: Path, websockets: bool = False) -> tuple[list[str], dict[str, str], Call]:
+def codex(lane: Lane, home: Path) -> tuple[list[str], dict[str, str], Call]:
     """`codex exec` with a provider of its own in its configuration."""
     settings = f"""
         model = "gpt-test"
@@ -40,17 +40,11 @@ def codex(lane: Lane, home: Path, websockets: bool = False) -> tuple[list[str], 
         base_url = "{lane.v1}"
         env_key = "TEST_KEY"
         wire_api = "responses"
-        supports_websockets = {str(websockets).lower()}
     """
     (home / ".codex").mkdir()
     (home / ".codex" / "config.toml").write_text(settings)
     command = [*program("@openai/codex/bin/codex.js"), "exec", "--skip-git-repo-check", "--json", QUESTION]
     return command, {}, Call("exec_command", {"cmd": "cat notes.txt"})
-
-
-def codex_with_websockets(lane: Lane, home: Path) -> tuple[list[str], dict[str, str], Call]:
-    """The same, trying a WebSocket before plain HTTP."""
-    return codex(lane, home, websockets=True)
 
 
 def claude_code(lane: Lane, home: Path) -> tuple[list[str], dict[str, str], Call]:
@@ -109,7 +103,6 @@ def opencode_anthropic(lane: Lane, home: Path) -> tuple[list[str], dict[str, str
 
 STARTS: list[Start] = [
     codex,
-    codex_with_websockets,
     claude_code,
     opencode_compatible,
     opencode_openai,
@@ -129,11 +122,7 @@ def test_a_coding_agent_reads_a_file_and_answers(lane: Lane, start: Start, tmp_p
     assert "swordfish" in printed
     asked = [one for one in lane.exchanges() if call.name in replies.tool_names(replies.body_of(one.request))]
     assert len(asked) == 2
-    upgrades = [seen for seen in lane.upstream.seen if seen.request.is_upgrade]
-    if start is not codex_with_websockets:
-        assert not upgrades
-    elif lane.mode == "direct":
-        assert upgrades
+    assert not any(seen.request.is_upgrade for seen in lane.upstream.seen)
 
 
 @pytest.mark.parametrize("start", [codex, claude_code, opencode_compatible], ids=lambda start: start.__name__)

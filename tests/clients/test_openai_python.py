@@ -498,7 +498,7 @@ def test_the_sdks_cookies_stay_with_their_caller(lane: Lane) -> None:
 
 def test_a_realtime_websocket_carries_messages_both_ways(lane: Lane) -> None:
     """The handshake's query and credentials arrive, then every message, until the client closes."""
-    lane.upstream.sockets = True
+    lane.upstream.sockets = "echo"
 
     async def talk() -> list[Any]:
         async with async_client(lane) as api, api.realtime.connect(model="gpt-realtime-test") as connection:

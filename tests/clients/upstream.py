@@ -4,10 +4,11 @@ import asyncio
 import base64
 import contextlib
 import hashlib
+import json
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import replies
@@ -37,7 +38,10 @@ class Upstream:
         self.port = 0
         self.rule: Rule | None = None
         self.script: list[replies.Reply] = []
-        self.sockets = False
+        self.sockets = ""
+        """What is done with upgrades: `` (refused), `echo`, or `responses` (Responses over the socket)."""
+        self.messages: list[str] = []
+        """The messages that came over sockets of Responses."""
         self.seen: list[Seen] = []
         self._recordings: list[Recording] = []
         self._server: asyncio.Server | None = None
@@ -70,7 +74,7 @@ class Upstream:
 
     def reset(self) -> None:
         """Forget rules and requests of the test before; connections that a client keeps open stay."""
-        self.rule, self.script, self.seen, self.sockets = None, [], [], False
+        self.rule, self.script, self.seen, self.sockets, self.messages = None, [], [], "", []
         self._recordings = [recording for recording in self._recordings if not recording.closed]
         for recording in self._recordings:
             recording.clear()
@@ -108,7 +112,7 @@ class Upstream:
                 self.seen.append(seen)
                 number = len(self.seen)
                 if request.is_upgrade and self.sockets:
-                    await client.echo(request, seen)
+                    await (client.echo(request, seen) if self.sockets == "echo" else self._converse(client, request))
                     break
                 if not await client.send(self._reply(request), request, number, seen):
                     break
@@ -117,6 +121,38 @@ class Upstream:
         with contextlib.suppress(OSError):
             writer.close()
         self._tasks.discard(task)
+
+    async def _converse(self, client: "_Client", upgrade: Request) -> None:
+        """Speaks Responses over a socket, by the rule for requests over HTTP.
+
+        The connection knows its last response, as a provider's does where nothing is stored.
+        """
+        client.accept(upgrade)
+        last_id, last_items = "", list[Any]()
+        while (frame := await client.frame()) is not None:
+            kind, payload = frame
+            if kind != 0x1:
+                client.write_frame({0x9: 0xA}.get(kind, kind), payload)
+                continue
+            self.messages.append(payload.decode())
+            body = json.loads(payload)
+            previous = body.pop("previous_response_id", None)
+            if previous not in (None, last_id):
+                error = {"code": "previous_response_not_found", "message": f"No response {previous}"}
+                client.write_text(json.dumps({"type": "error", "status": 400, "error": error}))
+                continue
+            body["input"] = [*(last_items if previous else []), *body["input"]]
+            is_warm, body["stream"] = body.pop("generate", True) is False, True
+            request = replace(upgrade, method="POST", headers=(), body=json.dumps(body).encode())
+            seen = Seen(request)
+            reply = replies.warmed(body) if is_warm else self._reply(request)
+            if not is_warm:
+                self.seen.append(seen)
+            for event in replies.data_of(reply):
+                client.write_text(event)
+            response = json.loads(event).get("response", {})
+            last_id, last_items = response.get("id", ""), [*body["input"], *response.get("output", ())]
+            seen.answered = True
 
     def _reply(self, request: Request) -> "replies.Reply":
         try:
@@ -191,28 +227,41 @@ class _Client:
 
     async def echo(self, request: Request, seen: Seen) -> None:
         """Accept a WebSocket and send back every message until the client closes it."""
+        self.accept(request)
+        while (frame := await self.frame()) is not None:
+            kind, payload = frame
+            self.write_frame({0x9: 0xA}.get(kind, kind), payload)
+            if kind == 0x8:
+                break
+        seen.left = self.gone.is_set()
+        seen.answered = True
+
+    def accept(self, request: Request) -> None:
+        """Accepts a WebSocket."""
         key = (request.header("sec-websocket-key") or "").encode() + b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
         accept = base64.b64encode(hashlib.sha1(key).digest()).decode()
         answer = (
             f"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: {accept}\r\nX-Request-Id: req_ws\r\n"
         )
         self._write(f"HTTP/1.1 101 Switching Protocols\r\n{answer}\r\n".encode())
-        while (frame := await self._frame()) is not None:
-            kind, payload = frame
-            kind = {0x9: 0xA}.get(kind, kind)
-            size = bytes([len(payload)]) if len(payload) < 126 else b"\x7e" + len(payload).to_bytes(2, "big")
-            self._write(bytes([0x80 | kind]) + size + payload)
-            if kind == 0x8:
-                break
-        seen.left = self.gone.is_set()
-        seen.answered = True
 
-    async def _frame(self) -> tuple[int, bytes] | None:
-        """The next frame of a client, unmasked; small unfragmented ones are enough here. None once it has left."""
+    def write_text(self, text: str) -> None:
+        """Sends a text message."""
+        self.write_frame(0x1, text.encode())
+
+    def write_frame(self, kind: int, payload: bytes) -> None:
+        """Sends a frame."""
+        size = bytes([len(payload)]) if len(payload) < 126 else b"\x7f" + len(payload).to_bytes(8, "big")
+        if 126 <= len(payload) < 65_536:
+            size = b"\x7e" + len(payload).to_bytes(2, "big")
+        self._write(bytes([0x80 | kind]) + size + payload)
+
+    async def frame(self) -> tuple[int, bytes] | None:
+        """The next frame of a client, unmasked; unfragmented ones are enough here. None once it has left."""
         first, second = await self._exactly(2)
         size = second & 0x7F
-        if size == 126:
-            size = int.from_bytes(await self._exactly(2), "big")
+        if size > 125:
+            size = int.from_bytes(await self._exactly(2 if size == 126 else 8), "big")
         mask, payload = await self._exactly(4), await self._exactly(size)
         if self.gone.is_set() and not payload:
             return None

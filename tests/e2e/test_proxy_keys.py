@@ -125,7 +125,7 @@ async def test_no_proxy_key_ever_reaches_a_provider(keyed: Proxy, way: str, targ
 async def test_a_socket_needs_a_key_and_keeps_it_here(keyed: Proxy):
     async def dial(**headers: str) -> int:
         with pytest.raises(InvalidStatus) as caught:
-            async with connect(f"ws://127.0.0.1:{keyed.port}/v1/responses", proxy=None, additional_headers=headers):
+            async with connect(f"ws://127.0.0.1:{keyed.port}/v1/realtime", proxy=None, additional_headers=headers):
                 pass
         return caught.value.response.status_code
 

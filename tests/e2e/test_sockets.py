@@ -1,4 +1,7 @@
-"""WebSockets: the provider's own answer to an upgrade, and every message both ways where it accepts."""
+"""WebSockets: the provider's own answer to an upgrade, and every message both ways where it accepts.
+
+The messages here are none of Responses; test_response_sockets.py has those.
+"""
 
 import asyncio
 import json
@@ -52,8 +55,13 @@ async def echo(connection: ServerConnection) -> None:
         await connection.send(message)
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("status", [400, 401, 404, 426, 503])
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        *[(PATHS[0], status) for status in (401, 403, 429, 503)],
+        *[(PATHS[1], status) for status in (400, 401, 404, 426)],
+    ],
+)
 async def test_a_refusal_is_the_providers_own(proxy: Proxy, path: str, status: int):
     body = b'{"error": {"message": "Not here."}}'
     raw = b"HTTP/1.1 %d No\r\nContent-Type: application/json\r\nX-Request-Id: up\r\nContent-Length: %d\r\n\r\n" % (
@@ -75,8 +83,9 @@ async def test_a_refusal_is_the_providers_own(proxy: Proxy, path: str, status: i
     assert "without completing handshake" not in proxy.log
 
 
-async def test_where_responses_are_to_be_read_their_socket_is_refused_and_no_other(start: Start):
-    plain = start("server: {responses_websocket: false, shutdown_seconds: 1}")
+@pytest.mark.parametrize("mode", ["false", "refuse"])
+async def test_a_socket_of_responses_can_be_refused_and_no_other(start: Start, mode: str):
+    plain = start(f"server: {{responses_websocket: {mode}, shutdown_seconds: 1}}")
     async with provider(plain, echo) as seen:
         with pytest.raises(InvalidStatus) as caught:
             async with client(plain, "/v1/responses"):

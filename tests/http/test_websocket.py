@@ -117,7 +117,7 @@ async def test_a_socket_that_is_relayed_unread_is_one_warning_a_client(caplog: p
     async def at_once(*_: object) -> UpstreamSocket:
         return Provider()
 
-    upgrade = World().upgrade
+    upgrade = World(config="server: {responses_websocket: relay}").upgrade
     codex = ((b"user-agent", b"codex_exec/1"), (b"session-id", b"session-of-codex"))
     other = ((b"user-agent", b"codex_exec/1"), (b"x-accordion-session", b"malformed!"))
     for path, headers in (("/v1/responses", codex), ("/v1/responses", other), ("/v1/realtime", ())):

@@ -174,22 +174,25 @@ async def test_a_body_that_cannot_be_read_gives_no_way_around_a_limit_of_the_day
     assert (await by_minute.ask(CHAT, body, AS_TEAM))[0].status == 200
 
 
-async def test_a_websocket_of_a_model_gives_no_way_around_a_limit_of_the_day() -> None:
+@pytest.mark.parametrize(
+    ("limits", "mode", "path", "statuses"),
+    [
+        ({"tokens_per_day": 5}, "read", RESPONSES, [101, 101]),
+        ({"tokens_per_day": 5}, "relay", RESPONSES, [426, 426]),
+        ({"tokens_per_day": 5}, "read", "/v1/realtime", [503, 503]),
+        ({"requests_per_minute": 1}, "read", RESPONSES, [503, 429]),
+    ],
+)
+async def test_a_websocket_of_a_model_gives_no_way_around_a_limit_of_the_day(
+    limits: dict[str, int], mode: str, path: str, statuses: list[int]
+) -> None:
     async def connect(_: Any) -> Outbound:
-        return Outbound(426, (), b"")
+        return Outbound(503, (), b"")
 
-    for limits, path, status in (
-        ({"tokens_per_day": 5}, RESPONSES, 426), ({"tokens_per_day": 5}, "/v1/realtime", 426),
-        ({"requests_per_minute": 1}, RESPONSES, 429),
-    ):  # fmt: skip
-        world = limited(**limits)
-        answers = [await world.upgrade(world.inbound(path, b"", AS_TEAM, "GET"), connect) for _ in range(2)]
-        assert isinstance(answers[1], Outbound)
-        assert answers[1].status == status
-        assert isinstance(answers[0], Outbound)
-        # Otherwise it is the provider's answer.
-        is_refused = answers[0].body != b""
-        assert is_refused == (path == RESPONSES and "tokens_per_day" in limits)
+    world = limited(**limits)
+    world.rebuild(model_sockets=mode)
+    answers = [await world.upgrade(world.inbound(path, b"", AS_TEAM, "GET"), connect) for _ in range(2)]
+    assert [answer.status for answer in answers if isinstance(answer, Outbound)] == statuses
 
 
 async def test_a_route_of_one_key_does_not_count_for_another() -> None:

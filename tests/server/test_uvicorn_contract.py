@@ -45,6 +45,9 @@ CODE = {
     "uvicorn.protocols.http.flow_control": {
         "FlowControl": "09edfe259b22",
     },
+    "uvicorn.protocols.websockets.websockets_sansio_impl": {
+        "WebSocketsSansIOProtocol.shutdown": "4cf457a1f59d",
+    },
     "uvicorn.server": {
         "Server.startup": "b5ca8e4833b7",
         "Server.__init__": "142f5f5dc820",

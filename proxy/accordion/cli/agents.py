@@ -62,8 +62,8 @@ class Agent:
 
     name, client = "", ""
     """The name for people, and the client's name in the records of sessions; empty if every session counts."""
-    needs_http = False
-    """Whether the proxy must refuse WebSockets, so that the agent goes over HTTP."""
+    opens_websockets = False
+    """Whether it opens WebSockets, which the proxy must not relay unread."""
 
     def __init__(self, command: AgentCommand) -> None:
         """Reads the agent's own settings. Raises AgentError if its requests cannot be sent through a proxy."""
@@ -131,7 +131,7 @@ class Codex(Agent):
     """Codex. It keeps its provider, so that its record of sessions does; only the provider's address changes."""
 
     name, client = "Codex", "codex"
-    needs_http = True
+    opens_websockets = True
     _CHATGPT = "https://chatgpt.com/backend-api/codex"
     """The address to which Codex sends requests with a ChatGPT login."""
     _OWN_CHOICES = ("model_provider", "model_providers", "openai_base_url")
@@ -188,8 +188,6 @@ class Codex(Agent):
     def _point(self, command: AgentCommand, url: str) -> AgentCommand:
         key = "openai_base_url" if self._provider == "openai" else f"model_providers.{self._provider}.base_url"
         options = ["-c", f'{key}="{url}/v1"']
-        if self._provider != "openai":
-            options += ["-c", f"model_providers.{self._provider}.supports_websockets=false"]
         # A server that already runs in the background would use another provider.
         if "--no-daemon" in _output(command, "--help"):
             options.append("--no-daemon")

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from accordion.cli.agents import ANTHROPIC, INSTALL, OPENAI, Agent, AgentCommand, AgentError, find_agent, origin
 from accordion.cli.run_report import RunReport
 from accordion.cli.running_proxy import RunningProxy, find_proxy, is_listening, loopback_url
-from accordion.config import SettingsFile
+from accordion.config import Settings, SettingsFile
 
 if TYPE_CHECKING:
     pass
@@ -92,12 +92,12 @@ def _find_program(name: str) -> str:
 def _open_proxy(agent: Agent, options: RunOptions) -> Iterator[ProxyAccess]:
     """Joins a proxy, or starts one and stops it at the end. Raises AgentError and ConfigError."""
     overrides: dict[str, object] = {"server.host": _HOST, "server.port": options.port, "server.workers": 1}
-    if agent.needs_http:
-        overrides["server.responses_websocket"] = False
     joined = _find_running(agent, options)
     if joined is not None:
         yield ProxyAccess(joined)
         return
+    if agent.opens_websockets and _load_settings(options).server.model_sockets == "relay":
+        overrides["server.responses_websocket"] = "read"
     file = SettingsFile(options.config, os.environ, {**overrides, **agent.upstreams}, reads_folder=False)
     access = _start_proxy(file, is_observing=options.is_observing)
     try:
@@ -111,7 +111,7 @@ def _find_running(agent: Agent, options: RunOptions) -> RunningProxy | None:
 
     Raises AgentError if a port that the user names is in use, and cannot be joined.
     """
-    settings = SettingsFile(options.config, os.environ, reads_folder=False).settings
+    settings = _load_settings(options)
     named = _find_named(agent)
     port = options.port or settings.server.port
     url = loopback_url(settings.server.host if not options.port else _HOST, port)
@@ -125,6 +125,11 @@ def _find_running(agent: Agent, options: RunOptions) -> RunningProxy | None:
     if proxy is not None:
         agent.notes.append(f"The Accordion at {proxy.url} is not used: {problem}.")
     return None
+
+
+def _load_settings(options: RunOptions) -> Settings:
+    """Loads the settings of the user's file. Raises ConfigError."""
+    return SettingsFile(options.config, os.environ, reads_folder=False).settings
 
 
 def _find_named(agent: Agent) -> RunningProxy | None:
@@ -146,8 +151,8 @@ def _why_not_to_join(agent: Agent, proxy: RunningProxy | None, options: RunOptio
     if agent.upstreams:
         addresses = " and ".join(value for key, value in agent.upstreams.items() if key in (OPENAI, ANTHROPIC))
         return f"the agent's requests belong to {addresses}"
-    if agent.needs_http and proxy.relays_websockets:
-        return "it relays WebSockets unread (server.responses_websocket), and Codex would use one"
+    if agent.opens_websockets and proxy.relays_websockets:
+        return "it relays WebSockets unread (server.responses_websocket), and Codex opens one"
     return ""
 
 

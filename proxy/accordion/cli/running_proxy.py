@@ -64,7 +64,7 @@ def find_proxy(url: str) -> RunningProxy | None:
         return None
     if not isinstance(health, dict) or health.get("name") != "accordion":
         return None
-    return RunningProxy(url, str(health.get("version", "")), bool(health.get("responses_websocket", True)))
+    return RunningProxy(url, str(health.get("version", "")), health.get("responses_websocket", True) in (True, "relay"))
 
 
 def is_listening(host: str, port: int) -> bool:

@@ -298,7 +298,7 @@ class Application:
             key_limiter=self._key_limiter,
             key_usage=self.key_usage,
             costs=CostCalculator(prices, self._meter, partial(find_summary_model, settings)),
-            relays_model_sockets=settings.server.responses_websocket,
+            model_sockets=settings.server.model_sockets,
         )
         self.queries = Queries(
             self.store,
@@ -424,11 +424,12 @@ class Application:
             ],
             self.spooled.spool.describe,
             self.clock.now,
-            lambda: self.settings.server.responses_websocket,
+            lambda: self.settings.server.model_sockets,
         )
         sockets = WebSocketRelay(
             lambda request, names: open_socket(request, names, timeout=self.settings.timeouts.connect_seconds),
             SocketClosed,
+            lambda: self.settings.timeouts.read_seconds,
         )
         return ProxyApp(lambda: self.forward, lambda: self.upgrade, api.app(), sockets, new_id)
 

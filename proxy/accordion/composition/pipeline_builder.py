@@ -27,7 +27,7 @@ from accordion.pipeline.response_retrieval import ResponseRetrieval
 from accordion.pipeline.retries import RetryStep
 from accordion.pipeline.send import Sender
 from accordion.pipeline.tool_loop import ToolLoop
-from accordion.pipeline.upgrade import UpgradePipeline
+from accordion.pipeline.upgrade import ModelSockets, UpgradePipeline
 from accordion.sessions.tenants import Tenants
 
 
@@ -52,9 +52,9 @@ def build_pipelines(
     costs: CostCalculator,
     key_limiter: KeyLimiter,
     key_usage: KeyUsageLedger,
-    relays_model_sockets: bool = True,
+    model_sockets: ModelSockets = "read",
 ) -> tuple[RequestPipeline, UpgradePipeline]:
-    """Connects the steps. `relays_model_sockets`: see UpgradePipeline."""
+    """Connects the steps. `model_sockets`: see UpgradePipeline."""
     sessions = identifier.sessions
     recorder = ExchangeRecorder(
         ledger, clock, tasks, erasures, sessions, calibrator, response_history, features, costs, key_usage
@@ -75,4 +75,4 @@ def build_pipelines(
         response_retrieval=ResponseRetrieval(sessions, insertion_store),
         responder=responder,
     )
-    return pipeline, UpgradePipeline(clock, tenants, key_limiter, receiver, sender, responder, relays_model_sockets)
+    return pipeline, UpgradePipeline(clock, tenants, key_limiter, receiver, sender, responder, model_sockets)

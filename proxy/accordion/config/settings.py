@@ -30,9 +30,11 @@ from accordion.config.value_types import (
     SecretMapping,
     Share,
     Size,
+    SocketMode,
     StoreUrl,
 )
 from accordion.model.costs import ModelPrice
+from accordion.pipeline.upgrade import ModelSockets
 from accordion.providers.http.routes import ModelEntry
 from accordion.sessions.proxy_keys import ProxyKey
 
@@ -61,7 +63,12 @@ class ServerConfig(ConfigSection, frozen=True):
     idle_seconds: Seconds = 120.0
     shutdown_seconds: Annotated[int, msgspec.Meta(ge=0, le=3_600)] = 30
     tenant_key: Secret = Secret()
-    responses_websocket: bool = True
+    responses_websocket: SocketMode = SocketMode("read")
+
+    @property
+    def model_sockets(self) -> ModelSockets:
+        """What is done with WebSockets of models."""
+        return cast("ModelSockets", str(self.responses_websocket))
 
 
 class OpenAIUpstream(ConfigSection, frozen=True):

@@ -73,6 +73,21 @@ class RecordMode(_Word):
     words = ("off", "folded", "all")
 
 
+class SocketMode(_Word):
+    """What is done with WebSockets at /v1/responses: `read`, `relay` (in the file also true) or `refuse` (false)."""
+
+    __slots__ = ()
+    words = ("read", "relay", "refuse")
+
+    @classmethod
+    def read(cls, value: object) -> Self:
+        """Raises ValueError for any other word."""
+        return super().read(_BOOLEAN_SOCKET_MODES.get(str(value).lower(), value))
+
+
+_BOOLEAN_SOCKET_MODES = {"true": "relay", "false": "refuse"}
+
+
 class BaseUrl(str):
     """The base of a provider's URLs."""
 
@@ -206,7 +221,18 @@ class HeaderTable(SecretMapping):
 
 _READERS: Mapping[type, Callable[[object], object]] = {
     kind: kind.read
-    for kind in (Size, CompactionMode, RecordMode, BaseUrl, Secret, Keys, StoreUrl, SecretMapping, HeaderTable)
+    for kind in (
+        Size,
+        CompactionMode,
+        RecordMode,
+        SocketMode,
+        BaseUrl,
+        Secret,
+        Keys,
+        StoreUrl,
+        SecretMapping,
+        HeaderTable,
+    )
 }
 
 

@@ -41,6 +41,7 @@ from accordion.model.errors import AccordionError, BadRequest, NotFound
 from accordion.model.records import Session
 from accordion.model.tenant import TenantScope
 from accordion.pipeline.queries import Queries, SessionPosition, SessionView
+from accordion.pipeline.upgrade import ModelSockets
 from accordion.sessions.tenants import Caller, Tenants
 
 _MAX_SESSIONS = 1_000
@@ -77,7 +78,7 @@ _MODE = msgspec.json.Decoder(_Mode)
 class RestApi:
     """The application outside `/v1`, with its own routes and `routes`. `pending_writes` adds fields to `/readyz`.
 
-    `now` returns the time in seconds since the epoch. `relays_websockets`: whether models' WebSockets are relayed,
+    `now` returns the time in seconds since the epoch. `model_sockets`: what is done with models' WebSockets,
     unread.
     """
 
@@ -92,7 +93,7 @@ class RestApi:
         routes: Sequence[Route] = (),
         pending_writes: Callable[[], dict[str, object]] = dict,
         now: Callable[[], float] = time.time,
-        relays_websockets: Callable[[], bool] = lambda: True,
+        model_sockets: Callable[[], ModelSockets] = lambda: "read",
     ) -> None:
         self._queries = queries
         self._tenants = tenants
@@ -100,7 +101,7 @@ class RestApi:
         self._error_body = error_body
         self._version = version
         self._overrides = overrides
-        self._routes, self._pending_writes, self._relays_websockets = routes, pending_writes, relays_websockets
+        self._routes, self._pending_writes, self._model_sockets = routes, pending_writes, model_sockets
         self._now = now
 
     def app(self) -> Starlette:
@@ -164,7 +165,7 @@ class RestApi:
                 "status": "ok",
                 "name": "accordion",
                 "version": self._version,
-                "responses_websocket": self._relays_websockets(),
+                "responses_websocket": self._model_sockets(),
             }
         )
 

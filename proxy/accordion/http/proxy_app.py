@@ -1,9 +1,9 @@
 """The ASGI application that clients talk to.
 
 Uvicorn calls `ProxyApp` once for each connection's request. Requests below `/v1` become an `Inbound`, go through the
-`RequestPipeline`, and its `Outbound` is sent back byte for byte. WebSockets below `/v1` go to `WebSocketRelay`. All
-other paths belong to the API (api.py). This is plain ASGI, without Starlette, because every forwarded request passes
-here.
+`RequestPipeline`, and its `Outbound` is sent back byte for byte. WebSockets below `/v1` go to `WebSocketRelay`, with a
+`ResponseSocket` if their messages are read. All other paths belong to the API (api.py). This is plain ASGI, without
+Starlette, because every forwarded request passes here.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from accordion.http.disconnect_watch import DisconnectWatch, DisconnectWatches
 from accordion.http.model_list import add_configured, rename_to_configured
+from accordion.http.response_socket import ResponseSocket
 from accordion.http.websocket_relay import WebSocketRelay
 from accordion.model.errors import AccordionError, BodyTooLarge, ShuttingDown
 from accordion.model.http import Inbound, Outbound
@@ -36,6 +37,10 @@ body. `receive` reports any other disconnect."""
 
 STOPPING = "accordion.stopping"
 """The key in `scope["state"]` of an event that is set when the server stops, for responses without an end."""
+
+IS_BUSY = "accordion.is_busy"
+"""The key in `scope["state"]` of a function that says whether a WebSocket has running responses. If it has when the
+server stops, the application closes it after them."""
 
 # A body of at most this size is read whole even if it is not parsed, so that a retry can send it again.
 _SMALL_BODY = 65_536
@@ -70,12 +75,21 @@ class ProxyApp:
             if kind == "http" and _is_below_v1(scope):
                 await self._serve(scope, receive, send)
             elif kind == "websocket" and _is_below_v1(scope):
-                await self._sockets.serve(self._upgrade(), _inbound(scope, b"", self._new_id()), scope, receive, send)
+                await self._serve_socket(scope, receive, send)
             else:
                 await self._api(scope, receive, send)
         except asyncio.CancelledError:
             # The client has left, or the server stops after a complete response. Uvicorn would log an error.
             _uncancel()
+
+    async def _serve_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        upgrade, inbound = self._upgrade(), _inbound(scope, b"", self._new_id())
+        reader = None
+        if upgrade.reads(inbound):
+            stopping = scope.get("state", {}).get(STOPPING) or asyncio.Event()
+            reader = ResponseSocket(self._pipeline, inbound, self._new_id, send, stopping)
+            scope.setdefault("state", {})[IS_BUSY] = reader.is_busy
+        await self._sockets.serve(upgrade, inbound, scope, receive, send, reader)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         pipeline = self._pipeline()

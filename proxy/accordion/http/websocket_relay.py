@@ -1,52 +1,57 @@
-"""Relays WebSockets: passes the upgrade to the provider, and then messages in both directions, or its refusal."""
+"""Serves WebSockets: passes the upgrade to the provider, and then messages in both directions, or its refusal.
+
+Responses are read (response_socket.py); all other messages are relayed unread.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 from starlette.types import Message, Receive, Scope, Send
 
+from accordion.http.response_socket import ResponseSocket, UpstreamSocket
 from accordion.model.http import CLIENT_DISCONNECTED, Inbound, Outbound
-from accordion.model.ports import Headers, UpstreamRequest, UpstreamResponse
+from accordion.model.ports import UpstreamRequest, UpstreamResponse
 from accordion.pipeline.upgrade import UpgradePipeline
 
 T = TypeVar("T")
-
-
-@runtime_checkable
-class UpstreamSocket(Protocol):
-    """An open WebSocket to a provider. `receive` raises `closed` with a code and a reason when it ends."""
-
-    headers: Headers
-    subprotocol: str | None
-
-    async def receive(self) -> str | bytes:
-        """Returns the next message."""
-
-    async def send(self, message: str | bytes) -> None:
-        """Sends one message."""
-
-    async def close(self, code: int = 1000, reason: str = "") -> None:
-        """Closes the socket."""
 
 
 OpenSocket = Callable[[UpstreamRequest, Sequence[str]], Awaitable[UpstreamSocket | UpstreamResponse]]
 
 
 class WebSocketRelay:
-    """Relays WebSockets. `open_socket` connects to the provider; its sockets raise `closed` when they end."""
+    """Relays WebSockets. `open_socket` connects to the provider; its sockets raise `closed` when they end.
 
-    def __init__(self, open_socket: OpenSocket, closed: type[Exception]) -> None:
+    `silence` returns the longest time in seconds that a response may bring nothing; None: no limit.
+    """
+
+    def __init__(
+        self,
+        open_socket: OpenSocket,
+        closed: type[Exception],
+        silence: Callable[[], float | None] = lambda: None,
+    ) -> None:
         self._open = open_socket
         self._closed = closed
+        self._silence = silence
 
     async def serve(
-        self, upgrade: UpgradePipeline, inbound: Inbound, scope: Scope, receive: Receive, send: Send
+        self,
+        upgrade: UpgradePipeline,
+        inbound: Inbound,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        reader: ResponseSocket | None = None,
     ) -> None:
-        """Serves one upgrade request: relays until either side closes, or passes on the provider's refusal."""
+        """Serves one upgrade request: relays until either side closes, or passes on the provider's refusal.
+
+        `reader` reads the messages in place of the relay. Without it they are relayed unread.
+        """
         await receive()  # websocket.connect
         # Receives at once, because the client may leave before the provider has answered.
         first_message = asyncio.ensure_future(receive())
@@ -55,12 +60,16 @@ class WebSocketRelay:
             response = await _run_unless_disconnected(
                 self._connect(upgrade, inbound, scope.get("subprotocols", ())), first_message
             )
-            if isinstance(response, Outbound):
+            if isinstance(response, Outbound) and (response.status != 101 or reader is None):
                 await _refuse(response, send)
             elif response is not None and not _is_disconnect(first_message):
-                head = {"subprotocol": response.subprotocol, "headers": list(response.headers)}
-                await send({"type": "websocket.accept", **head})
-                await self._relay(response, first_message, receive, send)
+                socket = response if isinstance(response, UpstreamSocket) else None
+                subprotocol = None if socket is None else socket.subprotocol
+                await send({"type": "websocket.accept", "subprotocol": subprotocol, "headers": list(response.headers)})
+                if reader is not None:
+                    await reader.run(first_message, receive, socket, self._closed, self._silence())
+                elif socket is not None:
+                    await self._relay(socket, first_message, receive, send)
         finally:
             first_message.cancel()
             if isinstance(response, UpstreamSocket):

@@ -1,11 +1,14 @@
-"""Passes WebSocket upgrades on. Only the opening request is recorded."""
+"""Passes WebSocket upgrades on. Here only the opening request is recorded.
+
+A WebSocket of Responses is read, relayed unread, or refused (`server.responses_websocket`); all others are relayed.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -22,7 +25,13 @@ from accordion.sessions.client_metadata import read_client_metadata, read_client
 from accordion.sessions.tenants import Tenants
 
 Answer = TypeVar("Answer")
+ModelSockets = Literal["read", "relay", "refuse"]
+"""What is done with WebSockets for endpoints that are read when they are used over HTTP."""
 MAX_UNREAD_CLIENTS = 100
+_NO_SOCKET_STATUSES = frozenset({400, 404, 405, 426, 501})
+"""Statuses with which a provider refuses an upgrade because it has no WebSocket."""
+
+_HTTP_ONLY = Outbound(101, (), b"")
 
 _log = logging.getLogger("accordion")
 
@@ -36,35 +45,51 @@ class UpgradePipeline(msgspec.Struct, frozen=True):
     receiver: Receiver
     sender: Sender
     responder: Responder
-    relays_model_sockets: bool = True
-    """Whether WebSockets are relayed for endpoints that are read when they are used over HTTP."""
+    model_sockets: ModelSockets = "read"
     unread_clients: set[tuple[str, str]] = msgspec.field(default_factory=set)
     """Tenants and clients whose WebSockets have been reported."""
+
+    def reads(self, inbound: Inbound) -> bool:
+        """Returns whether the messages on a WebSocket are read. Only Responses defines such messages."""
+        protocol = self.receiver.protocols.get(inbound.path)
+        return self.model_sockets == "read" and protocol is not None and protocol.name == "responses"
 
     async def __call__(
         self, inbound: Inbound, connect: Callable[[UpstreamRequest], Awaitable[Answer]]
     ) -> Answer | Outbound:
-        """Passes an upgrade to `connect`; returns its result, or an error in the client's own format."""
+        """Passes an upgrade to `connect`; returns its result, or an error in the client's own format.
+
+        Returns a response with status 101 if the messages are read and each is sent over HTTP: the provider has no
+        WebSocket, or models are configured, so that each message decides where it goes, or the key has a limit of the
+        day.
+        """
         progress = RequestProgress(self.clock.monotonic(), inbound=inbound)
         try:
             caller = self.tenants.identify(inbound.fields)
             if caller.key is not None and caller.key.limits:
                 await self.key_limiter.admit(caller.key.id, caller.tenant.name, caller.key.limits)
             progress.request = request = await self.receiver.pass_through(inbound, caller, progress.started_at)
-            if not self.relays_model_sockets and inbound.path in self.receiver.protocols:
+            if self.model_sockets == "refuse" and inbound.path in self.receiver.protocols:
                 raise UpgradeRefused("WebSockets are switched off here (`responses_websocket`). Ask over HTTP.")
-            if caller.has_day_limit and inbound.path in self.receiver.protocols:
+            is_read = self.reads(inbound)
+            if caller.has_day_limit and not is_read and inbound.path in self.receiver.protocols:
                 raise UpgradeRefused(
                     "This proxy key has a limit for each day, which is counted over HTTP. Ask over HTTP."
                 )
-            answer = await connect(self.sender.build_upstream_request(request))
+            # A message that is no request could be one for the provider, and would not be counted.
+            if is_read and (self.receiver.router.models or caller.has_day_limit):
+                answer: Answer | Outbound = _HTTP_ONLY
+            else:
+                answer = await connect(self.sender.build_upstream_request(request))
+            if is_read and isinstance(answer, Outbound) and answer.status in _NO_SOCKET_STATUSES:
+                answer = _HTTP_ONLY
         except AccordionError as error:
             return self.responder.refuse(progress, error)
         except BaseException as reason:
             self.responder.record_interruption(progress, reason)
             raise
         progress.status = answer.status if isinstance(answer, Outbound) else 101
-        if progress.status == 101 and inbound.path in self.receiver.protocols:
+        if progress.status == 101 and inbound.path in self.receiver.protocols and not is_read:
             self._warn_unread(inbound, caller.tenant.name)
         self.responder.recorder.record(progress, ObservedResponse())
         return answer
@@ -81,7 +106,7 @@ class UpgradePipeline(msgspec.Struct, frozen=True):
         self.unread_clients.add(key)
         _log.warning(
             "session %s (model not read): %s uses a WebSocket, which is relayed without being measured or compacted. "
-            "Set server.responses_websocket to false, and the client uses HTTP",
+            "Set server.responses_websocket to read",
             session or "without a name",
             client or "a client",
             extra={"request_id": inbound.request_id},

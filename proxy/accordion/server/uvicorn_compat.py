@@ -6,6 +6,7 @@ names the client or the measurement that it is there for; bench/README.md (`over
 
 - `ClientConnection` (a client that uvicorn fails, time limits, size limits) puts a `CorkedTransport` around the
   transport, a `ClientFlow` in the place of uvicorn's flow control, and makes each request a `ResponseCycle`.
+- `ClientWebSocket` lets running responses end before a WebSocket is closed.
 - `Server`, `Worker` and `Supervisor` stop in order and reload the settings at a SIGHUP.
 - `LineFilter` drops three of uvicorn's log lines, which the proxy itself causes.
 """
@@ -37,6 +38,7 @@ from uvicorn.protocols.http.httptools_impl import (
     HttpToolsProtocol,
     RequestResponseCycle,
 )
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.supervisors import multiprocess
 
 from accordion.http.bad_request import (
@@ -46,7 +48,7 @@ from accordion.http.bad_request import (
     malformed_request,
     response_bytes,
 )
-from accordion.http.proxy_app import BARE_QUERY, LOST, STOPPING, respond_with
+from accordion.http.proxy_app import BARE_QUERY, IS_BUSY, LOST, STOPPING, respond_with
 from accordion.model.deadlines import Deadline
 from accordion.model.errors import HeadTooLarge, RequestError, RequestTimeout
 from accordion.pipeline.relay import content_length
@@ -477,6 +479,20 @@ class ClientConnection(HttpToolsProtocol):
         super().handle_websocket_upgrade()
 
 
+class ClientWebSocket(WebSocketsSansIOProtocol):
+    """Uvicorn's WebSocket protocol, which ends running responses before it closes."""
+
+    def shutdown(self) -> None:
+        """Closes the socket, because the server stops.
+
+        Overrides uvicorn's, which cuts the answer that Codex is receiving. The application closes a socket with running
+        responses after them, and the server waits for it as for a response over HTTP.
+        """
+        is_busy = self.scope["state"].get(IS_BUSY) if self.handshake_complete and not self.close_sent else None
+        if is_busy is None or not is_busy():
+            super().shutdown()
+
+
 class ClientFlow(FlowControl):
     """Flow control that notices a client's disconnect while its connection is not read.
 
@@ -691,7 +707,7 @@ def server_config(
         workers=workers,
         loop="uvloop",
         http=partial(ClientConnection, timeouts=timeouts),  # type: ignore[arg-type]  # it is only called
-        ws="websockets-sansio",
+        ws=ClientWebSocket,
         ws_max_size=max_message,
         ws_ping_interval=None,
         log_config=None,
