@@ -202,7 +202,8 @@ class StoredMemories:
             if not _is_current(view.sealed_names):
                 await self.seal(tenant)
                 continue
-            memories = await self._run(_open_memories, view.sealed_names, view.records[0])
+            # A new memory names no stored one: then the thread has nothing to do.
+            memories = await self._run(_open_memories, view.sealed_names, view.records[0]) if view.records[0] else {}
             groups, index = await self._load_affected(tenant, view, change, memories)
             if groups.version != view.version or (index is not None and index.version != view.state.token):
                 continue
