@@ -236,6 +236,21 @@ async def test_a_provider_that_breaks_off_is_an_error_and_the_end_of_the_socket(
     assert (client.close_code, client.close_reason) == (1013, "later")
 
 
+async def test_a_request_that_waits_while_the_provider_breaks_off_is_an_error_too(small: Proxy):
+    async def abort(connection: ServerConnection) -> None:
+        await connection.close(1013, "later")
+
+    async with waiting(small, CREATED, then=abort) as (client, _):
+        await client.send(json.dumps({"type": "response.create", "model": "m", "input": "and now?"}))
+        messages = []
+        with pytest.raises(ConnectionClosed):
+            while True:
+                messages.append(json.loads(await asyncio.wait_for(client.recv(), SOON)))
+    assert [message["type"] for message in messages] == ["response.created", "error", "error"]
+    assert messages[2]["error"]["code"] == "upstream_disconnected"
+    assert client.close_code == 1013
+
+
 async def test_messages_that_belong_to_no_response_are_passed_on(small: Proxy):
     async def speak(connection: ServerConnection) -> None:
         await connection.send('{"type":"timing"}')

@@ -113,6 +113,7 @@ class SocketUpstream:
                 self.is_closed = True
                 for response in self._responses.values():
                     response.end()
+                self._responses.clear()
                 return getattr(closed, "code", 1006), getattr(closed, "reason", "")
             if isinstance(message, str):
                 await self._dispatch(read_head(message), message)
@@ -123,7 +124,7 @@ class SocketUpstream:
         response = self._responses.get(head.stream_id or "")
         if response is None and head.is_refusal and len(self._responses) == 1:
             (response,) = self._responses.values()
-        if response is None or response.is_before_beginning(head):
+        if response is None or not response.takes(head):
             await self._pass_on(message, head.stream_id or "", is_late=response is None)
             return
         if head.is_end:
@@ -137,10 +138,10 @@ class SocketUpstream:
         """
         while (running := self._responses.get(stream)) is not None:
             await running.ended.wait()
+        if self.is_closed:
+            raise _lost_connection()
         response = self._responses[stream] = _SocketResponse(stream, self._silence)
         try:
-            if self.is_closed:
-                raise _lost_connection()
             await self.send(message)
             await response.begin()
         except BaseException:
@@ -176,10 +177,10 @@ class _SocketResponse:
         self._first: tuple[MessageHead, str] | None = None
         self._has_begun = self._is_abandoned = False
 
-    def is_before_beginning(self, head: MessageHead) -> bool:
-        """Whether a message comes before the response and is none of its events, such as one about rate limits."""
+    def takes(self, head: MessageHead) -> bool:
+        """Returns whether a message belongs to the response. Before its first event, one about rate limits does not."""
         self._has_begun = self._has_begun or head.is_end or head.type.startswith("response.")
-        return not self._has_begun
+        return self._has_begun
 
     async def put(self, head: MessageHead, message: str) -> None:
         """Adds a message. Waits while the client does not read."""
