@@ -87,7 +87,7 @@ def test_a_session_that_outgrows_its_window_would_have_been_compacted(home: Path
 
 def test_the_size_of_the_system_prompt_decides_when_it_is_compacted(home: Path) -> None:
     long_session("s-small", requests=12, preamble=0).write(projects(home))
-    long_session("s-large", requests=12, preamble=15_000).write(projects(home))
+    long_session("s-large", requests=12, preamble=32_000).write(projects(home))
     small, large = sorted(savings(home)["sessions"], key=lambda entry: entry["compactions"])
     assert (small["session"], small["compactions"]) == ("s-small", 0)
     assert (large["session"], large["compactions"] > 0) == ("s-large", True)
