@@ -103,6 +103,8 @@ class SocketUpstream:
         self._socket, self._closed, self._pass_on, self._silence = socket, closed, pass_on, silence
         self._responses: dict[str, _SocketResponse] = {}
         self.is_closed = False
+        self.has_timed_out = False
+        """Whether a response did not begin in time. The next one of its stream would wait for its end."""
 
     async def run(self) -> tuple[int, str]:
         """Receives messages until the provider closes the socket; returns its code and its reason."""
@@ -248,7 +250,11 @@ class _RequestUpstream:
         """Sends the client's own message, unless the pipeline changed its body."""
         is_changed = request.body is not self._body
         message = request.body.decode() if is_changed and isinstance(request.body, bytes) else self._request.message
-        return await self._upstream.request(message, _stream_name(self._request.fields))
+        try:
+            return await self._upstream.request(message, _stream_name(self._request.fields))
+        except UpstreamTimeout:
+            self._upstream.has_timed_out = True
+            raise
 
     async def close(self) -> None:
         """Does nothing: the connection closes the socket."""
@@ -275,7 +281,7 @@ class ResponseSocket:
         self._late: dict[str, list[str | bytes]] = {}
         """Messages that came behind a response of a stream, while it was still on its way to the client."""
         self._broken = asyncio.Event()
-        """Set when a response broke off."""
+        """Set when a response broke off, or did not begin in time."""
 
     def is_busy(self) -> bool:
         """Whether requests are being served."""
@@ -401,6 +407,9 @@ class ResponseSocket:
         finally:
             if self._last.get(stream) is asyncio.current_task():
                 del self._last[stream]
+        if self._upstream is not None and self._upstream.has_timed_out:
+            # As over HTTP, a time-out ends the connection.
+            self._broken.set()
         for late in self._late.pop(stream, ()):
             await self._send(late)
 
