@@ -101,3 +101,14 @@ async def test_a_provider_that_begins_no_response_in_time_ends_the_socket_after_
     error, close = client.received
     assert json.loads(error["text"])["status"] == 504
     assert (close["type"], close["code"]) == ("websocket.close", 1011)
+
+
+async def test_requests_over_http_ask_for_a_response_without_an_encoding() -> None:
+    client = FakeClient(REQUEST)
+    running = asyncio.create_task(client.run(None))
+    while not client.pipeline.inbounds:
+        await asyncio.sleep(0)
+    client.leave()
+    await asyncio.wait_for(running, SOON)
+    (inbound,) = client.pipeline.inbounds
+    assert [value for name, value in inbound.headers if name == b"accept-encoding"] == [b"identity"]

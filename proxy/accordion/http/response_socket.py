@@ -55,7 +55,8 @@ _MAX_QUEUED = 16
 """The most messages of a response that wait for the client. The provider waits for a slow client."""
 _JSON = (b"content-type", b"application/json")
 _STREAM: Headers = ((b"content-type", b"text/event-stream"),)
-_UPGRADE_HEADERS = frozenset({b"connection", b"upgrade", b"content-length", b"content-type"})
+_UNENCODED = (b"accept-encoding", b"identity")
+_UPGRADE_HEADERS = frozenset({b"connection", b"upgrade", b"content-length", b"content-type", b"accept-encoding"})
 _BETA = b"responses_websockets="
 """The value of `openai-beta` that stands for this way of speaking."""
 
@@ -479,7 +480,8 @@ def _stream_name(fields: Mapping[str, bytes]) -> str:
 def _request_headers(headers: Headers, fields: Mapping[str, bytes]) -> Headers:
     """Returns the headers of a request on a socket: those of the upgrade without its own.
 
-    Codex sends some of them anew with each message, in `client_metadata`, from where they are read.
+    Codex sends some of them anew with each message, in `client_metadata`, from where they are read. The response must
+    come without an encoding, since its events are read.
     """
     renewed = {name.lower().encode() for name in split_object(fields.get("client_metadata", b"")) if "codex" in name}
     sent = [
@@ -492,4 +494,4 @@ def _request_headers(headers: Headers, fields: Mapping[str, bytes]) -> Headers:
             or (pair[0] == b"openai-beta" and pair[1].startswith(_BETA))
         )
     ]
-    return (*sent, _JSON)
+    return (*sent, _UNENCODED, _JSON)
