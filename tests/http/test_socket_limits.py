@@ -112,3 +112,14 @@ async def test_requests_over_http_ask_for_a_response_without_an_encoding() -> No
     await asyncio.wait_for(running, SOON)
     (inbound,) = client.pipeline.inbounds
     assert [value for name, value in inbound.headers if name == b"accept-encoding"] == [b"identity"]
+
+
+async def test_a_client_that_sends_without_reading_is_not_read_beyond_the_limit_of_requests() -> None:
+    client = FakeClient(*[REQUEST] * 100, is_reading=False)
+    running = asyncio.create_task(client.run(None))
+    for _ in range(500):
+        await asyncio.sleep(0)
+    left = client.messages.qsize()
+    client.leave()
+    await asyncio.wait_for(running, SOON)
+    assert left == 100 - 33

@@ -358,7 +358,7 @@ class ResponseSocket:
         fields = read_fields(message) if isinstance(message, str) else {}
         kind = text_field(fields, "type")
         if isinstance(message, str) and kind == CREATE:
-            self._start(message, fields)
+            await self._start(message, fields)
         elif self._upstream is not None:
             if kind not in NEUTRAL_TYPES:
                 self._history.forget()
@@ -369,22 +369,18 @@ class ResponseSocket:
             text = f"Messages of the type {kind!r} need a provider with a WebSocket, and this one has none."
             await self._refuse(fields, 400, text)
 
-    def _start(self, message: str, fields: Mapping[str, bytes]) -> None:
-        """Starts to serve a request, unless the server stops."""
+    async def _start(self, message: str, fields: Mapping[str, bytes]) -> None:
+        """Starts to serve a request, unless the server stops or too many wait."""
         if self._stopping.is_set():
             return
+        if len(self._tasks) >= _MAX_REQUESTS:
+            # Nothing more is read until the client has taken this.
+            await self._refuse(fields, 429, "Too many requests wait on this WebSocket.")
+            return
         stream = _stream_name(fields)
-        is_refused = len(self._tasks) >= _MAX_REQUESTS
-        serving = (
-            self._refuse(fields, 429, "Too many requests wait on this WebSocket.")
-            if is_refused
-            else self._respond(message, stream, self._last.get(stream))
-        )
-        task = asyncio.create_task(serving)
+        task = self._last[stream] = asyncio.create_task(self._respond(message, stream, self._last.get(stream)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        if not is_refused:
-            self._last[stream] = task
 
     # -- requests and responses ---------------------------------------------------
 
@@ -451,7 +447,9 @@ class ResponseSocket:
 
     async def _refuse(self, fields: Mapping[str, bytes], status: int, text: str) -> None:
         error = to_json({"message": text, "type": "invalid_request_error", "code": "websocket_message_refused"})
-        await self._send(render_refusal(status, (), object_of({"error": error}), fields))
+        # If the client has left, its next message says so.
+        with suppress(OSError):
+            await self._send(render_refusal(status, (), object_of({"error": error}), fields))
 
     async def _pass_on(self, message: str | bytes, stream: str, *, is_late: bool) -> None:
         """Sends the client a provider's message that belongs to no response. `is_late`: it came behind one."""
