@@ -1,6 +1,7 @@
 """The Helm chart: what it renders is valid, and says what Accordion needs."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -82,6 +83,8 @@ def test_the_values_in_the_documents_are_valid(render: Render):
     values = yaml.safe_load(text.partition('```yaml title="values.yaml"')[2].partition("```")[0])
     jsonschema.validate(values, json.loads((CHART / "values.schema.json").read_text()))
     assert pod(render(**values))["containers"][0]["image"] == "registry.example.com/accordion:0.2.0"
+    # A variable that is not set is an error at the start.
+    assert set(re.findall(r"\$\{(\w+)\}", str(values["config"]))) <= set(re.findall(r"--from-literal (\w+)=", text))
 
 
 def test_several_replicas_need_a_shared_store(render: Render):
