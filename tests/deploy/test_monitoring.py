@@ -32,7 +32,7 @@ ALERTS = [
 VARIABLES = {"$__rate_interval": "1m", "$__range": "5m", "$model": ".*", "$upstream": ".*"}
 """What Grafana puts in the place of its variables."""
 WITHOUT_SAMPLES = re.compile(
-    "accordion_(errors|dollars|estimated|unpriced|compaction_failures|delegations|hidden|recall|unfold|summary|store_w)"
+    "accordion_(errors|dollars|estimated|unpriced|compaction_failures|delegations|hidden|recall|unfold|summary|store_w|tenant|limited)"
 )
 """Metrics that have no sample for these requests."""
 
@@ -119,7 +119,9 @@ async def test_each_query_of_the_dashboard_and_the_alerts_has_an_answer(start: S
                 "direction",
                 "error",
                 "evidence",
+                "limit",
                 "reason",
+                "tenant",
             }
 
 
