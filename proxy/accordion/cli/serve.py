@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
 import os
 import re
@@ -12,8 +13,8 @@ import signal
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context, parent_process
 from multiprocessing.context import SpawnProcess
@@ -237,9 +238,10 @@ def load_owner_token(path: Path) -> str:
         path = path.expanduser()
         path.parent.mkdir(parents=True, exist_ok=True)
         if (token := _read_private(path)) is None:
-            path.unlink(missing_ok=True)
-            _create_private(path, new)
-            token = _read_private(path)
+            with _lock(path.parent):
+                # Another proxy that starts at the same time may have created it.
+                if (token := _read_private(path)) is None:
+                    _write_private(path, new)
     except (OSError, RuntimeError) as error:
         _log.warning("the token for erasing and exporting is not in a file, and changes at each start: %s", error)
         return new
@@ -255,16 +257,27 @@ def _read_private(path: Path) -> str | None:
     return None
 
 
-def _create_private(path: Path, text: str) -> None:
-    """Creates a file with its whole text, or leaves the one that another process created. Raises OSError."""
+@contextmanager
+def _lock(folder: Path) -> Iterator[None]:
+    """Waits until no other process holds the lock of a folder, and holds it meanwhile. Raises OSError."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Writes a file that only its user can read, whole or not at all. Raises OSError."""
     handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}-")
     try:
         with os.fdopen(handle, "w") as file:
             file.write(f"{text}\n")
-        with suppress(FileExistsError):
-            os.link(draft, path)
-    finally:
+        Path(draft).replace(path)
+    except BaseException:
         os.unlink(draft)
+        raise
 
 
 def _check_stores(settings: Settings) -> None:
