@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.response_observer import ResponseObserver
@@ -73,7 +74,8 @@ def test_a_parser_that_reads_the_content_tells_an_observer_the_same(
     for piece in pieces:
         observer.feed(piece)
         reader.feed(piece)
-    assert reader.observation() == observer.observation()
+    # Only a parser that reads the content can count its characters.
+    assert replace(reader.observation(), characters=0) == replace(observer.observation(), characters=0)
     assert reader.has_ended == observer.has_ended
 
 
