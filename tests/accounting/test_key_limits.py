@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -23,31 +21,10 @@ from accordion.model.errors import LimitReached
 from accordion.model.ports import Key, KeyValueStore
 from accordion.stores.guarded import GuardedStore
 from accordion.stores.memory_store import InMemoryStore
-from accordion.stores.open import open_store
 from tests.fakes import DirectOutbox, FakeClock, FickleStore
-from tests.valkey import Valkey, valkey_server  # noqa: F401
+from tests.valkey import Opener, store_opener, valkey_server  # noqa: F401
 
-Opener = Callable[[], KeyValueStore]
 COSTS = Costs(requests=1, input=900, cached=400, output=100, sent_cost=NANODOLLARS // 2, original_cost=NANODOLLARS)
-
-
-@pytest.fixture(params=["sqlite", "valkey"])
-async def opener(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Opener]:
-    """Opens the same store again, as another worker does."""
-    url = f"sqlite:///{tmp_path / 'store.db'}"
-    if request.param == "valkey":
-        server: Valkey = request.getfixturevalue("valkey_server")
-        server.command("FLUSHALL")
-        url = server.url
-    opened: list[KeyValueStore] = []
-
-    def open_again() -> KeyValueStore:
-        opened.append(open_store(url, timeout=20.0))
-        return opened[-1]
-
-    yield open_again
-    for each in opened:
-        await each.close()
 
 
 class Worker:

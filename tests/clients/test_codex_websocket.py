@@ -10,7 +10,7 @@ from lane import Lane, Proxy, run
 from node_clients import program
 from replies import Call, steps
 from test_agent_clis import NOTES, QUESTION, node
-from test_fold_agent_clis import FILES, SUMMARY, Reading, notes, unanswered
+from test_fold_agent_clis import FILES, Reading, assert_compacted, notes
 from upstream import Upstream
 
 __all__ = ["node"]
@@ -85,9 +85,4 @@ def test_codex_works_on_over_compactions_on_a_websocket(upstream: Upstream, tmp_
     assert len(reading.asked) == FILES + 1, "nothing was asked twice"
     assert re.search(r"compact", log)
     assert not any(b"POST /v1/responses" in one.up for one in lane.tap.recordings), "it went on over HTTP"
-    for request in reading.asked:
-        assert unanswered(replies.body_of(request)) == []
-    last = reading.asked[-1].body.decode()
-    assert SUMMARY in last
-    assert QUESTION in last
-    assert len(replies.results_in(replies.body_of(reading.asked[-1]))) < FILES
+    assert_compacted(reading)

@@ -121,6 +121,11 @@ def test_a_coding_agent_works_on_over_folds(
     assert [one["state"] for one in told].count("folded") in range(1, 8)
     assert "failed" not in {one["state"] for one in told}
     assert max(int(head["x-accordion-tokens"]) for head in heads if "x-accordion-tokens" in head) < window
+    assert_compacted(reading)
+
+
+def assert_compacted(reading: Reading) -> None:
+    """Every list was legal, and the last one was compacted and still holds the question."""
     for request in reading.asked:
         assert unanswered(replies.body_of(request)) == []
     last = reading.asked[-1].body.decode()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from accordion.accounting.key_limits import KeyLimits
 from accordion.model.errors import BadRequest, KeysUnavailable, NotFound
-from accordion.model.ports import Key, KeyValueStore
+from accordion.model.ports import Key
 from accordion.sessions.proxy_keys import (
     CHANGED_LIMITS,
     GRACE_SECONDS,
@@ -24,28 +23,7 @@ from accordion.sessions.proxy_keys import (
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.open import open_store
 from tests.fakes import FakeClock, FickleStore
-from tests.valkey import Valkey, valkey_server  # noqa: F401
-
-Opener = Callable[[], KeyValueStore]
-
-
-@pytest.fixture(params=["sqlite", "valkey"])
-async def opener(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Opener]:
-    """Opens the same store again, as another process does."""
-    url = f"sqlite:///{tmp_path / 'store.db'}"
-    if request.param == "valkey":
-        server: Valkey = request.getfixturevalue("valkey_server")
-        server.command("FLUSHALL")
-        url = server.url
-    opened: list[KeyValueStore] = []
-
-    def open_again() -> KeyValueStore:
-        opened.append(open_store(url, timeout=20.0))
-        return opened[-1]
-
-    yield open_again
-    for each in opened:
-        await each.close()
+from tests.valkey import Opener, store_opener, valkey_server  # noqa: F401
 
 
 class CountingStore(FickleStore):
