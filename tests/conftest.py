@@ -1,5 +1,6 @@
 """What tests of all rooms may ask for: a started proxy, a real Valkey. And what holds for all of them."""
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -14,6 +15,10 @@ Start = Callable[..., Proxy]
 # How fast a busy machine makes examples and goes through them says nothing of what is tested.
 settings.register_profile("accordion", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("accordion")
+
+# A shell starts a job in the background with SIGINT ignored, and every program that is started by it inherits that.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import Start
 from tests.e2e.ledger import look, session
 from tests.e2e.raw import Reply, ask, post
 from tests.e2e.replies import CHAT, EACH, MESSAGES, RESPONSES, Dialect
@@ -81,7 +82,8 @@ async def test_system_prompt_tools_and_images_are_counted(proxy: Proxy):
     assert tokens(await turn(proxy, CHAT, label=label, messages=shown)) > bare + 80
 
 
-async def test_the_room_for_the_answer_counts_towards_utilization_and_not_as_tokens(proxy: Proxy):
+async def test_the_room_for_the_answer_counts_towards_utilization_and_not_as_tokens(start: Start):
+    proxy = start()  # It knows no answers yet: those of other tests would make the space smaller.
     reply = await turn(proxy, CHAT, "Hi.", label="reserving", max_tokens=64_000)
     assert tokens(reply) < 40
     assert 0.5 <= float(reply.header("x-accordion-utilization") or 0) < 0.51

@@ -605,8 +605,8 @@ class Server(uvicorn.Server):
             if running := tuple(self.server_state.tasks):
                 for task in running:
                     task.cancel()
-                # Their last log lines and records are written, too. On a busy machine this takes seconds.
-                await asyncio.wait(running, timeout=5.0)
+                # Their last log lines and records are written, too.
+                await asyncio.wait(running, timeout=1.0)
             await self.lifespan.shutdown()
 
 
