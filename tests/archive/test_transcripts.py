@@ -295,10 +295,36 @@ async def test_a_system_prompt_beside_the_list_is_number_0_and_comes_back_with_t
     assert (first["role"], first["content"]) == ("system", body["system"])
     assert [second, third] == body["messages"]
     original = await vault.transcripts.original(TENANT, "s-1")
-    assert json.loads(original.body) == {name: value for name, value in body.items() if name != "max_tokens"}
+    assert json.loads(original.body) == body
     assert (original.dialect, original.missing) == ("messages", 0)
     found = await vault.transcripts.find(TENANT, "s-1")
     assert (len(found), found.before) == (3, 1)
+
+
+async def test_the_original_has_the_options_of_the_last_request_and_no_person_or_credential():
+    body = {
+        "model": "claude", "max_tokens": 9, "metadata": {"user_id": "u-1"},
+        "mcp_servers": [{"type": "url", "url": "https://mcp.test", "authorization_token": "secret"}],
+        "messages": [{"role": "user", "content": "Hello."}],
+    }  # fmt: skip
+    vault = Vault()
+    for options in ({"temperature": 0.5}, {"temperature": 0.7, "stop_sequences": ["\n"]}, {}):
+        await vault.say("s-1", read({**body, **options}, "messages"))
+        stored = json.loads((await vault.transcripts.original(TENANT, "s-1")).body)
+        assert stored == {name: body[name] for name in ("model", "max_tokens", "messages")} | options
+
+
+async def test_options_that_change_do_not_store_the_system_prompt_again():
+    store = Counting()
+    vault, body = (
+        Vault(store),
+        {"model": "claude", "system": "Be brief.", "messages": [{"role": "user", "content": "Hi."}]},
+    )
+    counts = []
+    for options in ({"max_tokens": 1}, {"max_tokens": 2}, {"max_tokens": 2}, {"max_tokens": 2, "system": "Be long."}):
+        await vault.say("s-1", read({**body, **options}, "messages"))
+        counts.append(sum(name.startswith("head/") for name in store.written))
+    assert counts == [2, 3, 3, 4]
 
 
 async def test_the_original_of_a_responses_request_is_one_of_responses():

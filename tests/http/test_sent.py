@@ -28,9 +28,7 @@ def everywhere(config: str = "") -> World:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("turns", [2, FOLDS_AT, FOLDS_AT + 2, FOLDS_AT + 8])
-async def test_the_sent_request_has_the_very_messages_system_prompt_and_tools_that_the_provider_got(
-    dialect: DialectName, turns: int
-) -> None:
+async def test_the_sent_request_is_the_one_that_the_provider_got(dialect: DialectName, turns: int) -> None:
     world = everywhere()
     talk, path = await recorded(world, dialect, turns)
     world.builder.forget_store()
@@ -39,9 +37,7 @@ async def test_the_sent_request_has_the_very_messages_system_prompt_and_tools_th
     assert answer.headers["x-accordion-dialect"] == dialect
     assert ("x-accordion-compaction-id" in answer.headers) == (turns >= FOLDS_AT)
     sent, got = json.loads(answer.content), json.loads(talk.forwarded)
-    assert sent[LISTS[dialect]] == got[LISTS[dialect]]
-    names = ("model", "system", "instructions", "tools")
-    assert {name: sent.get(name) for name in names} == {name: got.get(name) for name in names}
+    assert sent == got
     entries = json.dumps(got[LISTS[dialect]][-1], separators=(",", ":"), ensure_ascii=False)
     assert json.dumps(sent[LISTS[dialect]][-1], separators=(",", ":"), ensure_ascii=False) == entries
 

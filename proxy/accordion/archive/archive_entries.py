@@ -104,7 +104,8 @@ class TranscriptEntry(msgspec.Struct, frozen=True, array_like=True):
     exchange ended, in seconds since the epoch.
 
     `sizes` are those of the rows, 0 where another entry counts them. `head` names the record of the system prompt and
-    the tools, `lead` the rows of list entries that belong to the system prompt; both only where they have changed.
+    the tools, `lead` the rows of list entries that belong to the system prompt, `options` the record of the options (as
+    `temperature`); each only where it has changed.
 
     `variants` and `lead_variants` distinguish messages with equal content and other bytes, 8 bytes for each key; a row
     is stored under key and variant. Where they are zeros the row is that of a compaction, under the key alone, with the
@@ -125,6 +126,8 @@ class TranscriptEntry(msgspec.Struct, frozen=True, array_like=True):
     after: bytes = b""
     variants: bytes = b""
     lead_variants: bytes = b""
+    options: bytes = b""
+    options_size: int = 0
 
     @property
     def rows(self) -> list[bytes]:
@@ -139,7 +142,8 @@ class TranscriptEntry(msgspec.Struct, frozen=True, array_like=True):
     @property
     def size(self) -> int:
         """The bytes that it counts, its own included."""
-        return sum(self.sizes) + sum(self.lead_sizes) + self.head_size + 40 * len(self.keys) + OVERHEAD
+        fields = self.head_size + self.options_size
+        return sum(self.sizes) + sum(self.lead_sizes) + fields + 40 * len(self.keys) + OVERHEAD
 
 
 KEY = 32
@@ -230,9 +234,9 @@ def read_id(artifact: Artifact) -> str:
     return f"{artifact.id}.{digest.hexdigest()[:16]}"
 
 
-def head_key(head: bytes) -> Key:
-    """Returns the key of a system prompt and tools beside the list. `head` is specific to the tenant already."""
-    return Key("", f"head/{head.hex()}")
+def fields_key(digest: bytes) -> Key:
+    """Returns the key of the record of fields beside the list. `digest` is specific to the tenant already."""
+    return Key("", f"head/{digest.hex()}")
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -319,9 +323,10 @@ def contents_of_log(namespace: ArchiveNamespace, session: str, log: Sequence[Tra
         pairs = (*zip(each.rows, each.sizes, strict=False), *zip(each.lead_rows, each.lead_sizes, strict=False))
         for key, size in pairs:
             rows[key] = max(size, rows.get(key, 0))
-        if each.head:
-            record = head_key(each.head)
-            keys[record] = max(each.head_size, keys.get(record, 0))
+        for digest, size in ((each.head, each.head_size), (each.options, each.options_size)):
+            if digest:
+                record = fields_key(digest)
+                keys[record] = max(size, keys.get(record, 0))
     return EntryContents(
         session, list(rows.items()), keys=[(key.collection, key.name, size) for key, size in keys.items()]
     )

@@ -7,6 +7,7 @@ fields, and `build_body` makes a request's body from the transcript and its stor
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
@@ -20,6 +21,16 @@ from accordion.model.tenant import TenantScope
 
 HEAD = ("system", "instructions", "tools", "functions", "response_format", "text", "output_config", "output_format")
 """Request fields that are stored beside the list: system prompt, tools and output formats."""
+OPTIONS = (
+    "max_tokens", "max_completion_tokens", "max_output_tokens", "temperature", "top_p", "top_k", "seed", "n", "stop",
+    "stop_sequences", "frequency_penalty", "presence_penalty", "logit_bias", "logprobs", "top_logprobs", "tool_choice",
+    "function_call", "parallel_tool_calls", "max_tool_calls", "reasoning", "reasoning_effort", "thinking", "verbosity",
+    "modalities", "include", "truncation", "context_management", "service_tier", "store", "stream", "stream_options",
+)  # fmt: skip
+"""Request fields that are stored too: what else decides how the model answers.
+
+All others are left out, since they may name a person (`user`, `metadata`) or hold a credential (`mcp_servers`).
+"""
 
 _SYSTEM = ("system", "instructions")
 _LISTING = {"responses": "input"}
@@ -76,7 +87,8 @@ class LogState(msgspec.Struct, frozen=True):
     """The state after all entries of a log.
 
     `since` is when its list was last written from the beginning, `entries` the number of entries since then, `size` the
-    bytes that they count. `rows` and `lead_rows` are the row keys of `keys` and `lead`.
+    bytes that they count. `rows` and `lead_rows` are the row keys of `keys` and `lead`, `options` is the digest of the
+    options.
     """
 
     dialect: str = ""
@@ -89,6 +101,7 @@ class LogState(msgspec.Struct, frozen=True):
     size: int = 0
     rows: tuple[bytes, ...] = ()
     lead_rows: tuple[bytes, ...] = ()
+    options: bytes = b""
 
 
 class _PendingList:
@@ -186,6 +199,7 @@ def replay_log(log: Iterable[TranscriptEntry]) -> LogState:
             entry.size if is_whole_list else state.size + entry.size,
             (),
             tuple(entry.lead_rows) if entry.head else state.lead_rows,
+            entry.options or state.options,
         )
     keys, rows = replay.messages()
     return replace(state, keys=tuple(keys), rows=tuple(rows))
@@ -199,25 +213,28 @@ async def load_transcript(archive: Archive, tenant: TenantScope, session: str) -
     if not log:
         return None
     state = replay_log(log)
-    head_record_key = archive_entries.head_key(state.head)
-    head = (
-        unpack(archive.open_value(tenant, head_record_key, await archive.store.get(head_record_key)))
-        if state.head
-        else None
-    )
+    fields: dict[str, bytes] = {}
+    for digest in filter(None, (state.head, state.options)):
+        key = archive_entries.fields_key(digest)
+        fields |= decode_fields(unpack(archive.open_value(tenant, key, await archive.store.get(key))))
     rows = (*state.lead_rows, *state.rows)
-    return Transcript(state.dialect, state.model, state.lead, state.keys, decode_head(head), rows)
+    return Transcript(state.dialect, state.model, state.lead, state.keys, fields, rows)
 
 
-def head_json(envelope: Mapping[str, bytes]) -> bytes:
-    """Returns the stored fields (`HEAD`) of a request as one JSON object."""
-    return b"{%s}" % b",".join(b'"%s":%s' % (name.encode(), envelope[name]) for name in HEAD if name in envelope)
+def options_digest(tenant: TenantScope, envelope: Mapping[str, bytes]) -> bytes:
+    """Returns the digest of a request's options, which is specific to the tenant."""
+    return hashlib.sha256(tenant.archive_namespace.encode() + fields_json(envelope, OPTIONS)).digest()
 
 
-def decode_head(head: bytes | None) -> dict[str, bytes]:
-    """Decodes the fields of `head_json`; empty where they cannot be read."""
+def fields_json(envelope: Mapping[str, bytes], names: Sequence[str]) -> bytes:
+    """Returns those fields of a request that have one of these names, as one JSON object."""
+    return b"{%s}" % b",".join([b'"%s":%s' % (name.encode(), envelope[name]) for name in names if name in envelope])
+
+
+def decode_fields(text: bytes | None) -> dict[str, bytes]:
+    """Decodes the fields of `fields_json`; empty where they cannot be read."""
     try:
-        return {name: bytes(value) for name, value in _FIELDS.decode(head).items()} if head else {}
+        return {name: bytes(value) for name, value in _FIELDS.decode(text).items()} if text else {}
     except (msgspec.MsgspecError, ValueError):
         return {}
 
@@ -248,7 +265,7 @@ def _with_unique_ids(wires: Sequence[bytes]) -> list[bytes]:
     """
     ids, unique = set[bytes](), list[bytes]()
     for wire in wires:
-        fields = decode_head(wire) if b'"id"' in wire and wire.startswith(b"{") else {}
+        fields = decode_fields(wire) if b'"id"' in wire and wire.startswith(b"{") else {}
         item_id = fields.get("id", b"")
         if item_id and item_id in ids and "role" in fields:
             del fields["id"]

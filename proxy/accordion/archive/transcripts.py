@@ -25,12 +25,15 @@ from accordion.archive.archive_entries import AFTER_PROVIDER_HISTORY, OVERHEAD, 
 from accordion.archive.artifacts import make_packer, row_key
 from accordion.archive.differences import count_common_prefix
 from accordion.archive.transcript_log import (
+    HEAD,
+    OPTIONS,
     LogState,
     OriginalHistory,
     Transcript,
     build_body,
-    head_json,
+    fields_json,
     load_transcript,
+    options_digest,
     replay_log,
     system_json,
 )
@@ -173,7 +176,10 @@ class TranscriptStore:
         progress = self._progress.get((tenant, session))
         if progress is None:
             return folded or self._mode == "all"
-        return progress.last != conversation.chain[-1] or progress.head != _head_key(progress, conversation)
+        options = options_digest(tenant, conversation.envelope)
+        return (progress.last, progress.head, progress.options) != (
+            conversation.chain[-1], _head_digest(progress, conversation), options
+        )  # fmt: skip
 
     def _schedule_flush(self, seconds: float) -> None:
         self._is_gathering = True
@@ -245,16 +251,20 @@ class TranscriptStore:
         is_rewrite = not is_appended and self._is_stale(progress, now)
         start = 0 if is_rewrite else start
         messages = conversation.messages if is_appended else conversation.messages[start:]
-        current_head = _head_key(progress, conversation)
+        current_head = _head_digest(progress, conversation)
         head = current_head if is_rewrite or progress.head != current_head else b""
+        current_options = options_digest(request.tenant, conversation.envelope)
+        options = current_options if is_rewrite or progress.options != current_options else b""
         since, entries = (now, 0) if start == 0 else (progress.since, progress.entries + 1)
         count = start + len(messages)
-        new_progress[key] = RecordedProgress(count, chain[-1], current_head, since, entries, progress.size)
-        if not messages and not head:
+        new_progress[key] = RecordedProgress(
+            count, chain[-1], current_head, since, entries, progress.size, current_options
+        )
+        if not messages and not head and not options:
             return None
         first = AFTER_PROVIDER_HISTORY if is_appended else start
         lead = conversation.lead if head else ()
-        return WritePlan(request, first, messages, lead, head, is_rewrite, progress.size)
+        return WritePlan(request, first, messages, lead, head, options, is_rewrite, progress.size)
 
     def _is_stale(self, progress: RecordedProgress, now: float) -> bool:
         """Whether the whole transcript is to be written again: rows expire some time after they were written."""
@@ -269,10 +279,11 @@ class TranscriptStore:
         store = self._archive.store
         key = archive_entries.transcript_key(request.tenant.archive_namespace, request.session)
         state = replay_log(archive_entries.decode_transcript(await store.read(key)))
-        head_keys = [archive_entries.head_key(state.head), *map(row_key, state.lead_rows)] if state.head else []
-        head = state.head if head_keys and None not in await store.get_many(head_keys) else b""
+        digests = [digest for digest in (state.head, state.options) if digest]
+        keys = [*map(archive_entries.fields_key, digests), *map(row_key, state.lead_rows)]
+        head, options = (state.head, state.options) if keys and None not in await store.get_many(keys) else (b"", b"")
         since = state.since if state.keys else self._clock.now()
-        return RecordedProgress(len(state.keys), b"", head, since, state.entries, state.size), state
+        return RecordedProgress(len(state.keys), b"", head, since, state.entries, state.size, options), state
 
     def _pack_plans(self, plans: Sequence[WritePlan]) -> tuple[list[Put | Append], dict[SessionKey, int]]:
         """Returns the writes, the listings first, and the new size of each transcript. Slow where much is new."""
@@ -290,13 +301,15 @@ class TranscriptStore:
                 conversation.dialect,
                 conversation.model,
                 plan.head,
-                pack.add_head(plan) if plan.head else 0,
+                pack.add_fields(plan, plan.head, HEAD) if plan.head else 0,
                 [message.key for message in plan.lead],
                 [pack.add_message(plan, message) for message in plan.lead],
                 conversation.chain[-1],
                 request.after if plan.start == AFTER_PROVIDER_HISTORY else previous_key,
                 pack.variants(plan.messages),
                 pack.variants(plan.lead),
+                plan.options,
+                pack.add_fields(plan, plan.options, OPTIONS) if plan.options else 0,
             )
             sizes[key] = entry.size + (0 if plan.is_rewrite else sizes.get(key, plan.size))
             listings += self._listing_writes(plan, entry, sizes[key])
@@ -352,8 +365,8 @@ class TranscriptStore:
         return wires
 
 
-def _head_key(progress: RecordedProgress, conversation: Conversation) -> bytes:
-    """Returns the key of the system prompt and tools beside the list.
+def _head_digest(progress: RecordedProgress, conversation: Conversation) -> bytes:
+    """Returns the digest of the system prompt and tools beside the list.
 
     A request that continues a thread leaves them out, and they stay as they were.
     """
@@ -480,6 +493,7 @@ class WritePlan(msgspec.Struct, frozen=True):
     messages: tuple[Message, ...]
     lead: tuple[Message, ...]
     head: bytes
+    options: bytes
     is_rewrite: bool
     size: int
 
@@ -520,9 +534,10 @@ class PackedRows:
             return 0
         return self._put(plan, key, message.wire)
 
-    def add_head(self, plan: WritePlan) -> int:
-        """Adds the system prompt and tools beside the list."""
-        return self._put(plan, archive_entries.head_key(plan.head), head_json(plan.request.conversation.envelope))
+    def add_fields(self, plan: WritePlan, digest: bytes, names: Sequence[str]) -> int:
+        """Adds fields beside the list: those of these names, which have this digest."""
+        text = fields_json(plan.request.conversation.envelope, names)
+        return self._put(plan, archive_entries.fields_key(digest), text)
 
     def _put(self, plan: WritePlan, key: Key, value: bytes) -> int:
         if key in self.puts:
@@ -537,8 +552,9 @@ class PackedRows:
 class RecordedProgress(msgspec.Struct, frozen=True):
     """The recorded part of a session: `count` messages, of which the last has the chain key `last`.
 
-    `head` is the key of the system prompt and tools. `since` is when the whole list was last written, in seconds since
-    the epoch, `entries` the number of log entries since, `size` the bytes that the transcript counts.
+    `head` is the digest of the system prompt and tools, `options` that of the options. `since` is when the whole list
+    was last written, in seconds since the epoch, `entries` the number of log entries since, `size` the bytes that the
+    transcript counts.
     """
 
     count: int
@@ -547,6 +563,7 @@ class RecordedProgress(msgspec.Struct, frozen=True):
     since: float
     entries: int
     size: int
+    options: bytes = b""
 
 
 class PendingWrite:
