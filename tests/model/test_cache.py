@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import sys
+import threading
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,3 +60,25 @@ def test_an_entry_that_is_taken_out_is_not_reported_as_evicted():
     cache = BoundedCache[str, int](10, count_entry, lambda key, _: evicted.append(key))
     cache["a"] = 1
     assert (cache.pop("a"), cache.pop("a"), len(cache), cache.size, evicted) == (1, None, 0, 0, [])
+
+
+def test_the_entries_are_listed_while_other_threads_look_them_up():
+    cache = BoundedCache[int, int](1_000, count_entry)
+    for number in range(1_000):
+        cache[number] = number
+    is_over, interval = threading.Event(), sys.getswitchinterval()
+
+    def look_up() -> None:
+        while not is_over.is_set():
+            for number in range(0, 1_000, 7):
+                cache.get(number)
+
+    thread = threading.Thread(target=look_up)
+    sys.setswitchinterval(1e-6)
+    thread.start()
+    try:
+        assert {len(cache.items()) for _ in range(200)} == {1_000}
+    finally:
+        is_over.set()
+        thread.join()
+        sys.setswitchinterval(interval)

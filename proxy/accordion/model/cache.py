@@ -109,7 +109,9 @@ class BoundedCache(Generic[K, V]):
     def items(self) -> list[tuple[K, V]]:
         """Returns all entries, the least recently used first."""
         with self._lock:
-            return [(key, value) for key, (value, _) in self._entries.items()]
+            # A look-up in another thread changes the order at any time, which an iteration in Python does not survive.
+            entries = self._entries.copy()
+        return [(key, value) for key, (value, _) in entries.items()]
 
     def clear(self) -> None:
         """Removes all entries."""
