@@ -9,6 +9,8 @@ import asyncio
 import base64
 import json
 import shutil
+import sqlite3
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,9 @@ import pytest
 from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import Entity, MemoryFilter, Relation
 from accordion.stores.encryption import AesSealer
+from accordion.stores.memories_former import file_token
 from accordion.stores.memories_redis import RedisMemories
-from accordion.stores.memories_sqlite import SqliteMemories
+from accordion.stores.memories_sqlite import OpenFiles, SqliteMemories, _read_former
 from tests.memories import PET, TENANT, Embedder, everything, everything_on, exported, found, looking, memory, put
 from tests.valkey import Valkey, valkey_server  # noqa: F401
 
@@ -97,6 +100,25 @@ async def test_two_that_open_it_at_once_find_all_and_a_write_is_not_lost(former)
     await asyncio.gather(put(stores[0], memory("new one")), *(each.count(TENANT, MemoryFilter()) for each in stores))
     assert [await each.count(TENANT, MemoryFilter()) for each in stores] == [41, 41, 41]
     assert await former.open().count(TENANT, MemoryFilter()) == 41
+
+
+def test_a_file_is_read_in_one_snapshot_while_an_earlier_version_still_writes(tmp_path):
+    path = tmp_path / "tenant.db"
+    shutil.copy(FORMER / "plain.sqlite", path)
+    files = OpenFiles(1.0)
+    file = files.file(path, create=False)
+    with closing(sqlite3.connect(path, timeout=0, isolation_level=None)) as earlier:
+
+        def write_meanwhile(statement: str) -> None:
+            if "max(row)" in statement:
+                with suppress(sqlite3.OperationalError):  # The file is locked.
+                    earlier.execute("INSERT INTO memory (id, revision, tokens, value) VALUES ('new', '', '', '')")
+
+        file.set_trace_callback(write_meanwhile)
+        former = _read_former(files, path)
+        [count] = earlier.execute("SELECT count(*) FROM memory").fetchone()
+        assert len(former.memories) == count or former.token != file_token(earlier)
+    files.close()
 
 
 async def test_without_its_key_it_is_not_read_but_can_be_erased(former):

@@ -104,7 +104,7 @@ def _split(packed: bytes, width: int) -> Iterable[tuple[int, bytes]]:
 
 
 def read_file(connection: sqlite3.Connection) -> FormerMemories:
-    """Reads a tenant's file."""
+    """Reads a tenant's file. The caller begins a transaction: the token would be that of a later write without one."""
 
     def values(statement: str) -> list[bytes]:
         return [value for (value,) in connection.execute(statement)]

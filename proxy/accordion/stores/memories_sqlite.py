@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from accordion.archive.sealing import PlainSealer
 from accordion.model.memories import Embedder
@@ -22,6 +23,8 @@ from accordion.stores.memories_former import FormerMemories
 from accordion.stores.sqlite_file import APPLICATION, retry_while_locked, transact
 from accordion.stores.sqlite_path import Identity, file_identity
 from accordion.stores.sqlite_worker import SqliteWorker
+
+T = TypeVar("T")
 
 VERSION, FORMER_VERSION = 3, 2
 _PENDING_REWRITE = 0x100
@@ -201,9 +204,14 @@ def _read(files: OpenFiles, path: Path, queries: Sequence[RecordQuery]) -> Snaps
     file = files.file(path, create=False)
     if file is None:
         return [{} for _ in queries]
+    return _read_snapshot(file, lambda: None if _is_former(file) else [_select(file, *query) for query in queries])
+
+
+def _read_snapshot(file: sqlite3.Connection, read: Callable[[], T]) -> T:
+    """Returns the result of `read`, whose statements all see the same state of the file."""
     file.execute("BEGIN")
     try:
-        return None if _is_former(file) else [_select(file, *query) for query in queries]
+        return read()
     finally:
         file.execute("ROLLBACK")
 
@@ -269,7 +277,9 @@ def _is_former(file: sqlite3.Connection) -> bool:
 
 def _read_former(files: OpenFiles, path: Path) -> FormerMemories | None:
     file = files.file(path, create=False)
-    return memories_former.read_file(file) if file is not None and _is_former(file) else None
+    if file is None:
+        return None
+    return _read_snapshot(file, lambda: memories_former.read_file(file) if _is_former(file) else None)
 
 
 def _drop_former(file: sqlite3.Connection) -> None:
