@@ -17,6 +17,7 @@ import pytest
 
 from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import Entity, MemoryFilter, Relation
+from accordion.stores import memories, stems
 from accordion.stores.encryption import AesSealer
 from accordion.stores.memories_former import file_token
 from accordion.stores.memories_redis import RedisMemories
@@ -119,6 +120,20 @@ def test_a_file_is_read_in_one_snapshot_while_an_earlier_version_still_writes(tm
         [count] = earlier.execute("SELECT count(*) FROM memory").fetchone()
         assert len(former.memories) == count or former.token != file_token(earlier)
     files.close()
+
+
+async def test_the_stems_of_many_memories_are_counted_in_parts(former, monkeypatch):
+    """One call with all of them could take longer than the time-out, and would be begun anew by each later request."""
+    sizes: list[int] = []
+
+    def count_stems(connection, texts):
+        sizes.append(len(texts))
+        return stems.count_stems(connection, texts)
+
+    monkeypatch.setattr(memories, "_PAGE", 16)
+    monkeypatch.setattr(memories, "count_stems", count_stems)
+    assert await former.open().count(TENANT, MemoryFilter()) == 40
+    assert sizes == [16, 16, 8]
 
 
 async def test_without_its_key_it_is_not_read_but_can_be_erased(former):

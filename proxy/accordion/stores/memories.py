@@ -45,7 +45,7 @@ from accordion.model.memories import (
 )
 from accordion.model.ports import Sealer
 from accordion.model.tenant import TenantScope
-from accordion.stores.memories_former import FormerMemories
+from accordion.stores.memories_former import FormerMemories, OpenedMemories
 from accordion.stores.memories_index import (
     ChosenMemory,
     Groups,
@@ -376,12 +376,20 @@ class StoredMemories:
     async def _convert(self, tenant: TenantScope) -> None:
         """Writes the data of an earlier version as records."""
         former = await self._records.read_former(tenant)
-        if former is not None:
-            old, new = (
-                SealedNames(self._sealer, tenant, secret) for secret in (former.secret, former.state.get("secret", b""))
-            )
-            change = await self._worker.run(_convert, old, new if former.state else old, former)
-            await self._records.replace_former(tenant, former, change)
+        if former is None:
+            return
+        old, new = (
+            SealedNames(self._sealer, tenant, secret) for secret in (former.secret, former.state.get("secret", b""))
+        )
+        opened = await self._run(former.open, old)
+        memories, embeddings = opened.change.put, opened.embeddings
+        entries: list[IndexEntry] = []
+        # Of many memories, all at once would take longer than the time-out of a call, at each attempt again.
+        for at in range(0, len(memories), _PAGE):
+            part = slice(at, at + _PAGE)
+            entries += await self._worker.run(_make_entries, memories[part], embeddings[part])
+        change = await self._run(_convert, new if former.state else old, former, opened, entries)
+        await self._records.replace_former(tenant, former, change)
 
 
 def _changing_error() -> StoreUnavailable:
@@ -608,17 +616,14 @@ def _reseal(view: _View, new_names: SealedNames) -> RecordChange:
 
 
 def _convert(
-    connection: sqlite3.Connection, old_names: SealedNames, new_names: SealedNames, former: FormerMemories
+    new_names: SealedNames, former: FormerMemories, opened: OpenedMemories, entries: Sequence[IndexEntry]
 ) -> RecordChange:
     """Returns a change that writes the data of an earlier version, beside the records that exist already."""
-    opened = former.open(old_names)
     view = _View(new_names, former.state.get("version", b""), [former.index])
     groups = _open_groups(view)
     orders = {name: entry.order for group in groups.values() for name, entry in group.items()}
     writer = _RecordWriter(new_names, view.state, groups)
-    memories, embeddings = opened.change.put, opened.embeddings
-    entries = _make_entries(connection, memories, embeddings)
-    for memory, embedding, entry in zip(memories, embeddings, entries, strict=True):
+    for memory, embedding, entry in zip(opened.change.put, opened.embeddings, entries, strict=True):
         if (name := new_names.name(memory.id)) in orders:
             writer.remove_memory(name, orders[name])
         writer.add_memory(memory, embedding.tokens, entry)
