@@ -48,9 +48,8 @@ class FakeMemories:
         if self.away:
             raise StoreUnavailable("away")
         records = self.of(tenant)
-        for name, revision in change.require:
-            stored = records.memories.get(name)
-            if (stored.revision if stored is not None else "") != revision:
+        for name, memory in change.require:
+            if records.memories.get(name) != memory:
                 raise Conflict(name)
         if any(name in records.markers for name, _ in change.markers):
             raise Conflict("marker")

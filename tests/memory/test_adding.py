@@ -106,3 +106,18 @@ async def test_of_two_that_add_or_reword_at_once_none_is_lost_unseen():
     (kept,) = room.kept()
     assert won
     assert set(won) <= set(kept.topics)
+
+
+async def test_of_those_that_name_more_topics_of_a_stored_memory_at_once_none_is_lost_unseen():
+    """The text stays, and with it the revision."""
+    room = Room()
+    first, _ = await room.add(GREEN, topics=("gate",))
+    made = await asyncio.gather(
+        *(room.add(GREEN, topics=(f"t{at}",)) for at in range(3)),
+        room.reword(first.id, GREEN, topics=("paint",)),
+        return_exceptions=True,
+    )
+    won = [each for each in made if not isinstance(each, BaseException)]
+    assert len(won) == 1
+    assert all(isinstance(each, ConcurrentWrite) for each in made if isinstance(each, BaseException))
+    assert room.kept() == [won[0][0] if isinstance(won[0], tuple) else won[0]]

@@ -90,9 +90,9 @@ async def test_a_change_that_conflicts_writes_nothing(store):
     await put(store, one)
     await store.write(TENANT, MemoryChange(markers=(("done", b"1"),)))
     for change in (
-        MemoryChange(put=(two,), delete=(one.id,), require=((one.id, "older"),)),
-        MemoryChange(put=(two,), delete=(one.id,), require=((one.id, ""),)),
-        MemoryChange(put=(two,), delete=(one.id,), require=((two.id, "r"),)),
+        MemoryChange(put=(two,), delete=(one.id,), require=((one.id, replace(one, topics=("older",))),)),
+        MemoryChange(put=(two,), delete=(one.id,), require=((one.id, None),)),
+        MemoryChange(put=(two,), delete=(one.id,), require=((two.id, two),)),
         MemoryChange(put=(two,), delete=(one.id,), markers=(("new", b"1"), ("done", b"2"))),
     ):
         with pytest.raises(Conflict):
@@ -105,9 +105,7 @@ async def test_a_change_that_conflicts_writes_nothing(store):
 async def test_a_change_whose_requirements_hold_is_written(store):
     one, two = memory("one"), memory("two")
     await put(store, one)
-    await store.write(
-        TENANT, MemoryChange(put=(two,), delete=(one.id,), require=((one.id, one.revision), (two.id, "")))
-    )
+    await store.write(TENANT, MemoryChange(put=(two,), delete=(one.id,), require=((one.id, one), (two.id, None))))
     assert await store.get(TENANT, [one.id, two.id]) == [None, two]
 
 
@@ -366,5 +364,5 @@ async def test_a_tenant_that_was_erased_begins_anew(store):
     assert [line async for line in store.export(TENANT)] == []
     assert await found(store, "word", vector=WORK) == []
     assert await store.get(OTHER, [kept.id]) == [kept]
-    await store.write(TENANT, MemoryChange(put=(memory("anew"),), markers=(("m", b"2"),), require=((one.id, ""),)))
+    await store.write(TENANT, MemoryChange(put=(memory("anew"),), markers=(("m", b"2"),), require=((one.id, None),)))
     assert await store.count(TENANT, MemoryFilter()) == 1

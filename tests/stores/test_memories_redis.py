@@ -237,12 +237,12 @@ async def test_a_server_that_is_killed_in_the_middle_leaves_nothing_half_written
         await again.close()
 
 
-async def test_of_two_that_require_the_same_revision_one_wins(store):
+async def test_of_those_that_require_the_same_memory_one_wins(store):
     one = memory("one")
     await put(store, one)
     rewrites = [memory(f"by {at}", id=one.id) for at in range(8)]
     done = await asyncio.gather(
-        *(store.write(TENANT, MemoryChange(put=(each,), require=((one.id, one.revision),))) for each in rewrites),
+        *(store.write(TENANT, MemoryChange(put=(each,), require=((one.id, one),))) for each in rewrites),
         return_exceptions=True,
     )
     winners = [each for each, result in zip(rewrites, done, strict=True) if not isinstance(result, Conflict)]

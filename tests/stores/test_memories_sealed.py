@@ -136,7 +136,7 @@ async def test_what_was_written_before_there_was_a_key_is_read_and_then_sealed(s
         assert not await store.seal(TENANT)
     assert await read_all(store) == held
     assert [sign for sign in revealing_bytes(one) if sign in sealed_stores.everything()] == []
-    await store.write(TENANT, MemoryChange(delete=(one.id,), require=((one.id, one.revision),)))
+    await store.write(TENANT, MemoryChange(delete=(one.id,), require=((one.id, one),)))
     assert await store.count_relations(TENANT) == 0
 
 
@@ -211,7 +211,7 @@ async def test_a_conflict_is_told_by_the_names_that_were_given(sealed_stores):
     store, one = sealed_stores.open(FIRST), canary_memory()
     await store.write(TENANT, change(one))
     with pytest.raises(Conflict, match=one.id):
-        await store.write(TENANT, MemoryChange(require=((one.id, "older"),)))
+        await store.write(TENANT, MemoryChange(require=((one.id, None),)))
     with pytest.raises(Conflict, match=f"{CANARY}-marker"):
         await store.write(TENANT, MemoryChange(markers=((f"{CANARY}-marker", b"2"),)))
 

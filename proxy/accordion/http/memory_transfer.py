@@ -100,7 +100,7 @@ async def _write_memories(memories: MemoryStore, tenant: TenantScope, batch: Seq
         new = tuple(each for each, stored in zip(batch, existing, strict=True) if stored is None)
         with suppress(Conflict):
             if new:
-                await memories.write(tenant, MemoryChange(put=new, require=tuple((each.id, "") for each in new)))
+                await memories.write(tenant, MemoryChange(put=new, require=tuple((each.id, None) for each in new)))
             return len(new)
     raise _concurrent_write_error()
 

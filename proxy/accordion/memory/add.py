@@ -89,9 +89,8 @@ class MemoryWriter(msgspec.Struct, frozen=True):
         return await self._write(tenant, replace(merged, updated=new.updated), old), False
 
     async def _write(self, tenant: TenantScope, memory: Memory, old: Memory | None) -> Memory:
-        require = ((memory.id, old.revision if old is not None else ""),)
         try:
-            await self.memories.write(tenant, MemoryChange(put=(memory,), require=require))
+            await self.memories.write(tenant, MemoryChange(put=(memory,), require=((memory.id, old),)))
         except Conflict as error:
             raise _concurrent_write_error(memory.id) from error
         return memory

@@ -429,7 +429,7 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
             entities=entities,
             relations=relations,
             markers=(make_marker(message_range.session, number, entry),),
-            require=tuple((memory.id, "") for memory, _ in memories),
+            require=tuple((memory.id, None) for memory, _ in memories),
         )
         new_entities = {(entity.name, entity.type) for entity in await self.memories.write(tenant, change)}
         with suppress(StoreUnavailable, Conflict):

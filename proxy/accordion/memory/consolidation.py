@@ -148,8 +148,7 @@ class Consolidator:
                 archived_id = make_memory_id("archived", each.id, each.revision, repr(each.created))
                 copy = replace(copy, id=archived_id)
             memories.append(copy)
-        require = [(summary.id, current.revision if current is not None else "")]
-        require += [(each.id, each.revision) for each in imported]
+        require = [(summary.id, current), *((each.id, each) for each in imported)]
         try:
             await self._memories.write(tenant, MemoryChange(put=tuple(memories), require=tuple(require)))
         except Conflict as error:

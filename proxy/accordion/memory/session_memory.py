@@ -196,7 +196,7 @@ class SessionMemories(msgspec.Struct, frozen=True):
         while number < _IN_A_SECOND:
             with_id = replace(memory, id=_numbered_id(prefix, number))
             try:
-                await self.memories.write(tenant, MemoryChange(put=(with_id,), require=((with_id.id, ""),)))
+                await self.memories.write(tenant, MemoryChange(put=(with_id,), require=((with_id.id, None),)))
             except Conflict:
                 number = await self._find_free_number(tenant, prefix, number + 1)
                 continue

@@ -74,8 +74,8 @@ class Relation(msgspec.Struct, frozen=True):
 class MemoryChange(msgspec.Struct, frozen=True):
     """The content of one transaction: all of it is written, or nothing.
 
-    `require` has pairs (id, revision) of memories that must be unchanged (an empty revision: must not exist). Markers
-    (name, value) are small records, such as one for each compacted range; a marker that exists already is a conflict.
+    `require` has pairs (id, memory) of memories that must be unchanged (None: must not exist). Markers (name, value)
+    are small records, such as one for each compacted range; a marker that exists already is a conflict.
     """
 
     put: tuple[Memory, ...] = ()
@@ -83,7 +83,7 @@ class MemoryChange(msgspec.Struct, frozen=True):
     entities: tuple[Entity, ...] = ()
     relations: tuple[Relation, ...] = ()
     markers: tuple[tuple[str, bytes], ...] = ()
-    require: tuple[tuple[str, str], ...] = ()
+    require: tuple[tuple[str, Memory | None], ...] = ()
 
 
 class MemoryFilter(msgspec.Struct, frozen=True):

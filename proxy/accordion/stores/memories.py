@@ -555,9 +555,9 @@ def _check_requirements(
     markers: Mapping[str, bytes],
 ) -> None:
     """Raises Conflict where a requirement is not met or a marker exists."""
-    for memory_id, revision in change.require:
+    for memory_id, required in change.require:
         stored = memories.get(sealed_names.name(memory_id))
-        if (stored is None) != (not revision) or (stored is not None and stored.memory.revision != revision):
+        if (stored.memory if stored is not None else None) != required:
             raise Conflict(f"memory {memory_id} was changed meanwhile")
     new = set[str]()
     for name, _ in change.markers:
