@@ -7,14 +7,23 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 
 import pytest
 
 from accordion.model.errors import StoreUnavailable
-from accordion.model.memories import Entity, MemoryChange, MemoryFilter, Relation
+from accordion.model.memories import Entity, Memory, MemoryChange, MemoryFilter, Relation
 from accordion.model.tenant import TenantScope
-from accordion.stores.memories_sqlite import VERSION, OpenFiles, SqliteMemories, mark_for_rewrite, rewrite_file
+from accordion.stores.memories import RecordQuery, Snapshot, StoredMemories
+from accordion.stores.memories_sqlite import (
+    VERSION,
+    OpenFiles,
+    SqliteMemories,
+    SqliteRecords,
+    mark_for_rewrite,
+    rewrite_file,
+)
 from accordion.stores.sqlite_file import transact
 from tests.memories import OTHER, TENANT, WORK, Embedder, everything, found, memory, put
 
@@ -84,6 +93,34 @@ async def test_a_folder_that_is_away_is_not_made_anew_and_has_all_when_it_is_bac
     elsewhere.rename(volume)
     assert await contents(store) == ["kept"]
     await store.close()
+
+
+class RecordsWithWriter(SqliteRecords):
+    """Records of which another worker writes before each read of changed records of the index."""
+
+    writes: list[tuple[SqliteMemories, Memory]]
+
+    async def read(self, tenant: TenantScope, queries: Sequence[RecordQuery]) -> Snapshot | None:
+        if any(kind == "index" and names is not None for kind, names in queries) and self.writes:
+            other, change = self.writes.pop()
+            await put(other, change, tenant=tenant)
+        return await super().read(tenant, queries)
+
+
+async def test_a_memory_that_is_reworded_while_the_index_is_brought_up_to_date_is_found(store, tmp_path):
+    """Its entry goes to another record of the index than those that are being read."""
+    many = [memory(f"number{at}") for at in range(30)]
+    await put(store, *many)
+    records = RecordsWithWriter(tmp_path / "memories", timeout=20.0)
+    records.writes = []
+    other = StoredMemories(records, Embedder(), timeout=20.0)
+    assert await other.count(TENANT, MemoryFilter()) == 30
+    await put(store, memory("once", id=many[0].id))
+    records.writes = [(store, memory("twice", id=many[1].id))]
+    assert [each.memory.content for each in await found(other, "number1", "twice")] == ["twice"]
+    assert records.writes == []
+    assert await other.count(TENANT, MemoryFilter()) == 30
+    await other.close()
 
 
 KILLED = """

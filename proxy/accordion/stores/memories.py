@@ -329,27 +329,39 @@ class StoredMemories:
             self._known_names[tenant] = SealedNames(self._sealer, tenant, state.get("secret", b""))
         raise _changing_error()
 
+    async def _read_groups(self, tenant: TenantScope, names: Sequence[str]) -> _View:
+        """Reads these records of the index."""
+        return await self._read(tenant, lambda _: [("index", names)])
+
     async def _read_all(self, tenant: TenantScope, *kinds: str) -> _View:
         """Reads all records of these kinds."""
         return await self._read(tenant, lambda _: [(kind, None) for kind in kinds])
 
     async def _load_index(self, tenant: TenantScope) -> TenantIndex:
         """Returns the tenant's index, brought up to date with what changed."""
-        index = self._indexes.get(tenant)
-        changed = None
-        if index is not None:
-            state = (await self._read(tenant, lambda _: [])).state
-            changed = state.changed_since(index.version)
-        if index is None or changed is None:
-            view = await self._read_all(tenant, "index")
-            index = await self._run(_build_index, view, view.state.token, {})
-        elif changed:
-            view = await self._read(tenant, lambda _: [("index", changed)])
-            unchanged = {name: group for name, group in index.groups.items() if name not in changed}
-            # What was written after `state` is read again later, since the index gets the version of `state`.
-            index = await self._run(_build_index, view, state.token, unchanged)
+        old = self._indexes.get(tenant)
+        update = await self._read_changed(tenant, old.version) if old is not None else None
+        if old is None or update is None:
+            index = await self._run(_build_index, await self._read_all(tenant, "index"), {})
+        else:
+            view, changed = update
+            if not changed:
+                return old
+            unchanged = {name: group for name, group in old.groups.items() if name not in changed}
+            index = await self._run(_build_index, view, unchanged)
         self._indexes[tenant] = index
         return index
+
+    async def _read_changed(self, tenant: TenantScope, token: bytes) -> tuple[_View, Sequence[str]] | None:
+        """Reads the records of the index that changed since `token`; returns their names too. None: read all."""
+        names, view = list[str](), await self._read(tenant, lambda _: [])
+        while (changed := view.state.changed_since(token)) is not None:
+            # Others may write between two reads, and a memory that is written again goes to another record.
+            if changed == names:
+                return view, changed
+            names = changed
+            view = await self._read_groups(tenant, names)
+        return None
 
     async def _load_affected(
         self, tenant: TenantScope, view: _View, change: MemoryChange, memories: Mapping[str, _StoredMemory]
@@ -361,7 +373,7 @@ class StoredMemories:
         if change.put:
             orders.add(view.state.order + 1)
         names = sorted({_group_name(order) for order in orders})
-        groups = await self._read(tenant, lambda _: [("index", names)])
+        groups = await self._read_groups(tenant, names)
         has_entities = any(stored is not None and stored.memory.entities for stored in deleted)
         return groups, await self._load_index(tenant) if has_entities else None
 
@@ -427,9 +439,9 @@ def _open_groups(view: _View) -> Groups:
     return {name: _ENTRIES.decode(_open(view.sealed_names, "index", value)) for name, value in view.records[0].items()}
 
 
-def _build_index(view: _View, token: bytes, unchanged: Groups) -> TenantIndex:
+def _build_index(view: _View, unchanged: Groups) -> TenantIndex:
     """Builds an index of the records that were read, and of those that did not change."""
-    return TenantIndex(token, {**unchanged, **_open_groups(view)})
+    return TenantIndex(view.state.token, {**unchanged, **_open_groups(view)})
 
 
 def _make_entries(
