@@ -155,14 +155,11 @@ class TenantIndex:
         entries = (item for group in groups.values() for item in group.items())
         self.entries = dict(sorted(entries, key=lambda item: item[1].order))
         self._names = list(self.entries)
-
-    @property
-    def size(self) -> int:
-        """Its bytes in memory, roughly."""
-        return sum(
+        self.size = sum(
             _ENTRY_BYTES + 3 * (len(entry.stems) + len(entry.labels)) + len(entry.vector)
             for entry in self.entries.values()
         )
+        """Its bytes in memory, roughly."""
 
     def count(self, memory_filter: MemoryFilter) -> int:
         """Counts the memories that pass the filter."""
