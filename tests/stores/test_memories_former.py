@@ -122,6 +122,16 @@ def test_a_file_is_read_in_one_snapshot_while_an_earlier_version_still_writes(tm
     files.close()
 
 
+@pytest.mark.parametrize("table", ["memory", "relation"])
+def test_the_token_of_a_file_changes_where_an_earlier_version_writes_its_newest_record_again(tmp_path, table):
+    """It deletes the record and inserts another, which gets the same row."""
+    shutil.copy(FORMER / "plain.sqlite", tmp_path / "tenant.db")
+    with closing(sqlite3.connect(tmp_path / "tenant.db", isolation_level=None)) as earlier:
+        token = file_token(earlier)
+        earlier.execute(f"UPDATE {table} SET value = x'00' WHERE row = (SELECT max(row) FROM {table})")
+        assert file_token(earlier) != token
+
+
 async def test_the_stems_of_many_memories_are_counted_in_parts(former, monkeypatch):
     """One call with all of them could take longer than the time-out, and would be begun anew by each later request."""
     sizes: list[int] = []

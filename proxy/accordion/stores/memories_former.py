@@ -128,8 +128,10 @@ def read_file(connection: sqlite3.Connection) -> FormerMemories:
 
 def file_token(connection: sqlite3.Connection) -> bytes:
     """Returns the token of a tenant's file."""
-    # Each row of a memory or a relation is newer than all before, and markers and entities are not replaced.
-    statement = """SELECT (SELECT max(row) FROM memory), (SELECT max(row) FROM relation),
+    # Markers and entities are not replaced. A new memory or relation has the highest row, which may be the row of a
+    # deleted one.
+    statement = """SELECT (SELECT max(row) FROM memory), (SELECT value FROM memory ORDER BY row DESC LIMIT 1),
+        (SELECT max(row) FROM relation), (SELECT value FROM relation ORDER BY row DESC LIMIT 1),
         (SELECT count(*) FROM memory), (SELECT count(*) FROM entity), (SELECT count(*) FROM marker)"""
     return repr(connection.execute(statement).fetchone()).encode()
 
