@@ -165,7 +165,10 @@ _MAX_CHANGED: Final = 64
 _PAGE: Final = 500
 _TENANTS: Final = 10_000
 _INDEX_BYTES: Final = 32 * 2**20
-"""Memory for the indexes of the tenants that searched last, for each worker. One of 1,000 memories takes about 2 MB."""
+"""Memory for the indexes of the tenants that searched last, for each worker. One of 1,000 memories takes 2 to 3 MB.
+
+The newest one stays, whatever its size.
+"""
 
 
 class StoredMemories:
