@@ -82,3 +82,19 @@ def test_the_entries_are_listed_while_other_threads_look_them_up():
         is_over.set()
         thread.join()
         sys.setswitchinterval(interval)
+
+
+def test_the_newest_entry_stays_where_another_thread_looks_up_all_others_meanwhile():
+    evicted: list[str] = []
+
+    def look_up_others(key: str, value: int) -> None:
+        evicted.append(key)
+        thread = threading.Thread(target=lambda: [cache.get(name) for name in "abc"])
+        thread.start()
+        thread.join()
+
+    cache = BoundedCache[str, int](3, lambda key, value: value, look_up_others)
+    for name in "abc":
+        cache[name] = 1
+    cache["d"] = 2
+    assert (cache.get("d"), cache.size, evicted) == (2, 3, ["a", "b"])

@@ -92,6 +92,9 @@ class BoundedCache(Generic[K, V]):
             entries[key] = value, size
             while total > self._capacity and len(entries) > 1:
                 old_key, (old_value, old_size) = entries.popitem(last=False)
+                if old_key == key:  # Other threads have just looked up all others.
+                    entries[key] = value, size
+                    continue
                 total -= old_size
                 if self._on_evict is not None:
                     self._on_evict(old_key, old_value)
