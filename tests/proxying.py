@@ -97,6 +97,7 @@ class Proxy:
             "ACCORDION_LOG": "debug",
             "ACCORDION_OPENAI_BASE_URL": f"{upstream}/v1",
             "ACCORDION_ANTHROPIC_BASE_URL": upstream,
+            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
             "PYTHONUNBUFFERED": "1",
             **self.environ,
         }
