@@ -174,6 +174,23 @@ async def test_a_body_that_cannot_be_read_gives_no_way_around_a_limit_of_the_day
     assert (await by_minute.ask(CHAT, body, AS_TEAM))[0].status == 200
 
 
+@pytest.mark.parametrize("value", [True, 1, "true"])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_response_in_the_background_gives_no_way_around_a_limit_of_the_day(value: Any, stream: bool) -> None:
+    body = {**RESPONSES_BODY, "background": value, "stream": stream}
+    world = limited(dollars_per_day=100.0)
+    out, answer = await world.ask(RESPONSES, body, AS_TEAM)
+    assert (out.status, world.upstream.requests) == (400, [])
+    error = json.loads(answer)["error"]
+    assert (error["type"], error["param"]) == ("invalid_request_error", "background")
+    assert "cannot be counted" in error["message"]
+    assert (await world.ask(RESPONSES, body, {**AS_TEAM, "x-accordion-key": "key-free"}))[0].status == 200
+    assert (await world.ask(RESPONSES, {**body, "background": False}, AS_TEAM))[0].status == 200
+    assert (await world.ask(CHAT, {**CHAT_BODY, "background": value}, AS_TEAM))[0].status == 200
+    by_minute = limited(requests_per_minute=5)
+    assert (await by_minute.ask(RESPONSES, body, AS_TEAM))[0].status == 200
+
+
 @pytest.mark.parametrize(
     ("limits", "mode", "path", "statuses"),
     [

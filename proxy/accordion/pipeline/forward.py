@@ -62,8 +62,8 @@ class RequestPipeline(msgspec.Struct, frozen=True):
             if caller.key is not None and caller.key.limits:
                 await self.key_limiter.admit(caller.key.id, caller.tenant.name, caller.key.limits)
             progress.request = request = await self.reader.read(inbound, caller, progress.started_at)
+            _check_countable(request)
             if isinstance(request, PassthroughRequest):
-                _check_countable(request)
                 response = await self._send_unread(request)
             else:
                 response = await self._prepare_and_send(request, progress)
@@ -135,8 +135,16 @@ class RequestPipeline(msgspec.Struct, frozen=True):
         return revised
 
 
-def _check_countable(request: PassthroughRequest) -> None:
+def _check_countable(request: PassthroughRequest | MeasuredRequest) -> None:
     """Raises BadRequest if the usage of a request cannot be counted, and its proxy key has a limit of the day."""
-    if request.is_unreadable and request.caller.has_day_limit:
-        reason = f"it holds {request.unread}" if request.unread else "its body is not of this protocol"
-        raise BadRequest(f"This proxy key has a limit for each day, and this request cannot be counted: {reason}.")
+    if not request.caller.has_day_limit:
+        return
+    reason, param = "", None
+    if isinstance(request, PassthroughRequest):
+        if request.is_unreadable:
+            reason = f"it holds {request.unread}" if request.unread else "its body is not of this protocol"
+    elif not request.is_token_count and request.protocol.is_background(request.conversation.envelope):
+        reason, param = "with `background`, its output comes with later requests", "background"
+    if reason:
+        text = f"This proxy key has a limit for each day, and this request cannot be counted: {reason}."
+        raise BadRequest(text, param=param)

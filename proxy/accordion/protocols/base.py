@@ -75,6 +75,10 @@ class WireProtocol(ABC):
         """Returns the kind of state that the provider stores for this request."""
         return ""
 
+    def is_background(self, fields: Mapping[str, bytes]) -> bool:
+        """Whether the provider goes on with the response in the background, and later requests get its output."""
+        return False
+
     def missing_entry(self, refusal: bytes) -> bytes:
         """Builds the message whose absence a provider reports, from the body of its error.
 

@@ -96,6 +96,10 @@ class OpenAIResponses(WireProtocol):
         )
         return "object" if is_conversation else "reply"
 
+    def is_background(self, fields: Mapping[str, bytes]) -> bool:
+        """Reads `background`. Some servers also take a number or a text for true."""
+        return decode_field(fields, "background") not in (None, False)
+
     def missing_entry(self, refusal: bytes) -> bytes:
         """Builds the output of a call that has none, or the call of an output that has none.
 
