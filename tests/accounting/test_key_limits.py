@@ -18,7 +18,7 @@ from accordion.accounting.key_limits import (
 from accordion.accounting.savings import DAY
 from accordion.model.costs import NANODOLLARS, Costs
 from accordion.model.errors import LimitReached
-from accordion.model.ports import Key, KeyValueStore
+from accordion.model.ports import Key, KeyValueStore, Put
 from accordion.stores.guarded import GuardedStore
 from accordion.stores.memory_store import InMemoryStore
 from tests.fakes import DirectOutbox, FakeClock, FickleStore
@@ -176,6 +176,23 @@ async def test_a_days_limit_is_kept_while_the_store_is_away() -> None:
     assert await one.admit(limits) is None
     one.ledger.count("k1", COSTS)
     assert await one.admit(limits) is not None
+
+
+async def test_many_rows_are_read_less_often() -> None:
+    """Workers that have ended today have rows, too."""
+    store, clock = InMemoryStore(), FakeClock()
+    collection, value = usage_collection(int(clock.time // DAY)), msgspec.msgpack.encode(KeyUsage(1, 10, 0))
+    await store.write([Put(Key(collection, f"k1|{number}"), value) for number in range(25_000)])
+    worker, tokens = Worker(store, clock, "w"), []
+    for number in range(8):
+        await worker.ledger.poll()
+        tokens.append(worker.ledger.usage("k1").tokens)
+        await store.put(Key(collection, f"k1|new{number}"), value)
+        clock.advance(1.0)
+    assert tokens == [250_000] * 3 + [250_030] * 3 + [250_060] * 2
+    # Whoever looks at the counts gets the present ones.
+    await worker.ledger.read_others()
+    assert worker.ledger.usage("k1").tokens == 250_080
 
 
 async def test_a_refused_day_says_when_the_next_one_begins() -> None:

@@ -2,8 +2,9 @@
 
 Theory of operation. Days and minutes are those of UTC. The tokens and dollars of a day are known after each response.
 Each worker counts them in a row for each key, which it only ever raises and writes once a second; it reads the rows of
-all others once a second. So a limit of the day is exceeded by what the requests cost that were running when it was
-reached, and by what other workers counted in the two seconds before. Rows survive a restart.
+all others once a second, or less often where there are more than `ROWS_PER_SECOND`. So a limit of the day is exceeded
+by what the requests cost that were running when it was reached, and by what other workers counted in the two seconds
+before, or in the time between two reads. Rows survive a restart.
 
 Each request takes a number from a log in the store, one for each key and minute, and is refused beyond the limit. This
 is exact, over all workers. While the store is away, each worker counts by itself: then a key has its limit at each of
@@ -14,7 +15,7 @@ limit causes no call of the store.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Annotated, Final
@@ -26,6 +27,9 @@ from accordion.model.costs import NANODOLLARS, Costs, to_dollars
 from accordion.model.errors import LimitReached, StoreUnavailable
 from accordion.model.ports import Clock, Key, KeyValueStore, Outbox
 
+ROWS_PER_SECOND: Final = 10_000
+"""The most rows that a worker reads on average; each takes it about 2 µs. A key has a row for each worker that counted
+for it today, also for those that have ended."""
 _MINUTE: Final = 60
 _PAGE = 1_000
 
@@ -84,18 +88,29 @@ def usage_collection(day: int) -> str:
     return f"key-usage/{day}"
 
 
-async def read_usage(store: KeyValueStore, day: int, *, without: str = "") -> dict[str, KeyUsage]:
-    """Returns the usage of all keys on a day, by key, over all workers but `without`. Raises StoreUnavailable."""
-    usage, after = dict[str, KeyUsage](), ""
+async def read_usage(store: KeyValueStore, day: int) -> dict[str, KeyUsage]:
+    """Returns the usage of all keys on a day, by key, over all workers. Raises StoreUnavailable."""
+    return _sum_rows(await _read_rows(store, day))
+
+
+async def _read_rows(store: KeyValueStore, day: int) -> list[tuple[str, bytes]]:
+    rows, after = list[tuple[str, bytes]](), ""
     while page := await store.scan(usage_collection(day), after=after, limit=_PAGE):
-        for name, value in page:
-            key_id, _, worker = name.rpartition("|")
-            if worker != without:
-                with suppress(msgspec.MsgspecError):
-                    usage.setdefault(key_id, KeyUsage()).add(_USAGE.decode(value))
+        rows += page
         after = page[-1][0]
         if len(page) < _PAGE:
             break
+    return rows
+
+
+def _sum_rows(rows: Iterable[tuple[str, bytes]], *, without: str = "") -> dict[str, KeyUsage]:
+    """Returns the usage by key, over all workers but `without`."""
+    usage = dict[str, KeyUsage]()
+    for name, value in rows:
+        key_id, _, worker = name.rpartition("|")
+        if worker != without:
+            with suppress(msgspec.MsgspecError):
+                usage.setdefault(key_id, KeyUsage()).add(_USAGE.decode(value))
     return usage
 
 
@@ -107,6 +122,7 @@ class KeyUsageLedger:
         self._day = 0
         self._rows: dict[str, tuple[Key, KeyUsage, Callable[[], bytes]]] = {}
         self._others: Mapping[str, KeyUsage] = {}
+        self._next_poll = 0.0
 
     def count(self, key_id: str, costs: Costs) -> None:
         """Counts an exchange of a key, which has ended."""
@@ -131,17 +147,20 @@ class KeyUsageLedger:
         return total
 
     async def poll(self) -> None:
-        """Reads what other workers counted; to be called about every second. Never fails."""
-        with suppress(StoreUnavailable):
-            await self.read_others()
+        """Reads what other workers counted, unless that is too early; to be called about every second. Never fails."""
+        if self._clock.monotonic() >= self._next_poll:
+            with suppress(StoreUnavailable):
+                await self.read_others()
 
     async def read_others(self) -> None:
         """Reads what other workers counted. Raises StoreUnavailable."""
         self._start_day()
         day = self._day
-        others = await read_usage(self._store, day, without=self._worker)
+        rows = await _read_rows(self._store, day)
+        pause = len(rows) / ROWS_PER_SECOND if len(rows) > ROWS_PER_SECOND else 0.0
+        self._next_poll = self._clock.monotonic() + pause
         if day == self._day:
-            self._others = others
+            self._others = _sum_rows(rows, without=self._worker)
 
     def _start_day(self) -> None:
         day = int(self._clock.now() // DAY)
