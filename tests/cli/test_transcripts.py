@@ -187,6 +187,11 @@ def test_a_transcript_of_messages_is_known_by_what_chat_completions_does_not_hav
     assert recorded.path == "/v1/messages"
     first, second = recorded.requests()
     assert [first.usage, second.usage] == [Usage(7, 3, 5), None]
+    partial = [None, {"input_tokens": 2, "output_tokens": None, "cache_creation_input_tokens": "3"}]
+    assert [request.usage for request in read_one(tmp_path, messages=messages, usage=partial).requests()] == [
+        None,
+        Usage(2),
+    ]
     assert json.loads(second.body) == {
         "messages": messages[:3],
         "model": "claude-sonnet-4-5",
@@ -218,3 +223,6 @@ def test_a_transcript_of_responses_has_one_request_for_the_items_of_a_response(t
     assert [request.index for request in found] == [1, 4, 6]
     assert [request.usage for request in found] == [None, Usage(9, 2, 4), None]
     assert json.loads(found[1].body) == {"input": items[:4], "model": "gpt-5", "instructions": "Be kind."}
+    # These are the fields of a session file of an older Codex, too.
+    line = {"id": "t", "timestamp": "2026-01-01T00:00:00Z", "instructions": "Be kind.", "input": items}
+    assert read_one(tmp_path, **line).count_requests() == 3

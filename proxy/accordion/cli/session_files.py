@@ -132,8 +132,9 @@ class _ClaudeUsage(msgspec.Struct, frozen=True):
 
 
 def convert_messages_usage(usage: dict[str, Any]) -> Usage | None:
-    """Returns a report of the Messages API; None if it has no input."""
-    return msgspec.convert(usage, _ClaudeUsage).convert()
+    """Returns a report of the Messages API; None if it has no input. A count that is no whole number is taken for 0."""
+    counts = {name: count for name in _ClaudeUsage.__struct_fields__ if type(count := usage.get(name)) is int}
+    return _ClaudeUsage(**counts).convert()
 
 
 class _ClaudeMessage(msgspec.Struct, frozen=True):
@@ -536,6 +537,8 @@ def _write_responses_body(instructions: str, call: ModelCall, model: str, preamb
 
 _CLAUDE_CODE_FIELDS = frozenset({"sessionId", "leafUuid", "parentUuid", "messageId"})
 """Every line of Claude Code has one of these."""
+_LISTS = ("messages", "input")
+"""The fields of a list of a transcript, whose other fields may be those of an older Codex."""
 
 
 Format = Literal["claude_code", "codex", "transcript"]
@@ -549,10 +552,9 @@ def recognize(text: bytes) -> Format | None:
         return None
     if not isinstance(value, dict):
         return "transcript"
-    if "record_type" in value or value.keys() >= _OLD_CODEX_FIELDS:
-        return "codex"
     if "type" not in value:
-        return "transcript"
+        is_codex = "record_type" in value or value.keys() >= _OLD_CODEX_FIELDS
+        return "codex" if is_codex and value.keys().isdisjoint(_LISTS) else "transcript"
     if "payload" in value and value["type"] in _CODEX_LINES:
         return "codex"
     return "transcript" if _CLAUDE_CODE_FIELDS.isdisjoint(value) else "claude_code"
