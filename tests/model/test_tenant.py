@@ -22,7 +22,7 @@ OF_NO_TENANT = {
     "sessions/prefix_nodes.py node_key",
     # A session's id is a hash that begins with the tenant's key.
     "sessions/prefix_index.py add",
-    "sessions/prefix_index.py add_and_build_writes",
+    "sessions/prefix_index.py build_writes",
     "delegation/erasure.py forget_nodes",
     # What is learned of a model. The owner, with the tenant, is the name.
     "accounting/learned_sync.py _put",

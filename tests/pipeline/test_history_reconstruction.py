@@ -480,3 +480,47 @@ async def test_a_folded_chain_is_stored_where_nothing_is_read_back() -> None:
         await chain.turn()
         chain.world.builder.response_links._links.clear()
     assert chain.state in ("folded", "replayed")
+
+
+def start_anew(chain: Chain) -> None:
+    """Goes on at another worker, which has only what is in the store."""
+    other = Chain(store=chain.world.store)
+    chain.world, chain.provider, chain.tasks = other.world, other.provider, other.tasks
+
+
+async def test_a_chain_stays_in_its_session_where_each_worker_ends_behind_its_response() -> None:
+    """What a worker would have written a moment later is lost each time."""
+    chain = Chain(store=InMemoryStore())
+    sessions = set[str]()
+    for _ in range(12):
+        await chain.turn()
+        sessions.add(chain.world.seen.exchanges[-1].session)
+        start_anew(chain)
+    assert chain.state in ("folded", "replayed")
+    assert len(sessions) == 1
+
+
+async def test_what_another_worker_recorded_of_the_same_beginning_is_not_replaced() -> None:
+    former = Chain(store=InMemoryStore())
+    await former.until_folded()
+    await former.world.outbox.flush()
+    nodes = {key: value for key, value in former.world.store._values.items() if key.name.startswith("point/")}
+    other = Chain(store=former.world.store)
+    other.name = "b"
+    await other.turn()
+    assert {key: former.world.store._values[key] for key in nodes} == nodes
+
+
+async def test_a_chain_that_begins_as_one_before_it_stays_in_its_own_session() -> None:
+    former = Chain(store=InMemoryStore())
+    await former.until_folded()
+    await former.world.outbox.flush()
+    chain = Chain(beside=former)
+    chain.replies[0] = {"output": [{**reply(0)["output"][0], "arguments": '{"path":"other"}'}]}
+    sessions = {former.world.seen.exchanges[-1].session}
+    for _ in range(12):
+        await chain.turn()
+        sessions.add(chain.world.seen.exchanges[-1].session)
+        start_anew(chain)
+    assert chain.state in ("folded", "replayed")
+    assert len(sessions) == 2

@@ -2,8 +2,8 @@
 
 A client continues from a response as soon as it has the last byte: by the response's id, or with its own copy in the
 list. State that the client does not know of or will not send again must be on record by then, for any worker and after
-a crash: the tool rounds, the prefix node of the response id, the items that the provider keeps under it, and the
-request's additions to the transcript. All of them are written in one batch.
+a crash: the tool rounds, the prefix nodes of the response id and of the request's list, the items that the provider
+keeps under that id, and the request's additions to the transcript. All of them are written in one batch.
 """
 
 from __future__ import annotations
@@ -67,17 +67,15 @@ class ResponseHistory(msgspec.Struct, frozen=True):
         `observed_response` is the response as the client has it, `reported_response` the same with the usage of its
         first round, `ids` the provider's own ids of its rounds. Never fails.
         """
-        match, caller = request.session_match, request.caller
+        tenant, session = request.caller.tenant, request.session_match.session.id
         try:
             puts = list[Put]()
             if insertion is not None:
                 puts += await self.insertion_store.add_and_build_writes(request.ref, insertion)
             puts += await self._build_link_writes(request, observed_response)
             # Last, since the other records are found by these.
-            puts += self.sessions.build_state_writes(
-                caller, {} if observed_response.error else response_nodes(request, reported_response, ids)
-            )
-            if puts and not self.erasures.was_erased_since(caller.tenant, match.session.id, request.started_at):
+            puts += self._build_node_writes(request, observed_response, reported_response, ids)
+            if puts and not self.erasures.was_erased_since(tenant, session, request.started_at):
                 await self._write(request, puts)
         except Exception:
             # The response itself is complete, and must not fail because of this.
@@ -97,6 +95,24 @@ class ResponseHistory(msgspec.Struct, frozen=True):
         if not observed_response.error:
             self.sessions.record_states(request.caller, response_nodes(request, reported_response, ids))
         self._build_link(request, observed_response)
+
+    def _build_node_writes(
+        self,
+        request: PreparedRequest,
+        observed_response: ObservedResponse,
+        reported_response: ObservedResponse,
+        ids: tuple[str, ...],
+    ) -> list[Put]:
+        """Builds the writes of the nodes by which later requests find the session.
+
+        A request that continues by the response's id has the node of that id. Once its history is reconstructed, it
+        has the node of the list with which the conversation began.
+        """
+        nodes = {} if observed_response.error else response_nodes(request, reported_response, ids)
+        puts = self.sessions.build_state_writes(request.caller, nodes)
+        if nodes and request.conversation.previous is None:
+            puts += self.sessions.build_end_writes(request.session_match)
+        return puts
 
     async def _build_link_writes(self, request: PreparedRequest, observed_response: ObservedResponse) -> list[Put]:
         """Builds the writes that store the items that the provider keeps."""

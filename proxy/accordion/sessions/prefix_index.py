@@ -126,12 +126,25 @@ class PrefixIndex:
 
     def add_and_build_writes(self, name: bytes, node: PrefixNode) -> list[Put]:
         """Records a node that did not exist; returns the writes for it, which the caller makes."""
-        own_id = node_id(name)
         self._remember(name, node)
         if self.worker_sync is not None:
-            self.worker_sync.announce(own_id)
-        list_entry = Put(Key(session_nodes_collection(node.session), own_id), b"", self.retention)
-        return [list_entry, Put(node_key(own_id), ENCODER.encode(node), self.retention)]
+            self.worker_sync.announce(node_id(name))
+        return self.build_writes(name)
+
+    def build_writes(self, name: bytes) -> list[Put]:
+        """Returns the writes that store a node of this worker and list it, for a caller that cannot wait for the queue.
+
+        A node that was not read from the store is written only if the store has none: the queue merges the two.
+        """
+        node, own_id = self.nodes.get(name), node_id(name)
+        if node is None:
+            return []
+        is_unread = name in self._unread_in_store
+        value = self._merge_with_store(name, node, None) if is_unread else ENCODER.encode(node)
+        put = Put(node_key(own_id), value, self.retention, if_absent=is_unread)
+        if own_id == first_node_id(node.session):
+            return [put]
+        return [Put(Key(session_nodes_collection(node.session), own_id), b"", self.retention), put]
 
     def write(self, name: bytes, node_id: str, node: PrefixNode) -> None:
         """Records a node without listing it under its session."""

@@ -277,6 +277,11 @@ class Sessions:
             for put in self.prefix_index.add_and_build_writes(provider_state_name(caller, state_id), node)
         ]
 
+    def build_end_writes(self, session_match: SessionMatch) -> list[Put]:
+        """Returns the writes of the node at the end of a request's list, which `resolve` recorded."""
+        chain = session_match.conversation.identity_chain
+        return self.prefix_index.build_writes(session_match.label + chain[-1]) if chain else []
+
     async def find_state(self, caller: Caller, state_id: str) -> PrefixNode | None:
         """Returns the node of a response's or a conversation's id; None where it is not recorded."""
         # A node from the store is not cached: that of a conversation's id changes with each response at any worker.
