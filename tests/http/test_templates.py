@@ -1,0 +1,141 @@
+"""Each attribute that a template of the page names exists, also in the parts that few records show."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import pytest
+from jinja2 import nodes
+
+from accordion.accounting.key_limits import KeyLimits
+from accordion.accounting.savings import AgentSavings, ModelSavings, SavingsReport
+from accordion.archive.archive_reader import ArtifactPart
+from accordion.archive.artifacts import Artifact
+from accordion.archive.erasure import ErasureResult
+from accordion.compaction.session_overrides import SessionOverrides
+from accordion.http.admin_api import TenantPage
+from accordion.http.pages import rendering
+from accordion.http.pages.comparison import BlockView, LinkedText, MessageView, PartView
+from accordion.http.pages.views import AgentRow, Health, MemoryRow, ModelRow, SessionRow
+from accordion.model.compaction import Compaction
+from accordion.model.costs import Costs
+from accordion.model.records import Exchange, Session, Totals
+from accordion.pipeline.queries import SessionView
+from accordion.pipeline.sent_history import SentRequest
+
+Types = dict[str, Any]
+
+TYPES: dict[str, Types] = {
+    "artifact.html": {"artifact": Artifact, "part": ArtifactPart, "lines": list[list[LinkedText]]},
+    "base.html": {},
+    "compaction.html": {"session": Session, "compaction": Compaction, "exchange": Exchange, "blocks": list[BlockView]},
+    "confirm_erasure.html": {"session": Session},
+    "erased.html": {"erased": ErasureResult},
+    "error.html": {},
+    "health.html": {"health": Health},
+    "memories.html": {"rows": list[MemoryRow]},
+    "overview.html": {"models": list[ModelRow], "totals": Totals, "costs": Costs},
+    "parts.html": {"rows": list[SessionRow], "part": PartView, "view": MessageView, "blocks": list[BlockView]},
+    "savings.html": {"report": SavingsReport, "entries": list[ModelSavings | AgentSavings]},
+    "sent.html": {"session": Session, "sent": SentRequest, "blocks": list[BlockView]},
+    "session.html": {
+        "view": SessionView,
+        "session": Session,
+        "overrides": SessionOverrides,
+        "agents": list[AgentRow],
+        "artifacts": list[Artifact],
+    },
+    "sessions.html": {"sessions": list[SessionRow]},
+    "sign_in.html": {},
+    "tenants.html": {"page": TenantPage, "limits": KeyLimits},
+}
+"""The types of the values that a template is rendered with, and of the parameters of its macros."""
+
+
+class Template:
+    """Follows the types of a template's names, and lists the attributes that do not exist in `missing`."""
+
+    def __init__(self, name: str) -> None:
+        environment = rendering._environment()
+        assert environment.loader is not None
+        self.tree = environment.parse(environment.loader.get_source(environment, name)[0])
+        self.missing: list[str] = []
+        self._follow(self.tree, dict(TYPES[name]))
+
+    def _follow(self, node: nodes.Node, known: Types) -> None:
+        if isinstance(node, nodes.For):
+            known = dict(known)
+            self._bind(node.target, element_of(self._type_of(node.iter, known)), known)
+        elif isinstance(node, nodes.Assign):
+            self._bind(node.target, self._type_of(node.node, known), known)
+        elif isinstance(node, nodes.Getattr):
+            self._type_of(node, known)
+        for child in node.iter_child_nodes():
+            self._follow(child, known)
+
+    def _bind(self, target: nodes.Node, kind: Any, known: Types) -> None:
+        if isinstance(target, nodes.Name):
+            known[target.name] = kind
+        elif isinstance(target, nodes.Tuple):
+            kinds = get_args(kind) or [None] * len(target.items)
+            for item, each in zip(target.items, kinds, strict=True):
+                self._bind(item, each, known)
+
+    def _type_of(self, node: nodes.Node | None, known: Types) -> Any:
+        if isinstance(node, nodes.Name):
+            return known.get(node.name)
+        if isinstance(node, nodes.Filter) and node.name in ("reverse", "sort"):
+            return self._type_of(node.node, known)
+        if isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):
+            return self._type_of(node.node, known)
+        if not isinstance(node, nodes.Getattr):
+            return None
+        if isinstance(node.node, nodes.Const) or (isinstance(node.node, nodes.Name) and node.node.name == "loop"):
+            return None
+        classes = list(classes_of(self._type_of(node.node, known)))
+        self.missing += [f"{node.lineno}: {each.__name__}.{node.attr}" for each in classes if not has(each, node.attr)]
+        if not classes:
+            self.missing.append(f"{node.lineno}: the type of what has {node.attr} is not known")
+            return None
+        return type_of_attribute(classes[0], node.attr)
+
+
+def classes_of(kind: Any) -> Iterator[type]:
+    """Yields the classes of a type, without None."""
+    if get_origin(kind) in (Union, types.UnionType):
+        for each in get_args(kind):
+            yield from classes_of(each)
+    elif isinstance(origin := get_origin(kind) or kind, type) and origin is not types.NoneType:
+        yield origin
+
+
+def element_of(kind: Any) -> Any:
+    """Returns the type of the elements of a list or a set; None where it is not known."""
+    arguments = get_args(kind)
+    return arguments[0] if len(arguments) == 1 or (len(arguments) == 2 and arguments[1] is ...) else None
+
+
+def has(owner: type, name: str) -> bool:
+    return hasattr(owner, name) or name in hints_of(owner)
+
+
+def type_of_attribute(owner: type, name: str) -> Any:
+    member = getattr(owner, name, None)
+    return hints_of(member.fget).get("return") if isinstance(member, property) else hints_of(owner).get(name)
+
+
+def hints_of(owner: Any) -> Types:
+    if not owner.__module__.startswith("accordion."):
+        return {}
+    return get_type_hints(owner)
+
+
+@pytest.mark.parametrize("name", sorted(TYPES))
+def test_each_attribute_exists(name: str) -> None:
+    assert Template(name).missing == []
+
+
+def test_each_template_is_checked() -> None:
+    assert sorted(TYPES) == sorted(each for each in rendering._environment().list_templates())
