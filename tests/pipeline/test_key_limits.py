@@ -174,6 +174,30 @@ async def test_a_body_that_cannot_be_read_gives_no_way_around_a_limit_of_the_day
     assert (await by_minute.ask(CHAT, body, AS_TEAM))[0].status == 200
 
 
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/chat/%63ompletions"),
+        ("POST", "/v1/chat%252Fcompletions"),
+        ("POST", "/v1//chat/./completions/"),
+        ("POST", "/v1/chat\\completions"),
+        ("POST", "/v1/Chat/Completions;a=b"),
+        ("post", CHAT),
+        ("PUT", "/v1/chat/completions%20"),
+    ],
+)
+async def test_another_spelling_gives_no_way_around_a_limit_of_the_day(method: str, path: str) -> None:
+    """A provider may take such a path for the one that is read and counted."""
+    world = limited(tokens_per_day=10**9)
+    out, answer = await world.ask(path, CHAT_BODY, AS_TEAM, method)
+    assert (out.status, world.upstream.requests) == (400, [])
+    assert "cannot be counted" in json.loads(answer)["error"]["message"]
+    for free_path, free_method in ((path, method), ("/v1/embeddings", "POST"), ("/v1/responses/resp_1", "DELETE")):
+        key = "key-free" if free_path == path else "key-of-team"
+        out, _ = await world.ask(free_path, CHAT_BODY, {**AS_TEAM, "x-accordion-key": key}, free_method)
+        assert out.status == 200
+
+
 @pytest.mark.parametrize("value", [True, 1, "true"])
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_response_in_the_background_gives_no_way_around_a_limit_of_the_day(value: Any, stream: bool) -> None:
@@ -196,6 +220,7 @@ async def test_a_response_in_the_background_gives_no_way_around_a_limit_of_the_d
     [
         ({"tokens_per_day": 5}, "read", RESPONSES, [101, 101]),
         ({"tokens_per_day": 5}, "relay", RESPONSES, [426, 426]),
+        ({"tokens_per_day": 5}, "read", "/v1/%72esponses", [426, 426]),
         ({"tokens_per_day": 5}, "read", "/v1/realtime", [503, 503]),
         ({"requests_per_minute": 1}, "read", RESPONSES, [503, 429]),
     ],

@@ -29,6 +29,7 @@ from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.history_reconstruction import HistoryReconstruction, pass_unchanged
 from accordion.pipeline.overflow_probe import ProbedResponse, probe_overflow
 from accordion.pipeline.read import RequestReader
+from accordion.pipeline.receive import Receiver
 from accordion.pipeline.record import RequestProgress
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest
 from accordion.pipeline.respond import Responder
@@ -62,7 +63,7 @@ class RequestPipeline(msgspec.Struct, frozen=True):
             if caller.key is not None and caller.key.limits:
                 await self.key_limiter.admit(caller.key.id, caller.tenant.name, caller.key.limits)
             progress.request = request = await self.reader.read(inbound, caller, progress.started_at)
-            _check_countable(request)
+            _check_countable(request, self.reader.receiver)
             if isinstance(request, PassthroughRequest):
                 response = await self._send_unread(request)
             else:
@@ -135,7 +136,7 @@ class RequestPipeline(msgspec.Struct, frozen=True):
         return revised
 
 
-def _check_countable(request: PassthroughRequest | MeasuredRequest) -> None:
+def _check_countable(request: PassthroughRequest | MeasuredRequest, receiver: Receiver) -> None:
     """Raises BadRequest if the usage of a request cannot be counted, and its proxy key has a limit of the day."""
     if not request.caller.has_day_limit:
         return
@@ -143,6 +144,8 @@ def _check_countable(request: PassthroughRequest | MeasuredRequest) -> None:
     if isinstance(request, PassthroughRequest):
         if request.is_unreadable:
             reason = f"it holds {request.unread}" if request.unread else "its body is not of this protocol"
+        elif request.inbound.method != "GET" and receiver.is_protocol_path(request.inbound.path):
+            reason = "its method or its path is not spelled as in the API"
     elif not request.is_token_count and request.protocol.is_background(request.conversation.envelope):
         reason, param = "with `background`, its output comes with later requests", "background"
     if reason:

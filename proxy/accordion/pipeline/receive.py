@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from urllib.parse import unquote
 
 import msgspec
 
@@ -105,6 +106,10 @@ class Receiver(msgspec.Struct, frozen=True):
         own = self.protocols.get(inbound.path) or self.token_count_protocols.get(inbound.path)
         return own or (self.anthropic if is_anthropic(inbound.path, inbound.fields) else self.openai)
 
+    def is_protocol_path(self, path: str) -> bool:
+        """Returns whether a server could take a path for one that a protocol reads, also in another spelling."""
+        return path in self.protocols or _normalize_path(path) in self.protocols
+
     def needs_body(self, method: str, path: str, content_type: bytes) -> bool:
         """Returns whether the request's body is read, so that it must be complete."""
         if method != "POST":
@@ -180,3 +185,14 @@ class Receiver(msgspec.Struct, frozen=True):
         if len(body) > _NEW_AT_ONCE:
             return await self.tasks.offload(model_in_body, body, kind)
         return model_in_body(body, kind)
+
+
+def _normalize_path(path: str) -> str:
+    """Returns a path as the most lenient server reads it: decoded, in small letters, without empty segments.
+
+    RFC 3986 6.2.2 says which paths are equivalent; servers also join slashes and remove parameters of segments.
+    """
+    while (decoded := unquote(path)) != path:
+        path = decoded
+    segments = (segment.partition(";")[0].strip() for segment in path.lower().replace("\\", "/").split("/"))
+    return "/" + "/".join(segment for segment in segments if segment not in ("", "."))

@@ -72,7 +72,7 @@ class UpgradePipeline(msgspec.Struct, frozen=True):
             if self.model_sockets == "refuse" and inbound.path in self.receiver.protocols:
                 raise UpgradeRefused("WebSockets are switched off here (`responses_websocket`). Ask over HTTP.")
             is_read = self.reads(inbound)
-            if caller.has_day_limit and not is_read and inbound.path in self.receiver.protocols:
+            if caller.has_day_limit and not is_read and self.receiver.is_protocol_path(inbound.path):
                 raise UpgradeRefused(
                     "This proxy key has a limit for each day, which is counted over HTTP. Ask over HTTP."
                 )
