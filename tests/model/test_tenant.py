@@ -18,7 +18,7 @@ SCOPED = frozenset({"ArchiveNamespace", "Caller", "ConversationRef", "ResultView
 OF_NO_TENANT = {
     # The name is a hash that begins with the tenant's key.
     "archive/artifacts.py row_key",
-    "archive/archive_entries.py head_key",
+    "archive/archive_entries.py fields_key",
     "sessions/prefix_nodes.py node_key",
     # A session's id is a hash that begins with the tenant's key.
     "sessions/prefix_index.py add",
