@@ -251,6 +251,27 @@ async def test_a_request_that_waits_while_the_provider_breaks_off_is_an_error_to
     assert client.close_code == 1013
 
 
+async def test_a_list_that_grows_beyond_the_limit_of_bodies_is_an_error_and_the_socket_goes_on(start: Start):
+    proxy = start("server: {max_body_bytes: 50kB}")
+    received, items = [], [{"role": "user", "content": "x " * 15_000}]
+
+    async def handle(connection: ServerConnection) -> None:
+        async for message in connection:
+            received.append(json.loads(message))
+            await connection.send(CREATED)
+            await connection.send(COMPLETED)
+
+    async with serve(handle, "127.0.0.1", proxy.upstream_port, open_timeout=60), connected_socket(proxy) as client:
+        run = SocketRun(client)
+        assert await run.request(items, "")
+        assert not await run.request(items, "resp_1", stream_id="main")
+        assert await run.request([{"role": "user", "content": "Shorter."}], "resp_1")
+    (error,) = run.errors
+    assert (error["status"], error["error"]["code"], error["stream_id"]) == (413, "request_too_large", "main")
+    assert "server.max_body_bytes" in error["error"]["message"]
+    assert received == [json.loads(run.sent[0]), json.loads(run.sent[2])]
+
+
 async def test_messages_that_belong_to_no_response_are_passed_on(small: Proxy):
     async def speak(connection: ServerConnection) -> None:
         await connection.send('{"type":"timing"}')

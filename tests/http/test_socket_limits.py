@@ -90,7 +90,7 @@ class FakeClient:
         self._left.set()
 
     async def run(self, socket: SilentSocket | None, silence: float | None = None) -> None:
-        reader = ResponseSocket(lambda: self.pipeline, UPGRADE, lambda: "req_2", self.send, asyncio.Event())  # type: ignore[arg-type, return-value]
+        reader = ResponseSocket(lambda: self.pipeline, UPGRADE, lambda: "req_2", self.send, asyncio.Event(), 1_000_000)  # type: ignore[arg-type, return-value]
         first = asyncio.ensure_future(self.messages.get())
         await reader.run(first, self.messages.get, socket, Closed, silence)
 

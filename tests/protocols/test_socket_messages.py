@@ -15,6 +15,7 @@ from accordion.protocols.openai_responses.socket_messages import (
 )
 from accordion.protocols.sse import parse
 
+MAX_BYTES = 1_000_000
 USER = {"role": "user", "content": "hi"}
 SAID = {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": "hello"}]}
 
@@ -36,7 +37,7 @@ def input_of(one: SocketRequest) -> Any:
 
 
 def test_a_continued_response_is_put_together_with_its_whole_list() -> None:
-    history = ConnectionHistory()
+    history = ConnectionHistory(MAX_BYTES)
     respond(request(history), "resp_1", SAID)
     second = request(history, previous_response_id="resp_1", input="and now?")
     assert input_of(second) == [USER, SAID, {"role": "user", "content": "and now?"}]
@@ -46,7 +47,7 @@ def test_a_continued_response_is_put_together_with_its_whole_list() -> None:
 
 
 def test_items_may_stand_in_the_end_event_alone() -> None:
-    history = ConnectionHistory()
+    history = ConnectionHistory(MAX_BYTES)
     one = request(history)
     one.take_event(json.dumps({"type": "response.completed", "response": {"id": "resp_1", "output": [SAID]}}).encode())
     assert input_of(request(history, previous_response_id="resp_1")) == [USER, SAID, USER]
@@ -63,20 +64,20 @@ def test_items_may_stand_in_the_end_event_alone() -> None:
     ids=["unknown", "stored", "behind an unknown one", "in an object"],
 )
 def test_a_request_passes_as_it_came_if_its_list_is_not_known(first: Any, second: Any) -> None:
-    history = ConnectionHistory()
+    history = ConnectionHistory(MAX_BYTES)
     respond(request(history, **first), "resp_1", SAID)
     two = request(history, **second)
     assert two.body == two.message.encode()
 
 
 def test_a_failed_response_cannot_be_continued() -> None:
-    history = ConnectionHistory()
+    history = ConnectionHistory(MAX_BYTES)
     respond(request(history), "resp_1", SAID, kind="response.failed")
     assert request(history, previous_response_id="resp_1").items is None
 
 
 def test_what_is_forgotten_while_a_response_runs_is_not_added_by_it() -> None:
-    history = ConnectionHistory()
+    history = ConnectionHistory(MAX_BYTES)
     one = request(history)
     history.forget()
     respond(one, "resp_1", SAID)
@@ -84,15 +85,42 @@ def test_what_is_forgotten_while_a_response_runs_is_not_added_by_it() -> None:
 
 
 def test_only_the_last_responses_are_held() -> None:
-    history = ConnectionHistory()
+    history = ConnectionHistory(MAX_BYTES)
     for number in range(10):
         respond(request(history), f"resp_{number}", SAID)
     held = [request(history, previous_response_id=f"resp_{number}").items is not None for number in range(10)]
     assert held == [False] * 2 + [True] * 8
 
 
+def test_the_lists_together_are_no_larger_than_the_limit() -> None:
+    history = ConnectionHistory(10_000)
+    for number in range(4):
+        respond(request(history, input=[{"role": "user", "content": "x" * 4_000}]), f"resp_{number}", SAID)
+    held = [request(history, previous_response_id=f"resp_{number}").items is not None for number in range(4)]
+    assert held == [False, False, True, True]
+
+
+def test_a_list_that_grows_beyond_the_limit_is_too_large() -> None:
+    history, big = ConnectionHistory(10_000), {"role": "user", "content": "x" * 6_000}
+    first = request(history, input=[big])
+    respond(first, "resp_1", SAID)
+    assert not first.is_too_large
+    assert not request(history, previous_response_id="resp_1").is_too_large
+    assert request(history, previous_response_id="resp_1", input=[big]).is_too_large
+
+
+def test_many_small_items_count_with_the_memory_that_they_take() -> None:
+    history = ConnectionHistory(10_000)
+    respond(request(history, input=[1] * 200), "resp_1")
+    assert request(history, previous_response_id="resp_1", input=[1] * 10).is_too_large
+
+
+def test_a_list_of_too_many_values_is_not_split() -> None:
+    assert request(ConnectionHistory(MAX_BYTES), input=[[1] * 500_001]).items is None
+
+
 def test_reasoning_that_only_the_provider_has_is_left_out_with_the_ids_behind_it() -> None:
-    history = ConnectionHistory()
+    history = ConnectionHistory(MAX_BYTES)
     sealed = {"type": "reasoning", "id": "rs_2", "summary": [], "encrypted_content": "sealed"}
     respond(request(history), "resp_1", {"type": "reasoning", "id": "rs_1", "summary": []}, sealed, SAID)
     without_ids = [{name: value for name, value in item.items() if name != "id"} for item in (sealed, SAID)]
@@ -100,15 +128,15 @@ def test_reasoning_that_only_the_provider_has_is_left_out_with_the_ids_behind_it
 
 
 def test_a_body_over_http_has_no_field_of_a_message() -> None:
-    one = request(ConnectionHistory(), stream_id="s", generate=True)
+    one = request(ConnectionHistory(MAX_BYTES), stream_id="s", generate=True)
     assert json.loads(one.http_body) == {"model": "m", "store": False, "input": [USER], "stream": True}
 
 
 def test_events_get_the_stream_that_they_lack() -> None:
-    one = request(ConnectionHistory(), stream_id="s")
+    one = request(ConnectionHistory(MAX_BYTES), stream_id="s")
     assert json.loads(one.take_event(b'{"type":"x"}')) == {"type": "x", "stream_id": "s"}
     assert one.take_event(b'{"stream_id": "s", "type":"x"}') == '{"stream_id": "s", "type":"x"}'
-    assert request(ConnectionHistory()).take_event(b'{ "type":"x"}') == '{ "type":"x"}'
+    assert request(ConnectionHistory(MAX_BYTES)).take_event(b'{ "type":"x"}') == '{ "type":"x"}'
 
 
 @pytest.mark.parametrize("message", ['{"type":"x"}', '{"type":\n"x"}', '{"type":"\u2028é"}', '{\r\n"type": "x"\r\n}'])

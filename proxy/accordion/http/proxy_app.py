@@ -87,7 +87,8 @@ class ProxyApp:
         reader = None
         if upgrade.reads(inbound):
             stopping = scope.get("state", {}).get(STOPPING) or asyncio.Event()
-            reader = ResponseSocket(self._pipeline, inbound, self._new_id, send, stopping)
+            max_body = self._pipeline().reader.receiver.max_body
+            reader = ResponseSocket(self._pipeline, inbound, self._new_id, send, stopping, max_body)
             scope.setdefault("state", {})[IS_BUSY] = reader.is_busy
         await self._sockets.serve(upgrade, inbound, scope, receive, send, reader)
 

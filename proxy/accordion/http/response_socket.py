@@ -21,7 +21,7 @@ from typing import Protocol, runtime_checkable
 from msgspec.structs import replace
 from starlette.types import Message, Receive, Send
 
-from accordion.model.errors import AccordionError, UpstreamDisconnected, UpstreamTimeout
+from accordion.model.errors import AccordionError, BodyTooLarge, UpstreamDisconnected, UpstreamTimeout
 from accordion.model.http import CLIENT_DISCONNECTED, Inbound, Outbound
 from accordion.model.ports import Headers, UpstreamRequest, UpstreamResponse
 from accordion.pipeline.forward import RequestPipeline
@@ -262,7 +262,10 @@ class _RequestUpstream:
 
 
 class ResponseSocket:
-    """One client's WebSocket that is read. `stopping` is set when the server stops."""
+    """One client's WebSocket that is read. `stopping` is set when the server stops.
+
+    `max_body` is the limit in bytes of what the connection holds of the lists of its responses, as of a body over HTTP.
+    """
 
     def __init__(
         self,
@@ -271,11 +274,12 @@ class ResponseSocket:
         new_id: Callable[[], str],
         send: Send,
         stopping: asyncio.Event,
+        max_body: int,
     ) -> None:
         self._pipeline, self._inbound, self._new_id, self._send_message = pipeline, inbound, new_id, send
         self._stopping = stopping
         self._upstream: SocketUpstream | None = None
-        self._history = ConnectionHistory()
+        self._history = ConnectionHistory(max_body)
         self._tasks: set[asyncio.Task[None]] = set()
         self._last: dict[str, asyncio.Task[None]] = {}
         """The last request of each stream."""
@@ -411,14 +415,19 @@ class ResponseSocket:
             await self._send(late)
 
     async def _forward(self, request: SocketRequest) -> Outbound:
-        pipeline, body = self._pipeline(), request.http_body if self._upstream is None else request.body
+        pipeline = self._pipeline()
+        if request.is_too_large:
+            return pipeline.refuse(self._inbound_for(request, b""), _list_too_large(self._history.max_bytes))
+        body = request.http_body if self._upstream is None else request.body
         if self._upstream is not None:
             upstream = _RequestUpstream(self._upstream, request, body)
             pipeline = replace(pipeline, sender=replace(pipeline.sender, upstream=upstream))
+        return await pipeline(self._inbound_for(request, body))
+
+    def _inbound_for(self, request: SocketRequest, body: bytes) -> Inbound:
+        """Returns a request as one over HTTP."""
         headers = _request_headers(self._inbound.headers, request.fields)
-        return await pipeline(
-            replace(self._inbound, method="POST", headers=headers, body=body, request_id=self._new_id())
-        )
+        return replace(self._inbound, method="POST", headers=headers, body=body, request_id=self._new_id())
 
     async def _send_response(self, outbound: Outbound, request: SocketRequest) -> None:
         """Sends a response as messages. Raises AccordionError if it broke off."""
@@ -461,6 +470,13 @@ class ResponseSocket:
     async def _send(self, message: str | bytes) -> None:
         kind = "text" if isinstance(message, str) else "bytes"
         await self._send_message({"type": "websocket.send", kind: message})
+
+
+def _list_too_large(limit: int) -> BodyTooLarge:
+    return BodyTooLarge(
+        f"The whole list of this request, with the items that previous_response_id stands for, is larger than the "
+        f"{limit:,} bytes that this proxy accepts. Send less, or raise server.max_body_bytes in its config.yaml."
+    )
 
 
 async def _read_whole(outbound: Outbound) -> bytes:

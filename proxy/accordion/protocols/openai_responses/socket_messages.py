@@ -19,7 +19,18 @@ from typing import Any
 
 import msgspec
 
-from accordion.protocols.json_spans import NULL, fields_of, is_list, is_object, is_text, items_of, list_of, object_of
+from accordion.model.cache import BoundedCache
+from accordion.protocols.json_spans import (
+    NULL,
+    exceeds_count,
+    fields_of,
+    is_list,
+    is_object,
+    is_text,
+    items_of,
+    list_of,
+    object_of,
+)
 from accordion.protocols.json_values import encode, to_json
 from accordion.protocols.openai_responses.response import ENDS, split_object, text_field
 
@@ -29,6 +40,10 @@ NEUTRAL_TYPES = frozenset({CREATE, "response.processed", "response.cancel"})
 """The types of client messages that add no items to a conversation but those that they list."""
 _MAX_RESPONSES = 8
 """The most responses whose list a connection holds; a client continues from the last, or from a fork of it."""
+_MAX_VALUES = 500_000
+"""The most keys and values of a list that is split. The pipeline reads no more either (protocols/body_reader.py)."""
+_ITEM = 48
+"""Bytes that an item takes beside its own."""
 _BAD_GATEWAY = 502
 """The status of a response that is no stream although one was asked for."""
 _MAX_TEXT = 2_000
@@ -154,6 +169,12 @@ class SocketRequest:
         return object_of({**rest, "input": list_of(self.items)})
 
     @property
+    def is_too_large(self) -> bool:
+        """Whether the request continues a response, and its whole list is larger than a connection may hold."""
+        is_continued = self.fields.get("previous_response_id", NULL) != NULL
+        return is_continued and self.items is not None and _list_size(self.items) > self._history.max_bytes
+
+    @property
     def http_body(self) -> bytes:
         """The same as the body of a request over HTTP."""
         fields = fields_of(self.body)
@@ -187,31 +208,30 @@ class SocketRequest:
 
 
 class ConnectionHistory:
-    """The lists of a connection's last responses, each with its output. They share the bytes of their items."""
+    """The lists of a connection's last responses, each with its output. They share the bytes of their items.
 
-    def __init__(self) -> None:
+    The lists that were used last are held: at most 8, and together at most `max_bytes` as if they shared nothing. The
+    newest is held in any case.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
         self.version = 0
         """Changes when all that was known is forgotten."""
-        self._lists: dict[str, tuple[bytes, ...]] = {}
-        self._own: set[str] = set()
+        self._lists = BoundedCache[str, tuple[tuple[bytes, ...], bool]](max_bytes)
+        """By the id of the response: its list, and whether the proxy made the response."""
 
     def add(self, response_id: str, items: tuple[bytes, ...], *, is_own: bool = False) -> None:
         """Adds a response. `is_own`: the provider does not know it, since the proxy made it."""
-        if not response_id:
-            return
-        if len(self._lists) >= _MAX_RESPONSES:
-            oldest = next(iter(self._lists))
-            del self._lists[oldest]
-            self._own.discard(oldest)
-        self._lists[response_id] = items
-        if is_own:
-            self._own.add(response_id)
+        if response_id:
+            # Each takes an eighth of the room at least, so that there are no more than eight.
+            size = max(_list_size(items), -(-self.max_bytes // _MAX_RESPONSES))
+            self._lists.put(response_id, (items, is_own), size)
 
     def forget(self) -> None:
         """Forgets all responses: something was added to a conversation that is not in its list."""
         self.version += 1
         self._lists.clear()
-        self._own.clear()
 
     def expand(self, fields: Mapping[str, bytes]) -> tuple[bytes, ...] | None:
         """Returns the whole list of a request; None if a part of it is kept by the provider.
@@ -223,10 +243,16 @@ class ConnectionHistory:
             return None
         if fields.get("previous_response_id", NULL) == NULL:
             return own
-        previous = text_field(fields, "previous_response_id")
-        if previous not in self._lists or not (fields.get("store") == b"false" or previous in self._own):
+        known = self._lists.get(text_field(fields, "previous_response_id"))
+        if known is None:
             return None
-        return (*self._lists[previous], *own)
+        items, is_own = known
+        return (*items, *own) if is_own or fields.get("store") == b"false" else None
+
+
+def _list_size(items: tuple[bytes, ...]) -> int:
+    """Returns the bytes that a list takes in memory, roughly."""
+    return sum(map(len, items)) + _ITEM * len(items)
 
 
 def _input_items(value: bytes) -> tuple[bytes, ...] | None:
@@ -234,7 +260,9 @@ def _input_items(value: bytes) -> tuple[bytes, ...] | None:
         return (b'{"role":"user","content":%s}' % value,)
     if value == NULL:
         return ()
-    return tuple(items_of(value)) if is_list(value) else None
+    if not is_list(value) or (len(value) > _MAX_VALUES and exceeds_count(value, 0, _MAX_VALUES)):
+        return None
+    return tuple(items_of(value))
 
 
 def _resendable(output: Sequence[bytes]) -> list[bytes]:
