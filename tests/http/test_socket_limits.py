@@ -1,20 +1,38 @@
-"""A WebSocket of Responses whose provider is silent, or whose client does not read."""
+"""A WebSocket of Responses whose provider is silent, whose client does not read or leaves, or whose key is revoked."""
 
 import asyncio
 import json
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 import msgspec
 from starlette.types import Message
 
 from accordion.http.response_socket import ResponseSocket
-from accordion.model.errors import UpstreamTimeout
+from accordion.model.errors import AccordionError, Unauthorized, UpstreamTimeout
 from accordion.model.http import Inbound, Outbound
 from accordion.model.ports import Headers, UpstreamRequest
 
 SOON = 20.0
-REQUEST: Message = {"type": "websocket.receive", "text": '{"type":"response.create","model":"m","input":"hi"}'}
+MAX_BODY = 1_000_000
+EVENTS: Headers = ((b"content-type", b"text/event-stream"),)
 UPGRADE = Inbound("GET", "/v1/responses", "", ((b"accept-encoding", b"gzip, br"),), b"", "req_1")
+
+
+def message(kind: str = "response.create", **fields: Any) -> Message:
+    """A client's message; by itself a request."""
+    return {"type": "websocket.receive", "text": json.dumps({"type": kind, "model": "m", "input": "hi", **fields})}
+
+
+def completed(**fields: Any) -> str:
+    """The last message of a response."""
+    return json.dumps({"type": "response.completed", "response": {"id": "resp_1", "output": []}, **fields})
+
+
+async def settle() -> None:
+    """Lets all tasks run that can."""
+    for _ in range(500):
+        await asyncio.sleep(0)
 
 
 class Closed(Exception):
@@ -50,53 +68,93 @@ class FakeSender(msgspec.Struct):
     upstream: Any = None
 
 
+class FakeTenants(msgspec.Struct):
+    is_revoked: bool = False
+
+    def identify(self, headers: Mapping[bytes, bytes]) -> None:
+        if self.is_revoked:
+            raise Unauthorized("This proxy needs one of its own keys.")
+
+
 class FakePipeline(msgspec.Struct):
-    """Sends each request as it comes, if there is an upstream; else never answers."""
+    """Sends each request as it comes, if there is an upstream; else answers with `events`, or never without them."""
 
     sender: FakeSender
     inbounds: list[Inbound]
+    tenants: FakeTenants
+    ends: list[str]
+    """Why requests without an answer ended."""
+    events: bytes | None = None
 
     async def __call__(self, inbound: Inbound) -> Outbound:
         self.inbounds.append(inbound)
+        if self.events is not None:
+            return Outbound(200, EVENTS, self._chunks(self.events))
         if self.sender.upstream is None:
-            await asyncio.Event().wait()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError as cancelled:
+                self.ends.append(*cancelled.args)
+                raise
         try:
             response = await self.sender.upstream.send(UpstreamRequest("POST", "", (), inbound.body))
         except UpstreamTimeout as error:
             return Outbound(error.status, (), b'{"error":{"message":"late"}}')
         return Outbound(response.status, response.headers, response.chunks())
 
+    def refuse(self, inbound: Inbound, error: AccordionError) -> Outbound:
+        return Outbound(error.status, (), json.dumps({"error": {"message": error.message}}).encode())
+
+    async def _chunks(self, events: bytes) -> AsyncGenerator[bytes, None]:
+        yield events
+
 
 class FakeClient:
-    """A client's side of a socket. `is_reading`: whether it takes what it is sent."""
+    """A client's side of a socket, which takes what it is sent if `is_reading`. `lost` is raised once it has left."""
 
-    def __init__(self, *messages: Message, is_reading: bool = True) -> None:
+    def __init__(self, *messages: Message, is_reading: bool = True, lost: Exception | None = None) -> None:
         self.messages: asyncio.Queue[Message] = asyncio.Queue()
         for message in messages:
             self.messages.put_nowait(message)
         self.received: list[Message] = []
-        self._is_reading, self._left = is_reading, asyncio.Event()
-        self.pipeline = FakePipeline(FakeSender(), [])
+        self._is_reading, self._left = asyncio.Event(), asyncio.Event()
+        if is_reading:
+            self._is_reading.set()
+        self._lost = lost or OSError()
+        self.pipeline = FakePipeline(FakeSender(), [], FakeTenants(), [])
+
+    @property
+    def texts(self) -> list[Any]:
+        """The messages that it was sent, read."""
+        return [json.loads(each["text"]) for each in self.received if each["type"] == "websocket.send"]
 
     async def send(self, message: Message) -> None:
-        if not self._is_reading:
-            await self._left.wait()
+        await self._is_reading.wait()
         if self._left.is_set():
-            raise OSError
+            raise self._lost
         self.received.append(message)
+
+    def read(self) -> None:
+        """Reads from now on."""
+        self._is_reading.set()
+
+    def lose(self) -> None:
+        """Leaves, which the server does not report yet."""
+        self._left.set()
+        self._is_reading.set()
 
     def leave(self) -> None:
         self.messages.put_nowait({"type": "websocket.disconnect", "code": 1000})
-        self._left.set()
+        self.lose()
 
     async def run(self, socket: SilentSocket | None, silence: float | None = None) -> None:
-        reader = ResponseSocket(lambda: self.pipeline, UPGRADE, lambda: "req_2", self.send, asyncio.Event(), 1_000_000)  # type: ignore[arg-type, return-value]
+        reader = ResponseSocket(lambda: self.pipeline, UPGRADE, lambda: "req_2", self.send, asyncio.Event(), MAX_BODY)  # type: ignore[arg-type, return-value]
         first = asyncio.ensure_future(self.messages.get())
         await reader.run(first, self.messages.get, socket, Closed, silence)
 
 
 async def test_a_provider_that_begins_no_response_in_time_ends_the_socket_after_the_error() -> None:
-    client, socket = FakeClient(REQUEST), SilentSocket()
+    client, socket = FakeClient(message()), SilentSocket()
     await asyncio.wait_for(client.run(socket, silence=0.01), SOON)
     error, close = client.received
     assert json.loads(error["text"])["status"] == 504
@@ -104,7 +162,7 @@ async def test_a_provider_that_begins_no_response_in_time_ends_the_socket_after_
 
 
 async def test_requests_over_http_ask_for_a_response_without_an_encoding() -> None:
-    client = FakeClient(REQUEST)
+    client = FakeClient(message())
     running = asyncio.create_task(client.run(None))
     while not client.pipeline.inbounds:
         await asyncio.sleep(0)
@@ -115,11 +173,67 @@ async def test_requests_over_http_ask_for_a_response_without_an_encoding() -> No
 
 
 async def test_a_client_that_sends_without_reading_is_not_read_beyond_the_limit_of_requests() -> None:
-    client = FakeClient(*[REQUEST] * 100, is_reading=False)
+    client = FakeClient(*[message()] * 100, is_reading=False)
     running = asyncio.create_task(client.run(None))
-    for _ in range(500):
-        await asyncio.sleep(0)
+    await settle()
     left = client.messages.qsize()
     client.leave()
     await asyncio.wait_for(running, SOON)
     assert left == 100 - 33
+
+
+async def test_requests_that_wait_are_together_no_larger_than_a_body() -> None:
+    large = message(input="x" * (MAX_BODY // 3))
+    client = FakeClient(large, large, message(input="x" * (MAX_BODY // 3), stream_id="s"), message())
+    running = asyncio.create_task(client.run(None))
+    await settle()
+    (refused,) = client.texts
+    assert (refused["status"], refused["stream_id"]) == (429, "s")
+    assert len(client.pipeline.inbounds) == 1
+    client.leave()
+    await asyncio.wait_for(running, SOON)
+
+
+async def test_lists_that_requests_continue_at_the_same_time_are_together_no_larger_than_a_body() -> None:
+    client, socket = FakeClient(message(input="x" * (MAX_BODY // 2), store=False)), SilentSocket()
+    running = asyncio.create_task(client.run(socket))
+    await settle()
+    socket.messages.put_nowait(completed())
+    await settle()
+    for stream in "ab":
+        client.messages.put_nowait(message(input="go on", previous_response_id="resp_1", store=False, stream_id=stream))
+    await settle()
+    assert [json.loads(sent).get("stream_id") for sent in socket.received] == [None, "a"]
+    socket.messages.put_nowait(completed(stream_id="a"))
+    await settle()
+    assert [json.loads(sent).get("stream_id") for sent in socket.received] == [None, "a", "b"]
+    client.leave()
+    await asyncio.wait_for(running, SOON)
+
+
+async def test_messages_behind_a_response_that_a_client_does_not_read_end_its_socket_once_they_are_too_large() -> None:
+    client, socket = FakeClient(message(), is_reading=False), SilentSocket()
+    running = asyncio.create_task(client.run(socket))
+    await settle()
+    late = json.dumps({"type": "timing", "text": "x" * 100_000})
+    for sent in (completed(), *[late] * 20):
+        socket.messages.put_nowait(sent)
+    await settle()
+    client.read()
+    await asyncio.wait_for(running, SOON)
+    assert (client.received[-1]["type"], client.received[-1]["code"]) == ("websocket.close", 1011)
+
+
+async def test_messages_behind_a_response_come_in_their_order() -> None:
+    client, socket = FakeClient(message(), is_reading=False), SilentSocket()
+    running = asyncio.create_task(client.run(socket))
+    await settle()
+    kinds = ["response.completed", "one", "two", "three"]
+    for sent in (completed(), *[json.dumps({"type": kind}) for kind in kinds[1:]]):
+        socket.messages.put_nowait(sent)
+    await settle()
+    client.read()
+    await settle()
+    assert [text["type"] for text in client.texts] == kinds
+    client.leave()
+    await asyncio.wait_for(running, SOON)

@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
+from sys import getsizeof
 from typing import Protocol, runtime_checkable
 
 from msgspec.structs import replace
@@ -264,7 +265,8 @@ class _RequestUpstream:
 class ResponseSocket:
     """One client's WebSocket that is read. `stopping` is set when the server stops.
 
-    `max_body` is the limit in bytes of what the connection holds of the lists of its responses, as of a body over HTTP.
+    `max_body` is the limit in bytes of a body over HTTP. It is that of the lists of earlier responses together, of the
+    lists of the running requests, of the requests that run or wait, and of the messages that wait for the client.
     """
 
     def __init__(
@@ -279,12 +281,18 @@ class ResponseSocket:
         self._pipeline, self._inbound, self._new_id, self._send_message = pipeline, inbound, new_id, send
         self._stopping = stopping
         self._upstream: SocketUpstream | None = None
+        self._max_body = max_body
         self._history = ConnectionHistory(max_body)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], int] = {}
+        """The requests that run or wait, with the sizes of their messages in bytes."""
+        self._lists: dict[asyncio.Task[None], int] = {}
+        """Those that run, with the sizes of their whole lists in bytes."""
         self._last: dict[str, asyncio.Task[None]] = {}
         """The last request of each stream."""
         self._late: dict[str, list[str | bytes]] = {}
         """Messages that came behind a response of a stream, while it was still on its way to the client."""
+        self._late_size = 0
+        """Their size in bytes."""
         self._broken = asyncio.Event()
         """Set when a response broke off, or did not begin in time."""
 
@@ -377,14 +385,15 @@ class ResponseSocket:
         """Starts to serve a request, unless the server stops or too many wait."""
         if self._stopping.is_set():
             return
-        if len(self._tasks) >= _MAX_REQUESTS:
+        size, waiting = getsizeof(message), self._tasks.values()
+        if waiting and (len(waiting) >= _MAX_REQUESTS or size + sum(waiting) > self._max_body):
             # Nothing more is read until the client has taken this.
             await self._refuse(fields, 429, "Too many requests wait on this WebSocket.")
             return
         stream = _stream_name(fields)
         task = self._last[stream] = asyncio.create_task(self._respond(message, stream, self._last.get(stream)))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = size
+        task.add_done_callback(self._tasks.pop)
 
     # -- requests and responses ---------------------------------------------------
 
@@ -412,17 +421,26 @@ class ResponseSocket:
             # As over HTTP, a time-out ends the connection.
             self._broken.set()
         for late in self._late.pop(stream, ()):
+            self._late_size -= getsizeof(late)
             await self._send(late)
 
     async def _forward(self, request: SocketRequest) -> Outbound:
-        pipeline = self._pipeline()
         if request.is_too_large:
-            return pipeline.refuse(self._inbound_for(request, b""), _list_too_large(self._history.max_bytes))
-        body = request.http_body if self._upstream is None else request.body
+            return self._pipeline().refuse(self._inbound_for(request, b""), _list_too_large(self._max_body))
+        await self._wait_for_room(request.list_size)
+        pipeline, body = self._pipeline(), request.http_body if self._upstream is None else request.body
         if self._upstream is not None:
             upstream = _RequestUpstream(self._upstream, request, body)
             pipeline = replace(pipeline, sender=replace(pipeline.sender, upstream=upstream))
         return await pipeline(self._inbound_for(request, body))
+
+    async def _wait_for_room(self, size: int) -> None:
+        """Waits until the list of a request, of `size` bytes, has room beside those of the running requests."""
+        while self._lists and size + sum(self._lists.values()) > self._max_body:
+            await asyncio.wait(self._lists, return_when=asyncio.FIRST_COMPLETED)
+        if task := asyncio.current_task():
+            self._lists[task] = size
+            task.add_done_callback(self._lists.pop)
 
     def _inbound_for(self, request: SocketRequest, body: bytes) -> Inbound:
         """Returns a request as one over HTTP."""
@@ -464,6 +482,9 @@ class ResponseSocket:
         """Sends the client a provider's message that belongs to no response. `is_late`: it came behind one."""
         if is_late and stream in self._last:
             self._late.setdefault(stream, []).append(message)
+            self._late_size += getsizeof(message)
+            if self._late_size > self._max_body:
+                self._broken.set()
         else:
             await self._send(message)
 

@@ -169,10 +169,15 @@ class SocketRequest:
         return object_of({**rest, "input": list_of(self.items)})
 
     @property
+    def list_size(self) -> int:
+        """The bytes that the whole list takes in memory, roughly; 0 if it is not known."""
+        return _list_size(self.items or ())
+
+    @property
     def is_too_large(self) -> bool:
         """Whether the request continues a response, and its whole list is larger than a connection may hold."""
         is_continued = self.fields.get("previous_response_id", NULL) != NULL
-        return is_continued and self.items is not None and _list_size(self.items) > self._history.max_bytes
+        return is_continued and self.list_size > self._history.max_bytes
 
     @property
     def http_body(self) -> bytes:
