@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.server import ServerConnection, serve
@@ -20,6 +21,7 @@ from tests.reading import Reader
 from tests.sockets import KEY, SocketProvider, SocketRun, connected_socket, socket_provider
 from tests.strict import Strict
 
+ADMIN = "acc-admin-7Hk2Qp4RtZ"
 SOON = 30.0
 """Seconds within which the other side must notice; it takes a hundredth of that."""
 SMALL = f"""
@@ -330,6 +332,24 @@ async def test_a_socket_needs_a_proxy_key_and_keeps_tenants_apart(start: Start):
     assert sent is not None
     assert sent.headers["authorization"] == "Bearer provider-key"
     assert "x-accordion-key" not in sent.headers
+
+
+async def test_a_revoked_key_is_refused_on_the_socket_that_it_opened(start: Start):
+    proxy = start(f"{SMALL}admin_key: '${{ADMIN}}'\nupstreams: {{openai: {{api_key: sk-operator}}}}\n", ADMIN=ADMIN)
+    keys, admin = f"{proxy.url}/accordion/keys", {"authorization": f"Bearer {ADMIN}"}
+    async with httpx.AsyncClient(trust_env=False, timeout=60, headers=admin) as http:
+        made = (await http.post(keys, json={"tenant": "research"})).json()
+        async with (
+            socket_provider(proxy, SocketProvider(model("revoked"))) as provider,
+            connected_socket(proxy, headers={"Authorization": f"Bearer {made['key']}"}) as client,
+        ):
+            run = await SocketRun(client, "revoked").rounds(1)
+            assert (await http.delete(f"{keys}/{made['id']}")).status_code == 200
+            assert not await run.request([{"role": "user", "content": "And now?"}], "")
+            await client.send('{"type":"response.steer","input":"Stop."}')
+            refused = json.loads(await client.recv())
+    assert [error["status"] for error in (*run.errors, refused)] == [401, 401]
+    assert provider.received == [run.sent[:1]]
 
 
 async def test_a_socket_may_be_idle_for_longer_than_a_connection(start: Start):

@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 import msgspec
+import pytest
 from starlette.types import Message
 
 from accordion.http.response_socket import ResponseSocket
@@ -235,5 +236,20 @@ async def test_messages_behind_a_response_come_in_their_order() -> None:
     client.read()
     await settle()
     assert [text["type"] for text in client.texts] == kinds
+    client.leave()
+    await asyncio.wait_for(running, SOON)
+
+
+@pytest.mark.parametrize("refused", [message("response.steer"), message(generate=False)], ids=["steer", "prewarm"])
+async def test_a_client_whose_key_is_revoked_gets_an_error_for_what_is_no_request(refused: Message) -> None:
+    client = FakeClient()
+    socket = SilentSocket() if "steer" in refused["text"] else None
+    running = asyncio.create_task(client.run(socket))
+    client.pipeline.tenants.is_revoked = True
+    client.messages.put_nowait(refused)
+    await settle()
+    (error,) = client.texts
+    assert (error["type"], error["status"]) == ("error", 401)
+    assert socket is None or socket.received == []
     client.leave()
     await asyncio.wait_for(running, SOON)

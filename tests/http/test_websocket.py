@@ -76,7 +76,8 @@ class Wire:
         self.sent.append(message)
 
     def serving(self, open_socket: OpenSocket) -> Awaitable[None]:
-        return WebSocketRelay(open_socket, Closed).serve(World().upgrade, ASKED, SCOPE, self.said.get, self.send)
+        upgrade = World().upgrade
+        return WebSocketRelay(open_socket, Closed).serve(lambda: upgrade, ASKED, SCOPE, self.said.get, self.send)
 
 
 async def test_a_client_that_leaves_during_the_handshake_ends_it_at_once() -> None:
@@ -123,7 +124,7 @@ async def test_a_socket_that_is_relayed_unread_is_one_warning_a_client(caplog: p
     for path, headers in (("/v1/responses", codex), ("/v1/responses", other), ("/v1/realtime", ())):
         wire = Wire({"type": "websocket.receive", "text": "hello"})
         asked = Inbound("GET", path, "", headers, b"", "req-1")
-        await WebSocketRelay(at_once, Closed).serve(upgrade, asked, SCOPE, wire.said.get, wire.send)
+        await WebSocketRelay(at_once, Closed).serve(lambda: upgrade, asked, SCOPE, wire.said.get, wire.send)
         assert wire.sent[0]["type"] == "websocket.accept"
     (warning,) = [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
     assert warning.startswith("session session-of-codex (model not read): codex uses a WebSocket")
@@ -149,3 +150,28 @@ async def test_a_server_that_stops_during_the_handshake_ends_it() -> None:
     with pytest.raises(asyncio.CancelledError):
         await serving
     assert thinking.ended
+
+
+async def test_a_relayed_socket_whose_key_is_revoked_is_closed_at_the_next_message() -> None:
+    world = World(admin_key="acc-admin-7Hk2Qp4RtZ")
+    record, key = await world.created_keys.create("research")
+    await world.created_keys.poll()
+    socket = Provider()
+
+    async def at_once(*_: object) -> UpstreamSocket:
+        return socket
+
+    wire = Wire()
+    headers = ((b"authorization", b"Bearer sk-provider"), (b"x-accordion-key", key.encode()))
+    asked = Inbound("GET", "/v1/realtime", "", headers, b"", "req-1")
+    relay = WebSocketRelay(at_once, Closed)
+    serving = asyncio.ensure_future(relay.serve(lambda: world.upgrade, asked, SCOPE, wire.said.get, wire.send))
+    while not wire.sent:
+        await asyncio.sleep(0)
+    await world.created_keys.revoke(record.id)
+    wire.said.put_nowait({"type": "websocket.receive", "text": "hello"})
+    await serving
+    assert socket.sent == []
+    assert socket.codes
+    assert [message["type"] for message in wire.sent] == ["websocket.accept", "websocket.close"]
+    assert wire.sent[1]["code"] == 1008

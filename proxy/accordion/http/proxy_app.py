@@ -83,14 +83,13 @@ class ProxyApp:
             _uncancel()
 
     async def _serve_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        upgrade, inbound = self._upgrade(), _inbound(scope, b"", self._new_id())
-        reader = None
-        if upgrade.reads(inbound):
+        inbound, reader = _inbound(scope, b"", self._new_id()), None
+        if self._upgrade().reads(inbound):
             stopping = scope.get("state", {}).get(STOPPING) or asyncio.Event()
             max_body = self._pipeline().reader.receiver.max_body
             reader = ResponseSocket(self._pipeline, inbound, self._new_id, send, stopping, max_body)
             scope.setdefault("state", {})[IS_BUSY] = reader.is_busy
-        await self._sockets.serve(upgrade, inbound, scope, receive, send, reader)
+        await self._sockets.serve(self._upgrade, inbound, scope, receive, send, reader)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         pipeline = self._pipeline()

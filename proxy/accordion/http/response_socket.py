@@ -371,6 +371,8 @@ class ResponseSocket:
         kind = text_field(fields, "type")
         if isinstance(message, str) and kind == CREATE:
             await self._start(message, fields)
+        elif (refusal := self._check_caller()) is not None:
+            await self._send(await _render_refusal(refusal, fields))
         elif self._upstream is not None:
             if kind not in NEUTRAL_TYPES:
                 self._history.forget()
@@ -378,8 +380,18 @@ class ResponseSocket:
             with suppress(UpstreamDisconnected):
                 await self._upstream.send(message)
         elif kind not in NEUTRAL_TYPES:
-            text = f"Messages of the type {kind!r} need a provider with a WebSocket, and this one has none."
-            await self._refuse(fields, 400, text)
+            error = f"Messages of the type {kind!r} need a provider with a WebSocket, and this one has none."
+            await self._refuse(fields, 400, error)
+
+    def _check_caller(self) -> Outbound | None:
+        """Returns the refusal of a caller whose proxy key is not valid any more; None if it is. The pipeline checks
+        requests itself."""
+        pipeline = self._pipeline()
+        try:
+            pipeline.tenants.identify(self._inbound.fields)
+        except AccordionError as error:
+            return pipeline.refuse(self._inbound, error)
+        return None
 
     async def _start(self, message: str, fields: Mapping[str, bytes]) -> None:
         """Starts to serve a request, unless the server stops or too many wait."""
@@ -451,8 +463,7 @@ class ResponseSocket:
         """Sends a response as messages. Raises AccordionError if it broke off."""
         kind, _ = content_type_and_encoding(outbound.headers)
         if isinstance(outbound.body, bytes) or outbound.status >= 400 or kind != "text/event-stream":
-            body = await _read_whole(outbound)
-            await self._send(render_refusal(outbound.status, outbound.headers, body, request.fields))
+            await self._send(await _render_refusal(outbound, request.fields))
             return
         events = SseBuffer(_MAX_EVENT)
         async with aclosing(outbound.body) as pieces:
@@ -467,6 +478,9 @@ class ResponseSocket:
 
     async def _prewarm(self, request: SocketRequest, items: tuple[bytes, ...]) -> None:
         """Answers `generate: false` where the provider has no WebSocket: there is nothing to prepare."""
+        if (refusal := self._check_caller()) is not None:
+            await self._send(await _render_refusal(refusal, request.fields))
+            return
         response_id = self._new_id().replace("req_", "resp_")
         for event in render_prewarmed(response_id, request.fields, int(time.time())):
             await self._send(request.take_event(event))
@@ -500,11 +514,13 @@ def _list_too_large(limit: int) -> BodyTooLarge:
     )
 
 
-async def _read_whole(outbound: Outbound) -> bytes:
-    if isinstance(outbound.body, bytes):
-        return outbound.body
-    async with aclosing(outbound.body) as pieces:
-        return b"".join([piece async for piece in pieces])
+async def _render_refusal(outbound: Outbound, fields: Mapping[str, bytes]) -> str:
+    """Reads a response that is no event stream, and writes it as a message."""
+    body = outbound.body
+    if not isinstance(body, bytes):
+        async with aclosing(body) as pieces:
+            body = b"".join([piece async for piece in pieces])
+    return render_refusal(outbound.status, outbound.headers, body, fields)
 
 
 def _stream_name(fields: Mapping[str, bytes]) -> str:

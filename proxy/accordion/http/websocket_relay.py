@@ -19,6 +19,9 @@ from accordion.pipeline.upgrade import UpgradePipeline
 
 T = TypeVar("T")
 
+POLICY_VIOLATION = 1008
+"""The close code of a socket whose proxy key is not valid any more (RFC 6455 7.4.1)."""
+_KEY_NOT_VALID = "The proxy key is not valid any more, or it is not known whether it is."
 
 OpenSocket = Callable[[UpstreamRequest, Sequence[str]], Awaitable[UpstreamSocket | UpstreamResponse]]
 
@@ -41,7 +44,7 @@ class WebSocketRelay:
 
     async def serve(
         self,
-        upgrade: UpgradePipeline,
+        upgrade: Callable[[], UpgradePipeline],
         inbound: Inbound,
         scope: Scope,
         receive: Receive,
@@ -50,7 +53,8 @@ class WebSocketRelay:
     ) -> None:
         """Serves one upgrade request: relays until either side closes, or passes on the provider's refusal.
 
-        `reader` reads the messages in place of the relay. Without it they are relayed unread.
+        `upgrade` returns the present pipeline of upgrades. `reader` reads the messages in place of the relay. Without
+        it they are relayed unread.
         """
         await receive()  # websocket.connect
         # Receives at once, because the client may leave before the provider has answered.
@@ -58,7 +62,7 @@ class WebSocketRelay:
         response: UpstreamSocket | Outbound | None = None
         try:
             response = await _run_unless_disconnected(
-                self._connect(upgrade, inbound, scope.get("subprotocols", ())), first_message
+                self._connect(upgrade(), inbound, scope.get("subprotocols", ())), first_message
             )
             if isinstance(response, Outbound) and (response.status != 101 or reader is None):
                 await _refuse(response, send)
@@ -69,7 +73,9 @@ class WebSocketRelay:
                 if reader is not None:
                     await reader.run(first_message, receive, socket, self._closed, self._silence())
                 elif socket is not None:
-                    await self._relay(socket, first_message, receive, send)
+                    await self._relay(
+                        socket, first_message, receive, send, lambda: upgrade().tenants.authorizes(inbound.fields)
+                    )
         finally:
             first_message.cancel()
             if isinstance(response, UpstreamSocket):
@@ -94,9 +100,15 @@ class WebSocketRelay:
         return await upgrade(inbound, connect)
 
     async def _relay(
-        self, socket: UpstreamSocket, first_message: asyncio.Future[Message], receive: Receive, send: Send
+        self,
+        socket: UpstreamSocket,
+        first_message: asyncio.Future[Message],
+        receive: Receive,
+        send: Send,
+        is_admitted: Callable[[], bool],
     ) -> None:
-        outward = asyncio.create_task(self._relay_to_provider(socket, first_message, receive))
+        """Relays until either side closes, or until the client sends a message with a proxy key that is not valid."""
+        outward = asyncio.create_task(self._relay_to_provider(socket, first_message, receive, send, is_admitted))
         inward = asyncio.create_task(self._relay_to_client(socket, send))
         try:
             await asyncio.wait((outward, inward), return_when=asyncio.FIRST_COMPLETED)
@@ -106,10 +118,18 @@ class WebSocketRelay:
             await asyncio.gather(outward, inward, return_exceptions=True)
 
     async def _relay_to_provider(
-        self, socket: UpstreamSocket, first_message: asyncio.Future[Message], receive: Receive
+        self,
+        socket: UpstreamSocket,
+        first_message: asyncio.Future[Message],
+        receive: Receive,
+        send: Send,
+        is_admitted: Callable[[], bool],
     ) -> None:
         message = await first_message
         while message["type"] != "websocket.disconnect":
+            if not is_admitted():
+                await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": _KEY_NOT_VALID})
+                return
             text, data = message.get("text"), message.get("bytes")
             try:
                 await socket.send(text if text is not None else data or b"")
