@@ -11,7 +11,7 @@ from starlette.types import Message
 
 from accordion.http.response_socket import ResponseSocket
 from accordion.model.errors import AccordionError, Unauthorized, UpstreamTimeout
-from accordion.model.http import Inbound, Outbound
+from accordion.model.http import CLIENT_DISCONNECTED, Inbound, Outbound
 from accordion.model.ports import Headers, UpstreamRequest
 
 SOON = 20.0
@@ -27,7 +27,7 @@ def message(kind: str = "response.create", **fields: Any) -> Message:
 
 def completed(**fields: Any) -> str:
     """The last message of a response."""
-    return json.dumps({"type": "response.completed", "response": {"id": "resp_1", "output": []}, **fields})
+    return json.dumps({"type": "response.completed", "response": {"id": "resp_1", "output": []}} | fields)
 
 
 async def settle() -> None:
@@ -236,6 +236,95 @@ async def test_messages_behind_a_response_come_in_their_order() -> None:
     client.read()
     await settle()
     assert [text["type"] for text in client.texts] == kinds
+    client.leave()
+    await asyncio.wait_for(running, SOON)
+
+
+@pytest.mark.parametrize("lost", [OSError(), RuntimeError("Unexpected ASGI message")], ids=["lost", "closed"])
+async def test_a_client_that_is_gone_before_the_server_says_so_is_no_error(
+    lost: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    client, socket = FakeClient(message(), lost=lost), SilentSocket()
+    running = asyncio.create_task(client.run(socket))
+    await settle()
+    client.lose()
+    for sent in ('{"type":"response.created"}', '{"type":"timing"}', '{"type":"response.in_progress"}'):
+        socket.messages.put_nowait(sent)
+    await settle()
+    assert not running.done()
+    client.leave()
+    await asyncio.wait_for(running, SOON)
+    assert caplog.records == []
+
+
+async def test_requests_that_run_when_a_client_leaves_end_as_disconnected() -> None:
+    client = FakeClient(message(), message(stream_id="s"))
+    running = asyncio.create_task(client.run(None))
+    await settle()
+    client.leave()
+    await asyncio.wait_for(running, SOON)
+    assert client.pipeline.ends == [CLIENT_DISCONNECTED] * 2
+
+
+async def test_a_response_over_http_that_stops_without_its_end_ends_the_socket() -> None:
+    client = FakeClient(message())
+    client.pipeline.events = b'data: {"type":"response.created","response":{"id":"resp_1"}}\n\n'
+    await asyncio.wait_for(client.run(None), SOON)
+    created, close = client.received
+    assert json.loads(created["text"])["type"] == "response.created"
+    assert (close["type"], close["code"]) == ("websocket.close", 1011)
+
+
+async def test_a_request_in_a_binary_message_is_one_too() -> None:
+    request: Message = {"type": "websocket.receive", "bytes": message()["text"].encode()}
+    client, socket = FakeClient(request), SilentSocket()
+    running = asyncio.create_task(client.run(socket))
+    await settle()
+    assert len(client.pipeline.inbounds) == 1
+    assert socket.received == [message()["text"]]
+    client.leave()
+    await asyncio.wait_for(running, SOON)
+
+
+async def test_a_request_with_a_lone_surrogate_is_answered() -> None:
+    request = message(input=[{"role": "user", "content": "cut \ud83d"}])
+    client, socket = FakeClient(request), SilentSocket()
+    running = asyncio.create_task(client.run(socket))
+    await settle()
+    assert socket.received == [request["text"]]
+    end = completed(response={"id": "resp_1", "output": [], "instructions": "cut \ud83d"})
+    socket.messages.put_nowait(end)
+    socket.messages.put_nowait('{"type":"timing"}')
+    await settle()
+    assert client.texts == [json.loads(end), {"type": "timing"}]
+    client.messages.put_nowait(message())
+    await settle()
+    assert len(socket.received) == 2
+    client.leave()
+    await asyncio.wait_for(running, SOON)
+
+
+async def test_binary_messages_that_are_no_requests_pass_as_they_came() -> None:
+    client, socket = FakeClient({"type": "websocket.receive", "bytes": b"\xff\x00"}), SilentSocket()
+    running = asyncio.create_task(client.run(socket))
+    await settle()
+    assert socket.received == [b"\xff\x00"]
+    client.leave()
+    await asyncio.wait_for(running, SOON)
+
+
+async def test_a_provider_that_knows_no_streams_answers_the_only_request() -> None:
+    client, socket = FakeClient(message(stream_id="s")), SilentSocket()
+    running = asyncio.create_task(client.run(socket))
+    await settle()
+    for sent in ('{"type":"timing"}', '{"type":"response.created","response":{"id":"resp_1"}}', completed()):
+        socket.messages.put_nowait(sent)
+    await settle()
+    sent_to_client = [(text["type"], text.get("stream_id")) for text in client.texts]
+    assert sent_to_client == [("timing", None), ("response.created", "s"), ("response.completed", "s")]
+    client.messages.put_nowait(message(stream_id="s"))
+    await settle()
+    assert len(socket.received) == 2
     client.leave()
     await asyncio.wait_for(running, SOON)
 

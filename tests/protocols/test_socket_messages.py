@@ -139,6 +139,26 @@ def test_events_get_the_stream_that_they_lack() -> None:
     assert request(ConnectionHistory(MAX_BYTES)).take_event(b'{ "type":"x"}') == '{ "type":"x"}'
 
 
+def test_a_lone_surrogate_hides_no_items_and_no_events() -> None:
+    history, cut = ConnectionHistory(MAX_BYTES), {"role": "user", "content": "cut \ud83d"}
+    one = request(history, input=[cut, USER], stream_id="s")
+    assert json.loads(one.http_body)["input"] == [cut, USER]
+    end = {"type": "response.completed", "response": {"id": "resp_1", "output": [SAID, cut]}}
+    sent = one.take_event(json.dumps(end).encode())
+    assert json.loads(sent) == {**end, "stream_id": "s"}
+    assert one.has_ended
+    assert input_of(request(history, previous_response_id="resp_1", input=[cut])) == [cut, USER, SAID, cut, cut]
+    assert read_head(json.dumps({**end, "stream_id": "s"})).is_end
+    assert read_head(json.dumps({**end, "stream_id": "s"})).stream_id == "s"
+
+
+def test_an_event_that_cannot_be_read_is_passed_on() -> None:
+    deep = b'{"type":' + b"[" * 100_000
+    one = request(ConnectionHistory(MAX_BYTES), stream_id="s")
+    assert one.take_event(deep) == deep.decode()
+    assert not one.has_ended
+
+
 @pytest.mark.parametrize("message", ['{"type":"x"}', '{"type":\n"x"}', '{"type":"\u2028é"}', '{\r\n"type": "x"\r\n}'])
 def test_a_message_is_the_data_of_an_event(message: str) -> None:
     event = parse(render_event("x", message))

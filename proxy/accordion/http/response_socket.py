@@ -126,7 +126,7 @@ class SocketUpstream:
 
     async def _dispatch(self, head: MessageHead, message: str) -> None:
         response = self._responses.get(head.stream_id or "")
-        if response is None and head.is_refusal and len(self._responses) == 1:
+        if response is None and len(self._responses) == 1 and (head.is_refusal or head.is_without_stream):
             (response,) = self._responses.values()
         if response is None or not response.takes(head):
             await self._pass_on(message, head.stream_id or "", is_late=response is None)
@@ -366,11 +366,12 @@ class ResponseSocket:
         return message.get("code", 1005), message.get("reason") or ""
 
     async def _take(self, message: str | bytes) -> None:
-        """Takes one message of the client."""
-        fields = read_fields(message) if isinstance(message, str) else {}
+        """Takes one message of the client. A request may be in a binary one too."""
+        text = message if isinstance(message, str) else message.decode(errors="replace")
+        fields = read_fields(text)
         kind = text_field(fields, "type")
-        if isinstance(message, str) and kind == CREATE:
-            await self._start(message, fields)
+        if kind == CREATE:
+            await self._start(text, fields)
         elif (refusal := self._check_caller()) is not None:
             await self._send(await _render_refusal(refusal, fields))
         elif self._upstream is not None:
@@ -413,8 +414,8 @@ class ResponseSocket:
         """Serves one request, after the one before it on its stream."""
         if before is not None:
             await asyncio.wait((before,))
-        request = SocketRequest(message, read_fields(message), self._history)
         try:
+            request = SocketRequest(message, read_fields(message), self._history)
             if self._upstream is None and request.is_prewarming and request.items is not None:
                 await self._prewarm(request, request.items)
             else:
@@ -470,6 +471,9 @@ class ResponseSocket:
             async for piece in pieces:
                 await self._send_events(events.feed(piece), request)
         await self._send_events(events.flush(), request)
+        if not request.has_ended:
+            # Over HTTP the client sees the end of the body.
+            self._broken.set()
 
     async def _send_events(self, block: bytes, request: SocketRequest) -> None:
         for event in read_events(block):
@@ -488,9 +492,7 @@ class ResponseSocket:
 
     async def _refuse(self, fields: Mapping[str, bytes], status: int, text: str) -> None:
         error = to_json({"message": text, "type": "invalid_request_error", "code": "websocket_message_refused"})
-        # If the client has left, its next message says so.
-        with suppress(OSError):
-            await self._send(render_refusal(status, (), object_of({"error": error}), fields))
+        await self._send(render_refusal(status, (), object_of({"error": error}), fields))
 
     async def _pass_on(self, message: str | bytes, stream: str, *, is_late: bool) -> None:
         """Sends the client a provider's message that belongs to no response. `is_late`: it came behind one."""
@@ -504,7 +506,9 @@ class ResponseSocket:
 
     async def _send(self, message: str | bytes) -> None:
         kind = "text" if isinstance(message, str) else "bytes"
-        await self._send_message({"type": "websocket.send", kind: message})
+        # If the client has left, its next message says so.
+        with suppress(OSError, RuntimeError):
+            await self._send_message({"type": "websocket.send", kind: message})
 
 
 def _list_too_large(limit: int) -> BodyTooLarge:

@@ -23,7 +23,6 @@ from accordion.model.cache import BoundedCache
 from accordion.protocols.json_spans import (
     NULL,
     exceeds_count,
-    fields_of,
     is_list,
     is_object,
     is_text,
@@ -32,7 +31,7 @@ from accordion.protocols.json_spans import (
     object_of,
 )
 from accordion.protocols.json_values import encode, to_json
-from accordion.protocols.openai_responses.response import ENDS, split_object, text_field
+from accordion.protocols.openai_responses.response import ENDS, decode_object, split_object, text_field
 
 CREATE = "response.create"
 ERROR = "error"
@@ -71,6 +70,11 @@ class MessageHead(msgspec.Struct, gc=False):
         """Whether the message refuses a request, as an HTTP response with an error status would."""
         return self.type == ERROR and (self.status or 0) >= 400
 
+    @property
+    def is_without_stream(self) -> bool:
+        """Whether the message is one of a response, and names no stream, as where a provider knows none."""
+        return self.stream_id is None and (self.is_end or self.type.startswith("response."))
+
 
 class _Event(msgspec.Struct):
     type: str = ""
@@ -81,7 +85,6 @@ class _Event(msgspec.Struct):
 
 _HEAD = msgspec.json.Decoder(MessageHead)
 _EVENT = msgspec.json.Decoder(_Event)
-_NO_HEAD = MessageHead()
 
 
 def read_head(message: str) -> MessageHead:
@@ -89,7 +92,21 @@ def read_head(message: str) -> MessageHead:
     try:
         return _HEAD.decode(message)
     except (ValueError, RecursionError):
-        return _NO_HEAD
+        # A lone surrogate in a text must not hide the other fields.
+        fields = read_fields(message)
+        status = fields.get("status", b"")
+        status_code = int(status) if status.isdigit() else None
+        return MessageHead(text_field(fields, "type"), text_field(fields, "stream_id") or None, status_code)
+
+
+def _read_event(data: bytes) -> _Event:
+    """Reads an event of a response, as `read_head` reads a message."""
+    try:
+        return _EVENT.decode(data)
+    except (ValueError, RecursionError):
+        fields = split_object(data)
+        item, response = (msgspec.Raw(fields.get(name, NULL)) for name in ("item", "response"))
+        return _Event(text_field(fields, "type"), text_field(fields, "stream_id") or None, item, response)
 
 
 def read_fields(message: str) -> Mapping[str, bytes]:
@@ -157,6 +174,8 @@ class SocketRequest:
         self.is_prewarming = fields.get("generate") == b"false"
         self.items = history.expand(fields)
         self._history, self._version = history, history.version
+        self.has_ended = False
+        """Whether the last event of the response was taken."""
         self._response_id = ""
         self._output: list[bytes] = []
 
@@ -182,17 +201,15 @@ class SocketRequest:
     @property
     def http_body(self) -> bytes:
         """The same as the body of a request over HTTP."""
-        fields = fields_of(self.body)
+        fields = split_object(self.body)
         return object_of(
             {name: value for name, value in fields.items() if name not in _OWN_FIELDS} | {"stream": b"true"}
         )
 
     def take_event(self, data: bytes) -> str:
         """Takes an event of the response; returns it as it is sent to the client, with the request's `stream_id`."""
-        try:
-            event = _EVENT.decode(data)
-        except (ValueError, RecursionError):
-            return data.decode(errors="replace")
+        event = _read_event(data)
+        self.has_ended = self.has_ended or event.type in ENDS or event.type == ERROR
         if event.type == "response.output_item.done":
             self._output.append(bytes(event.item))
         elif event.type in ENDS or event.type == "response.created":
@@ -200,14 +217,13 @@ class SocketRequest:
             self._response_id = text_field(response, "id") or self._response_id
             if event.type in ("response.completed", "response.incomplete"):
                 self._record(response)
-        if self._stream_id == NULL or event.stream_id is not None:
-            return data.decode()
-        return object_of({**split_object(data), "stream_id": self._stream_id}).decode()
+        fields = {} if self._stream_id == NULL or event.stream_id is not None else split_object(data)
+        return object_of({**fields, "stream_id": self._stream_id}).decode() if fields else data.decode(errors="replace")
 
     def _record(self, response: Mapping[str, bytes]) -> None:
         output = self._output
         if not output and is_list(response.get("output", b"")):
-            output = items_of(response["output"])
+            output = _split_list(response["output"])
         if self.items is not None and self._version == self._history.version:
             self._history.add(self._response_id, (*self.items, *_resendable(output)))
 
@@ -267,7 +283,16 @@ def _input_items(value: bytes) -> tuple[bytes, ...] | None:
         return ()
     if not is_list(value) or (len(value) > _MAX_VALUES and exceeds_count(value, 0, _MAX_VALUES)):
         return None
-    return tuple(items_of(value))
+    return tuple(_split_list(value))
+
+
+def _split_list(value: bytes) -> list[bytes]:
+    """Returns the items of a list; none if it cannot be read."""
+    try:
+        return items_of(value)
+    except (ValueError, RecursionError):
+        # A lone surrogate in one item must not hide the others.
+        return [to_json(item) for item in decode_object(b'{"items":%b}' % value).get("items", ())]
 
 
 def _resendable(output: Sequence[bytes]) -> list[bytes]:
