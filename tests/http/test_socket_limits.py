@@ -10,8 +10,8 @@ import pytest
 from starlette.types import Message
 
 from accordion.http.response_socket import ResponseSocket
-from accordion.model.errors import AccordionError, Unauthorized, UpstreamTimeout
-from accordion.model.http import CLIENT_DISCONNECTED, Inbound, Outbound
+from accordion.model.errors import AccordionError, Unauthorized, UpstreamDisconnected, UpstreamTimeout
+from accordion.model.http import CLIENT_DISCONNECTED, Inbound, Outbound, stop_error
 from accordion.model.ports import Headers, UpstreamRequest
 
 SOON = 20.0
@@ -83,7 +83,7 @@ class FakePipeline(msgspec.Struct):
     sender: FakeSender
     inbounds: list[Inbound]
     tenants: FakeTenants
-    ends: list[str]
+    ends: list[Any]
     """Why requests without an answer ended."""
     events: bytes | None = None
 
@@ -95,7 +95,7 @@ class FakePipeline(msgspec.Struct):
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError as cancelled:
-                self.ends.append(*cancelled.args)
+                self.ends += cancelled.args
                 raise
         try:
             response = await self.sender.upstream.send(UpstreamRequest("POST", "", (), inbound.body))
@@ -273,6 +273,19 @@ async def test_a_response_over_http_that_stops_without_its_end_ends_the_socket()
     created, close = client.received
     assert json.loads(created["text"])["type"] == "response.created"
     assert (close["type"], close["code"]) == ("websocket.close", 1011)
+
+
+async def test_a_response_that_breaks_off_ends_the_others_with_an_error_that_says_so() -> None:
+    client = FakeClient(message())
+    running = asyncio.create_task(client.run(None))
+    await settle()
+    client.pipeline.events = b"data: {}\n\n"
+    client.messages.put_nowait(message(stream_id="s"))
+    await asyncio.wait_for(running, SOON)
+    (reason,) = client.pipeline.ends
+    error = stop_error(asyncio.CancelledError(reason))
+    assert isinstance(error, UpstreamDisconnected)
+    assert "closes this WebSocket" in error.message
 
 
 async def test_a_request_in_a_binary_message_is_one_too() -> None:

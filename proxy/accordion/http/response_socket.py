@@ -242,6 +242,13 @@ def _lost_connection() -> UpstreamDisconnected:
     )
 
 
+def _broken_socket() -> UpstreamDisconnected:
+    return UpstreamDisconnected(
+        "Connection lost: the proxy closes this WebSocket, because a response on it broke off or was not read. Send "
+        "the request again."
+    )
+
+
 class _RequestUpstream:
     """The Upstream port for one request: sends it on the provider's socket."""
 
@@ -319,8 +326,9 @@ class ResponseSocket:
             await asyncio.wait((reading, *waiting), return_when=asyncio.FIRST_COMPLETED)
             end = None if reading.done() else next(task.result() for task in waiting if task.done())
         finally:
+            reason = CLIENT_DISCONNECTED if end is None else _broken_socket() if self._broken.is_set() else None
             for running in self._tasks:
-                running.cancel(CLIENT_DISCONNECTED if end is None else None)
+                running.cancel(reason)
             for task in (reading, *waiting):
                 task.cancel()
             await asyncio.gather(*self._tasks, reading, *waiting, return_exceptions=True)

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import msgspec
 
-from accordion.model.errors import ShuttingDown
+from accordion.model.errors import AccordionError, ShuttingDown
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.ports import Headers
 
@@ -15,13 +15,15 @@ CLIENT_DISCONNECTED = "the client went away"
 """The message with which `http/` cancels a task whose client disconnected. Any other cancellation is a shutdown."""
 
 
-def stop_error(reason: BaseException) -> ShuttingDown | None:
-    """Returns the error for the client whose task `reason` ended from outside.
+def stop_error(reason: BaseException) -> AccordionError | None:
+    """Returns the error for the client whose task `reason` ended from outside: the one with which the task was
+    cancelled; without one, that the proxy stops.
 
     Returns None where the client is gone, or where `reason` is no cancellation.
     """
-    is_gone = isinstance(reason, GeneratorExit | Exception) or CLIENT_DISCONNECTED in reason.args
-    return None if is_gone else ShuttingDown()
+    if isinstance(reason, GeneratorExit | Exception) or CLIENT_DISCONNECTED in reason.args:
+        return None
+    return next((error for error in reason.args if isinstance(error, AccordionError)), None) or ShuttingDown()
 
 
 class Inbound(StructWithHiddenFields, frozen=True, dict=True):

@@ -78,9 +78,10 @@ class Responder(msgspec.Struct, frozen=True):
         return replace(outbound, headers=outbound.headers + self._build_headers(progress))
 
     def record_interruption(self, progress: RequestProgress, exception: BaseException) -> None:
-        """Records that the client disconnected before the provider answered, or that the proxy is stopping."""
+        """Records why a request ended before the provider answered: see `stop_error`."""
         error = stop_error(exception)
-        progress.status, progress.error = (error.status, error.code) if error else (499, "client_disconnected")
+        progress.status = error.status if error else 499
+        progress.error = error.code or error.type if error else "client_disconnected"
         self.recorder.record(progress, ObservedResponse())
 
     def _build_headers(self, progress: RequestProgress) -> Headers:
