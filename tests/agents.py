@@ -44,6 +44,8 @@ class Run:
     """What becomes of the entries of an answer before they go into the history, where the client changes them."""
     chained: bool = False
     """Whether only what is new is sent, behind the id of the last reply (Responses)."""
+    object_id: str = ""
+    """The conversation object that the provider keeps and to which what is new is sent (Responses); empty: none."""
     reply: str = ""
     """The id of the last reply."""
     turn: int = 0
@@ -160,6 +162,8 @@ async def _responses(run: Run) -> list[str]:
     more = {"input": run.history, **run.more.get("extra_body", {})}
     if run.chained and run.reply:
         more |= {"input": run.history[run._told :], "previous_response_id": run.reply}
+    if run.object_id:
+        more |= {"input": run.history[run._told :], "conversation": run.object_id}
     raw = await run.client.responses.with_raw_response.create(
         model=run.model, instructions=SYSTEM, stream=run.stream, include=["reasoning.encrypted_content"],
         extra_headers=run.headers,

@@ -314,6 +314,16 @@ async def test_the_original_has_the_options_of_the_last_request_and_no_person_or
         assert stored == {name: body[name] for name in ("model", "max_tokens", "messages")} | options
 
 
+async def test_a_list_that_begins_like_messages_behind_a_providers_history_is_recorded_whole():
+    vault, first = Vault(), {"role": "user", "content": "one"}
+    await vault.say("s-1", read({"model": "m", "input": [first], "conversation": "conv_1"}, "responses"))
+    vault.transcripts.begin_anew()
+    vault.clock.advance(1.0)
+    others = [{"role": "assistant", "content": "two"}, {"role": "user", "content": "three"}]
+    await vault.say("s-1", read({"model": "m", "input": [first, *others]}, "responses"))
+    assert await all_of(vault) == ["one", "two", "three"]
+
+
 async def test_options_that_change_do_not_store_the_system_prompt_again():
     store = Counting()
     vault, body = (

@@ -15,6 +15,7 @@ from tests.reading import Reader
 from tests.spoken import Json
 
 PATH = "/v1/responses/"
+OBJECTS = "/v1/conversations/"
 
 
 @dataclass
@@ -39,6 +40,9 @@ class Keeper(Reader):
 
     async def __call__(self, request: Recorded, answer: Answer) -> None:
         path, _, query = request.target.partition("?")
+        if path.startswith(OBJECTS):
+            self.asked.append((request.method, request.target))
+            return await self._object_items(request, path.removeprefix(OBJECTS), parse_qs(query), answer)
         if path.startswith(PATH) and path not in strict.COUNTING:
             self.asked.append((request.method, request.target))
             return await self._kept(request.method, path.removeprefix(PATH).split("/"), parse_qs(query), answer)
@@ -56,6 +60,23 @@ class Keeper(Reader):
             return []
         kept = self.held[previous]
         return [*kept.before, *kept.response["output"]]
+
+    async def _object_items(self, request: Recorded, path: str, query: dict[str, list[str]], answer: Answer) -> None:
+        """Lists or adds the items of a conversation object, as the API does."""
+        name, _, below = path.partition("/")
+        assert below == "items", path
+        talk = self.talks.setdefault(name, [])
+        if request.method == "POST":
+            added = request.json()["items"]
+            assert 0 < len(added) <= 20
+            talk += added
+            return await strict._whole(answer, 200, {"object": "list", "data": added})
+        assert query["order"] == ["asc"]
+        items = [{"id": f"item_{at}", **item} for at, item in enumerate(talk)]
+        start = [item["id"] for item in items].index(query["after"][0]) + 1 if "after" in query else 0
+        page = items[start : start + int(query["limit"][0])]
+        ends = {"last_id": page[-1]["id"] if page else None, "has_more": start + len(page) < len(items)}
+        await strict._whole(answer, 200, {"object": "list", "data": page, **ends})
 
     def _meant(self, entry: Json) -> Json:
         if entry.get("type") != "item_reference":

@@ -246,7 +246,9 @@ async def test_what_the_provider_keeps_passes_unchanged_and_says_so(start: Start
             upstream.requests.clear()
         reply = await post(proxy, PATHS["responses"], body)
         told_of = (await fetch_session(proxy, reply.header("x-accordion-session"), 1 + known))["exchanges"][-1]
-    assert (reply.status, upstream.requests[0].body) == (200, body)
+    # This provider does not list the items of a conversation object.
+    sent = [each.body for each in upstream.requests if each.method == "POST"]
+    assert (reply.status, sent) == (200, [body])
     assert float(reply.header("x-accordion-utilization") or 0) > 1
     assert reply.header("x-accordion-compaction") is None
     assert told_of["decision"].partition(";")[2].count("passes unchanged") == 1

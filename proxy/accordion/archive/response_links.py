@@ -169,6 +169,19 @@ class ResponseLinks:
             return None
         return [entry for link in reversed(links) for entry in (*link.input_items, *link.output_items)]
 
+    async def unadded_items(self, tenant: TenantScope, object_id: str) -> tuple[bytes, ...]:
+        """Returns the items that a provider's conversation object lacks at its end. Raises StoreUnavailable."""
+        key = unadded_key(tenant, object_id)
+        link = decode(unpack(self._archive.open_value(tenant, key, await self._archive.store.get(key))))
+        return link.input_items if link is not None else ()
+
+    async def store_unadded_items(
+        self, tenant: TenantScope, session: str, object_id: str, items: tuple[bytes, ...]
+    ) -> None:
+        """Stores the items that a provider's conversation object lacks at its end. Raises StoreUnavailable."""
+        key, [value] = unadded_key(tenant, object_id), _pack_links([ResponseLink(items, ())])
+        await self._archive.keep(self._archive.single_value_puts(tenant, session, "link", key, value))
+
     # -- reading ------------------------------------------------------------------
 
     def _from_memory(self, name: Name) -> ResponseLink | None:
@@ -221,6 +234,11 @@ class ResponseLinks:
 def link_key(tenant: TenantScope, reply: str) -> Key:
     """Returns the key of a response's link in the store."""
     return provider_key("link", tenant, reply)
+
+
+def unadded_key(tenant: TenantScope, object_id: str) -> Key:
+    """Returns the key of the items that a conversation object lacks."""
+    return provider_key("link", tenant, f"unadded {object_id}")
 
 
 def decode(value: bytes | None) -> ResponseLink | None:

@@ -88,7 +88,7 @@ class LogState(msgspec.Struct, frozen=True):
 
     `since` is when its list was last written from the beginning, `entries` the number of entries since then, `size` the
     bytes that they count. `rows` and `lead_rows` are the row keys of `keys` and `lead`, `options` is the digest of the
-    options.
+    options. The first `listed` keys were in a client's list; the others follow responses that the provider keeps.
     """
 
     dialect: str = ""
@@ -102,6 +102,7 @@ class LogState(msgspec.Struct, frozen=True):
     rows: tuple[bytes, ...] = ()
     lead_rows: tuple[bytes, ...] = ()
     options: bytes = b""
+    listed: int = 0
 
 
 class _PendingList:
@@ -157,13 +158,15 @@ class _LogReplay:
         target.rows[start : start + len(entry.keys)] = entry.rows
         self._last = self._lists[entry.end] = target
 
-    def messages(self) -> tuple[list[bytes], list[bytes]]:
-        """Returns the keys of all messages in order, and those of their rows; to be called last."""
+    def messages(self) -> tuple[list[bytes], list[bytes], int]:
+        """Returns the keys of all messages in order, those of their rows, and how many were in a client's list; to be
+        called last."""
         # The predecessors of these entries are lost. They must not replace messages of a newer list.
         for entry in [entry for entries in self._early_entries.values() for entry in entries]:
             if entry.start >= len(self._last.keys) or entry.at >= self._at:
                 self._apply(entry)
         keys, rows, unplaced = list(self._last.keys), list(self._last.rows), dict(self._provider_entries)
+        listed = len(keys)
         followers: dict[bytes, list[TranscriptEntry]] = {}
         for entry in unplaced.values():
             followers.setdefault(entry.after, []).append(entry)
@@ -179,7 +182,7 @@ class _LogReplay:
                 keys += entry.keys
                 rows += entry.rows
                 stack += reversed(followers.get(entry.end, ()))
-        return keys, rows
+        return keys, rows, listed
 
 
 def replay_log(log: Iterable[TranscriptEntry]) -> LogState:
@@ -201,8 +204,8 @@ def replay_log(log: Iterable[TranscriptEntry]) -> LogState:
             tuple(entry.lead_rows) if entry.head else state.lead_rows,
             entry.options or state.options,
         )
-    keys, rows = replay.messages()
-    return replace(state, keys=tuple(keys), rows=tuple(rows))
+    keys, rows, listed = replay.messages()
+    return replace(state, keys=tuple(keys), rows=tuple(rows), listed=listed)
 
 
 async def load_transcript(archive: Archive, tenant: TenantScope, session: str) -> Transcript | None:

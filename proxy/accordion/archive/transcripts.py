@@ -241,7 +241,7 @@ class TranscriptStore:
                 # The store is away. The whole request is written: the spool may take it until the store is back.
                 progress, log = RecordedProgress(0, b"", b"", now, 0, 0), replay_log(())
             keys = [message.key for message in conversation.messages]
-            common = len(log.keys) if is_appended else count_common_prefix(log.keys, keys)
+            common = len(log.keys) if is_appended else count_common_prefix(log.keys[: log.listed], keys)
             start = common if is_appended else await self._archive.first_missing(log.rows[:common])
             # Should the store go away half-way, its log names messages that it does not have.
             last = b"" if is_appended or not start else chain[start - 1]

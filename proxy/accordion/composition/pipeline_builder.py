@@ -12,6 +12,7 @@ from accordion.insertions.store import InsertionStore
 from accordion.model.ports import Clock, Tasks
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
+from accordion.pipeline.conversation_objects import ConversationObjects
 from accordion.pipeline.costs import CostCalculator
 from accordion.pipeline.features import ExchangeFeature
 from accordion.pipeline.forward import RequestPipeline
@@ -56,12 +57,14 @@ def build_pipelines(
 ) -> tuple[RequestPipeline, UpgradePipeline]:
     """Connects the steps. `model_sockets`: see UpgradePipeline."""
     sessions = identifier.sessions
+    conversation_objects = ConversationObjects(response_links, sender.send)
     recorder = ExchangeRecorder(
-        ledger, clock, tasks, erasures, sessions, calibrator, response_history, features, costs, key_usage
-    )
+        ledger, clock, tasks, erasures, sessions, calibrator, response_history, conversation_objects, features, costs,
+        key_usage,
+    )  # fmt: skip
     responder = Responder(recorder, response_history, clock, receiver.protocol_for, lambda: sessions.store.is_available)
     reader = RequestReader(receiver, identifier, measurer)
-    history_reconstruction = HistoryReconstruction(response_links, reader)
+    history_reconstruction = HistoryReconstruction(response_links, conversation_objects, reader)
     pipeline = RequestPipeline(
         clock=clock,
         tenants=tenants,

@@ -112,7 +112,8 @@ def response_nodes(
         was_compacted=request.was_folded,
         failed_tokens=_thread_tokens_at_failure(request) if conversation.provider_state == "thread" else 0,
     )
-    return dict.fromkeys({observed_response.response_id, *ids[-1:], _conversation_object_id(conversation)} - {""}, node)
+    object_id = _conversation_object_id((request.original_request or request).conversation)
+    return dict.fromkeys({observed_response.response_id, *ids[-1:], object_id} - {""}, node)
 
 
 def _filter_credible(request: MeasuredRequest, reported_tokens: int) -> int:

@@ -1,11 +1,12 @@
-"""Puts the history that the provider keeps in place of the id of the response that a request continues.
+"""Puts the history that the provider keeps in place of the id by which a request continues it.
 
-The Responses API lets a client send `previous_response_id` and only the new messages. Below the trigger such a request
-passes unchanged. If a compaction is due, the whole request is reconstructed from the recorded items
-(archive/response_links.py), and is then treated like any other: measured, compacted, and given tool rounds and recalled
-excerpts. From then on the provider keeps a compacted list under the response's id, so every later request of the
-conversation is reconstructed too. A request passes unchanged if some of its history is not on record, or if the
-provider refuses the reconstructed form.
+The Responses API lets a client send `previous_response_id` or a `conversation`, and only the new messages. Below the
+trigger such a request passes unchanged. If a compaction is due, the whole request is reconstructed, from the recorded
+items of a response (archive/response_links.py) or from those that the provider lists of a conversation object
+(conversation_objects.py). It is then treated like any other: measured, compacted, and given tool rounds and recalled
+excerpts. From then on the provider has another list than the client, so every later request of the conversation is
+reconstructed too. A request passes unchanged if some of its history is not on record, or if the provider refuses the
+reconstructed form.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from msgspec.structs import replace
 
 from accordion.archive.response_links import ResponseLinks
 from accordion.model.budget import Decision
-from accordion.model.errors import StoreUnavailable
+from accordion.model.errors import AccordionError, StoreUnavailable
 from accordion.model.http import Inbound
+from accordion.pipeline.conversation_objects import ConversationObjects
 from accordion.pipeline.read import RequestReader
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest
 from accordion.protocols.json_spans import fields_of, is_text, items_of, list_of, object_of
@@ -26,13 +28,15 @@ from accordion.protocols.json_spans import fields_of, is_text, items_of, list_of
 _log = logging.getLogger("accordion")
 
 _PASSES_UNCHANGED = "so it passes unchanged"
+_HISTORY_IDS = ("previous_response_id", "conversation")
 _PROVIDER_KEEPS_HISTORY = f"the provider keeps the history, {_PASSES_UNCHANGED}"
 
 
 class HistoryReconstruction(msgspec.Struct, frozen=True):
-    """Reconstructs requests that continue a response by its id."""
+    """Reconstructs requests that continue a response or a conversation object by its id."""
 
     response_links: ResponseLinks
+    conversation_objects: ConversationObjects
     reader: RequestReader
 
     async def reconstruct(self, request: MeasuredRequest) -> MeasuredRequest | str:
@@ -41,25 +45,38 @@ class HistoryReconstruction(msgspec.Struct, frozen=True):
         The whole request is read and measured as if the client had sent it. Never fails.
         """
         try:
-            earlier = await self.response_links.history_up_to(
-                request.caller.tenant, request.client_conversation.previous or ""
-            )
-            if earlier is None and not self.response_links.is_available:
-                return f"the store is unavailable, {_PASSES_UNCHANGED}"
-            if earlier is None:
-                return f"the history that the provider keeps is not completely on record, {_PASSES_UNCHANGED}"
-            whole = await self.reader.read(_build_inbound(request, earlier), request.caller, request.started_at)
+            earlier = await self._find_history(request)
+            if isinstance(earlier, str):
+                return f"{earlier}, {_PASSES_UNCHANGED}"
+            session_id = request.session_match.session.id
+            inbound = _build_inbound(request, earlier)
+            whole = await self.reader.read(inbound, request.caller, request.started_at, session_id)
             if isinstance(whole, PassthroughRequest) or whole.protocol.find_problems(whole.conversation.messages):
                 return f"the provider keeps another history than the one on record, {_PASSES_UNCHANGED}"
             return replace(self.reader.measurer.apply_reported_tokens(whole, request), original_request=request)
         except StoreUnavailable:
             return f"the store is unavailable, {_PASSES_UNCHANGED}"
+        except AccordionError as error:
+            return f"the history that the provider keeps could not be read ({error.message}), {_PASSES_UNCHANGED}"
         except Exception:
             _log.exception(
                 "the history that the provider keeps could not be put into a request",
                 extra={"request_id": request.inbound.request_id},
             )
             return f"the history could not be reconstructed, {_PASSES_UNCHANGED}"
+
+    async def _find_history(self, request: MeasuredRequest) -> list[bytes] | str:
+        """Returns the history before a request, or the reason why it is not known. Raises AccordionError."""
+        if request.conversation.provider_state == "object":
+            return await self.conversation_objects.read_items(request)
+        earlier = await self.response_links.history_up_to(
+            request.caller.tenant, request.client_conversation.previous or ""
+        )
+        if earlier is not None:
+            return earlier
+        if not self.response_links.is_available:
+            return "the store is unavailable"
+        return "the history that the provider keeps is not completely on record"
 
     def find_missing_entry(self, request: PreparedRequest, refusal: bytes) -> bytes:
         """Returns a placeholder for the call or output that a provider's error names as missing behind a response id.
@@ -107,13 +124,13 @@ def _may_miss_tool_output(request: MeasuredRequest) -> bool:
 
 
 def _build_inbound(request: MeasuredRequest, earlier_items: list[bytes]) -> Inbound:
-    """Returns the client's request with the history of the response itself.
+    """Returns the client's request with the history itself in place of its id.
 
     The list comes first, since its beginning stays the same.
     """
     conversation, listing = request.client_conversation, request.protocol.messages_field
     own = (message.wire for message in (*conversation.lead, *conversation.messages))
     entries = [b'{"role":"user","content":%s}' % wire if is_text(wire) else wire for wire in (*earlier_items, *own)]
-    rest = {name: value for name, value in conversation.envelope.items() if name != "previous_response_id"}
+    rest = {name: value for name, value in conversation.envelope.items() if name not in _HISTORY_IDS}
     headers = tuple(pair for pair in request.inbound.headers if pair[0] != b"content-encoding")
     return replace(request.inbound, headers=headers, body=object_of({listing: list_of(entries), **rest}))

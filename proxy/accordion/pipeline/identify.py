@@ -35,8 +35,8 @@ class Identifier(msgspec.Struct, frozen=True):
     configured_mode: Callable[..., Mode]
     """The mode by model, and by `delegated`: whether a sub-agent sent the request."""
 
-    async def identify(self, request: ReceivedRequest) -> IdentifiedRequest | PassthroughRequest:
-        """Finds the agent's position, the visible list and the session.
+    async def identify(self, request: ReceivedRequest, session_id: str = "") -> IdentifiedRequest | PassthroughRequest:
+        """Finds the agent's position, the visible list and the session. `session_id`: see RequestReader.read.
 
         Raises BadRequest if the client declares an impossible position.
         """
@@ -49,7 +49,7 @@ class Identifier(msgspec.Struct, frozen=True):
             request.decoded_body,
         )
         try:
-            session_match = await self._find_session(request, metadata, visible_request)
+            session_match = await self._find_session(request, metadata, visible_request, session_id)
             request = self._apply_session_mode(request, session_match)
             if visible_request.hidden_results and self._is_observed(request, visible_request):
                 visible_request = self.visibility.show_hidden_results(
@@ -82,9 +82,9 @@ class Identifier(msgspec.Struct, frozen=True):
         return "observe" in (request.controls.mode, self.configured_mode(model, delegated=delegated))
 
     async def _find_session(
-        self, request: ReceivedRequest, metadata: ClientMetadata, visible_request: VisibleRequest
+        self, request: ReceivedRequest, metadata: ClientMetadata, visible_request: VisibleRequest, session_id: str
     ) -> SessionMatch:
         scoped, conversation = metadata_with_scope(metadata, visible_request.position), visible_request.conversation
         if request.is_token_count:
             return self.sessions.match_without_recording(request.caller, scoped, conversation)
-        return await self.sessions.resolve(request.caller, scoped, conversation, request.inbound.request_id)
+        return await self.sessions.resolve(request.caller, scoped, conversation, request.inbound.request_id, session_id)

@@ -24,13 +24,16 @@ class RequestReader(msgspec.Struct, frozen=True):
     measurer: Measurer
 
     async def read(
-        self, inbound: Inbound, caller: Caller, started_at: float = 0.0
+        self, inbound: Inbound, caller: Caller, started_at: float = 0.0, session_id: str = ""
     ) -> MeasuredRequest | PassthroughRequest:
-        """Receives, identifies and measures a request. Raises AccordionError if it cannot be forwarded at all."""
+        """Receives, identifies and measures a request. Raises AccordionError if it cannot be forwarded at all.
+
+        `session_id` is the session of a list that continues no known one; if it is empty, a new one begins.
+        """
         received = await self.receiver.receive(inbound, caller, started_at)
         if isinstance(received, PassthroughRequest):
             return received
-        identified = await self.identifier.identify(received)
+        identified = await self.identifier.identify(received, session_id)
         if isinstance(identified, PassthroughRequest):
             return identified
         return await self.measurer.measure(identified)

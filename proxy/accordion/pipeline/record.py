@@ -25,6 +25,7 @@ from accordion.model.http import Inbound
 from accordion.model.ports import Clock, Tasks
 from accordion.model.records import AgentReport, Exchange, ObservedResponse
 from accordion.pipeline.calibration import Calibrator
+from accordion.pipeline.conversation_objects import ConversationObjects
 from accordion.pipeline.costs import CostCalculator
 from accordion.pipeline.features import ExchangeFeature
 from accordion.pipeline.relay import ExchangeProgress
@@ -62,6 +63,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
     sessions: Sessions
     calibrator: Calibrator
     response_history: ResponseHistory
+    conversation_objects: ConversationObjects
     features: Sequence[ExchangeFeature]
     costs: CostCalculator
     key_usage: KeyUsageLedger
@@ -91,6 +93,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
                 progress.round_ids,
                 progress.insertion,
             )
+            await self.conversation_objects.add_items(progress.request, observed_response)
             progress.is_stored = True
 
     def _record_unread(

@@ -24,7 +24,7 @@ from accordion.compaction.request import RequestBudgets, ThinkingMode
 from accordion.compaction.request_controls import RequestControls, thinking_mode
 from accordion.model.budget import Decision, Thresholds, TokenLimits, Utilization, Window
 from accordion.model.compaction import CompactedConversation
-from accordion.model.conversation import Conversation
+from accordion.model.conversation import Conversation, ProviderState
 from accordion.model.http import Inbound
 from accordion.model.ports import Route
 from accordion.model.records import CompactionOutcome, RecallUsage
@@ -154,7 +154,7 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
     may_hold_memories: bool = False
     """Whether the list may contain a memory, or ask for one."""
     original_request: MeasuredRequest | None = None
-    """The request as it came, if the provider's history was put in place of a response id."""
+    """The request as it came, if the provider's history was put in place of its id."""
 
     @property
     def forwarded_history(self) -> CompactedConversation:
@@ -200,11 +200,18 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
 
     @property
     def is_reconstructable(self) -> bool:
-        """Whether the request continues a response by its id, and its history may replace the id to be compacted."""
-        continues_response = self.conversation.previous is not None and self.conversation.provider_state == "reply"
-        return (
-            continues_response and self.allows_compaction and not self.is_token_count and self.route.family != "litellm"
+        """Whether the request continues a response or a conversation object by its id, and its history may replace the
+        id to be compacted."""
+        is_continued = self.conversation.previous is not None and self.conversation.provider_state in (
+            "reply",
+            "object",
         )
+        return is_continued and self.allows_compaction and not self.is_token_count and self.route.family != "litellm"
+
+    @property
+    def client_provider_state(self) -> ProviderState:
+        """The kind of state that the provider keeps for the request as it came."""
+        return (self.original_request or self).conversation.provider_state
 
     @property
     def available_tokens(self) -> int:

@@ -142,9 +142,16 @@ class Sessions:
         self.prefix_index = PrefixIndex(self.store, self.outbox, 8 * self.capacity, self.retention, self.worker_sync)
 
     async def resolve(
-        self, caller: Caller, client_metadata: ClientMetadata, conversation: Conversation, request_id: str
+        self,
+        caller: Caller,
+        client_metadata: ClientMetadata,
+        conversation: Conversation,
+        request_id: str,
+        new_session_id: str = "",
     ) -> SessionMatch:
         """Finds or creates the session of a request, and records the request's node.
+
+        A list that continues no known one belongs to the session `new_session_id`, or to a new one if that is empty.
 
         The store is read only where this worker has no node or may be out of date; when it is away, the nodes in memory
         are used.
@@ -161,7 +168,7 @@ class Sessions:
                 match = self._match(caller, client_metadata, label, exact, exact_index, node, request_id)
                 self.record_end(label, match.session.id, conversation)
                 return structs.replace(match, conversation=conversation)
-        return self._match(caller, client_metadata, label, conversation, index, base, request_id)
+        return self._match(caller, client_metadata, label, conversation, index, base, request_id, new_session_id)
 
     def _match(
         self,
@@ -172,6 +179,7 @@ class Sessions:
         index: int,
         base: PrefixNode | None,
         request_id: str,
+        new_session_id: str = "",
     ) -> SessionMatch:
         """Finds or creates the session of a request that continues from `base`, and records the request's node."""
         chain = conversation.identity_chain
@@ -179,7 +187,7 @@ class Sessions:
         if base is None:
             name = label + (chain[-1] if chain else request_id.encode())
             own_id = node_id(name)
-            session_id, forked_from = session_id_from_node(own_id), ""
+            session_id, forked_from = new_session_id or session_id_from_node(own_id), ""
             if chain:
                 self.prefix_index.write(name, own_id, form.node(session_id))
         elif chain[index] != chain[-1]:

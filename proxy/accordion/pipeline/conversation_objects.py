@@ -1,0 +1,163 @@
+"""Reads and extends the `conversation` objects of the Responses API, whose items the provider keeps.
+
+A request that names a conversation object has only the new items. If such a conversation is to be compacted, its items
+are read from the provider and take the object's place in the request (history_reconstruction.py). The provider then
+adds nothing to the object by itself. So the items of the request and of its response are added before the response
+ends, and the object stays whole: for the client, which may list it, and for the next request, which reads it again.
+Nothing of it is cached, because a client may add and delete items itself.
+
+Items that the provider does not take are stored, count as a part of the object, and are added with the next response.
+
+Source: the API reference, "Conversations" (`GET` and `POST /v1/conversations/{id}/items`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from urllib.parse import quote
+
+import msgspec
+from msgspec.structs import replace
+
+from accordion.archive.response_links import ResponseLinks
+from accordion.model.errors import AccordionError
+from accordion.model.http import Inbound
+from accordion.model.ports import UpstreamResponse
+from accordion.model.records import ObservedResponse
+from accordion.pipeline.relay import content_type_and_encoding, read_body
+from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest
+from accordion.protocols.json_spans import fields_of, is_list, is_object, is_text, items_of, list_of, object_of
+from accordion.protocols.openai_responses.response import text_field
+
+_log = logging.getLogger("accordion")
+
+_PAGE, _MAX_PAGES = 100, 100
+"""The items of a page, the most that the API gives at once, and the most pages that are read."""
+_ADDED_AT_ONCE = 20
+"""The most items that the API takes at once."""
+_INCLUDED = (
+    "reasoning.encrypted_content",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+    "file_search_call.results",
+    "web_search_call.action.sources",
+)
+"""Content that the API leaves out of a list unless it is asked for."""
+_LIST_QUERY = "&".join([f"limit={_PAGE}", "order=asc", *(f"include[]={name}" for name in _INCLUDED)])
+_BODY_HEADERS = frozenset(
+    {b"accept", b"accept-encoding", b"content-encoding", b"content-length", b"content-type", b"transfer-encoding"}
+)
+_MAX_LOGGED = 1_000
+
+SendRequest = Callable[[PassthroughRequest], Awaitable[UpstreamResponse]]
+
+
+class ConversationObjects(msgspec.Struct, frozen=True):
+    """Reads and extends conversation objects, with the credentials of the requests that name them."""
+
+    response_links: ResponseLinks
+    send: SendRequest
+    logged: set[str] = msgspec.field(default_factory=set)
+    """The objects for which a refusal was already logged."""
+
+    async def read_items(self, request: MeasuredRequest) -> list[bytes] | str:
+        """Returns the items of the object that a request names, or the reason why they cannot be read.
+
+        Raises StoreUnavailable, and the errors of `send`.
+        """
+        items, after = list[bytes](), ""
+        for _ in range(_MAX_PAGES):
+            response = await self.send(_build_request(request, "GET", query=_LIST_QUERY + after))
+            body = await read_body(response, content_type_and_encoding(response.headers)[1])
+            page = fields_of(body) if response.status == 200 and is_object(body) else {}
+            if not is_list(page.get("data", b"")):
+                return f"the provider does not list the conversation object (status {response.status})"
+            items += items_of(page["data"])
+            if page.get("has_more") != b"true":
+                return [*items, *await self.response_links.unadded_items(request.caller.tenant, _object_id(request))]
+            after = "&after=" + quote(text_field(page, "last_id"), safe="")
+        return f"the conversation object has more than {_PAGE * _MAX_PAGES:,} items"
+
+    async def add_items(self, request: PreparedRequest, observed_response: ObservedResponse) -> None:
+        """Adds the items of a request and its response to the object that the request named.
+
+        Does nothing if the provider does so itself, or if the response failed. Never fails.
+        """
+        original = request.original_request
+        if original is None or original.conversation.provider_state != "object" or observed_response.error:
+            return
+        if observed_response.output is None:
+            return
+        tenant, session, object_id = request.caller.tenant, request.session_match.session.id, _object_id(original)
+        conversation = original.client_conversation
+        entries = [message.wire for message in (*conversation.lead, *conversation.messages)]
+        new = [*map(_as_item, entries), *observed_response.output]
+        try:
+            waiting = await self.response_links.unadded_items(tenant, object_id)
+            left = await self._add(original, object_id, [*waiting, *new])
+            if left or waiting:
+                await self.response_links.store_unadded_items(tenant, session, object_id, tuple(left))
+        except Exception:
+            # The response itself is complete, and must not fail because of this.
+            _log.exception(
+                "items could not be added to a conversation object", extra={"request_id": request.inbound.request_id}
+            )
+
+    async def _add(self, request: MeasuredRequest, object_id: str, items: Sequence[bytes]) -> Sequence[bytes]:
+        """Adds items to the object; returns those that the provider did not take."""
+        for at in range(0, len(items), _ADDED_AT_ONCE):
+            body = object_of({"items": list_of(items[at : at + _ADDED_AT_ONCE])})
+            try:
+                response = await self.send(_build_request(request, "POST", body=body))
+                refusal = await read_body(response, content_type_and_encoding(response.headers)[1])
+                if response.status == 200:
+                    continue
+                reason = f"status {response.status}, {refusal[:500]!r}"
+            except AccordionError as error:
+                reason = error.message
+            self._log_refusal(request, object_id, reason)
+            return items[at:]
+        return ()
+
+    def _log_refusal(self, request: MeasuredRequest, object_id: str, reason: str) -> None:
+        if object_id in self.logged or len(self.logged) >= _MAX_LOGGED:
+            return
+        self.logged.add(object_id)
+        _log.warning(
+            "the provider did not add items to the conversation object %s of session %s, model %s: %s. "
+            "They are stored, and are added with the next response",
+            object_id,
+            request.session_match.session.id,
+            request.conversation.model,
+            reason,
+        )
+
+
+def _object_id(request: MeasuredRequest) -> str:
+    return request.conversation.previous or ""
+
+
+def _as_item(wire: bytes) -> bytes:
+    """Returns an entry of a request's list as an item; a plain text is a user's message."""
+    return b'{"type":"message","role":"user","content":%s}' % wire if is_text(wire) else wire
+
+
+def _build_request(request: MeasuredRequest, method: str, *, query: str = "", body: bytes = b"") -> PassthroughRequest:
+    """Builds a request for the items of the object that a request names, to the same provider as that one."""
+    inbound = request.inbound
+    path = inbound.path.removesuffix("/responses") + f"/conversations/{quote(_object_id(request), safe='')}/items"
+    headers = tuple([pair for pair in inbound.headers if pair[0].lower() not in _BODY_HEADERS])
+    headers += ((b"accept", b"application/json"), (b"accept-encoding", b"identity"))
+    if body:
+        headers += ((b"content-type", b"application/json"),)
+    query = "&".join(filter(None, (inbound.query, query)))
+    return PassthroughRequest(
+        inbound=Inbound(method, path, query, headers, body, inbound.request_id),
+        caller=request.caller,
+        started_at=request.started_at,
+        protocol=request.protocol,
+        route=replace(request.route, model=None),
+        decoded_body=b"",
+    )
