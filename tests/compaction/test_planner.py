@@ -170,6 +170,27 @@ def test_the_pipeline_stops_where_the_target_is_met() -> None:
     assert planned(viewed(LONG, target=10_000), Replace(2, 0, "x", 1)).proposals == ()
 
 
+def test_a_strategy_that_ignores_the_target_has_all_of_its_steps_applied() -> None:
+    class Ignores(Given):
+        ignores_target = True
+
+    steps = (Replace(2, 0, "x", 1), Replace(6, 0, "x", 1))
+    after = Given((Replace(2, 0, "y", 1),), "after")
+    plan = Planner([Ignores(steps), after]).plan(viewed(LONG, target=10_000), must_succeed=False)
+    assert plan.steps == steps
+
+
+@pytest.mark.parametrize(
+    ("text", "pinned", "is_legal"),
+    [("{}", frozenset(), True), ("{}", frozenset({"a"}), False), ('{"a": 1}', frozenset(), False)],
+)
+def test_the_arguments_of_an_answered_call_can_only_be_emptied(
+    text: str, pinned: frozenset[str], is_legal: bool
+) -> None:
+    plan = planned(viewed(LONG, pinned_call_ids=pinned), Replace(1, 0, text, 1))
+    assert plan.steps == ((Replace(1, 0, text, 1),) if is_legal else ())
+
+
 def test_a_strategy_that_fails_is_left_out_and_the_others_go_on() -> None:
     class Fails(Given):
         def propose(self, view: StrategyView) -> Sequence[ProposedStep]:

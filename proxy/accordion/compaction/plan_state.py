@@ -90,7 +90,11 @@ class PlanState:
         else:
             text = step.text if isinstance(step, Replace) else ""
             old = self.parts_of(step.slot)[step.part]
-            new = ToolResult(old.call_id, (Text(text),), old.error) if isinstance(old, ToolResult) else Text(text)
+            new: Part = Text(text)
+            if isinstance(old, ToolResult):
+                new = ToolResult(old.call_id, (Text(text),), old.error)
+            elif isinstance(old, ToolCall):
+                new = ToolCall(old.call_id, old.name, text)
             self._replace_part(step.slot, step.part, new, step.tokens)
             self.first = min(self.first, step.slot)
 

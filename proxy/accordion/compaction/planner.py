@@ -118,12 +118,11 @@ def _plan(
 
 
 def _run_pipeline(run: _PlanRun, pipeline: Iterable[Strategy]) -> _PlanRun:
-    """Runs the strategies until the target is met."""
-    target = run.state.initial_view.target
+    """Runs the strategies until the target is met, and those that ignore it in any case."""
     for strategy in pipeline:
-        if run.state.tokens <= target:
-            break
-        run.apply_steps(strategy.name, _propose_steps(strategy, run.current_view()), target=target)
+        target = -1 if strategy.ignores_target else run.state.initial_view.target
+        if run.state.tokens > target:
+            run.apply_steps(strategy.name, _propose_steps(strategy, run.current_view()), target=target)
     return run
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from accordion.accounting.token_meter import MESSAGE
 from accordion.compaction.plan_state import REMOVED_PART
-from accordion.compaction.strategies.base import DeferredReplace, ProposedStep, StrategyView
+from accordion.compaction.strategies.base import NO_ARGUMENTS, DeferredReplace, ProposedStep, StrategyView
 from accordion.model.boundaries import has_item_reference, is_reasoning_only
 from accordion.model.conversation import Opaque, Part, Reasoning, ToolCall, ToolResult
 from accordion.model.plan import Drop, Replace, Summarize
@@ -118,9 +118,17 @@ def _is_replaceable(view: StrategyView, step: Replace | DeferredReplace, last_re
     if not view.free[step.slot] and not (last_resort and view.reachable[step.slot]):
         return False
     parts = view.slots[step.slot].message.parts
-    return (
-        0 <= step.part < len(parts) and parts[step.part] != REMOVED_PART and view.is_replaceable(step.slot, step.part)
-    )
+    if not 0 <= step.part < len(parts) or parts[step.part] == REMOVED_PART:
+        return False
+    return view.is_replaceable(step.slot, step.part) or _empties_arguments(view, step)
+
+
+def _empties_arguments(view: StrategyView, step: Replace | DeferredReplace) -> bool:
+    """Whether a step removes the arguments of a call that has its result."""
+    call = view.slots[step.slot].message.parts[step.part]
+    if not isinstance(call, ToolCall) or not isinstance(step, Replace) or step.text != NO_ARGUMENTS:
+        return False
+    return (step.slot, step.part) not in view.open_calls and call.call_id not in view.pinned
 
 
 def _snap_to_groups(view: StrategyView, step: Summarize) -> Summarize | None:

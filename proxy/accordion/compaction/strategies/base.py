@@ -28,6 +28,9 @@ Budget = Literal["tokens", "images", "bytes"]
 HANDOFF_TOOLS = ("transfer_to_*",)
 """Tools whose results only report a hand-off to another agent."""
 
+NO_ARGUMENTS = "{}"
+"""The only text that may take the place of a call's arguments."""
+
 DigestFunction = Callable[[str, int], str]
 """Digests a text in at most so many characters; returns an empty text if there is nothing worth saying."""
 
@@ -180,6 +183,8 @@ class Strategy(ABC):
 
     budget: ClassVar[Budget] = "tokens"
     """A strategy for another budget than tokens runs after those for tokens, and if its limit is exceeded."""
+    ignores_target: ClassVar[bool] = False
+    """Whether all of its steps are applied, also where the target is met."""
     handles_delegations: ClassVar[bool] = False
     """Whether it replaces the results of sub-agents. If no strategy does, they count as results like any other."""
     is_restorable: bool = False
