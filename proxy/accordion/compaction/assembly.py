@@ -203,6 +203,7 @@ class CompactionAssembler:
             artifacts=removed_content.ranges,
             summary_caller=request.summary_caller,
             task_message=SourceMessage(slot.origin, messages[slot.origin]) if slot is not None and has_task else None,
+            instructions=request.summary_instructions,
         )
 
     def _count_messages(self, request: CompactionRequest, messages: Sequence[Message]) -> int:

@@ -271,7 +271,7 @@ class BackgroundSummaries:
                     )
         except (SummaryFailed, TimeoutError) as error:
             failed = True
-            self._record_failure(conversation_ref, summary_caller, error)
+            self.record_failure(conversation_ref, summary_caller, error)
         except Exception:
             failed = True
             raise
@@ -297,7 +297,7 @@ class BackgroundSummaries:
         route = "" if self._model else summary_caller.route.name
         return SummaryWriter(summary_caller.tenant, route, self._model or summary_caller.model)
 
-    def _record_failure(
+    def record_failure(
         self,
         conversation_ref: ConversationRef,
         summary_caller: SummaryCaller | None,
@@ -338,7 +338,7 @@ class BackgroundSummaries:
         except (SummaryFailed, TimeoutError) as error:
             if not partial_summaries:
                 raise
-            self._record_failure(conversation_ref, summary_caller, error, partial_summaries[-1])
+            self.record_failure(conversation_ref, summary_caller, error, partial_summaries[-1])
             return partial_summaries[-1]
         if summary is not None and summary_caller is not None:
             self._writers.record_success(self._writer_for(summary_caller), conversation_ref)

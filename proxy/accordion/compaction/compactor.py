@@ -33,7 +33,7 @@ from accordion.compaction.repository import CompactionRepository
 from accordion.compaction.request import CompactionRequest, CompactionResult
 from accordion.model.cache import BoundedCache, string_size
 from accordion.model.conversation import Conversation
-from accordion.model.errors import AccordionError, StoreUnavailable
+from accordion.model.errors import AccordionError, StoreUnavailable, SummaryFailed
 from accordion.model.ports import Clock, Signal, Tasks, Waiter
 from accordion.model.records import CompactionOutcome, FailureKind
 from accordion.model.tenant import ConversationRef
@@ -285,11 +285,30 @@ class Compactor:
         task = planned.summary_task
         if task is None:
             return None
-        if form == "model":
+        if form == "model" and task.instructions:
+            summary = await self._write_instructed_summary(request, conversation_ref, task)
+            if summary is not None:
+                return summary
+        elif form == "model":
             summary = await self._find_model_summary(request, original, conversation_ref, planned, task)
             if summary is not None:
                 return summary
         return await self._services.tasks.offload(self._services.author.write_extractive, task)
+
+    async def _write_instructed_summary(
+        self, request: CompactionRequest, conversation_ref: ConversationRef, task: SummaryTask
+    ) -> Summary | None:
+        """Returns a model's summary by the client's own instructions, which no prepared summary followed.
+
+        None if the model is paused, fails, or takes too long.
+        """
+        if request.is_token_count or not self._is_model_available(request, conversation_ref):
+            return None
+        try:
+            return await self._services.waiter.wait_for(self._wait, self._services.author.write(task))
+        except (SummaryFailed, TimeoutError) as error:
+            self._services.background_summaries.record_failure(conversation_ref, request.summary_caller, error)
+            return None
 
     async def _find_model_summary(
         self,

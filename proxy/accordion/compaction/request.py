@@ -37,7 +37,7 @@ class CompactionRequest(StructWithHiddenFields, frozen=True):
     session was erased since, nothing is stored. `body_size` is in bytes.
     """
 
-    hidden_fields = frozenset({"provider_items"})
+    hidden_fields = frozenset({"provider_items", "summary_instructions"})
 
     ref: ConversationRef
     protocol: WireProtocol
@@ -69,6 +69,8 @@ class CompactionRequest(StructWithHiddenFields, frozen=True):
     """Full messages for items that the client only references by id, by the keys of the referencing messages."""
     history_with_insertions: CompactedConversation | None = None
     """The history as it would be forwarded, with read-backs and recalls; None if it equals `history`."""
+    summary_instructions: str = ""
+    """The client's own instructions for a model's summary."""
 
 
 class CompactionResult(msgspec.Struct, frozen=True):

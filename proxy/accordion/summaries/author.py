@@ -76,7 +76,7 @@ class SummaryTask(StructWithHiddenFields, frozen=True):
     about the messages from there to before `prior_until`, or empty. `reference_lines` describe artifacts at the end of
     the block. `artifacts` are the ids of the artifacts with message ranges, each with its first and last message.
     `budget` limits the whole block, in tokens of `count_tokens`. `task_message` is the user's message that the agent
-    works on, if it is not a source; it may be cited.
+    works on, if it is not a source; it may be cited. `instructions` are the client's own for a model's summary.
     """
 
     hidden_fields = frozenset(
@@ -88,6 +88,7 @@ class SummaryTask(StructWithHiddenFields, frozen=True):
             "reference_lines",
             "others",
             "task_message",
+            "instructions",
         }
     )
 
@@ -104,6 +105,7 @@ class SummaryTask(StructWithHiddenFields, frozen=True):
     artifacts: tuple[tuple[int, int, str], ...] = ()
     summary_caller: SummaryCaller | None = None
     task_message: SourceMessage | None = None
+    instructions: str = ""
 
     def artifact(self, index: int) -> str:
         """Returns the id of the artifact that contains a message, or an empty string."""
@@ -262,7 +264,7 @@ class SummaryAuthor:
         job = _SummaryJob(task, summary_caller, limit, evidence, ())
         # The tokens may be another model's, and the text of a repair must fit, too.
         fixed_tokens = (
-            task.count_tokens(self._prompts.instructions_for(task.kind))
+            task.count_tokens(self._prompts.instructions_for(task.kind, task.instructions))
             + max(limit, task.count_tokens(task.prior_narrative))
             + job.max_answer_tokens
         )
@@ -281,7 +283,8 @@ class SummaryAuthor:
         self, summarizer: Summarizer, job: _SummaryJob, piece: TranscriptPiece, text: str, cost: _ModelCost
     ) -> CheckedSummary:
         """Asks the model about one piece, checks the answer, and asks once more if a check fails."""
-        instructions, problem, prompt = self._prompts.instructions_for(job.task.kind), "", text
+        instructions = self._prompts.instructions_for(job.task.kind, job.task.instructions)
+        problem, prompt = "", text
         for attempt in range(2):
             try:
                 reply = await summarizer.write(

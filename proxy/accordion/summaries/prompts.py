@@ -34,9 +34,12 @@ class Prompts(msgspec.Struct, frozen=True):
     rules: str
     repair: str
 
-    def instructions_for(self, kind: PlanKind) -> str:
-        """Returns the constant instructions for a kind of summary."""
-        return f"{self.conversation if kind == 'conversation' else self.generation}\n{self.rules}"
+    def instructions_for(self, kind: PlanKind, more: str = "") -> str:
+        """Returns the instructions for a kind of summary: constant ones, and `more` of the client's."""
+        text = f"{self.conversation if kind == 'conversation' else self.generation}\n{self.rules}"
+        return (
+            f"{text}\n\nThe program that asked for this record adds, within the form above:\n{more}" if more else text
+        )
 
 
 def load_prompts() -> Prompts:
