@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from accordion.composition import build_prices, protocols_by_path, rules_by_mode
 from accordion.composition.archive_builder import ArchiveServices
 from accordion.composition.compaction_builder import CompactionBuilder
 from accordion.composition.pipeline_builder import build_pipelines
+from accordion.composition.tables import compaction_paths
 from accordion.composition.visibility_builder import VisibilityBuilder
 from accordion.config.load import build
 from accordion.model.budget import Thresholds
@@ -26,6 +28,7 @@ from accordion.model.ports import Summarizer
 from accordion.model.records import Exchange
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
+from accordion.pipeline.context_edit_reader import ContextEditReader, MissingFeatures
 from accordion.pipeline.costs import CostCalculator
 from accordion.pipeline.features import HiddenResultArchiving, NamedItemRecording, TranscriptRecording
 from accordion.pipeline.identify import Identifier
@@ -39,6 +42,7 @@ from accordion.protocols.body_reader import BodyReader
 from accordion.sessions.proxy_keys import CreatedKeys, ProxyKey
 from accordion.sessions.sessions import Sessions
 from accordion.sessions.tenants import Tenants
+from accordion.stores.encryption import open_block_sealer
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.spool import Spool, SpooledStore
 from tests.fakes import DirectOutbox, FakeClock, FakeRouter, FakeTasks, FakeUpstream, FakeWindows, WordCounter
@@ -121,6 +125,8 @@ class World:
             "receiver": Receiver(
                 protocols=protocols,
                 token_count_protocols=token_counting_paths(protocols),
+                compact_protocols=compaction_paths(protocols),
+                context_edit_reader=ContextEditReader(open_block_sealer(""), MissingFeatures(self.clock.now)),
                 openai=protocols[CHAT],
                 anthropic=protocols[MESSAGES],
                 request_reader=BodyReader(),
@@ -147,12 +153,14 @@ class World:
                 visibility=visibility,
                 window_table=self.windows,
                 compactors=builder.compactors(settings, lambda _model: self.summarizer),
+                edit_compactor=partial(builder.edit_compactor, settings),
                 renderer=builder.request_renderer,
                 session_overrides=builder.session_overrides,
                 named_items=builder.named_items,
                 summary_callers=sender.build_summary_caller,
                 recall_sources=[] if artifact_recall is None else [artifact_recall],
             ),
+            "count_message": builder.count_message,
             "sender": sender,
             "tool_loop": builder.tool_loop(settings, visibility.shared_artifacts),
             "response_history": builder.response_history(sessions),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from accordion.archive.sealing import PLAIN, SEALED, PlainSealer
 from accordion.model.ports import Sealer
 from accordion.model.tenant import TenantScope
-from accordion.stores.encryption import AesSealer, open_sealer, read_keys
+from accordion.stores.encryption import AesSealer, open_block_sealer, open_sealer, read_keys
 
 TENANT = TenantScope("t", b"t")
 ONE = TenantScope("one", b"one")
@@ -39,6 +39,18 @@ def test_a_plain_value_that_looks_sealed_comes_back_too(value):
     for sealer in SEALERS:
         assert sealer.open(TENANT, "n", sealer.seal(TENANT, "n", value)) == value
     assert AesSealer([KEY]).open(TENANT, "n", PlainSealer().seal(TENANT, "n", value)) == value
+
+
+def test_a_block_that_was_sealed_before_there_was_a_key_opens_afterwards_for_its_tenant_alone():
+    before, after = open_block_sealer(""), open_block_sealer(KEY.hex())
+    for sealer, reader in ((before, after), (before, before), (after, after)):
+        sealed = sealer.seal(ONE, "block", b"value")
+        assert sealed.startswith(SEALED)
+        assert b"value" not in sealed
+        assert reader.open(ONE, "block", sealed) == b"value"
+        assert reader.open(ANOTHER, "block", sealed) is None
+        assert reader.open(ONE, "other", sealed) is None
+    assert before.open(ONE, "block", after.seal(ONE, "block", b"value")) is None
 
 
 @given(st.binary(min_size=8, max_size=200))

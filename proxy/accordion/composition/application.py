@@ -37,6 +37,7 @@ from accordion.composition.tables import (
     base_models,
     build_prices,
     build_windows,
+    compaction_paths,
     find_summary_model,
     is_loopback,
     protocols_by_path,
@@ -66,6 +67,7 @@ from accordion.model.ports import Key, Observer
 from accordion.model.tenant import ArchiveNamespace, TenantScope
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
+from accordion.pipeline.context_edit_reader import ContextEditReader, MissingFeatures
 from accordion.pipeline.costs import CostCalculator
 from accordion.pipeline.features import (
     ExchangeFeature,
@@ -97,6 +99,7 @@ from accordion.server.event_loop import LoopClock, LoopTasks
 from accordion.sessions.proxy_keys import CreatedKeys
 from accordion.sessions.sessions import Sessions
 from accordion.sessions.tenants import Tenants
+from accordion.stores.encryption import open_block_sealer
 from accordion.stores.guarded import GuardedStore
 from accordion.stores.open import open_store
 from accordion.stores.spool import SpooledStore
@@ -163,6 +166,8 @@ class Application:
         self._spans = spans(environ)
         if self._spans is not None:
             observers.append(self._spans)
+        self._block_sealer = open_block_sealer(settings.archive.key.reveal())
+        self._missing_features = MissingFeatures(self.clock.now)
         self._reader = BodyReader(limits.body_cache_bytes, limits.messages_per_request, partial(time.sleep, _PAUSE))
         self._meter = TokenMeter(self.counter)
         self._calibrations, self._limits = Calibrations(), LearnedLimits(self.clock.now)
@@ -234,6 +239,8 @@ class Application:
         receiver = Receiver(
             protocols=self.dialects,
             token_count_protocols=token_counting_paths(self.dialects),
+            compact_protocols=compaction_paths(self.dialects),
+            context_edit_reader=ContextEditReader(self._block_sealer, self._missing_features),
             openai=self.dialects["/v1/chat/completions"],
             anthropic=self.dialects["/v1/messages"],
             request_reader=self._reader,
@@ -280,12 +287,14 @@ class Application:
                 visibility=visibility,
                 window_table=windows,
                 compactors=self._compactors,
+                edit_compactor=partial(self._compaction_builder.edit_compactor, settings),
                 renderer=self._compaction_builder.request_renderer,
                 session_overrides=self._compaction_builder.session_overrides,
                 named_items=self._compaction_builder.named_items,
                 summary_callers=sender.build_summary_caller,
                 recall_sources=self._recall_sources(settings),
             ),
+            count_message=self._compaction_builder.count_message,
             sender=sender,
             tool_loop=self._compaction_builder.tool_loop(settings, visibility.shared_artifacts),
             response_history=self._compaction_builder.response_history(self._sessions),

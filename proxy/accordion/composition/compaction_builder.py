@@ -87,6 +87,7 @@ class CompactionBuilder:
         self._retry_limit_capacity, self._writers = small.failed_compactions, WriterHistory(clock, small.writers)
         self._reader = WrittenMessageReader(eighth)
         self._message_tokens = MessageTokenCache(meter)
+        self.count_message = self._message_tokens.count_message
         self._archive = archive.archive
         self._extractor = ExtractiveWriter(small.facts, words=small.words)
         self._prompts = load_prompts()
@@ -181,6 +182,11 @@ class CompactionBuilder:
             share = self._retry_limit_capacity // (2 + 2 * len(settings.compaction.models))
             compactors[model, delegated] = self._compactor(settings, pipeline, services[writer], RetryLimit(share))
         return lambda model, delegated: compactors.get((model, delegated)) or compactors["", delegated]
+
+    def edit_compactor(self, settings: Settings, strategies: Sequence[Strategy]) -> Compactor:
+        """Builds a compactor for edits that a client asks for."""
+        services = self._services(None, "")
+        return self._compactor(settings, list(strategies), services, RetryLimit(0))
 
     def insertion_composer(self, settings: Settings) -> InsertionComposer:
         """Builds the composer of insertions, which also offers our tool if it is enabled."""

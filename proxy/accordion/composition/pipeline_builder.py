@@ -12,6 +12,7 @@ from accordion.insertions.store import InsertionStore
 from accordion.model.ports import Clock, Tasks
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
+from accordion.pipeline.context_edits import ContextEditStep, CountMessage
 from accordion.pipeline.conversation_objects import ConversationObjects
 from accordion.pipeline.costs import CostCalculator
 from accordion.pipeline.features import ExchangeFeature
@@ -41,6 +42,7 @@ def build_pipelines(
     identifier: Identifier,
     measurer: Measurer,
     compaction_step: CompactionStep,
+    count_message: CountMessage,
     sender: Sender,
     tool_loop: ToolLoop,
     response_history: ResponseHistory,
@@ -65,6 +67,9 @@ def build_pipelines(
     responder = Responder(recorder, response_history, clock, receiver.protocol_for, lambda: sessions.store.is_available)
     reader = RequestReader(receiver, identifier, measurer)
     history_reconstruction = HistoryReconstruction(response_links, conversation_objects, reader)
+    context_edit_step = ContextEditStep(
+        compaction_step, compaction_step.renderer, receiver.context_edit_reader.sealer, count_message, clock, tasks
+    )
     pipeline = RequestPipeline(
         clock=clock,
         tenants=tenants,
@@ -72,9 +77,12 @@ def build_pipelines(
         reader=reader,
         history_reconstruction=history_reconstruction,
         compaction_step=compaction_step,
+        context_edit_step=context_edit_step,
         sender=sender,
         tool_loop=tool_loop,
-        retry_step=RetryStep(measurer, history_reconstruction, compaction_step, tool_loop, calibrator),
+        retry_step=RetryStep(
+            measurer, history_reconstruction, compaction_step, tool_loop, calibrator, context_edit_step
+        ),
         response_retrieval=ResponseRetrieval(sessions, insertion_store),
         responder=responder,
     )

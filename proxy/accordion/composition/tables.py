@@ -14,6 +14,7 @@ from accordion.accounting.learned_limits import LearnedLimits
 from accordion.config import ModelConfig, Settings
 from accordion.model.budget import Thresholds
 from accordion.model.errors import MissingExtra
+from accordion.pipeline.context_edit_reader import COMPACT_PATH
 from accordion.pipeline.request import CompactionRules
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.anthropic_messages.tools import MessagesArtifactTool
@@ -87,6 +88,11 @@ def token_counting_paths(protocols: dict[str, WireProtocol]) -> dict[str, WirePr
         "/v1/responses/input_tokens": protocols["/v1/responses"],
         "/v1/messages/count_tokens": protocols["/v1/messages"],
     }
+
+
+def compaction_paths(protocols: dict[str, WireProtocol]) -> dict[str, WireProtocol]:
+    """Returns the protocols by the paths at which clients have a list compacted."""
+    return {COMPACT_PATH: protocols["/v1/responses"]}
 
 
 def thresholds_by_model(settings: Settings) -> dict[str, Thresholds]:

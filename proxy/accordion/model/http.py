@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from functools import cached_property
 
 import msgspec
+from msgspec.structs import replace
 
 from accordion.model.errors import AccordionError, ShuttingDown
 from accordion.model.hidden_fields import StructWithHiddenFields
@@ -24,6 +25,9 @@ def stop_error(reason: BaseException) -> AccordionError | None:
     if isinstance(reason, GeneratorExit | Exception) or CLIENT_DISCONNECTED in reason.args:
         return None
     return next((error for error in reason.args if isinstance(error, AccordionError)), None) or ShuttingDown()
+
+
+_BODY_HEADERS = (b"content-encoding", b"content-length")
 
 
 class Inbound(StructWithHiddenFields, frozen=True, dict=True):
@@ -50,6 +54,11 @@ class Inbound(StructWithHiddenFields, frozen=True, dict=True):
         """Path and query as the client sent them."""
         return f"{self.path}?{self.query}" if self.query or self.bare_query else self.path
 
+    def with_body(self, body: bytes) -> Inbound:
+        """Returns the request with another body, which has no content encoding."""
+        headers = tuple([pair for pair in self.headers if pair[0] not in _BODY_HEADERS])
+        return replace(self, headers=headers, body=body)
+
     @property
     def beginning(self) -> bytes:
         """The part of the body that has arrived."""
@@ -73,13 +82,15 @@ class Outbound(msgspec.Struct, frozen=True):
 
 
 class CompleteResponse:
-    """An `UpstreamResponse` (model/ports.py) whose body is complete: a document with status 200.
+    """An `UpstreamResponse` (model/ports.py) whose body is complete.
 
     `headers` are all headers except the length.
     """
 
-    def __init__(self, body: bytes, headers: Headers = ((b"content-type", b"application/json"),)) -> None:
-        self.status = 200
+    def __init__(
+        self, body: bytes, headers: Headers = ((b"content-type", b"application/json"),), status: int = 200
+    ) -> None:
+        self.status = status
         self.headers: Headers = (*headers, (b"content-length", b"%d" % len(body)))
         self.is_delimited = True
         self._body = body

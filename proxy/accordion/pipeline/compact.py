@@ -21,6 +21,7 @@ from accordion.compaction.policy import fits_beside_output, is_known_not_to_fit,
 from accordion.compaction.rendering import RequestRenderer
 from accordion.compaction.request import CompactionRequest
 from accordion.compaction.session_overrides import SessionOverrideStore
+from accordion.compaction.strategies.base import Strategy
 from accordion.insertions.recall_source import RecallRequest, RecallSource
 from accordion.model.budget import CompactionKind, Decision
 from accordion.model.compaction import Cause, without_compaction
@@ -46,6 +47,8 @@ class CompactionStep(msgspec.Struct, frozen=True):
     window_table: WindowTable
     compactors: Callable[[str, bool], Compactor]
     """By model, and whether a sub-agent sent the request."""
+    edit_compactor: Callable[[Sequence[Strategy]], Compactor]
+    """Builds a compactor with the strategies of edits that a client asks for."""
     renderer: RequestRenderer
     session_overrides: SessionOverrideStore
     named_items: NamedItems
@@ -53,8 +56,10 @@ class CompactionStep(msgspec.Struct, frozen=True):
     recall_sources: Sequence[RecallSource] = ()
     """They insert content in this order."""
 
-    async def compact(self, request: MeasuredRequest, cause: Cause = "automatic") -> PreparedRequest:
-        """Returns the request as it is to be forwarded.
+    async def compact(
+        self, request: MeasuredRequest, cause: Cause = "automatic", strategies: Sequence[Strategy] = ()
+    ) -> PreparedRequest:
+        """Returns the request as it is to be forwarded. `strategies` replace those of the settings, without a model.
 
         The decision becomes "refuse" if the request is known not to fit the window in any form.
         """
@@ -70,7 +75,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
                 or request.history_with_insertions is not None
                 or request.may_hold_memories
             ):
-                prepared = await self._compact_and_insert(prepared, cause)
+                prepared = await self._compact_and_insert(prepared, cause, strategies)
         except Exception:
             _log.exception("a request could not be compacted; it is forwarded unchanged")
             prepared = await self._undo_compaction(prepared)
@@ -127,9 +132,11 @@ class CompactionStep(msgspec.Struct, frozen=True):
         )
         return replace(request, window=window, limits=limits, decision=decision, utilization=used)
 
-    async def _compact_and_insert(self, request: PreparedRequest, cause: Cause) -> PreparedRequest:
+    async def _compact_and_insert(
+        self, request: PreparedRequest, cause: Cause, strategies: Sequence[Strategy]
+    ) -> PreparedRequest:
         """Compacts the request, inserts recalled content, and renders its body."""
-        request = await self._compact(request, cause)
+        request = await self._compact(request, cause, strategies)
         if cause != "overflow" and not (request.is_token_count or request.controls.is_client_compaction):
             request = await self._recall(request)
         if request.utilization.insertions and is_known_not_to_fit(request.utilization, request.window):
@@ -149,13 +156,20 @@ class CompactionStep(msgspec.Struct, frozen=True):
         # If the input alone would fit, protected content is not cut to gain space for the answer.
         return used.tokens >= decision.trigger or all(step != LAST_RESORT for step, _, _ in outcome.steps)
 
-    async def _compact(self, request: PreparedRequest, cause: Cause) -> PreparedRequest:
+    async def _compact(
+        self, request: PreparedRequest, cause: Cause, strategies: Sequence[Strategy] = ()
+    ) -> PreparedRequest:
         decision, tenant, session = request.decision, request.caller.tenant, request.session_match.session.id
         if decision.action not in ("compact", "prepare") and not decision.is_observed:
             replay = _describe_replay(request)
             return replace(request, compaction_outcome=replay) if replay is not None else request
-        compactor = self.compactors(request.conversation.model, request.is_subagent)
-        result = await compactor.compact(await self._build_compaction_request(request, cause), request.conversation)
+        compaction_request = await self._build_compaction_request(request, cause)
+        if strategies:
+            compactor = self.edit_compactor(strategies)
+            compaction_request = replace(compaction_request, summary_caller=None)
+        else:
+            compactor = self.compactors(request.conversation.model, request.is_subagent)
+        result = await compactor.compact(compaction_request, request.conversation)
         if decision.action == "compact" and not (decision.is_observed or request.is_token_count):
             self.session_overrides.set_waiting_for_summary(
                 tenant, session, result.outcome is None and decision.kind == "conversation"
@@ -231,6 +245,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
             ),
             provider_items=await self.named_items.resolve_names(request.conversation, tenant, session),
             history_with_insertions=request.history_with_insertions,
+            summary_instructions=_summary_instructions(request),
         )
 
     async def _undo_compaction(self, request: PreparedRequest) -> PreparedRequest:
@@ -242,6 +257,11 @@ class CompactionStep(msgspec.Struct, frozen=True):
             replace(request, can_read_artifacts=None), without_compaction(request.conversation)
         )
         return replace(request, rewritten_body=None, compaction_outcome=failed)
+
+
+def _summary_instructions(request: MeasuredRequest) -> str:
+    summary = request.context_edits.summary if request.context_edits is not None else None
+    return summary.instructions if summary is not None else ""
 
 
 def _refuse_if_too_long(request: PreparedRequest) -> PreparedRequest:

@@ -46,6 +46,8 @@ class CostCalculator(msgspec.Struct, frozen=True):
             return None
         model = request.conversation.model
         price = self.prices.price(model)
+        if request.is_answered_here:
+            return self._compute_block_cost(request, at, price)
         node = request.session_match.base_node
         # The prompt cache of one model has nothing of another's.
         previous = node.cached if node is not None and node.model == model[:LONGEST_NAME] else None
@@ -53,6 +55,16 @@ class CostCalculator(msgspec.Struct, frozen=True):
             return compute_unchanged_cost(at, request.utilization.tokens, usage, cache_rules(request), previous, price)
         changed = self._describe_changed(request, progress, usage, at)
         return compute_cost(changed, previous, price, self._summary_price(request))
+
+    def _compute_block_cost(self, request: PreparedRequest, at: float, price: ModelPrice | None) -> RequestCost | None:
+        """Returns the cost of a compaction block: that of its summary. None if no model wrote it."""
+        outcome = request.compaction_outcome
+        if outcome is None or outcome.state != "folded" or not outcome.input:
+            return None
+        only_summary = ModelRequest(
+            at, 0, Usage(), summary_input=outcome.input, summary_output=outcome.output, rules=cache_rules(request)
+        )
+        return compute_cost(only_summary, None, price, self._summary_price(request))
 
     def estimate(self, request: PreparedRequest, at: float, characters: int) -> RequestCost:
         """Returns the cost of an exchange by our own count, for a response of so many characters."""

@@ -6,10 +6,10 @@ a row (read.py):
 1. receive.py reads the body into a conversation, and finds the route.
 2. identify.py finds the agent and the session, and hides results that the agent may not see.
 3. measure.py applies earlier compactions, counts tokens, and decides.
-4. compact.py compacts the request, or leaves its bytes unchanged. If a compaction is due and the provider keeps the
-   history, the history first takes the place of its id (history_reconstruction.py).
+4. compact.py compacts the request, or leaves its bytes unchanged; context_edits.py does so as the client asks. If the
+   provider keeps the history of a compaction that is due, it first takes its id's place (history_reconstruction.py).
 5. send.py sends the request. After an overflow it is compacted and sent once more. tool_loop.py answers the model's
-   calls of our own tool within the same response.
+   calls of our own tool within the same response, and context_edits.py reports in it.
 6. respond.py relays the response, and record.py records the exchange behind it.
 
 A request whose body is not read skips the steps 2 to 4. If a step before sending fails, the request itself is still
@@ -22,19 +22,20 @@ import msgspec
 from msgspec.structs import replace
 
 from accordion.accounting.key_limits import KeyLimiter
-from accordion.model.errors import AccordionError, BadRequest
+from accordion.model.errors import AccordionError
 from accordion.model.http import Inbound, Outbound
 from accordion.model.ports import Clock, UpstreamResponse
 from accordion.pipeline.compact import CompactionStep
+from accordion.pipeline.context_edit_reader import REFUSALS
+from accordion.pipeline.context_edits import ContextEditStep
 from accordion.pipeline.history_reconstruction import HistoryReconstruction, pass_unchanged
 from accordion.pipeline.overflow_probe import ProbedResponse, probe_overflow
-from accordion.pipeline.read import RequestReader
-from accordion.pipeline.receive import Receiver
+from accordion.pipeline.read import RequestReader, check_countable
 from accordion.pipeline.record import RequestProgress
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest
 from accordion.pipeline.respond import Responder
 from accordion.pipeline.response_retrieval import ResponseRetrieval
-from accordion.pipeline.retries import REFUSED, Attempts, RetryStep
+from accordion.pipeline.retries import Attempts, RetryStep
 from accordion.pipeline.send import Sender, raise_if_refused
 from accordion.pipeline.tool_loop import ToolLoop
 from accordion.sessions.tenants import Tenants
@@ -49,6 +50,7 @@ class RequestPipeline(msgspec.Struct, frozen=True):
     reader: RequestReader
     history_reconstruction: HistoryReconstruction
     compaction_step: CompactionStep
+    context_edit_step: ContextEditStep
     sender: Sender
     tool_loop: ToolLoop
     retry_step: RetryStep
@@ -63,11 +65,12 @@ class RequestPipeline(msgspec.Struct, frozen=True):
             if caller.key is not None and caller.key.limits:
                 await self.key_limiter.admit(caller.key.id, caller.tenant.name, caller.key.limits)
             progress.request = request = await self.reader.read(inbound, caller, progress.started_at)
-            _check_countable(request, self.reader.receiver)
+            check_countable(request, self.reader.receiver)
             if isinstance(request, PassthroughRequest):
                 response = await self._send_unread(request)
-            else:
-                response = await self._prepare_and_send(request, progress)
+                response, progress.request = await self.retry_step.compact_here(request, response)
+            if isinstance(progress.request, MeasuredRequest):
+                response = await self._prepare_and_send(progress.request, progress)
         except AccordionError as error:
             return self.responder.refuse(progress, error)
         except BaseException as reason:
@@ -82,7 +85,7 @@ class RequestPipeline(msgspec.Struct, frozen=True):
     async def prepare(self, request: MeasuredRequest) -> PreparedRequest:
         """Compacts the request if that was decided. The provider's history is put in place of its id first."""
         if request.decision.action != "reconstruct":
-            return await self.compaction_step.compact(request)
+            return await self.context_edit_step.prepare(request)
         whole = await self.history_reconstruction.reconstruct(request)
         if isinstance(whole, str):
             return await self.compaction_step.compact(pass_unchanged(request, f"{request.decision.reason}; {whole}"))
@@ -107,21 +110,25 @@ class RequestPipeline(msgspec.Struct, frozen=True):
             progress.compaction_seconds = self.clock.monotonic() - started_at
         raise_if_refused(prepared)
         progress.request = prepared = await self.tool_loop.restore_rounds(prepared)
-        response, attempts = await self.sender.send(prepared), Attempts()
+        response, attempts = await self._answer_or_send(prepared), Attempts()
         while not (attempts.is_final or prepared.is_token_count):
             probed = await probe_overflow(response, prepared.protocol, is_near_window=prepared.is_near_window)
             response, revised = probed.response, await self._revise(prepared, probed, attempts, progress)
             if revised is None:
                 break
             progress.request = prepared = revised
-            response = await self.sender.send(prepared)
-        return await self.tool_loop.run(response, prepared, self.sender.send, progress)
+            response = await self._answer_or_send(prepared)
+        response = await self.tool_loop.run(response, prepared, self.sender.send, progress)
+        return await self.context_edit_step.report(response, prepared)
+
+    async def _answer_or_send(self, request: PreparedRequest) -> UpstreamResponse:
+        return self.context_edit_step.answer(request) or await self.sender.send(request)
 
     async def _revise(
         self, request: PreparedRequest, probed: ProbedResponse, attempts: Attempts, progress: RequestProgress
     ) -> PreparedRequest | None:
         """Closes a refusal and returns the request to send next; None if the response goes to the client."""
-        if probed.overflow is None and probed.response.status != REFUSED:
+        if probed.overflow is None and probed.response.status not in REFUSALS:
             return None
         started_at, revised = self.clock.monotonic(), None
         try:
@@ -134,20 +141,3 @@ class RequestPipeline(msgspec.Struct, frozen=True):
         if probed.overflow is not None:
             progress.compaction_seconds += self.clock.monotonic() - started_at
         return revised
-
-
-def _check_countable(request: PassthroughRequest | MeasuredRequest, receiver: Receiver) -> None:
-    """Raises BadRequest if the usage of a request cannot be counted, and its proxy key has a limit of the day."""
-    if not request.caller.has_day_limit:
-        return
-    reason, param = "", None
-    if isinstance(request, PassthroughRequest):
-        if request.is_unreadable:
-            reason = f"it holds {request.unread}" if request.unread else "its body is not of this protocol"
-        elif request.inbound.method != "GET" and receiver.is_protocol_path(request.inbound.path):
-            reason = "its method or its path is not spelled as in the API"
-    elif not request.is_token_count and request.protocol.is_background(request.conversation.envelope):
-        reason, param = "with `background`, its output comes with later requests", "background"
-    if reason:
-        text = f"This proxy key has a limit for each day, and this request cannot be counted: {reason}."
-        raise BadRequest(text, param=param)

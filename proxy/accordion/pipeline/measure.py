@@ -331,7 +331,8 @@ class RequestComposer(msgspec.Struct, frozen=True):
     ) -> tuple[CompactedConversation, str]:
         """Returns the history with our tool and the insertions, and the tool's name, empty if it is not offered."""
         match = request.session_match
-        if history.compaction is not None or request.can_read_artifacts is not None or request.may_hold_memories:
+        has_artifacts = request.can_read_artifacts is not None or bool(request.block_artifacts)
+        if history.compaction is not None or has_artifacts or request.may_hold_memories:
             return await self.insertion_composer.compose(
                 request.protocol,
                 request.ref,
@@ -339,7 +340,7 @@ class RequestComposer(msgspec.Struct, frozen=True):
                 history,
                 check_store=check_store,
                 with_insertions=with_insertions,
-                has_shared_artifacts=bool(request.can_read_artifacts),
+                has_shared_artifacts=bool(request.can_read_artifacts or request.block_artifacts),
             )
         if request.is_compactable:
             return history, ""

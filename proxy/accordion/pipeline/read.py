@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from accordion.model.errors import BadRequest
 from accordion.model.http import Inbound
 from accordion.pipeline.identify import Identifier
 from accordion.pipeline.measure import Measurer
@@ -37,3 +38,20 @@ class RequestReader(msgspec.Struct, frozen=True):
         if isinstance(identified, PassthroughRequest):
             return identified
         return await self.measurer.measure(identified)
+
+
+def check_countable(request: PassthroughRequest | MeasuredRequest, receiver: Receiver) -> None:
+    """Raises BadRequest if the usage of a request cannot be counted, and its proxy key has a limit of the day."""
+    if not request.caller.has_day_limit:
+        return
+    reason, param = "", None
+    if isinstance(request, PassthroughRequest):
+        if request.is_unreadable:
+            reason = f"it holds {request.unread}" if request.unread else "its body is not of this protocol"
+        elif request.inbound.method != "GET" and receiver.is_protocol_path(request.inbound.path):
+            reason = "its method or its path is not spelled as in the API"
+    elif not request.is_token_count and request.protocol.is_background(request.conversation.envelope):
+        reason, param = "with `background`, its output comes with later requests", "background"
+    if reason:
+        text = f"This proxy key has a limit for each day, and this request cannot be counted: {reason}."
+        raise BadRequest(text, param=param)

@@ -16,10 +16,12 @@ from accordion.compaction.request_controls import read_controls
 from accordion.model.conversation import Conversation
 from accordion.model.errors import TooManyMessages, Unreadable
 from accordion.model.http import Inbound
-from accordion.model.ports import Router, Tasks
+from accordion.model.ports import Route, Router, Tasks
+from accordion.pipeline.context_edit_reader import ContextEditReader, EditedBody
 from accordion.pipeline.request import PassthroughRequest, ReceivedRequest, is_anthropic
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.body_reader import BodyReader
+from accordion.protocols.compaction_blocks import TOKEN_BYTES
 from accordion.protocols.content_encoding import decode_body
 from accordion.protocols.model_name import model_in_body, model_in_target
 from accordion.sessions.client_metadata import read_client_metadata
@@ -47,6 +49,9 @@ class Receiver(msgspec.Struct, frozen=True):
     openai: WireProtocol
     anthropic: WireProtocol
     """`openai` and `anthropic` give the error format for paths that no protocol reads."""
+    compact_protocols: Mapping[str, WireProtocol]
+    """The same for paths that compact a list, such as `/v1/responses/compact`."""
+    context_edit_reader: ContextEditReader
     request_reader: BodyReader
     base_models: Mapping[str, str]
     """The model id behind a configured name, used to find the token encoding."""
@@ -63,17 +68,21 @@ class Receiver(msgspec.Struct, frozen=True):
 
         Raises BadRequest if one of our headers is malformed, and the router's error if there is no route.
         """
-        protocol = self.protocols.get(inbound.path) or self.token_count_protocols.get(inbound.path)
+        protocol = self._find_protocol(inbound.path)
         if protocol is None or inbound.method != "POST" or not isinstance(inbound.body, bytes):
             return await self.pass_through(inbound, caller, started_at)
         fields = inbound.fields
         body = inbound.body if b"content-encoding" not in fields else await self._decode_body(inbound.body, fields)
+        edited = await self._read_context_edits(protocol, inbound, body, caller)
+        if edited.body is not body:
+            body, inbound = edited.body, inbound.with_body(edited.body)
+        if inbound.path in self.compact_protocols and edited.edits is None:
+            return await self.pass_through(inbound, caller, started_at)
         conversation = await self._read_conversation(protocol, body, caller)
         unread = conversation if isinstance(conversation, str) else ""
         # A body that cannot be read may still name its model. It must not go to a provider that it was not meant for.
         model = conversation.model if isinstance(conversation, Conversation) else await self._find_model_name(body)
-        route = self.router.route(inbound.path, is_anthropic(inbound.path, fields), model)
-        route = self.router.for_dialect(route, protocol.name)
+        route = self._find_route(inbound, protocol, model)
         if not isinstance(conversation, Conversation):
             return PassthroughRequest(
                 inbound=inbound,
@@ -86,6 +95,7 @@ class Receiver(msgspec.Struct, frozen=True):
                 unread=unread,
             )
         metadata = read_client_metadata(fields, conversation.envelope)
+        is_client_compaction = metadata.is_client_compaction or edited.is_compaction_only
         return ReceivedRequest(
             inbound=inbound,
             caller=caller,
@@ -95,15 +105,17 @@ class Receiver(msgspec.Struct, frozen=True):
             decoded_body=body,
             client_conversation=conversation,
             client_metadata=metadata,
-            controls=read_controls(fields, conversation, is_client_compaction=metadata.is_client_compaction),
+            controls=read_controls(fields, conversation, is_client_compaction=is_client_compaction),
             beta=fields.get(b"anthropic-beta", b"").decode("latin-1"),
             actual_model=self.base_models.get(conversation.model) or route.model or conversation.model,
             is_token_count=inbound.path in self.token_count_protocols,
+            context_edits=edited.edits,
+            block_artifacts=edited.artifacts,
         )
 
     def protocol_for(self, inbound: Inbound) -> WireProtocol:
         """Returns the protocol that reads a request's path, or else the protocol of the provider that it goes to."""
-        own = self.protocols.get(inbound.path) or self.token_count_protocols.get(inbound.path)
+        own = self._find_protocol(inbound.path)
         return own or (self.anthropic if is_anthropic(inbound.path, inbound.fields) else self.openai)
 
     def is_protocol_path(self, path: str) -> bool:
@@ -114,8 +126,28 @@ class Receiver(msgspec.Struct, frozen=True):
         """Returns whether the request's body is read, so that it must be complete."""
         if method != "POST":
             return False
-        is_read = path in self.protocols or path in self.token_count_protocols
-        return is_read or (bool(self.router.models) and b"json" in content_type)
+        return self._find_protocol(path) is not None or (bool(self.router.models) and b"json" in content_type)
+
+    def _find_protocol(self, path: str) -> WireProtocol | None:
+        return self.protocols.get(path) or self.token_count_protocols.get(path) or self.compact_protocols.get(path)
+
+    def _find_route(self, inbound: Inbound, protocol: WireProtocol, model: str | None) -> Route:
+        route = self.router.route(inbound.path, is_anthropic(inbound.path, inbound.fields), model)
+        return self.router.for_dialect(route, protocol.name)
+
+    async def _read_context_edits(
+        self, protocol: WireProtocol, inbound: Inbound, body: bytes, caller: Caller
+    ) -> EditedBody:
+        """Reads the edits that are done here, and opens our blocks. Most bodies have neither, and stay as they are."""
+        reader = self.context_edit_reader
+        if not reader.concerns(protocol, inbound.path, body, may_be_translated=bool(self.router.models)):
+            return EditedBody(body)
+        route = self._find_route(inbound, protocol, await self._find_model_name(body))
+        if TOKEN_BYTES not in body and not reader.missing_features.lacks_any(caller.tenant, route, protocol.name):
+            return EditedBody(body)
+        if len(body) <= _NEW_AT_ONCE and TOKEN_BYTES not in body:
+            return reader.read(protocol, inbound.path, body, route, caller.tenant)
+        return await self.tasks.offload(reader.read, protocol, inbound.path, body, route, caller.tenant)
 
     async def pass_through(self, inbound: Inbound, caller: Caller, started_at: float) -> PassthroughRequest:
         """Finds the route of a request that no protocol reads."""

@@ -142,7 +142,8 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
     ) -> None:
         """Counts an exchange for the caller's proxy key: by our own count if the provider reported nothing, as for a
         client that left within the response."""
-        has_begun = progress.first_byte_at and progress.status < 400 and not request.is_token_count
+        is_sent = not (request.is_token_count or request.is_answered_here)
+        has_begun = progress.first_byte_at and progress.status < 400 and is_sent
         if observed_response.usage is None and has_begun:
             cost = self.costs.estimate(request, self.clock.now(), observed_response.characters)
         if cost is None:

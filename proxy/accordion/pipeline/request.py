@@ -24,6 +24,7 @@ from accordion.compaction.request import RequestBudgets, ThinkingMode
 from accordion.compaction.request_controls import RequestControls, thinking_mode
 from accordion.model.budget import Decision, Thresholds, TokenLimits, Utilization, Window
 from accordion.model.compaction import CompactedConversation
+from accordion.model.context_edits import ContextEdits, ContextReport
 from accordion.model.conversation import Conversation, ProviderState
 from accordion.model.http import Inbound
 from accordion.model.ports import Route
@@ -90,6 +91,10 @@ class ReceivedRequest(IncomingRequest, frozen=True):
     """The model that the provider runs. It determines how tokens are counted."""
     is_token_count: bool
     """Whether the request only asks for its number of tokens."""
+    context_edits: ContextEdits | None
+    """The edits that the client asks for and that are done here; None if there are none, or the provider does them."""
+    block_artifacts: tuple[str, ...]
+    """The artifacts that our compaction blocks in the request name."""
 
 
 class IdentifiedRequest(ReceivedRequest, frozen=True):
@@ -257,6 +262,15 @@ class PreparedRequest(MeasuredRequest, frozen=True):
     """Whether content that a compaction removed could only be stored on this machine for now."""
     recall_usage: RecallUsage | None = None
     """The excerpts and memories that were recalled for this request."""
+    context_report: ContextReport | None = None
+    """What the response says of the edits; None if the client asked for none."""
+
+    @property
+    def is_answered_here(self) -> bool:
+        """Whether the response is a compaction block alone, so that nothing is sent."""
+        report = self.context_report
+        summary = report.edits.summary if report is not None and report.block is not None else None
+        return summary is not None and summary.is_alone
 
     @property
     def forwarded_body(self) -> bytes:

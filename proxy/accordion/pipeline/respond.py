@@ -52,7 +52,7 @@ class Responder(msgspec.Struct, frozen=True):
         protocol = store = None
         # A limit of the day also counts what no provider reports.
         counts_text = request is not None and request.caller.has_day_limit
-        if isinstance(request, PreparedRequest) and not request.is_token_count:
+        if isinstance(request, PreparedRequest) and not (request.is_token_count or request.is_answered_here):
             protocol = request.protocol
             if response.status < 400 and self.response_history.must_wait(request):
                 store = partial(self.recorder.store_response, progress)

@@ -3,6 +3,7 @@
 - After an overflow the request is compacted, by the provider's figures, and sent once more.
 - If the provider misses an entry behind a response id, the whole history or a placeholder for the entry is sent.
 - If the provider refuses a history that was put in place of a response id, the request is sent as it came.
+- If the provider does not have the edits that the client asks for, they are done here from then on.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ from msgspec.structs import replace
 
 from accordion.accounting.overflow import WindowOverflow
 from accordion.model.errors import ThreadNotFound
+from accordion.model.http import CompleteResponse
+from accordion.model.ports import UpstreamResponse
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
+from accordion.pipeline.context_edit_reader import COMPACT_PATH, NOT_FOUND
+from accordion.pipeline.context_edits import ContextEditStep
 from accordion.pipeline.history_reconstruction import HistoryReconstruction, pass_unchanged
 from accordion.pipeline.measure import Measurer
 from accordion.pipeline.overflow_probe import ProbedResponse
-from accordion.pipeline.request import MeasuredRequest, PreparedRequest, advance
+from accordion.pipeline.relay import content_type_and_encoding, read_body, strip_body_headers
+from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest, advance
 from accordion.pipeline.tool_loop import ToolLoop
 
 REFUSED = 400
@@ -44,6 +50,25 @@ class RetryStep(msgspec.Struct, frozen=True):
     compaction_step: CompactionStep
     tool_loop: ToolLoop
     calibrator: Calibrator
+    context_edit_step: ContextEditStep
+
+    async def compact_here(
+        self, request: PassthroughRequest, response: UpstreamResponse
+    ) -> tuple[UpstreamResponse, PassthroughRequest | MeasuredRequest]:
+        """Reads a request to compact a list, if its place turns out to have no path for that.
+
+        Returns the response, and the request as it is treated from here on. The response to a request that is read is
+        closed.
+        """
+        if request.inbound.path != COMPACT_PATH or response.status not in NOT_FOUND:
+            return response, request
+        reader = self.history_reconstruction.reader
+        refusal = await read_body(response, content_type_and_encoding(response.headers)[1])
+        response = CompleteResponse(refusal, strip_body_headers(response.headers), response.status)
+        missing_features = reader.receiver.context_edit_reader.missing_features
+        if not missing_features.learn_missing_path(request.caller.tenant, request.route, response.status, refusal):
+            return response, request
+        return response, await reader.read(request.inbound, request.caller, request.started_at)
 
     async def revise(
         self, request: PreparedRequest, probed: ProbedResponse, attempts: Attempts
@@ -54,6 +79,8 @@ class RetryStep(msgspec.Struct, frozen=True):
         """
         if probed.overflow is not None:
             return await self._compact(request, probed.overflow, attempts)
+        if (edited := await self._edit_here(request, probed)) is not None:
+            return edited
         if probed.response.status != REFUSED:
             return None
         missing = self.history_reconstruction.find_missing_entry(request, probed.refusal)
@@ -67,6 +94,24 @@ class RetryStep(msgspec.Struct, frozen=True):
         attempts.may_reconstruct = False
         original = pass_unchanged(request.original_request, "the provider refused the reconstructed history")
         return await self.tool_loop.restore_rounds(advance(PreparedRequest, original))
+
+    async def _edit_here(self, request: PreparedRequest, probed: ProbedResponse) -> PreparedRequest | None:
+        """Returns the request without edits that its place refused, and with these edits done here."""
+        reader = self.history_reconstruction.reader
+        edit_reader, body = reader.receiver.context_edit_reader, request.decoded_body
+        editing = request.protocol.context_edits
+        if editing is None or request.context_edits is not None or not editing.is_announced(request.beta):
+            return None
+        feature = edit_reader.find_feature(request.protocol, body)
+        status = probed.response.status
+        if not feature or not edit_reader.missing_features.learn(
+            request.caller.tenant, request.route, feature, status, probed.refusal
+        ):
+            return None
+        measured = await reader.read(request.inbound, request.caller, request.started_at)
+        if isinstance(measured, PassthroughRequest):
+            return None
+        return await self.tool_loop.restore_rounds(await self.context_edit_step.prepare(measured))
 
     async def _compact(
         self, request: PreparedRequest, overflow: WindowOverflow, attempts: Attempts

@@ -17,6 +17,7 @@ from accordion.model.conversation import Message, Part, ProviderState, Role
 from accordion.model.errors import AccordionError
 from accordion.model.http import Outbound
 from accordion.model.ports import Headers
+from accordion.protocols.compaction_blocks import ContextEditProtocol
 from accordion.protocols.response_observer import ResponseObserver
 from accordion.protocols.response_parser import ResponseParser
 
@@ -42,6 +43,8 @@ class WireProtocol(ABC):
     """Whether messages may carry cache breakpoints."""
     request_id: bytes = b"x-request-id"
     """The response header that carries the request id."""
+    context_edits: ContextEditProtocol | None = None
+    """How clients ask for context edits; None if the protocol has none."""
 
     @abstractmethod
     def read_message(self, raw: bytes) -> ReadMessage:

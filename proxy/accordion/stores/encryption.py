@@ -114,6 +114,35 @@ def open_sealer(text: str, *, is_persistent: bool) -> Sealer:
     return PlainSealer()
 
 
+def open_block_sealer(text: str) -> Sealer:
+    """Returns the Sealer for compaction blocks, which clients keep. Raises ValueError for wrong keys.
+
+    It encrypts also where there are no keys in `text`: then with a key that is derived from the tenant's own alone. So
+    a block that was sealed before `archive.key` was set can be opened afterwards.
+    """
+    return _LazySealer((*read_keys(text), hashlib.sha256(b"accordion compaction block").digest()))
+
+
+class _LazySealer:
+    """An AesSealer that is made when it is first needed, since its import takes some time."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        self._keys = keys
+        self._sealer: AesSealer | None = None
+
+    def seal(self, tenant: TenantScope, name: str, value: bytes) -> bytes:
+        """See Sealer."""
+        return self._made().seal(tenant, name, value)
+
+    def open(self, tenant: TenantScope, name: str, value: bytes) -> bytes | None:
+        """See Sealer."""
+        return self._made().open(tenant, name, value)
+
+    def _made(self) -> AesSealer:
+        self._sealer = self._sealer or AesSealer(self._keys)
+        return self._sealer
+
+
 def _decode_key(text: str) -> bytes:
     if _HEX.fullmatch(text):
         return bytes.fromhex(text)

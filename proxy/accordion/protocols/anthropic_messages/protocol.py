@@ -18,6 +18,7 @@ from accordion.model.conversation import Message, Part, ProviderState
 from accordion.model.errors import AccordionError, ContextOverflow, ThreadNotFound
 from accordion.protocols.anthropic_messages import writing
 from accordion.protocols.anthropic_messages.blocks import read_parts
+from accordion.protocols.anthropic_messages.context_edits import MessagesContextEdits
 from accordion.protocols.anthropic_messages.response import MessagesParser
 from accordion.protocols.base import ReadMessage, WireProtocol
 from accordion.protocols.json_values import (
@@ -42,6 +43,7 @@ class AnthropicMessages(WireProtocol):
     messages_field = "messages"
     has_breakpoints = True
     request_id = b"request-id"
+    context_edits = MessagesContextEdits()
 
     def read_message(self, raw: bytes) -> ReadMessage:
         """Reads one message. User messages have the results of the user's tools, assistant messages those of the

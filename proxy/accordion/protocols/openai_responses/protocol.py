@@ -35,6 +35,7 @@ from accordion.protocols.json_values import (
 from accordion.protocols.legality import find_responses_problems
 from accordion.protocols.message_keys import canonical_object, decode_json
 from accordion.protocols.openai_responses import writing
+from accordion.protocols.openai_responses.context_edits import ResponsesContextEdits
 from accordion.protocols.openai_responses.items import read_content, read_item
 from accordion.protocols.openai_responses.response import ResponsesParser
 
@@ -53,6 +54,7 @@ class OpenAIResponses(WireProtocol):
 
     name = "responses"
     messages_field = "input"
+    context_edits = ResponsesContextEdits()
 
     def read_message(self, raw: bytes) -> ReadMessage:
         """Reads one item. A plain string is a user message."""

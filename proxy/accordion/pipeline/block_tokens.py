@@ -1,0 +1,47 @@
+"""The tokens of our compaction blocks: a list of entries and its artifacts, compressed and sealed for one tenant.
+
+The client keeps the token. Nothing of it is stored here, so that a block outlives a store, and works with any model and
+provider of the same protocol. Another tenant's token, or a changed one, does not open.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+
+import msgspec
+
+from accordion.archive.sealing import SEALED
+from accordion.model.context_edits import OpenedBlock
+from accordion.model.ports import Sealer
+from accordion.model.tenant import TenantScope
+from accordion.protocols.compaction_blocks import TOKEN_PREFIX
+from accordion.protocols.zstd import ZstdError, compress, decompress
+
+_MAX_BYTES = 64 * 2**20
+_LEVEL = 3
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(OpenedBlock)
+
+
+def seal_token(sealer: Sealer, protocol: str, tenant: TenantScope, content: OpenedBlock) -> str:
+    """Returns the token of a block's content."""
+    packed = compress(_ENCODER.encode(content), level=_LEVEL)
+    sealed = sealer.seal(tenant, _name(protocol), packed)
+    return TOKEN_PREFIX + urlsafe_b64encode(sealed).decode()
+
+
+def open_token(sealer: Sealer, protocol: str, tenant: TenantScope, token: str) -> OpenedBlock | None:
+    """Returns the content of a tenant's token; None if it is another tenant's, another protocol's, or damaged."""
+    try:
+        sealed = urlsafe_b64decode(token.removeprefix(TOKEN_PREFIX))
+        if sealed[:1] != SEALED:
+            return None
+        packed = sealer.open(tenant, _name(protocol), sealed)
+        return None if packed is None else _DECODER.decode(decompress(packed, limit=_MAX_BYTES))
+    except (binascii.Error, ZstdError, msgspec.MsgspecError, ValueError):
+        return None
+
+
+def _name(protocol: str) -> str:
+    return f"compaction block/{protocol}"

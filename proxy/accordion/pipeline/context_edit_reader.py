@@ -1,0 +1,163 @@
+"""Reads what a request asks to be edited, if the place that it goes to lacks such edits; opens our compaction blocks.
+
+A provider that has context edits gets its requests unchanged. A translated place lacks them, except Claude's models at
+the clouds, which have the Messages API. Any other place lacks what it refused: that is learned from the refusal, for a
+day. There the edits are done here (context_edits.py), and the request is read without them.
+
+Our own blocks are opened on the way to every place: only the proxy knows what is in them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
+from accordion.model.cache import BoundedCache, count_entry
+from accordion.model.context_edits import ContextEdits, RequestedSummary
+from accordion.model.ports import Route, Sealer
+from accordion.model.tenant import TenantScope
+from accordion.pipeline.block_tokens import open_token
+from accordion.protocols.base import WireProtocol
+from accordion.protocols.compaction_blocks import TOKEN_BYTES
+from accordion.protocols.json_spans import fields_of, is_list, items_of, list_of, object_of
+
+COMPACT_PATH = "/v1/responses/compact"
+_COMPACT_REQUEST = ContextEdits("responses/compact", summary=RequestedSummary(0, is_alone=True))
+
+_CLAUDE_CLOUDS = frozenset({"bedrock", "bedrock_mantle", "vertex_ai", "vertex_ai_beta", "azure_ai"})
+_FEATURES = ("context_management", "compaction", "compaction_trigger", _COMPACT_REQUEST.feature)
+_MOST_FEATURES = 10_000
+_SECONDS = 86_400.0
+"""For so long a refusal holds; then the place is asked again."""
+NOT_FOUND = frozenset({404, 405, 501})
+"""The statuses of a path that a provider does not have."""
+REFUSALS = frozenset({400, 422})
+"""The statuses of a refusal that names what is wrong with the request."""
+_LONGEST_REFUSAL = 65_536
+_UNKNOWN_FEATURE = (
+    r"(?:unknown|unrecognized|unsupported|unexpected|invalid value|extra_forbidden)[^.]{0,80}\b%s\b(?![.\[])"
+    r"|\b%s\b(?![.\[])\W{0,8}(?:extra inputs are not permitted|is not (?:supported|permitted|allowed))"
+)
+"""A refusal of the whole feature, and not of a value in it. Sources: error texts of the OpenAI and Anthropic APIs, of
+pydantic, serde and Go's encoding/json."""
+_ONE_MODEL_ONLY = "this model"
+
+
+class MissingFeatures:
+    """The features that places refused, for a day and within the memory of this process.
+
+    What one tenant's requests taught holds for that tenant only. `now` returns seconds since the epoch.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._expiries: BoundedCache[tuple[str, str, str, str], float] = BoundedCache(_MOST_FEATURES, count_entry)
+        self.has_learned = False
+        """Whether any place refused something."""
+
+    def lacks(self, tenant: TenantScope, route: Route, protocol: str, feature: str) -> bool:
+        """Whether a place has no such edits."""
+        if route.family == "litellm":
+            return not (protocol == "messages" and _is_claude_cloud(route))
+        return self.has_learned and (self._expiries.get(_name_of(tenant, route, feature)) or 0.0) > self._now()
+
+    def lacks_any(self, tenant: TenantScope, route: Route, protocol: str) -> bool:
+        """Whether a place lacks some feature."""
+        return any(self.lacks(tenant, route, protocol, feature) for feature in _FEATURES)
+
+    def learn(self, tenant: TenantScope, route: Route, feature: str, status: int, refusal: bytes) -> bool:
+        """Learns from a refusal; returns whether it says that the place lacks the feature."""
+        text = refusal[:_LONGEST_REFUSAL].decode(errors="replace").lower()
+        is_unknown = re.search(_UNKNOWN_FEATURE % (feature, feature), text) is not None and _ONE_MODEL_ONLY not in text
+        return self._record(tenant, route, feature, status in REFUSALS and is_unknown)
+
+    def learn_missing_path(self, tenant: TenantScope, route: Route, status: int, refusal: bytes) -> bool:
+        """Learns that a place has no path to compact lists, unless the refusal is about the model."""
+        is_missing = status in NOT_FOUND and b"model" not in refusal[:_LONGEST_REFUSAL].lower()
+        return self._record(tenant, route, _COMPACT_REQUEST.feature, is_missing)
+
+    def _record(self, tenant: TenantScope, route: Route, feature: str, is_missing: bool) -> bool:
+        if is_missing:
+            self.has_learned = True
+            self._expiries[_name_of(tenant, route, feature)] = self._now() + _SECONDS
+        return is_missing
+
+
+class EditedBody(msgspec.Struct, frozen=True):
+    """A body without our blocks, and without the edits that are done here."""
+
+    body: bytes
+    edits: ContextEdits | None = None
+    artifacts: tuple[str, ...] = ()
+    """The artifacts that opened blocks name."""
+
+    @property
+    def is_compaction_only(self) -> bool:
+        """Whether the request asks for nothing but a compaction, whatever its size."""
+        summary = self.edits.summary if self.edits is not None else None
+        return summary is not None and summary.is_alone and not summary.threshold
+
+
+class ContextEditReader(msgspec.Struct, frozen=True):
+    """Reads edits and blocks of requests."""
+
+    sealer: Sealer
+    missing_features: MissingFeatures
+
+    def concerns(self, protocol: WireProtocol, path: str, body: bytes, *, may_be_translated: bool) -> bool:
+        """Whether a body may have one of our blocks, or may ask for edits of a place that may lack them, by its bytes.
+
+        Each search of a body takes about 0.3 ms a megabyte, so most requests are searched once.
+        """
+        if path == COMPACT_PATH or TOKEN_BYTES in body:
+            return True
+        if not (may_be_translated or self.missing_features.has_learned):
+            return False
+        words = protocol.context_edits.words if protocol.context_edits is not None else ()
+        return any(word in body for word in words)
+
+    def read(self, protocol: WireProtocol, path: str, body: bytes, route: Route, tenant: TenantScope) -> EditedBody:
+        """Returns the body as it is treated from here on; the same bytes if nothing in it concerns us."""
+        editing = protocol.context_edits
+        if editing is None:
+            return EditedBody(body)
+        try:
+            fields = fields_of(body)
+            edits = _COMPACT_REQUEST if path == COMPACT_PATH else editing.read_edits(fields)
+            if edits is not None and not self.missing_features.lacks(tenant, route, protocol.name, edits.feature):
+                edits = None
+            changed = fields if edits is None else editing.remove_edits(fields)
+            listing = changed.get(protocol.messages_field, b"")
+            opened = None
+            if is_list(listing):
+                opened = editing.open_blocks(
+                    items_of(listing),
+                    partial(open_token, self.sealer, protocol.name, tenant),
+                    reads_foreign=self.missing_features.lacks(tenant, route, protocol.name, "compaction"),
+                )
+        except (ValueError, RecursionError):
+            return EditedBody(body)
+        if opened is not None:
+            changed = {**changed, protocol.messages_field: list_of(opened[0])}
+        artifacts = opened[1] if opened is not None else ()
+        return EditedBody(body if changed is fields else object_of(changed), edits, artifacts)
+
+    def find_feature(self, protocol: WireProtocol, body: bytes) -> str:
+        """Returns the feature that a body asks for; empty if it asks for no edits."""
+        try:
+            edits = protocol.context_edits.read_edits(fields_of(body)) if protocol.context_edits is not None else None
+        except (ValueError, RecursionError):
+            return ""
+        return edits.feature if edits is not None else ""
+
+
+def _name_of(tenant: TenantScope, route: Route, feature: str) -> tuple[str, str, str, str]:
+    return tenant.name, route.base_url, route.model or "", feature
+
+
+def _is_claude_cloud(route: Route) -> bool:
+    provider, _, name = (route.model or "").partition("/")
+    return provider in _CLAUDE_CLOUDS and "claude" in name.lower()

@@ -1,0 +1,234 @@
+"""Edits the context as the client asked for, where the place of the request lacks that (context_edit_reader.py).
+
+The decision comes before the compaction step, and the report after the response:
+
+1. Old tool uses and thinking are cleared by the client's rules, as a compaction of the request: archived, with
+   references, and the same at every later request. If our own compaction is due anyway, it is made instead.
+2. A compaction that the client asks for is one of ours (compact.py), whatever the size. Its list is sealed into a block
+   for the client, which sends the block back in place of its history.
+3. A request for nothing but a block is answered here. Into any other response the report is written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+import msgspec
+from msgspec.structs import replace
+
+from accordion.compaction.cleared_content import can_clear, find_cleared_content
+from accordion.compaction.rendering import RequestRenderer
+from accordion.compaction.strategies.context_edits import build_clearing
+from accordion.model.budget import Decision
+from accordion.model.context_edits import (
+    ClearedContent,
+    CompactionBlock,
+    ContextEdits,
+    ContextReport,
+    OpenedBlock,
+    RequestedSummary,
+)
+from accordion.model.conversation import Conversation, Message
+from accordion.model.errors import BadRequest
+from accordion.model.http import CompleteResponse
+from accordion.model.ports import Clock, Sealer, Tasks, UpstreamResponse
+from accordion.pipeline.block_tokens import seal_token
+from accordion.pipeline.compact import CompactionStep
+from accordion.pipeline.context_edit_reader import COMPACT_PATH
+from accordion.pipeline.relay import RewrittenResponse, content_type_and_encoding, read_body, strip_body_headers
+from accordion.pipeline.request import MeasuredRequest, PreparedRequest
+from accordion.protocols.compaction_blocks import ReportWriter
+from accordion.protocols.content_encoding import Decoder
+from accordion.protocols.json_writing import without_breakpoints
+from accordion.protocols.response_parser import BOUND
+from accordion.protocols.sse import SseBuffer
+from accordion.summaries.extractive import SourceMessage
+from accordion.summaries.prompts import render_messages
+
+_log = logging.getLogger("accordion")
+
+_TARGET_DIVISOR = 4
+"""A compaction that the client asks for aims at this fraction (one in so many) of the messages' tokens."""
+_EVENTS = ((b"content-type", b"text/event-stream; charset=utf-8"),)
+
+CountMessage = Callable[[Message, Conversation, str], int]
+"""Counts a message of a conversation for a model."""
+
+
+class ContextEditStep(msgspec.Struct, frozen=True):
+    """Carries out context edits, and reports them."""
+
+    compaction_step: CompactionStep
+    renderer: RequestRenderer
+    sealer: Sealer
+    count_message: CountMessage
+    clock: Clock
+    tasks: Tasks
+
+    async def prepare(self, request: MeasuredRequest) -> PreparedRequest:
+        """Compacts a request, by the client's edits if there are some.
+
+        Raises BadRequest if only a block is asked for, of a history that the provider keeps.
+        """
+        edits = request.context_edits
+        if edits is None:
+            return await self.compaction_step.compact(request)
+        summary, is_kept = edits.summary, request.conversation.previous is not None
+        if summary is not None and _is_due(request, summary):
+            if is_kept and summary.is_alone:
+                raise BadRequest("Here a list is compacted, and no stored response: send all items in `input`.")
+            if not is_kept and (request.allows_compaction or summary.is_alone):
+                return await self._summarize(request, edits, summary)
+        if request.is_compactable and _can_clear(request, edits):
+            request = replace(request, decision=_decide_clearing(request, edits))
+            prepared = await self.compaction_step.compact(request, strategies=build_clearing(edits))
+        else:
+            prepared = await self.compaction_step.compact(request)
+        return replace(prepared, context_report=ContextReport(edits, self._find_cleared(prepared)))
+
+    def answer(self, request: PreparedRequest) -> UpstreamResponse | None:
+        """Returns the response to a request for nothing but a block; None for any other request."""
+        editing, report = request.protocol.context_edits, request.context_report
+        if not request.is_answered_here or editing is None or report is None:
+            return None
+        conversation, at = request.client_conversation, int(self.clock.now())
+        if request.inbound.path == COMPACT_PATH:
+            entries = [message.wire for message in (*conversation.lead, *conversation.messages)]
+            return CompleteResponse(editing.write_compact_response(report, entries, at))
+        is_stream = conversation.stream
+        document = editing.write_block_response(report, conversation.model, at, stream=is_stream)
+        return CompleteResponse(document, _EVENTS) if is_stream else CompleteResponse(document)
+
+    async def report(self, response: UpstreamResponse, request: PreparedRequest) -> UpstreamResponse:
+        """Returns the response with the report of the edits; the same response if there is nothing to report."""
+        editing, report = request.protocol.context_edits, request.context_report
+        if report is None or editing is None or response.status != 200 or request.is_answered_here:
+            return response
+        kind, encoding = content_type_and_encoding(response.headers)
+        is_stream = kind == "text/event-stream"
+        if not (is_stream or kind.endswith("json")):
+            return response
+        if is_stream:
+            writer = editing.report_writer(report, stream=True)
+            return RewrittenResponse(response, _rewrite_events(response, encoding, writer))
+        body = await read_body(response, encoding)
+        try:
+            if request.is_token_count:
+                body = editing.write_token_count(body, _count_original(request))
+            else:
+                body = editing.report_writer(report, stream=False).feed(body)
+        except (ValueError, RecursionError):
+            _log.warning("a response is no JSON object, so that context edits are not reported in it")
+        return CompleteResponse(body, strip_body_headers(response.headers))
+
+    # -- compaction blocks ----------------------------------------------------------
+
+    async def _summarize(
+        self, request: MeasuredRequest, edits: ContextEdits, summary: RequestedSummary
+    ) -> PreparedRequest:
+        """Compacts a request for a block. Without a compaction a response has none, unless it is all of it.
+
+        If the list is short enough by an earlier compaction, because the client sends its whole history again, that one
+        is in the block.
+        """
+        is_short = request.history.compaction is not None and request.utilization.tokens < _threshold(request, summary)
+        if not is_short:
+            request = replace(request, decision=_decide_summary(request))
+        prepared = await self.compaction_step.compact(request)
+        outcome = prepared.compaction_outcome
+        is_made = outcome is not None and outcome.state in ("folded", "replayed") and outcome.id
+        block = None
+        if is_made or summary.is_alone:
+            block = await self.tasks.offload(self._build_block, prepared)
+        if summary.is_alone:
+            # No model answers, so none calls our tool.
+            prepared = replace(prepared, tool_name="")
+        return replace(prepared, context_report=ContextReport(edits, self._find_cleared(prepared), block))
+
+    def _build_block(self, request: PreparedRequest) -> CompactionBlock:
+        history, outcome = request.history, request.compaction_outcome
+        made = history.compaction.artifacts if history.compaction is not None else ()
+        entries = map(without_breakpoints, self.renderer.render_entries(request.protocol, history))
+        content = OpenedBlock(tuple(entries), tuple(dict.fromkeys((*request.block_artifacts, *made))))
+        token = seal_token(self.sealer, request.protocol.name, request.caller.tenant, content)
+        is_new = outcome is not None and outcome.state == "folded"
+        return CompactionBlock(
+            _render_text(history.conversation.messages),
+            token,
+            input=outcome.input if is_new and outcome is not None else 0,
+            output=outcome.output if is_new and outcome is not None else 0,
+        )
+
+    def _find_cleared(self, request: PreparedRequest) -> ClearedContent:
+        scale = request.utilization.tokens / max(1, request.uncorrected_tokens)
+        return find_cleared_content(
+            request.history,
+            request.conversation.messages,
+            lambda message: round(self.count_message(message, request.conversation, request.actual_model) * scale),
+        )
+
+
+def _is_due(request: MeasuredRequest, summary: RequestedSummary) -> bool:
+    """Whether the client's own list has so many tokens, whatever earlier compactions made of it."""
+    return not request.is_token_count and _count_original(request) >= _threshold(request, summary)
+
+
+def _can_clear(request: MeasuredRequest, edits: ContextEdits) -> bool:
+    """Whether there is something to clear, and no compaction of our own is due."""
+    is_ours = request.decision.action == "compact"
+    return not is_ours and can_clear(request.history, edits, request.utilization.tokens)
+
+
+def _threshold(request: MeasuredRequest, summary: RequestedSummary) -> int:
+    return summary.threshold if summary.threshold is not None else request.limits.conversation
+
+
+def _decide_clearing(request: MeasuredRequest, edits: ContextEdits) -> Decision:
+    return Decision(
+        "compact",
+        f"{request.decision.reason}; the client asked for {edits.feature}",
+        target=0,
+        kind="conversation",
+        trigger=request.limits.conversation,
+        is_forced=True,
+    )
+
+
+def _decide_summary(request: MeasuredRequest) -> Decision:
+    used, limits = request.utilization, request.limits
+    fixed = used.preamble + used.tools
+    return Decision(
+        "compact",
+        "the client asked for a compaction",
+        target=min(limits.conversation_target, fixed + max(0, used.tokens - fixed) // _TARGET_DIVISOR),
+        must_succeed=used.occupied_tokens >= limits.hard,
+        kind="conversation",
+        trigger=limits.conversation,
+        is_forced=True,
+    )
+
+
+def _count_original(request: MeasuredRequest) -> int:
+    """Counts the tokens of a request before any edit."""
+    compaction = request.history.compaction
+    return request.utilization.tokens + (compaction.tokens_saved if compaction is not None else 0)
+
+
+def _render_text(messages: tuple[Message, ...]) -> str:
+    """Renders a list as a text that any reader can go on from."""
+    rendered = render_messages([SourceMessage(index, message) for index, message in enumerate(messages)])
+    return "\n\n".join(f"[{message.speaker}]\n{message.text}" for message in rendered if message.text)
+
+
+async def _rewrite_events(
+    response: UpstreamResponse, encoding: str, writer: ReportWriter
+) -> AsyncGenerator[bytes, None]:
+    events, decoder = SseBuffer(BOUND), Decoder(encoding) if encoding else None
+    async with aclosing(response.chunks()) as pieces:
+        async for piece in pieces:
+            if block := events.feed(piece if decoder is None else decoder.feed(piece)):
+                yield writer.feed(block)
+    if rest := events.flush():
+        yield writer.feed(rest)
