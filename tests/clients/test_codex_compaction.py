@@ -1,0 +1,53 @@
+"""Codex asks its provider for a compaction; the provider speaks Chat Completions only, so the proxy does it."""
+
+import json
+from pathlib import Path
+
+import replies
+from lane import Lane, Proxy, run
+from replies import Call
+from test_agent_clis import node
+from test_codex_websocket import codex
+from test_fold_agent_clis import FILES, SUMMARY, Reading, notes, unanswered
+from upstream import Upstream
+
+__all__ = ["node"]
+
+LIMIT = 16_000
+"""The tokens from which on Codex has its history compacted."""
+CALL = Call("exec_command", {"cmd": "cat notes.txt"})
+
+
+def settings(port: int) -> str:
+    way = {"model": "together_ai/some-model", "api_base": f"http://127.0.0.1:{port}/v1"}
+    info = {"max_input_tokens": 200_000, "max_output_tokens": 20_000}
+    entry = {"model_name": "gpt-test", "litellm_params": way, "model_info": info}
+    return json.dumps({"model_list": [entry], "summaries": {"writer": "extractive"}})
+
+
+def test_codex_has_its_history_compacted_and_works_on(upstream: Upstream, tmp_path: Path) -> None:
+    for number in range(FILES):
+        (tmp_path / f"notes{number}.txt").write_text(notes(number))
+    upstream.reset()
+    proxy = Proxy(upstream.port, tmp_path, settings(upstream.port))
+    lane = Lane("through", upstream, upstream.tap(proxy.port))
+    upstream.rule = reading = Reading(CALL, [])
+    command, environment = codex(tmp_path, lane.v1)
+    config = tmp_path / ".codex" / "config.toml"
+    config.write_text(f"model_auto_compact_token_limit = {LIMIT}\n{config.read_text()}")
+    printed = run(command, lane, environment, tmp_path)
+    log = proxy.log.read_text()
+    upstream.call(lane.tap.stop())
+    proxy.stop()
+    assert "Found it." in printed
+    assert "swordfish" in printed
+    assert "Traceback" not in log
+    assert log.count("on request, conversation level") >= 2
+    assert {request.path for request in reading.asked} == {"/v1/chat/completions"}
+    assert len(reading.asked) == FILES + 1, "nothing was asked twice"
+    assert max(len(request.body) for request in reading.asked) < 5 * LIMIT, "four bytes a token"
+    last = reading.asked[-1]
+    assert SUMMARY in last.body.decode()
+    assert "read_artifact" in replies.tool_names(replies.body_of(last))
+    for request in reading.asked:
+        assert unanswered(replies.body_of(request)) == []
