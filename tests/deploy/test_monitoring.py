@@ -86,7 +86,8 @@ async def test_each_query_of_the_dashboard_and_the_alerts_has_an_answer(start: S
 
             async def is_up() -> bool:
                 try:
-                    return bool(await ask(client, 'up{job="accordion"} == 1'))
+                    is_ready = (await client.get("/-/ready")).status_code == 200
+                    return is_ready and bool(await ask(client, 'up{job="accordion"} == 1'))
                 except httpx.TransportError:
                     return False
 
