@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from accordion.composition.tables import protocols_by_path
 from accordion.memory.entries import finish_memory
 from accordion.memory.extraction import find_candidates
 from accordion.memory.recall import choose_relevant, find_questions
@@ -33,6 +32,7 @@ from accordion.model.conversation import Conversation
 from accordion.model.memories import Memory, MemoryChange
 from accordion.model.tenant import TenantScope
 from accordion.protocols.body_reader import BodyReader
+from accordion.protocols.registry import PROTOCOLS
 from accordion.providers.models.static_embedder import StaticEmbedder
 from accordion.server.event_loop import LoopClock
 from accordion.stores.memories_sqlite import SqliteMemories
@@ -40,7 +40,7 @@ from bench.memory_recall import evidence, memories
 
 WORK = ("coding_claude_code", "coding_pi", "coding_moatless", "coding_mini_swe_agent", "service_tau")
 GIVEN = 3
-_CHAT = protocols_by_path()["/v1/chat/completions"]
+_CHAT = PROTOCOLS["chat"]
 _READER = BodyReader()
 
 Right = Callable[[Memory], bool]

@@ -23,6 +23,7 @@ from accordion.model.records import ObservedResponse
 from accordion.model.tenant import ConversationRef
 from accordion.pipeline.overflow_probe import probe_overflow
 from accordion.pipeline.relay import ExchangeProgress, relay
+from accordion.protocols.registry import protocol_for
 from accordion.server.interpreter import set_up_interpreter
 from accordion.sessions.client_metadata import read_client_metadata
 from bench import conversations, replies
@@ -98,7 +99,7 @@ class Rounds:
         forward, inbounds = self._house.forward, self._inbounds(count)
         receiver, measurer, reply = forward.reader.receiver, forward.reader.measurer, Ready(280)
         visibility, sessions = forward.reader.identifier.visibility, forward.reader.identifier.sessions
-        dialect, caller = receiver.protocols[PATH], forward.tenants.identify(inbounds[0].fields)
+        dialect, caller = protocol_for(PATH, {}), forward.tenants.identify(inbounds[0].fields)
         bodies: list[bytes] = [inbound.body for inbound in inbounds]  # type: ignore[misc]  # they are whole
         took: dict[str, float] = {}
 

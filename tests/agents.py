@@ -13,14 +13,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import anthropic
+import httpx
 import openai
 
-from tests.spoken import TOOLS, Json
+from tests.spoken import TOOL, TOOLS, Json
 from tests.strict import SYSTEM, result_of, turn_text
 from tests.witness import Witness
 
 MODEL = "small"
-Client = openai.AsyncOpenAI | anthropic.AsyncAnthropic
+Client = openai.AsyncOpenAI | anthropic.AsyncAnthropic | httpx.AsyncClient
 
 
 @dataclass
@@ -76,6 +77,9 @@ class Run:
 
     def ask(self, text: str) -> None:
         """The user says something."""
+        if self.dialect == "gemini":
+            self.history.append({"role": "user", "parts": [{"text": text}]})
+            return
         self.history.append({"role": "user", "content": text})
 
     def say(self, text: str) -> None:
@@ -98,8 +102,8 @@ class Run:
             return asked != {e["call_id"] for e in self.history if e.get("type") == "function_call_output"} or (
                 last.get("type") == "reasoning"
             )
-        if self.dialect == "messages":
-            return bool(last["role"] == "assistant")
+        if self.dialect in ("messages", "gemini"):
+            return bool(last["role"] in ("assistant", "model"))
         asked = {c["id"] for e in self.history for c in e.get("tool_calls") or ()}
         return asked != {e["tool_call_id"] for e in self.history if e["role"] == "tool"}
 
@@ -126,6 +130,9 @@ class Run:
             self.history += [
                 {"type": "function_call_output", "call_id": call, "output": text} for call, text in results
             ]
+        elif self.dialect == "gemini":
+            answers = [{"id": call, "name": TOOL, "response": {"output": text}} for call, text in results]
+            self.history.append({"role": "user", "parts": [{"functionResponse": each} for each in answers]})
         else:
             blocks = [{"type": "tool_result", "tool_use_id": call, "content": text} for call, text in results]
             self.history.append({"role": "user", "content": blocks})
@@ -215,7 +222,25 @@ def _marked(history: list[Any]) -> list[Any]:
     return out
 
 
-_STEPS: dict[str, Callable[[Run], Any]] = {"chat": _chat, "responses": _responses, "messages": _messages}
+async def _gemini(run: Run) -> list[str]:
+    """Google's SDK needs another version of a library that the other SDKs share; it is in tests/clients."""
+    method = "streamGenerateContent?alt=sse" if run.stream else "generateContent"
+    asked = {
+        "systemInstruction": {"parts": [{"text": SYSTEM}]}, "contents": run.history,
+        "tools": [{"functionDeclarations": TOOLS["gemini"]}], **run.more,
+    }  # fmt: skip
+    reply = await run.client.post(f"/v1beta/models/{run.model}:{method}", json=asked, headers=run.headers)
+    run.answers.append(dict(reply.headers))
+    assert reply.status_code == 200, reply.text
+    told = [json.loads(line[6:]) for line in reply.text.splitlines() if line] if run.stream else [reply.json()]
+    parts = [part for each in told for part in each["candidates"][0]["content"]["parts"] if part != {"text": ""}]
+    run.history.append({"role": "model", "parts": parts})
+    return [part["functionCall"]["id"] for part in parts if "functionCall" in part]
+
+
+_STEPS: dict[str, Callable[[Run], Any]] = {
+    "chat": _chat, "responses": _responses, "messages": _messages, "gemini": _gemini
+}  # fmt: skip
 
 
 def _plain(value: Any) -> Any:
@@ -225,6 +250,10 @@ def _plain(value: Any) -> Any:
 def connected(url: str, dialect: str, witness: Witness | None = None) -> Client:
     """The dialect's official client, with no retries of its own; `witness` hears all that comes."""
     more: Any = {"api_key": "sk-test-agents", "max_retries": 0, "timeout": 60}
+    if dialect == "gemini":
+        plain = witness.openai() if witness is not None else httpx.AsyncClient(timeout=60, trust_env=False)
+        plain.base_url, plain.headers["x-goog-api-key"] = httpx.URL(url), more["api_key"]
+        return plain
     if dialect == "messages":
         http = witness.anthropic() if witness is not None else None
         return anthropic.AsyncAnthropic(base_url=url, http_client=http, **more)

@@ -69,6 +69,19 @@ def _messages(entry: Json) -> Iterable[Atom]:
             yield ("words", _bare(block["text"])) if entry["role"] == "assistant" else ("user", block["text"])
 
 
+def _gemini(entry: Json) -> Iterable[Atom]:
+    for part in entry["parts"]:
+        if part.get("thought"):
+            yield "thought", part["thoughtSignature"]
+        elif "functionCall" in part:
+            yield "call", part["functionCall"]["id"], part["functionCall"]["name"], part["functionCall"]["args"]
+        elif "functionResponse" in part:
+            answer = part["functionResponse"]
+            yield "result", answer["id"], answer["response"].get("output") or answer["response"]["error"]
+        else:
+            yield ("words", _bare(part["text"])) if entry["role"] == "model" else ("user", part["text"])
+
+
 def _text(content: Any) -> str:
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content or ())
 
@@ -85,7 +98,7 @@ def _given(arguments: Any) -> Any:
 
 
 _ATOMS: dict[str, Callable[[Json], Iterable[Atom]]] = {
-    "chat": _chat, "responses": _responses, "messages": _messages
+    "chat": _chat, "responses": _responses, "messages": _messages, "gemini": _gemini
 }  # fmt: skip
 
 

@@ -8,7 +8,17 @@ from typing import Any, TypeVar
 
 from accordion.model.budget import Window
 from accordion.model.errors import AccordionError, StoreUnavailable
-from accordion.model.ports import Append, Headers, Key, KeyValueStore, Put, Route, UpstreamRequest, UpstreamResponse
+from accordion.model.ports import (
+    Append,
+    Family,
+    Headers,
+    Key,
+    KeyValueStore,
+    Put,
+    Route,
+    UpstreamRequest,
+    UpstreamResponse,
+)
 from accordion.stores.memory_store import InMemoryStore
 
 T = TypeVar("T")
@@ -156,7 +166,7 @@ class FakeRouter:
     models: dict[str, Route] = field(default_factory=dict)
     only: Route = field(default_factory=lambda: Route("openai", "openai", "http://upstream.test/v1"))
 
-    def route(self, path: str, anthropic: bool, model: str | None) -> Route:
+    def route(self, family: Family, model: str | None) -> Route:
         return self.only
 
     def for_dialect(self, route: Route, dialect: str) -> Route:

@@ -1,4 +1,4 @@
-"""Hypothesis strategies that make legal histories in each of the three dialects.
+"""Hypothesis strategies that make legal histories in each of the dialects.
 
 A `History` says what was said, in no dialect. `entries` and `body` write it down in one.
 """
@@ -14,8 +14,11 @@ from typing import Any, Literal
 
 from hypothesis import strategies as st
 
-DialectName = Literal["chat", "responses", "messages"]
-DIALECTS: tuple[DialectName, ...] = ("chat", "responses", "messages")
+DialectName = Literal["chat", "responses", "messages", "gemini"]
+DIALECTS: tuple[DialectName, ...] = ("chat", "responses", "messages", "gemini")
+LISTS: dict[DialectName, str] = {
+    "chat": "messages", "responses": "input", "messages": "messages", "gemini": "contents"
+}  # fmt: skip
 
 Json = dict[str, Any]
 
@@ -120,16 +123,21 @@ def histories(draw: st.DrawFn, min_turns: int = 1, max_turns: int = 4) -> Histor
 
 
 def entries(history: History, dialect: DialectName) -> list[Json]:
-    """The list of messages or items. The system prompt is its first entry, or in Messages a field of the body."""
-    write = {"chat": _chat_turn, "responses": _responses_turn, "messages": _messages_turn}[dialect]
-    opening = [{"role": "system", "content": history.system}] if history.system and dialect != "messages" else []
-    return opening + [entry for turn in history.turns for entry in write(turn)]
+    """The list of messages, items or contents. The system prompt is its first entry, or in Messages and for Gemini a
+    field of the body."""
+    write = {"chat": _chat_turn, "responses": _responses_turn, "messages": _messages_turn, "gemini": _gemini_turn}
+    is_listed = bool(history.system) and dialect not in ("messages", "gemini")
+    opening = [{"role": "system", "content": history.system}] if is_listed else []
+    return opening + [entry for turn in history.turns for entry in write[dialect](turn)]
 
 
 def body(history: History, dialect: DialectName, **fields: Any) -> Json:
     """A request. `fields` are added to it, or replace what is there."""
-    listing = "input" if dialect == "responses" else "messages"
-    made: Json = {"model": "gpt-5", listing: entries(history, dialect), "tools": _tools(history, dialect)}
+    made: Json = {"model": "gpt-5", LISTS[dialect]: entries(history, dialect), "tools": _tools(history, dialect)}
+    if dialect == "gemini":
+        del made["model"]
+        if history.system:
+            made["systemInstruction"] = {"parts": [{"text": history.system}]}
     if dialect == "messages":
         made |= {"model": "claude-sonnet-4-5", "max_tokens": 1024}
         if history.system:
@@ -155,6 +163,9 @@ def _tools(history: History, dialect: DialectName) -> list[Json]:
         return [
             {"type": "function", "name": name, "description": text, "parameters": schema} for name, text in described
         ]
+    if dialect == "gemini":
+        declared = [{"name": name, "description": text, "parameters": schema} for name, text in described]
+        return [{"functionDeclarations": declared}] if declared else []
     return [{"name": name, "description": text, "input_schema": schema} for name, text in described]
 
 
@@ -228,4 +239,31 @@ def _messages_turn(turn: Turn) -> list[Json]:
         out.append({"role": "user", "content": results})
     if turn.answer:
         out.append({"role": "assistant", "content": turn.answer})
+    return out
+
+
+def _gemini_turn(turn: Turn) -> list[Json]:
+    def part(said: str | Image) -> Json:
+        if isinstance(said, str):
+            return {"text": said}
+        return {"inlineData": {"mimeType": "image/png", "data": said.base64}}
+
+    out: list[Json] = [{"role": "user", "parts": [part(said) for said in turn.said]}]
+    for round_ in turn.rounds:
+        parts: list[Json] = [{"text": round_.thought, "thought": True}] if round_.thought else []
+        parts += [{"text": round_.text}] if round_.text else []
+        calls: list[Json] = [
+            {"functionCall": {"id": c.id, "name": c.name, "args": c.arguments}} for c in round_.calls
+        ]  # fmt: skip
+        if round_.thought:
+            # The first call of a step carries the signature of all of it.
+            calls[0]["thoughtSignature"] = f"signed {round_.thought}"
+        out.append({"role": "model", "parts": [*parts, *calls]})
+        results = [
+            {"functionResponse": {"id": c.id, "name": c.name, "response": {"error" if c.error else "output": c.result}}}
+            for c in round_.calls
+        ]
+        out.append({"role": "user", "parts": results})
+    if turn.answer:
+        out.append({"role": "model", "parts": [{"text": turn.answer}]})
     return out

@@ -25,7 +25,8 @@ _CALL = re.compile(r"call_\d+_\d+$")
 def problems(dialect: str, body: Json, provider: Strict) -> list[str]:
     """All that is wrong with a request."""
     own = provider.tools or TOOLS[dialect]
-    if body["tools"][: len(own)] != own or len(body["tools"]) > len(own) + 1:
+    tools = declared(body)
+    if tools[: len(own)] != own or len(tools) > len(own) + 1:
         return ["the tools are not those of the client, with one more behind them at most"]
     entries = body[strict.LISTS[dialect]]
     if not entries:
@@ -34,6 +35,12 @@ def problems(dialect: str, body: Json, provider: Strict) -> list[str]:
         return list(_RULES[dialect](body, entries, provider))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         return [f"malformed: {error!r}"]
+
+
+def declared(body: Json) -> list[Json]:
+    """The tools of a request: Gemini's are lists of functions."""
+    tools: list[Json] = body["tools"]
+    return [each for tool in tools for each in tool.get("functionDeclarations", [tool])]
 
 
 def _chat(body: Json, entries: list[Json], provider: Strict) -> Iterator[str]:
@@ -142,7 +149,7 @@ def prefix(body: Json, end: int) -> str:
             return {name: plain(each) for name, each in value.items() if name != "cache_control"}
         return [plain(each) for each in value] if isinstance(value, list) else value
 
-    listing = body.get("messages") or body.get("input")
+    listing = body.get("messages") or body.get("input") or body["contents"]
     text = json.dumps(plain([body.get("system"), body["tools"], listing[:end]]), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -203,7 +210,52 @@ def _reply_of(item: Json) -> int | None:
     return int(found[-1]) if found else None
 
 
-_RULES = {"chat": _chat, "responses": _responses, "messages": _messages}
+def _gemini(body: Json, entries: list[Json], provider: Strict) -> Iterator[str]:
+    if _texts(body.get("systemInstruction", {}).get("parts")) != [strict.SYSTEM]:
+        yield "the system prompt is not the client's"
+    asked: list[str] = []
+    turns = [at for at, entry in enumerate(entries) if entry["role"] == "user" and not _responses_in(entry)]
+    for at, entry in enumerate(entries):
+        if entry["role"] != ("user", "model")[at % 2]:
+            yield f"contents[{at}]: roles must alternate, beginning with user"
+        if not entry["parts"] or any(not part for part in entry["parts"]):
+            yield f"contents[{at}].parts must not be empty"
+        found = [result["id"] for result in _responses_in(entry)]
+        if sorted(found) != sorted(asked):
+            yield (
+                "Please ensure that the number of function response parts is equal to the number of function call "
+                f"parts of the function call turn: {asked} {found} ({at})"
+            )
+        calls = [part for part in entry["parts"] if "functionCall" in part]
+        asked = [part["functionCall"]["id"] for part in calls]
+        if provider.thinks and calls and at > turns[-1] and not calls[0].get("thoughtSignature"):
+            yield f"Function call is missing a thought_signature in functionCall parts ({at})."
+        yield from _gemini_thoughts(at, entry, provider)
+    if asked:
+        yield f"calls without results at the end: {asked}"
+    yield from _kept([_texts(entry["parts"]) for entry in entries if entry["role"] == "user"], provider)
+    results = {result["id"]: result["response"].get("output") for result in _responses_in(entries[-1])}
+    if results:
+        calls = [part["functionCall"]["id"] for part in entries[-2]["parts"] if "functionCall" in part]
+        yield from _newest(calls, results, provider)
+    else:
+        yield from _newest_text(_texts(entries[-1]["parts"]), provider)
+
+
+def _responses_in(entry: Json) -> list[Json]:
+    return [part["functionResponse"] for part in entry["parts"] if "functionResponse" in part]
+
+
+def _gemini_thoughts(at: int, entry: Json, provider: Strict) -> Iterator[str]:
+    for part in entry["parts"]:
+        signature = part.get("thoughtSignature")
+        if signature is not None and provider.thoughts.get(signature) is None:
+            yield f"contents[{at}]: Corrupted thought signature."
+        if part.get("thought") and signature and provider.thoughts.get(signature) != part["text"]:
+            yield f"contents[{at}]: a thought was changed"
+
+
+_RULES = {"chat": _chat, "responses": _responses, "messages": _messages, "gemini": _gemini}
 
 
 # -- what must still be there ------------------------------------------------------------------------------------------

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from tests.spoken import gemini_response
+
 Json = dict[str, Any]
 
 
@@ -247,6 +249,46 @@ def _block(block: Json, piece: Piece) -> tuple[Json, list[Json]]:
     return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": part} for part in parts]
 
 
+# -- Gemini ------------------------------------------------------------------------------------------------------------
+
+
+def _gemini_parts(said: Said) -> list[Json]:
+    parts: list[Json] = []
+    seal = next((piece.sealed for piece in said.pieces if isinstance(piece, Thought)), "")
+    for piece in said.pieces:
+        if isinstance(piece, Thought):
+            parts.append({"text": piece.text, "thought": True, "thoughtSignature": piece.sealed})
+        elif isinstance(piece, Words):
+            parts.append({"text": piece.text})
+        else:
+            given = piece.given if isinstance(piece.given, dict) else {"INVALID_JSON": piece.arguments}
+            call: Json = {"functionCall": {"id": piece.id, "name": piece.name, "args": given}}
+            # The first call of a step carries the signature of all of it.
+            parts.append(call | ({"thoughtSignature": seal} if seal else {}))
+            seal = ""
+    return parts
+
+
+def _gemini_response(said: Said, parts: list[Json], finish: str) -> Json:
+    thoughts = said.output // 3
+    return gemini_response(said.number, parts, finish, (said.input, said.output - thoughts, thoughts))
+
+
+def _gemini(said: Said, body: Json) -> Json:
+    return _gemini_response(said, _gemini_parts(said), said.finish or "STOP")
+
+
+def _gemini_events(said: Said, body: Json) -> list[bytes]:
+    chunks: list[list[Json]] = []
+    for part in _gemini_parts(said):
+        words = part.keys() == {"text"}
+        chunks += [[{"text": text}] for text in _parts(part["text"])] if words else [[part]]
+    # Some replies end with what they say last, others with an empty text.
+    last = chunks.pop() if said.number % 2 and chunks else [{"text": ""}]
+    told = [_gemini_response(said, parts, "") for parts in chunks]
+    return [b"data: %s\r\n\r\n" % _bytes(each) for each in (*told, _gemini_response(said, last, said.finish or "STOP"))]
+
+
 # -- all of them -------------------------------------------------------------------------------------------------------
 
 
@@ -264,8 +306,10 @@ def _named(event: Json) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (event["type"].encode(), _bytes(event))
 
 
-_WHOLE = {"chat": _chat, "responses": _responses, "messages": _messages}
-_EVENTS = {"chat": _chat_events, "responses": _responses_events, "messages": _messages_events}
+_WHOLE = {"chat": _chat, "responses": _responses, "messages": _messages, "gemini": _gemini}
+_EVENTS = {
+    "chat": _chat_events, "responses": _responses_events, "messages": _messages_events, "gemini": _gemini_events,
+}  # fmt: skip
 
 
 def whole(dialect: str, said: Said, body: Json) -> Json:

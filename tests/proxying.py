@@ -4,7 +4,7 @@
         async with proxy.provider(script) as provider:
             ...  # proxy.url, proxy.log, provider.requests
 
-Both default upstreams are `proxy.provider`'s address; while none runs there, connections are refused.
+All default upstreams are `proxy.provider`'s address; while none runs there, connections are refused.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Proxy:
         return (self.folder / "log").read_text("utf-8", errors="replace")
 
     def provider(self, script: Script, *, eager: bool = False) -> Loopback:
-        """The provider behind both default upstreams."""
+        """The provider behind all default upstreams."""
         return Loopback(script, eager, port=self.upstream_port)
 
     def start(self) -> None:
@@ -97,8 +97,10 @@ class Proxy:
             "ACCORDION_LOG": "debug",
             "ACCORDION_OPENAI_BASE_URL": f"{upstream}/v1",
             "ACCORDION_ANTHROPIC_BASE_URL": upstream,
-            "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+            "ACCORDION_GEMINI_BASE_URL": upstream,
             "PYTHONUNBUFFERED": "1",
+            # A checkout whose code is not the installed one is tested with its own.
+            **{name: value for name, value in os.environ.items() if name == "PYTHONPATH"},
             **self.environ,
         }
         command = [self.python, "-m", "accordion", "serve", "--port", "0", *self.options]

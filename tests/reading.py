@@ -66,7 +66,8 @@ class Exchange:
     @property
     def forbidden(self) -> bool:
         """Whether no tool may be called."""
-        return self.body.get("tool_choice") in ("none", {"type": "none"})
+        mode = self.body.get("toolConfig", {}).get("functionCallingConfig", {}).get("mode")
+        return mode == "NONE" or self.body.get("tool_choice") in ("none", {"type": "none"})
 
     @property
     def ours(self) -> list[str]:
@@ -118,7 +119,7 @@ class Reader(Strict):
     async def _replied(self, body: Json, tokens: int, answer: Answer) -> None:
         entries = self.taken[-1].entries
         own = self.tools or TOOLS[self.dialect]
-        extra = body["tools"][len(own) :]
+        extra = judging.declared(body)[len(own) :]
         tool = (extra[0].get("name") or extra[0]["function"]["name"]) if extra else ""
         before, whole = self._heard(body, entries)
         continues = before if whole else None
@@ -134,7 +135,7 @@ class Reader(Strict):
         return {name: value for name, value in body.items() if name != LISTS[self.dialect]}
 
     async def _sent(self, said: Said, body: Json, answer: Answer) -> None:
-        if not body.get("stream"):
+        if not strict.is_streamed(self.taken[-1].request, body):
             return await strict._whole(answer, 200, pieces.whole(self.dialect, said, body))
         events = pieces.response_pieces(self.dialect, said, body)
         if said.number % 3:

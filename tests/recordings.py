@@ -45,6 +45,13 @@ def written(entry: dict[str, Any], name: DialectName) -> list[Any]:
             return [{"type": "function_call_output", "call_id": entry["tool_call_id"], "output": content}]
         spoken = [{"role": role, "content": content}] if content else []
         return spoken + [{"type": "function_call", "call_id": i, "name": n, "arguments": a} for i, n, a in made]
+    if name == "gemini":
+        if role == "tool":
+            answer = {"id": entry["tool_call_id"], "name": "f", "response": {"output": content}}
+            return [{"role": "user", "parts": [{"functionResponse": answer}]}]
+        parts: list[dict[str, Any]] = [{"text": content}] if content else []
+        parts += [{"functionCall": {"id": i, "name": n, "args": {"given": a}}} for i, n, a in made]
+        return [{"role": "model" if role == "assistant" else "user", "parts": parts}] if parts else []
     if role == "tool":
         result = {"type": "tool_result", "tool_use_id": entry["tool_call_id"], "content": content}
         return [{"role": "user", "content": [result]}]

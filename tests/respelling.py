@@ -6,15 +6,20 @@ The differences are the equivalences of proxy/accordion/protocols/message_keys.p
 from __future__ import annotations
 
 import json
+import re
 from random import Random
 from typing import Any
 
 from tests.histories import DialectName, Json
 
+_SNAKE = re.compile("[A-Z]")
+
 
 def respell(entry: Json, dialect: DialectName, random: Random) -> str:
     """The JSON of an entry that says the same in other words."""
     out = dict(entry)
+    if dialect == "gemini":
+        return _respell_gemini(out, random)
     for name in ("content", "output"):
         if name in out:
             out[name] = _respell_content(out[name], dialect, entry.get("role"), random)
@@ -26,8 +31,34 @@ def respell(entry: Json, dialect: DialectName, random: Random) -> str:
     return json.dumps(_shuffled(out, random), ensure_ascii=random.random() < 0.5, indent=random.choice([None, None, 1]))
 
 
+def _respell_gemini(entry: Json, random: Random) -> str:
+    """The same content with its names in either spelling, and without what is the default."""
+    out = {name: value for name, value in entry.items() if (name, value) != ("role", "user") or random.random() < 0.5}
+    out["parts"] = [_respell_gemini_part(part, random) for part in entry["parts"]]
+    if random.random() < 0.2:
+        out["parts"].insert(random.randrange(len(out["parts"]) + 1), {"text": ""})
+    return json.dumps(_shuffled(out, random), ensure_ascii=random.random() < 0.5, indent=random.choice([None, None, 1]))
+
+
+def _respell_gemini_part(part: Json, random: Random) -> Json:
+    out = dict(part)
+    if "functionCall" in out:
+        call = dict(out["functionCall"])
+        if call["args"] == {} and random.random() < 0.5:
+            call["args"] = None
+        out["functionCall"] = _shuffled(call, random)
+    if random.random() < 0.3:
+        out = {_SNAKE.sub(lambda match: "_" + match[0].lower(), name): value for name, value in out.items()}
+    return _shuffled(out, random)
+
+
 def _respell_content(content: Any, dialect: DialectName, role: str | None, random: Random) -> Any:
-    texts = {"chat": "text", "messages": "text", "responses": "output_text" if role == "assistant" else "input_text"}
+    texts = {
+        "chat": "text",
+        "messages": "text",
+        "gemini": "text",
+        "responses": "output_text" if role == "assistant" else "input_text",
+    }
     if isinstance(content, str) and random.random() < 0.5:
         content = [{"type": texts[dialect], "text": content}]
     if not isinstance(content, list):
@@ -104,6 +135,8 @@ def _reform_entry(entry: Json, dialect: DialectName, random: Random) -> list[Jso
     out = dict(entry)
     if out.get("type") == "reasoning":
         return random.choice([[], [out], [out | {"encrypted_content": "other"}]])
+    if dialect == "gemini":
+        return _reform_content(out, random)
     if dialect == "chat":
         name = random.choice(["reasoning_content", "reasoning", "reasoning_text", "reasoning_opaque"])
         out = {name: held for name, held in out.items() if name != "reasoning_content" or random.random() < 0.3}
@@ -122,3 +155,10 @@ def _reform_entry(entry: Json, dialect: DialectName, random: Random) -> list[Jso
     if dialect == "responses" and out.get("role") == "assistant":
         out |= random.choice([{}, {"phase": "commentary"}])
     return [out]
+
+
+def _reform_content(entry: Json, random: Random) -> list[Json]:
+    kept = [part for part in entry["parts"] if not part.get("thought") or random.random() < 0.3]
+    if random.random() < 0.5:
+        kept = [{name: held for name, held in part.items() if name != "thoughtSignature"} for part in kept]
+    return [entry | {"parts": kept}]

@@ -17,6 +17,7 @@ TOOLS: dict[str, list[Json]] = {
         {"type": "function", "name": TOOL, "description": _ABOUT, "parameters": _SCHEMA, "strict": False}
     ],
     "messages": [{"name": TOOL, "description": _ABOUT, "input_schema": _SCHEMA}],
+    "gemini": [{"name": TOOL, "description": _ABOUT, "parameters": _SCHEMA}],
 }  # fmt: skip
 
 
@@ -133,6 +134,39 @@ def messages_events(reply: Reply, body: Json) -> bytes:
     return events(*told, done=False, named=True)
 
 
+def gemini(reply: Reply) -> Json:
+    signed = {"thoughtSignature": reply.signature} if reply.thought is not None else {}
+    parts: list[Json] = []
+    if reply.thought is not None:
+        parts.append({"text": reply.thought, "thought": True, **signed})
+    if reply.text:
+        parts.append({"text": reply.text})
+    calls = [
+        {"functionCall": {"id": call, "name": TOOL, "args": {"path": f"src/{call}/main.py"}}} for call in reply.calls
+    ]  # fmt: skip
+    # The first call of a step carries the signature of all of it.
+    parts += [call | (signed if at == 0 else {}) for at, call in enumerate(calls)]
+    return gemini_response(reply.number, parts, "STOP", (reply.tokens, 20, 0))
+
+
+def gemini_response(number: int, parts: list[Json], finish: str, counts: tuple[int, int, int]) -> Json:
+    """A response with these parts; `counts` are input, output without thoughts, and thoughts."""
+    candidate: Json = {"content": {"parts": parts, "role": "model"}, "index": 0}
+    used = {"promptTokenCount": counts[0], "candidatesTokenCount": counts[1], "thoughtsTokenCount": counts[2]}
+    return {
+        "candidates": [candidate | ({"finishReason": finish} if finish else {})],
+        "usageMetadata": {**used, "totalTokenCount": sum(counts)}, "modelVersion": "small",
+        "responseId": f"response-{number}",
+    }  # fmt: skip
+
+
+def gemini_events(reply: Reply, body: Json) -> bytes:
+    parts = gemini(reply)["candidates"][0]["content"]["parts"]
+    counts = (reply.tokens, 20, 0)
+    told = [gemini_response(reply.number, [part], "", counts) for part in parts[:-1]]
+    return events(*told, gemini_response(reply.number, parts[-1:], "STOP", counts), done=False)
+
+
 def streamed_error(dialect: str, said: Json) -> bytes:
     """An error that comes as an event of a reply that began with 200."""
     if dialect == "messages":
@@ -168,5 +202,5 @@ def _usage(reply: Reply) -> Json:
     return {"prompt_tokens": reply.tokens, "completion_tokens": 20, "total_tokens": reply.tokens + 20}
 
 
-WHOLE = {"chat": chat, "responses": responses, "messages": messages}
-EVENTS = {"chat": chat_events, "responses": responses_events, "messages": messages_events}
+WHOLE = {"chat": chat, "responses": responses, "messages": messages, "gemini": gemini}
+EVENTS = {"chat": chat_events, "responses": responses_events, "messages": messages_events, "gemini": gemini_events}

@@ -21,9 +21,16 @@ from tests.spoken import Json, Reply
 
 SYSTEM = "You repair a build. Read what is needed, change little, and say what was done."
 TASK = "Find out why the nightly build of the parser fails, and mend it. Keep notes of every file that was read."
-LISTS = {"chat": "messages", "responses": "input", "messages": "messages"}
-PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
-COUNTING = ("/v1/messages/count_tokens", "/v1/responses/input_tokens")
+LISTS = {"chat": "messages", "responses": "input", "messages": "messages", "gemini": "contents"}
+PATHS = {
+    "chat": "/v1/chat/completions",
+    "responses": "/v1/responses",
+    "messages": "/v1/messages",
+    "gemini": "/v1beta/models/small:generateContent",
+}
+COUNTING = ("/v1/messages/count_tokens", "/v1/responses/input_tokens", "/v1beta/models/small:countTokens")
+FIXED = ("tools", "system", "instructions", "systemInstruction")
+"""The fields with tools and system prompt."""
 
 _WORDS = (
     *("parser", "build", "nightly", "cache", "module", "failed", "token", "stream", "buffer"),
@@ -51,6 +58,9 @@ def turn_text(turn: int, run: str = "") -> str:
 
 def refused(dialect: str, tokens: int, window: int) -> Json:
     """The provider's own words for what is too long."""
+    if dialect == "gemini":
+        said = f"The input token count ({tokens}) exceeds the maximum number of tokens allowed ({window})."
+        return {"error": {"code": 400, "message": said, "status": "INVALID_ARGUMENT"}}
     if dialect == "messages":
         inner = {"type": "invalid_request_error", "message": f"prompt is too long: {tokens} tokens > {window} maximum"}
         return {"type": "error", "error": inner, "request_id": "req_strict"}
@@ -81,13 +91,13 @@ class Forwarded:
     def fixed(self) -> bytes:
         """Tools and system prompt as they stand in the body, without cache breakpoints."""
         fields = _RAW.decode(self.request.body)
-        return b"".join(_MARK.sub(b"", bytes(fields.get(name, b""))) for name in ("tools", "system", "instructions"))
+        return b"".join(_MARK.sub(b"", bytes(fields.get(name, b""))) for name in FIXED)
 
     @property
     def entries(self) -> list[bytes]:
         """The list, each entry as it stands in the body, without cache breakpoints."""
         fields = _RAW.decode(self.request.body)
-        listing = fields["input"] if "input" in fields else fields["messages"]
+        listing = next(fields[name] for name in LISTS.values() if name in fields)
         return [_MARK.sub(b"", bytes(entry)) for entry in _RAWS.decode(listing)]
 
     @property
@@ -133,7 +143,7 @@ class Strict:
         if request.target.partition("?")[0] in COUNTING:
             found = Forwarded(request, self.count(request))
             self.counted.append(found)
-            return await _whole(answer, 200, {"input_tokens": found.tokens})
+            return await _whole(answer, 200, {"input_tokens": found.tokens, "totalTokens": found.tokens})
         body = request.json()
         if not body.get("tools"):
             self.summaries.append(request)
@@ -144,11 +154,11 @@ class Strict:
     def count(self, request: Recorded) -> int:
         """The provider's count: of letters, which is not the proxy's."""
         fields = _RAW.decode(request.body)
-        named = ("tools", "system", "instructions", LISTS[self.dialect])
+        named = (*FIXED, LISTS[self.dialect])
         return sum(len(bytes(fields.get(name, b""))) for name in named) // 4
 
     async def _asked(self, request: Recorded, body: Json, answer: Answer) -> None:
-        tokens, stream = self.count(request), bool(body.get("stream"))
+        tokens, stream = self.count(request), is_streamed(request, body)
         if tokens > self.window:
             self.refusals.append(request)
             said = self.overflow(self.dialect, tokens, self.window)
@@ -165,7 +175,7 @@ class Strict:
         """The reply to a request that was taken."""
         reply = self._next(tokens)
         self.bound[reply.signature] = judging.prefix(body, len(body[LISTS[self.dialect]]))
-        if body.get("stream"):
+        if is_streamed(self.taken[-1].request, body):
             return await _events(answer, spoken.EVENTS[self.dialect](reply, body))
         return await _whole(answer, 200, spoken.WHOLE[self.dialect](reply))
 
@@ -182,6 +192,11 @@ class Strict:
         if thought is not None:
             self.thoughts[reply.signature] = thought
         return reply
+
+
+def is_streamed(request: Recorded, body: Json) -> bool:
+    """Whether the answer is to be a stream."""
+    return bool(body.get("stream")) or "streamGenerateContent" in request.target
 
 
 async def _whole(answer: Answer, status: int, value: Json) -> None:

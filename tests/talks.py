@@ -10,9 +10,9 @@ from accordion.model.http import Outbound
 from tests.compaction.making import fat, long_history
 from tests.fakes import FakeReply, FakeWindows
 from tests.histories import DialectName, History, Turn, body
-from tests.world import CHAT, MESSAGES, RESPONSES, World, header
+from tests.world import CHAT, GEMINI, MESSAGES, RESPONSES, World, header
 
-PATHS: dict[DialectName, str] = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES}
+PATHS: dict[DialectName, str] = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES, "gemini": GEMINI}
 _LONG = fat(long_history(16))
 FOLDS_AT = 7
 """The turn whose request is over the trigger in a small window; each has one call, `call_id(turn)`."""

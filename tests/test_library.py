@@ -20,7 +20,7 @@ from accordion.config.load import build
 from accordion.model.http import Inbound
 from accordion.pipeline.request import PreparedRequest
 from tests.compaction.making import long_history
-from tests.histories import DIALECTS, DialectName, body
+from tests.histories import DIALECTS, LISTS, DialectName, body
 from tests.strategy_packages import install, on_path
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -96,9 +96,10 @@ def test_with_the_previous_result_the_beginning_stays_the_same() -> None:
 @pytest.mark.parametrize("protocol", DIALECTS)
 def test_all_protocols_are_compacted(protocol: DialectName) -> None:
     request = body(long_history(12, rounds=2, words=150), protocol)
-    messages = request["input" if protocol == "responses" else "messages"]
-    fields = {"system": request["system"]} if protocol == "messages" else {}
-    result = compact_messages(messages, window=8_000, protocol=protocol, model=MODEL, tools=request["tools"], **fields)
+    messages = request[LISTS[protocol]]
+    names = ("tools", "system", "systemInstruction")
+    fields = {name: request[name] for name in names if name in request}
+    result = compact_messages(messages, window=8_000, protocol=protocol, model=MODEL, **fields)
     assert result.is_compacted
     assert result.tokens < 4_000 < result.tokens_before
     assert result.messages[-1] == messages[-1]

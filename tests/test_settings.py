@@ -186,6 +186,7 @@ def test_every_environment_name_sets_its_key(read):
         "ACCORDION_ARCHIVE_KEY": "0f" * 32,
         "ACCORDION_OPENAI_BASE_URL": "http://o/v1",
         "ACCORDION_ANTHROPIC_BASE_URL": "http://a",
+        "ACCORDION_GEMINI_BASE_URL": "http://g",
     }
     assert set(values) == set(ENVIRONMENT)
     settings = read("", values)
@@ -193,6 +194,7 @@ def test_every_environment_name_sets_its_key(read):
     assert settings.archive.key.reveal() == "0f" * 32
     assert settings.upstreams.openai.base_url == "http://o/v1"
     assert settings.upstreams.anthropic.base_url == "http://a"
+    assert settings.upstreams.gemini.base_url == "http://g"
     assert read("", dict.fromkeys(values, "")) == Settings()
 
 

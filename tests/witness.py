@@ -35,7 +35,7 @@ class Heard:
         """The events of a stream; `[DONE]` is `{"done": True}`."""
         return [
             {"done": True} if line == b"data: [DONE]" else json.loads(line[6:])
-            for line in bytes(self.body).split(b"\n")
+            for line in bytes(self.body).splitlines()
             if line.startswith(b"data: ")
         ]
 
@@ -143,6 +143,11 @@ def used(dialect: str, one: Heard) -> tuple[int, int]:
         told = (one.events[-1]["response"] if one.streamed else json.loads(one.body))["usage"]
         assert told["total_tokens"] == told["input_tokens"] + told["output_tokens"]
         return told["input_tokens"], told["output_tokens"]
+    if dialect == "gemini":
+        told = (one.events[-1] if one.streamed else json.loads(one.body))["usageMetadata"]
+        output = told["candidatesTokenCount"] + told.get("thoughtsTokenCount", 0)
+        assert told["totalTokenCount"] == told["promptTokenCount"] + output
+        return told["promptTokenCount"], output
     given = [e["usage"] for e in one.events if e.get("usage")] if one.streamed else [json.loads(one.body)["usage"]]
     assert given[-1]["total_tokens"] == given[-1]["prompt_tokens"] + given[-1]["completion_tokens"]
     return given[-1]["prompt_tokens"], given[-1]["completion_tokens"]
@@ -257,5 +262,26 @@ def _stopped(reason: str, blocks: list[Json]) -> Iterator[str]:
         yield f"it ends with {reason}"
 
 
-_STREAMS = {"chat": _chat, "responses": _responses, "messages": _messages}
-_DOCUMENTS = {"chat": _chat_document, "responses": _responses_document, "messages": _messages_document}
+def _gemini(events: list[Json]) -> Iterator[str]:
+    finishes = [at for at, event in enumerate(events) if event["candidates"][0].get("finishReason")]
+    if finishes != [len(events) - 1]:
+        yield f"finish reasons at {finishes} of {len(events)}"
+    if len({event["responseId"] for event in events}) != 1:
+        yield "it has several ids"
+    for event in events:
+        yield from _gemini_document(event)
+
+
+def _gemini_document(document: Json) -> Iterator[str]:
+    [candidate] = document["candidates"]
+    if candidate["content"]["role"] != "model" or not all(candidate["content"]["parts"] or [None]):
+        yield f"its content is {candidate['content']}"
+    if candidate.get("finishReason", "STOP") != "STOP":
+        yield f"it ends with {candidate['finishReason']}"
+
+
+_STREAMS = {"chat": _chat, "responses": _responses, "messages": _messages, "gemini": _gemini}
+_DOCUMENTS = {
+    "chat": _chat_document, "responses": _responses_document, "messages": _messages_document,
+    "gemini": _gemini_document,
+}  # fmt: skip

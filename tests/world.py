@@ -15,11 +15,10 @@ from accordion.accounting.calibration import Calibrations
 from accordion.accounting.key_limits import KeyLimiter, KeyUsageLedger
 from accordion.accounting.ledger import Ledger
 from accordion.accounting.token_meter import TokenMeter
-from accordion.composition import build_prices, protocols_by_path, rules_by_model, token_counting_paths
+from accordion.composition import build_prices, rules_by_model
 from accordion.composition.archive_builder import ArchiveServices
 from accordion.composition.compaction_builder import CompactionBuilder
 from accordion.composition.pipeline_builder import build_pipelines
-from accordion.composition.tables import compaction_paths
 from accordion.composition.visibility_builder import VisibilityBuilder
 from accordion.config.load import build
 from accordion.model.budget import Thresholds
@@ -48,6 +47,7 @@ from accordion.stores.spool import Spool, SpooledStore
 from tests.fakes import DirectOutbox, FakeClock, FakeRouter, FakeTasks, FakeUpstream, FakeWindows, WordCounter
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+GEMINI = "/v1beta/models/gpt-5:generateContent"
 
 
 OWNER_TOKEN = "token-of-the-owner-7Lq2"
@@ -87,7 +87,6 @@ class World:
     """More of config.yaml; the store is in memory, and no model writes summaries."""
 
     def __post_init__(self) -> None:
-        protocols = protocols_by_path()
         self.outbox = DirectOutbox(self.store)
         config = "store: {url: memory://}\n" + self.config
         config += "" if self.summarizer or "summaries:" in config else "\nsummaries: {writer: extractive}"
@@ -123,12 +122,7 @@ class World:
             "tasks": self.tasks,
             "tenants": tenants,
             "receiver": Receiver(
-                protocols=protocols,
-                token_count_protocols=token_counting_paths(protocols),
-                compact_protocols=compaction_paths(protocols),
                 context_edit_reader=ContextEditReader(open_block_sealer(""), MissingFeatures(self.clock.now)),
-                openai=protocols[CHAT],
-                anthropic=protocols[MESSAGES],
                 request_reader=BodyReader(),
                 base_models={},
                 router=self.router,

@@ -16,6 +16,7 @@ from accordion.model.http import Inbound
 from accordion.model.records import ObservedResponse
 from accordion.pipeline.relay import ExchangeProgress, relay
 from accordion.pipeline.request import MeasuredRequest, PreparedRequest
+from accordion.protocols.registry import PROTOCOLS
 from bench import replies, stages
 from bench.conversations import PATHS, small_body
 from bench.report import Table
@@ -81,7 +82,7 @@ async def _passed(
 ) -> tuple[bytes, ObservedResponse]:
     """What the client gets of the stream, and what was understood of it."""
     forward, course, seen = house.forward, ExchangeProgress(0.0), list[ObservedResponse]()
-    spoken = forward.reader.receiver.protocols[PATHS[dialect]]
+    spoken = PROTOCOLS[dialect]
     reply: Any = Stream(pieces)
     if offered:
         reply = await forward.tool_loop.run(reply, await _prepare(house, dialect), _nobody, course)

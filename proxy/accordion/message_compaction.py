@@ -7,7 +7,7 @@ same modules. What a proxy keeps in its store is in the result, which the caller
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -27,11 +27,9 @@ from accordion.model.budget import Thresholds, Window
 from accordion.model.compaction import CompactedConversation, Compaction, apply_compaction, without_compaction
 from accordion.model.conversation import Conversation, Message
 from accordion.model.tenant import ConversationRef, TenantScope
-from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.body_reader import BodyReader
-from accordion.protocols.openai_chat.protocol import OpenAIChat
-from accordion.protocols.openai_responses.protocol import OpenAIResponses
+from accordion.protocols.registry import PROTOCOLS
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.providers.models.tokenizer import TiktokenCounter
 from accordion.server.event_loop import LoopTasks
@@ -40,11 +38,8 @@ from accordion.summaries.author import SummaryAuthor
 from accordion.summaries.extractive import ExtractiveWriter
 from accordion.summaries.prompts import load_prompts
 
-ProtocolName = Literal["chat", "responses", "messages"]
+ProtocolName = Literal["chat", "responses", "messages", "gemini"]
 
-_PROTOCOLS: Mapping[str, WireProtocol] = {
-    each.name: each for each in (OpenAIChat(), OpenAIResponses(), AnthropicMessages())
-}
 _TENANT = TenantScope("", b"compact_messages")
 """The tenant key: there is one tenant, and its messages stay in this process."""
 _DEFAULT_THRESHOLDS = Thresholds()
@@ -83,16 +78,17 @@ def compact_messages(
 ) -> CompactedMessages:
     """Returns messages that fit a window of `window` tokens; the same messages if they are below the trigger.
 
-    `messages` is the whole conversation in the form of the protocol: Chat Completions, Responses or Messages. `fields`
-    are the request's other fields that the model reads, such as `tools` and `system`. `model` selects the tokenizer.
-    `previous` is the result of the call before on the same conversation: its compaction is applied again, so that the
-    beginning stays the same. `strategies` are the pipeline, by default Accordion's. `is_forced` compacts at any size.
+    `messages` is the whole conversation in the form of the protocol: Chat Completions, Responses, Messages or Gemini.
+    `fields` are the request's other fields that the model reads, such as `tools` and `system`. `model` selects the
+    tokenizer. `previous` is the result of the call before on the same conversation: its compaction is applied again,
+    so that the beginning stays the same. `strategies` are the pipeline, by default Accordion's. `is_forced` compacts at
+    any size.
 
     Raises ValueError for messages that cannot be read and for an unknown protocol.
     """
-    if protocol not in _PROTOCOLS:
-        raise ValueError(f"there is no protocol {protocol!r}; there are {', '.join(_PROTOCOLS)}")
-    services, wire_protocol = _services(), _PROTOCOLS[protocol]
+    if protocol not in PROTOCOLS:
+        raise ValueError(f"there is no protocol {protocol!r}; there are {', '.join(PROTOCOLS)}")
+    services, wire_protocol = _services(), PROTOCOLS[protocol]
     try:
         body = json.dumps({**fields, "model": model, wire_protocol.messages_field: list(messages)}).encode()
     except TypeError as error:

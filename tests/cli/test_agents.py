@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from accordion.cli.agents import ANTHROPIC, OPENAI, Agent, AgentCommand, AgentError, find_agent
+from accordion.cli.agents import ANTHROPIC, GEMINI, OPENAI, Agent, AgentCommand, AgentError, find_agent
 
 URL = "http://127.0.0.1:4000"
 
@@ -29,12 +29,17 @@ def write(file: Path, text: str) -> None:
 
 
 def test_another_command_gets_the_usual_variables(tmp_path: Path) -> None:
-    found = agent(tmp_path, "aider", "--model", "m", OPENAI_API_BASE="http://gate/v1", ANTHROPIC_BASE_URL="http://gate")
+    own = {
+        "OPENAI_API_BASE": "http://gate/v1",
+        "ANTHROPIC_BASE_URL": "http://gate",
+        "GOOGLE_GEMINI_BASE_URL": "http://g",
+    }
+    found = agent(tmp_path, "aider", "--model", "m", **own)
     command = found.through(URL)
-    assert found.upstreams == {OPENAI: "http://gate/v1", ANTHROPIC: "http://gate"}
+    assert found.upstreams == {OPENAI: "http://gate/v1", ANTHROPIC: "http://gate", GEMINI: "http://g"}
     assert command.arguments[1:] == ("--model", "m")
-    names = ("OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_BASE_URL")
-    assert [command.environ[name] for name in names] == [f"{URL}/v1", f"{URL}/v1", URL]
+    names = ("OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_BASE_URL", "GOOGLE_GEMINI_BASE_URL")
+    assert [command.environ[name] for name in names] == [f"{URL}/v1", f"{URL}/v1", URL, URL]
     assert "NO_PROXY" not in command.environ
 
 

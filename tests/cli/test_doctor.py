@@ -14,7 +14,10 @@ from tests.proxying import held_port
 CONFIG = """
 server: {port: PORT}
 store: {url: "sqlite:///FOLDER/kept.db"}
-upstreams: {openai: {base_url: "URL/v1"}, anthropic: {base_url: "URL"}}
+upstreams:
+  openai: {base_url: "URL/v1"}
+  anthropic: {base_url: "URL"}
+  gemini: {base_url: "URL"}
 """
 
 

@@ -15,7 +15,7 @@ from tests.histories import DialectName
 from tests.talks import FOLDS_AT, Talk, small
 from tests.world import header
 
-LISTS = {"chat": "messages", "responses": "input", "messages": "messages"}
+LISTS = {"chat": "messages", "responses": "input", "messages": "messages", "gemini": "contents"}
 
 
 def run(folder: Path, *arguments: str) -> Result:

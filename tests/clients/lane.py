@@ -43,7 +43,7 @@ class Lane:
 
     @property
     def origin(self) -> str:
-        """The base URL for an Anthropic client."""
+        """The base URL for a client of Anthropic or Google."""
         return f"http://127.0.0.1:{self.tap.port}"
 
     @property
@@ -129,8 +129,11 @@ class Proxy:
             "HOME": str(home),
             "ACCORDION_OPENAI_BASE_URL": f"http://127.0.0.1:{upstream_port}/v1",
             "ACCORDION_ANTHROPIC_BASE_URL": f"http://127.0.0.1:{upstream_port}",
+            "ACCORDION_GEMINI_BASE_URL": f"http://127.0.0.1:{upstream_port}",
             "ACCORDION_STORE": "memory://",
             "PYTHONUNBUFFERED": "1",
+            # A checkout whose code is not the installed one is tested with its own.
+            **{name: value for name, value in os.environ.items() if name == "PYTHONPATH"},
         }
         command = [str(PROXY_PYTHON), "-m", "accordion", "serve", "--config", str(config)]
         command += ["--host", "127.0.0.1", "--port", "0"]

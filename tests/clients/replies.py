@@ -1,4 +1,4 @@
-"""What the loopback provider says: Chat Completions, Responses and Messages, streamed or not, errors, and oddities."""
+"""What the loopback provider says: Chat Completions, Responses, Messages and Gemini, streamed or not, and oddities."""
 
 import gzip
 import json
@@ -143,11 +143,12 @@ def body_of(request: Request) -> dict[str, Any]:
 
 
 def tool_names(body: dict[str, Any]) -> set[str]:
-    """The tools that a request offers, in any of the three protocols."""
+    """The tools that a request offers, in any protocol."""
     offered: set[str] = set()
     for tool in body.get("tools") or []:
         offered |= {name for name in (tool.get("name"), (tool.get("function") or {}).get("name")) if name}
-        offered |= {inner["name"] for inner in tool.get("tools") or [] if "name" in inner}
+        inner_tools = (tool.get("tools") or []) + (tool.get("functionDeclarations") or [])
+        offered |= {inner["name"] for inner in inner_tools if "name" in inner}
     return offered
 
 
@@ -162,6 +163,9 @@ def results_in(body: dict[str, Any]) -> list[str]:
     if isinstance(body.get("input"), list):
         kinds = ("function_call_output", "custom_tool_call_output")
         found += [item.get("output") for item in body["input"] if item.get("type") in kinds]
+    for content in body.get("contents") or []:
+        answers = [part["functionResponse"]["response"] for part in content["parts"] if "functionResponse" in part]
+        found += [next(iter(answer.values())) for answer in answers]
     return [_text(result) for result in found]
 
 
@@ -196,12 +200,14 @@ def steps(*turns: Part | list[Part]) -> Callable[[Request], Reply | None]:
 
 def is_generation(request: Request) -> bool:
     """Whether a request asks the model for something."""
-    return request.path.endswith(("/chat/completions", "/responses", "/messages"))
+    return request.path.endswith(("/chat/completions", "/responses", "/messages", "enerateContent"))
 
 
 def speak(request: Request, parts: list[Part]) -> Reply:
     """The parts in the protocol, and in the manner, that the request asks for."""
     body = body_of(request)
+    if "enerateContent" in request.path:
+        return gemini_reply(request, parts)
     kinds = {"completions": (chat, chat_events), "responses": (response, response_events)}
     whole, streamed = kinds.get(request.path.rsplit("/", 1)[1], (message, message_events))
     return events(list(streamed(body, parts))) if body.get("stream") else as_json(whole(body, parts))
@@ -475,7 +481,56 @@ def message_events(body: dict[str, Any], parts: list[Part]) -> Iterator[bytes]:
     yield _event("message_stop", {})
 
 
-# The rest of both APIs
+# Gemini
+
+GEMINI_USAGE = {"promptTokenCount": 19, "candidatesTokenCount": 7, "thoughtsTokenCount": 3, "totalTokenCount": 29}
+
+
+def gemini_reply(request: Request, parts: list[Part]) -> Reply:
+    """A response of Gemini, whole, as events (`alt=sse`), or as a list of responses."""
+    if "stream" not in request.path:
+        return as_json(gemini_response(request, gemini_parts(parts), "STOP", parts))
+    said = [
+        piece for part in parts for piece in ([{"text": w} for w in words(part)] if isinstance(part, str) else [part])
+    ]
+    pieces = gemini_parts(said)
+    told = [gemini_response(request, [piece], "", parts) for piece in pieces[:-1]]
+    told.append(gemini_response(request, pieces[-1:], "STOP", parts))
+    if "alt=sse" in request.target:
+        return events([b"data: " + json.dumps(each, ensure_ascii=False).encode() + b"\r\n\r\n" for each in told])
+    listed = [(b",\r\n" if at else b"[") + json.dumps(each).encode() for at, each in enumerate(told)]
+    return Reply(200, (("Content-Type", "application/json; charset=UTF-8"),), (*listed, b"\n]"), chunked=True)
+
+
+def gemini_parts(parts: list[Any]) -> list[dict[str, Any]]:
+    """The parts of a content. The first call carries the signature of the step."""
+    made: list[dict[str, Any]] = []
+    for part in parts:
+        if isinstance(part, Call):
+            is_first = not any("functionCall" in each for each in made)
+            call = {"id": _call_id(part, len(made)), "name": part.name, "args": part.arguments}
+            made.append({"functionCall": call} | ({"thoughtSignature": "c2lnbmF0dXJl"} if is_first else {}))
+        else:
+            made.append(part if isinstance(part, dict) else {"text": part})
+    return made
+
+
+def gemini_response(request: Request, parts: list[dict[str, Any]], finish: str, said: list[Part]) -> dict[str, Any]:
+    """One response."""
+    candidate: dict[str, Any] = {"content": {"parts": parts, "role": "model"}, "index": 0}
+    model = request.path.rsplit("/", 1)[1].partition(":")[0]
+    return {
+        "candidates": [candidate | ({"finishReason": finish} if finish else {})],
+        "usageMetadata": GEMINI_USAGE,
+        "modelVersion": model,
+        "responseId": _id("response", said),
+    }
+
+
+GEMINI_MODEL = {"name": "models/gemini-test", "displayName": "Test", "inputTokenLimit": 1048576}
+
+
+# The rest of the APIs
 
 FILE = {
     "id": "file-1",
@@ -504,6 +559,8 @@ BATCH = {
 
 
 def _models(request: Request) -> Reply:
+    if request.header("x-goog-api-key") is not None:
+        return as_json({"models": [GEMINI_MODEL]})
     if request.header("anthropic-version") is None:
         return as_json({"object": "list", "data": [MODEL]})
     claude = {"id": "claude-test", "type": "model", "display_name": "Test", "created_at": "2026-01-01T00:00:00Z"}
@@ -535,6 +592,7 @@ def _response_by_id(request: Request) -> Reply:
 OTHERS: list[tuple[str, str, Callable[[Request], Reply]]] = [
     ("POST", "/messages/count_tokens", lambda request: as_json({"input_tokens": 19})),
     ("POST", "/responses/input_tokens", lambda r: as_json({"object": "response.input_tokens", "input_tokens": 19})),
+    ("POST", ":countTokens", lambda request: as_json({"totalTokens": 19})),
     ("POST", "/messages/batches", lambda request: as_json(BATCH)),
     ("POST", "/cancel", lambda request: as_json(BATCH | {"processing_status": "canceling"})),
     ("GET", "/results", _results),

@@ -1,4 +1,4 @@
-"""Codex, Claude Code and OpenCode work through the proxy as they do without it: a tool, its result, an answer."""
+"""Codex, Claude Code, OpenCode and Gemini CLI work through the proxy as they do without it: a tool and an answer."""
 
 import json
 from collections.abc import Callable
@@ -101,12 +101,28 @@ def opencode_anthropic(lane: Lane, home: Path) -> tuple[list[str], dict[str, str
     return opencode(lane, home, "anthropic")
 
 
+def gemini_cli(lane: Lane, home: Path) -> tuple[list[str], dict[str, str], Call]:
+    """`gemini -p` with the environment that its documentation names."""
+    (home / ".gemini").mkdir()
+    settings = {
+        "security": {"auth": {"selectedType": "gemini-api-key"}},
+        "general": {"disableAutoUpdate": True, "enableAutoUpdate": False},
+        "privacy": {"usageStatisticsEnabled": False},
+        "telemetry": {"enabled": False},
+    }
+    (home / ".gemini" / "settings.json").write_text(json.dumps(settings))
+    environment = {"GOOGLE_GEMINI_BASE_URL": lane.origin, "GEMINI_API_KEY": KEY, "GEMINI_CLI_TRUST_WORKSPACE": "true"}
+    command = [*program("@google/gemini-cli/bundle/gemini.js"), "-p", QUESTION, "--model", "gemini-2.5-pro"]
+    return [*command, "--approval-mode", "yolo"], environment, Call("read_file", {"file_path": "notes.txt"})
+
+
 STARTS: list[Start] = [
     codex,
     claude_code,
     opencode_compatible,
     opencode_openai,
     opencode_anthropic,
+    gemini_cli,
 ]
 
 

@@ -1,4 +1,4 @@
-"""Codex, Claude Code and OpenCode read more than the window holds: the proxy folds within their loop, they work on."""
+"""Codex, Claude Code, OpenCode and Gemini CLI read more than the window holds: the proxy folds, they work on."""
 
 import json
 import re
@@ -16,6 +16,7 @@ from test_agent_clis import (
     Start,
     claude_code,
     codex,
+    gemini_cli,
     node,
     opencode_anthropic,
     opencode_compatible,
@@ -28,8 +29,9 @@ __all__ = ["node"]
 
 FILES = 14
 LINES = 120
-MODELS = ("gpt-test", "any-model", "claude-test", "claude-sonnet-4-5")
-_REPORTED = re.compile(rb'("(?:input|prompt)_tokens": ?)\d+')
+MODELS = ("gpt-test", "any-model", "claude-test", "claude-sonnet-4-5", "gemini-2.5-pro")
+_REPORTED = re.compile(rb'("(?:input_tokens|prompt_tokens|promptTokenCount)": ?)\d+')
+FAMILIES = {"claude": ("anthropic", ""), "gemini": ("gemini", "")}
 SUMMARY = "[Record of messages"
 STARTS: list[tuple[Start, int]] = [
     (codex, 20_000),
@@ -37,6 +39,7 @@ STARTS: list[tuple[Start, int]] = [
     (opencode_compatible, 15_000),
     (opencode_openai, 15_000),
     (opencode_anthropic, 15_000),
+    (gemini_cli, 30_000),
 ]
 """Clients, and windows that hold what each brings along in any case and half of what it reads."""
 
@@ -63,7 +66,7 @@ def settings(window: int, port: int) -> str:
     """A configuration in which every client's model has this window."""
     entries = []
     for model in MODELS:
-        family, path = ("anthropic", "") if model.startswith("claude") else ("openai", "/v1")
+        family, path = FAMILIES.get(model.partition("-")[0], ("openai", "/v1"))
         way = {"model": f"{family}/{model}", "api_base": f"http://127.0.0.1:{port}{path}"}
         info = {"max_input_tokens": window, "max_output_tokens": window}
         entries.append({"model_name": model, "litellm_params": way, "model_info": info})
@@ -135,10 +138,13 @@ def assert_compacted(reading: Reading) -> None:
 
 
 def unanswered(body: dict[str, Any]) -> list[str]:
-    """Calls without their result, and results without their call, in any of the three protocols."""
+    """Calls without their result, and results without their call, in any protocol."""
     calls: list[str] = []
     results: list[str] = []
-    for entry in body.get("messages") or body["input"]:
+    for part in [part for content in body.get("contents") or () for part in content["parts"]]:
+        calls += [part["functionCall"]["id"]] if "functionCall" in part else []
+        results += [part["functionResponse"]["id"]] if "functionResponse" in part else []
+    for entry in body.get("messages") or body.get("input") or ():
         if entry.get("type") in ("function_call", "custom_tool_call"):
             calls.append(entry["call_id"])
         elif entry.get("type") in ("function_call_output", "custom_tool_call_output"):

@@ -86,6 +86,18 @@ def test_the_anthropic_sdk_for_node_sees_the_provider(lane: Lane) -> None:
     assert seen["aborted"] == "left"
 
 
+def test_googles_sdk_for_javascript_sees_the_provider(lane: Lane) -> None:
+    """Contents, tools, counting, errors, a cut and an abort."""
+    seen = outcome(lane, "google.mjs")
+    parts = seen["whole"]["candidates"][0]["content"]["parts"]
+    assert "".join(part["text"] for part in parts) == "".join(seen["streamed"]) == replies.GREETING
+    assert seen["tools"] == seen["streamed_tools"] == SAID
+    assert seen["counted"] == 19
+    assert [seen[f"failed_{status}"]["status"] for status in (400, 401, 429, 500)] == [400, 401, 429, 500]
+    assert seen["cut"] == "failed"
+    assert seen["aborted"] == "left"
+
+
 def test_the_vercel_ai_sdk_sees_the_provider(lane: Lane) -> None:
     """Four providers of it: text, streams, tool loops, objects, errors, retries and aborts."""
     seen = outcome(lane, "vercel.mjs")

@@ -32,11 +32,9 @@ from accordion.model.conversation import Conversation, ToolCall, ToolResult
 from accordion.model.plan import Drop, Plan, PlanKind, PlanStep, Proposal, Replace, Summarize, View
 from accordion.model.ports import KeyValueStore, Put, Route, Sealer, SummaryCaller
 from accordion.model.tenant import ConversationRef, TenantScope
-from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.body_reader import BodyReader
-from accordion.protocols.openai_chat.protocol import OpenAIChat
-from accordion.protocols.openai_responses.protocol import OpenAIResponses
+from accordion.protocols.registry import PROTOCOLS
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.spool import Spool, SpooledStore
@@ -51,7 +49,7 @@ T = TypeVar("T")
 TENANT = TenantScope("tenant", b"tenant key " * 3)
 SCOPE = b"scope"
 CONVERSATION = ConversationRef(TENANT, SCOPE, "s-1")
-DIALECTS: dict[str, WireProtocol] = {each.name: each for each in (OpenAIChat(), OpenAIResponses(), AnthropicMessages())}
+DIALECTS: dict[str, WireProtocol] = dict(PROTOCOLS)
 WINDOW = Window(100_000, 100_000, "config")
 
 

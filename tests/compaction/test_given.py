@@ -15,7 +15,7 @@ from tests.compaction.making import House, fat, long_history, read
 from tests.compaction.viewing import answers, batch, listed, says, viewed
 from tests.histories import DIALECTS, DialectName, History, body, histories
 
-LISTS = {"chat": "messages", "responses": "input", "messages": "messages"}
+LISTS = {"chat": "messages", "responses": "input", "messages": "messages", "gemini": "contents"}
 
 
 def child(history: History, context: list[str], dialect: DialectName) -> Conversation:

@@ -28,12 +28,13 @@ from tests.compaction.making import CONVERSATION, DIALECTS, read
 from tests.fakes import FakeWindows
 from tests.histories import DIALECTS as NAMES
 from tests.histories import Call, DialectName, History, Json, Round, Turn, entries
+from tests.protocols.edited import said
 from tests.respelling import reform
 from tests.sessions.test_message_forms import without_reasoning
-from tests.world import CHAT, MESSAGES, RESPONSES, World, header
+from tests.world import CHAT, GEMINI, MESSAGES, RESPONSES, World, header
 
-PATHS = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES}
-FIELDS = {"chat": "messages", "responses": "input", "messages": "messages"}
+PATHS = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES, "gemini": GEMINI}
+FIELDS = {"chat": "messages", "responses": "input", "messages": "messages", "gemini": "contents"}
 
 
 def work(turns: int, words: int = 3) -> list[Turn]:
@@ -252,8 +253,8 @@ async def test_a_client_that_drops_the_reasoning_of_a_compacted_history_keeps_it
     out, _ = await world.ask(PATHS[dialect], request(listed, dialect))
     assert state(out) == "folded"
     own = [entry for entry in sent(world, dialect) if entry not in listed]
-    said = [{"role": "assistant", "content": "Nothing."}, {"role": "user", "content": "Good."}]
-    for asked in ([*listed, *said], [*without_reasoning(listed), *said]):
+    more = [said(dialect, "assistant", "Nothing."), said(dialect, "user", "Good.")]
+    for asked in ([*listed, *more], [*without_reasoning(listed), *more]):
         out, _ = await world.ask(PATHS[dialect], request(asked, dialect))
         assert state(out) == "replayed"
         assert [entry for entry in sent(world, dialect) if entry not in asked] == own

@@ -191,7 +191,7 @@ class Talk:
 
     def _round(self, said: str, calls: dict[str, str]) -> ToolRound:
         ours = [ArtifactToolResult(call, f"page of {call}") for call, name in calls.items() if name == TOOL.name]
-        return ToolRound(wires(reply(self.dialect, said, calls)), self.weaver.render_results(ours))
+        return ToolRound(wires(reply(self.dialect, said, calls)), self.weaver.render_results(ours, "read_artifact"))
 
 
 def problems(of: CompactedConversation) -> list[str]:

@@ -25,20 +25,13 @@ from accordion.model.conversation import (
 )
 from accordion.model.plan import Drop, Plan, Replace, Summarize
 from accordion.model.tenant import TenantScope
-from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
-from accordion.protocols.base import WireProtocol
 from accordion.protocols.body_reader import BodyReader
-from accordion.protocols.openai_chat.protocol import OpenAIChat
-from accordion.protocols.openai_responses.protocol import OpenAIResponses
+from accordion.protocols.registry import PROTOCOLS
 from tests.histories import DialectName, History, Round, body
 
 TENANT = TenantScope("tenant", b"a tenant's key")
 OVERHEAD = 100
-READERS: dict[DialectName, WireProtocol] = {
-    "chat": OpenAIChat(),
-    "responses": OpenAIResponses(),
-    "messages": AnthropicMessages(),
-}
+READERS = PROTOCOLS
 
 
 def count(message: Message) -> int:

@@ -74,7 +74,7 @@ def test_no_secret_of_a_litellm_section_is_shown() -> None:
 )
 def test_a_star_in_a_name_stands_for_any_text(name: str, shape: str, model: str, asked: str | None) -> None:
     text = f"model_list: [{{model_name: '{name}', litellm_params: {{model: '{shape}', api_key: k}}}}]"
-    route = routes(read(text)).route("/v1/chat/completions", False, model)
+    route = routes(read(text)).route("openai", model)
     assert (route.name, route.model, route.api_key) == (name, asked, "k")
 
 
@@ -88,13 +88,13 @@ def test_the_most_particular_name_wins() -> None:
         )
     )
     made = routes(read(f"model_list: [{entries}]"))
-    keys = [made.route("/v1/chat/completions", False, name).api_key for name in ("gpt-5", "gpt-4o", "x")]
+    keys = [made.route("openai", name).api_key for name in ("gpt-5", "gpt-4o", "x")]
     assert keys == ["one", "some", "all"]
 
 
 def test_a_name_that_no_provider_has_goes_to_the_default_upstream() -> None:
     made = routes(read("model_list: [{model_name: '*', litellm_params: {model: '*'}}]"))
-    assert made.route("/v1/chat/completions", False, "nosuch/model").name == "openai"
+    assert made.route("openai", "nosuch/model").name == "openai"
 
 
 def test_an_entry_without_a_key_has_that_of_its_upstream() -> None:

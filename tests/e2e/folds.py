@@ -26,12 +26,13 @@ model_list:
 """
 DIALECTS = ("chat", "responses", "messages")
 EACH = pytest.mark.parametrize("dialect", DIALECTS)
+EVERY = pytest.mark.parametrize("dialect", [*DIALECTS, "gemini"])
 STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 
 
 def config(dialect: str, *, window: int = WINDOW, writer: str = "extractive") -> str:
     """A config file with one model, `small`, that speaks the dialect."""
-    family, path = ("anthropic", "") if dialect == "messages" else ("openai", "/v1")
+    family, path = {"messages": ("anthropic", ""), "gemini": ("gemini", "")}.get(dialect, ("openai", "/v1"))
     words = {"WRITER": writer, "FAMILY": family, "PATH": path, "WINDOW": str(window)}
     text = _CONFIG
     for name, value in words.items():
@@ -48,7 +49,7 @@ class Proxies:
         self._running: dict[str, Proxy] = {}
 
     def __getitem__(self, dialect: str) -> Proxy:
-        kind = "messages" if dialect == "messages" else "openai"
+        kind = dialect if dialect in ("messages", "gemini") else "openai"
         if kind not in self._running:
             text = config(dialect, window=self._window, writer=self._writer)
             self._running[kind] = self._start(text, *self._options, **self._environ)

@@ -12,6 +12,8 @@ CASES = [
     pytest.param("responses", True, 1, id="responses, streamed, one turn"),
     pytest.param("messages", False, 1, id="messages, one turn"),
     pytest.param("messages", True, 4, id="messages, streamed, four turns"),
+    pytest.param("gemini", False, 4, id="gemini, four turns"),
+    pytest.param("gemini", True, 1, id="gemini, streamed, one turn"),
 ]
 
 

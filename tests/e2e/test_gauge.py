@@ -206,6 +206,7 @@ async def test_a_session_that_is_not_there_and_a_limit_that_is_none(proxy: Proxy
 async def test_our_own_pages(proxy: Proxy):
     root = (await look(proxy, "/")).json()
     assert (root["openai_base_url"], root["anthropic_base_url"]) == (f"{proxy.url}/v1", proxy.url)
+    assert root["gemini_base_url"] == proxy.url
     for page in root["see"]:
         assert (await look(proxy, page)).status_code == 200
     assert (await look(proxy, root["memory"])).status_code == 200

@@ -20,10 +20,10 @@ from tests.compaction.making import fat
 from tests.fakes import FakeWindows
 from tests.histories import DIALECTS, DialectName, History, Json, body, histories
 from tests.recordings import recorded, transcripts, written
-from tests.world import CHAT, MESSAGES, RESPONSES, World
+from tests.world import CHAT, GEMINI, MESSAGES, RESPONSES, World
 
-PATHS = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES}
-LISTS = {"chat": "messages", "responses": "input", "messages": "messages"}
+PATHS = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES, "gemini": GEMINI}
+LISTS = {"chat": "messages", "responses": "input", "messages": "messages", "gemini": "contents"}
 ID = re.compile(r"art_[0-9a-f]{12}")
 NAMING = frozenset({"role", "type", "id", "call_id", "tool_call_id", "tool_use_id", "detail", "media_type", "status"})
 """Fields that say how a thing is labelled, not what was said."""
@@ -139,6 +139,9 @@ def thought_in(entry: Json) -> Iterator[str]:
     if entry.get("type") == "reasoning":
         yield from leaves(entry)
     yield from (text for text in at(entry, "reasoning_content") if text)
+    for part in entry.get("parts") or ():
+        yield from at(part, "thoughtSignature")
+        yield from at(part, "text") if part.get("thought") else ()
     for block in entry.get("content") or () if isinstance(entry.get("content"), list) else ():
         if block.get("type") in ("thinking", "redacted_thinking"):
             yield from leaves(block)
@@ -178,7 +181,11 @@ async def test_of_a_recorded_conversation_all_is_found_again(path: Path, dialect
         entries = [one for entry in said for one in written(entry, dialect)]
         request: Json = {"model": "m", LISTS[dialect]: entries, "max_tokens": 100}
         if system:
-            request["instructions" if dialect == "responses" else "system"] = system
+            fields: dict[DialectName, Json] = {
+                "responses": {"instructions": system},
+                "gemini": {"systemInstruction": {"parts": [{"text": system}]}},
+            }
+            request |= fields.get(dialect, {"system": system})
         if dialect == "chat" and system:
             request = {"model": "m", "messages": [{"role": "system", "content": system}, *entries]}
         folds += await nothing_lost(world, dialect, request)

@@ -58,7 +58,7 @@ class Watched:
     @property
     def _waits(self) -> bool:
         last = self.run.history[-1]
-        if self.run.dialect == "messages":
+        if self.run.dialect in ("messages", "gemini"):
             return bool(last["role"] == "user")
         if self.run.dialect == "responses":
             return last.get("type") == "function_call_output" or last.get("role") == "user"

@@ -8,7 +8,6 @@ from accordion.archive.archive_reader import ArchiveReader
 from accordion.archive.erasure import ExportAndErasure
 from accordion.archive.transcripts import TranscriptStore
 from accordion.compaction.export_format import describe_value
-from accordion.composition import protocols_by_path
 from accordion.http.admin_api import AdminApi, Administration
 from accordion.http.api import RestApi
 from accordion.http.archive_api import ArchiveApi
@@ -16,13 +15,14 @@ from accordion.http.metrics import Metrics
 from accordion.http.pages.feed import ExchangeFeed
 from accordion.http.pages.routes import Pages, PageServices
 from accordion.http.pages.views import Health
+from accordion.protocols.registry import PROTOCOLS
 from tests.memory.keeping import FakeMemories
 from tests.world import OWNER_TOKEN, World
 
 
 def reading_room(world: World) -> ArchiveReader:
     """Where people read what the house keeps."""
-    archive, spoken = world.builder.archive, {dialect.name: dialect for dialect in protocols_by_path().values()}
+    archive, spoken = world.builder.archive, PROTOCOLS
     transcripts = TranscriptStore(archive, world.tasks, world.clock, "all")
     reader = world.builder.reader
     custody = ExportAndErasure(
@@ -77,7 +77,7 @@ def client(
         lambda: world.observe,
         lambda: world.forward.tenants,
         Metrics(),
-        lambda error: world.forward.reader.receiver.openai.render_error(error, "req-1"),
+        lambda error: PROTOCOLS["chat"].render_error(error, "req-1"),
         "1.2.3",
         world.builder.session_overrides,
         [

@@ -10,7 +10,7 @@ from tests.http.rooms import client
 from tests.talks import FOLDS_AT, Talk, small
 from tests.world import World, header
 
-LISTS = {"chat": "messages", "responses": "input", "messages": "messages"}
+LISTS = {"chat": "messages", "responses": "input", "messages": "messages", "gemini": "contents"}
 DIALECTS: list[DialectName] = ["chat", "responses", "messages"]
 
 

@@ -87,7 +87,8 @@ def read_back(path: str, tokens: int, said: str = "The answer.") -> Any:
         first = {"role": "assistant", "content": [used]}
     rounds = (
         ToolRound(
-            (json.dumps(first).encode(),), weaver.render_results([ArtifactToolResult("o1", words(tokens, "page"))])
+            (json.dumps(first).encode(),),
+            weaver.render_results([ArtifactToolResult("o1", words(tokens, "page"))], "read_artifact"),
         ),
         ToolRound((json.dumps({"role": "assistant", "content": said}).encode(),)),
     )

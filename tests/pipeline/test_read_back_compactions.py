@@ -118,7 +118,7 @@ async def test_where_what_was_read_back_goes_so_does_the_thinking_that_is_bound_
     await world.ask(MESSAGES, asked)
     first = {"role": "assistant", "content": [thought("reading"), used("read_artifact", "o1")]}
     last = {"role": "assistant", "content": [thought("work"), used("read", "late")]}
-    answers = WEAVERS["messages"].render_results([ArtifactToolResult("o1", words(5_000, "page"))])
+    answers = WEAVERS["messages"].render_results([ArtifactToolResult("o1", words(5_000, "page"))], "read_artifact")
     rounds = (ToolRound((json.dumps(first).encode(),), answers), ToolRound((json.dumps(last).encode(),)))
     await world.add(MESSAGES, asked, lambda anchor: ToolRoundInsertion(anchor, rounds, ("late",), "", 1.0))
     copy = {"role": "assistant", "content": [thought("reading"), *last["content"]]}

@@ -22,11 +22,12 @@ from accordion.protocols.message_keys import message_key
 from tests.histories import DIALECTS, DialectName
 from tests.protocols.edited import SPOKEN
 from tests.recordings import recorded, transcripts, written
+from tests.world import CHAT, GEMINI, MESSAGES, RESPONSES
 
 TENANT = TenantScope("", b"")
 
-PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
-FIELD = {"chat": "messages", "responses": "input", "messages": "messages"}
+PATHS = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES, "gemini": GEMINI}
+FIELD = {"chat": "messages", "responses": "input", "messages": "messages", "gemini": "contents"}
 REQUESTS = 7
 """So many requests of each conversation are made, evenly spread: each holds all that was said before."""
 

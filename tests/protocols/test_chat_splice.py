@@ -943,7 +943,9 @@ def test_at_last_the_client_has_its_own_tools_and_nothing_else() -> None:
 
 def test_answers_are_tool_messages() -> None:
     assert loads(
-        TOOL_PROTOCOL.render_results([ArtifactToolResult("a", 'x "y"'), ArtifactToolResult("b", "no", error=True)])
+        TOOL_PROTOCOL.render_results(
+            [ArtifactToolResult("a", 'x "y"'), ArtifactToolResult("b", "no", error=True)], "read_artifact"
+        )
     ) == [
         {"role": "tool", "tool_call_id": "a", "content": 'x "y"'},
         {"role": "tool", "tool_call_id": "b", "content": "no"},
@@ -963,7 +965,9 @@ def read(*entries: Json) -> list[Message]:
 
 
 def build_insertion(*pairs: tuple[ObservedRound, Sequence[ArtifactToolResult]]) -> ToolRoundInsertion:
-    made = tuple(ToolRound(seen.entries, TOOL_PROTOCOL.render_results(answers)) for seen, answers in pairs)
+    made = tuple(
+        ToolRound(seen.entries, TOOL_PROTOCOL.render_results(answers, "read_artifact")) for seen, answers in pairs
+    )
     last = pairs[-1][0]
     return ToolRoundInsertion(b"", made, last.client_call_ids, normalize_space([seen.text for seen, _ in pairs]), 0.0)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from accordion.model.conversation import Opaque
 from tests.histories import DIALECTS, DialectName, entries, histories
-from tests.protocols.edited import SPOKEN, changes_of, message, read_again, wanted
+from tests.protocols.edited import SPOKEN, WITH_CONTENT, changes_of, message, read_again, said, wanted
 from tests.respelling import respell
 
 dialects = pytest.mark.parametrize("name", DIALECTS)
@@ -61,6 +61,7 @@ UNKNOWN: dict[DialectName, Any] = {
     "chat": {"role": "user", "content": [{"type": "hologram"}, {"type": "text", "text": "a"}]},
     "responses": {"type": "hologram", "id": "h"},
     "messages": {"role": "user", "content": [{"type": "hologram"}, {"type": "text", "text": "a"}]},
+    "gemini": {"role": "user", "parts": [{"hologram": {}}, {"text": "a"}]},
 }
 
 
@@ -76,21 +77,21 @@ def test_what_is_not_understood_is_not_changed(name: DialectName, text: str | No
 @dialects
 @pytest.mark.parametrize("index", [-1, 1, 7])
 def test_a_part_that_does_not_exist_is_not_changed(name: DialectName, index: int) -> None:
-    was = message(SPOKEN[name], {"role": "user", "content": "a"})
+    was = message(SPOKEN[name], said(name, "user", "a"))
     with pytest.raises(ValueError, match="does not exist"):
         SPOKEN[name].edit_message(was, {index: "b"})
 
 
 @dialects
 def test_parts_that_were_read_of_other_json_are_noticed(name: DialectName) -> None:
-    was = message(SPOKEN[name], {"role": "user", "content": "a"})
-    other = message(SPOKEN[name], {"role": "user", "content": [{"type": "text", "text": "b"}] * 2})
+    was = message(SPOKEN[name], said(name, "user", "a"))
+    other = message(SPOKEN[name], said(name, "user", "b", "b"))
     stale = type(was)(was.key, was.role, other.parts, was.wire)
     with pytest.raises(ValueError, match="other parts"):
         SPOKEN[name].edit_message(stale, {0: "c"})
 
 
-@dialects
+@pytest.mark.parametrize("name", WITH_CONTENT)
 @pytest.mark.parametrize("kind", ["string", "blocks"])
 def test_text_in_either_form_is_replaced_and_taken_out(name: DialectName, kind: str) -> None:
     part = {"type": "input_text" if name == "responses" else "text", "text": "a"}
@@ -102,8 +103,10 @@ def test_text_in_either_form_is_replaced_and_taken_out(name: DialectName, kind: 
 
 @dialects
 def test_the_bytes_beside_an_edited_part_are_the_clients(name: DialectName) -> None:
-    odd = b'{ "text" : "\\u00e9\\/", "type":"' + (b"input_text" if name == "responses" else b"text") + b'" }'
-    wire = b'{"role":"user", "x-own" : [1.50, {"a" :1}], "content": [' + odd + b" , " + odd + b"]}"
+    kind = {"responses": b', "type":"input_text"', "gemini": b""}.get(name, b', "type":"text"')
+    odd = b'{ "text" : "\\u00e9\\/"' + kind + b" }"
+    listing = b"parts" if name == "gemini" else b"content"
+    wire = b'{"role":"user", "x-own" : [1.50, {"a" :1}], "' + listing + b'": [' + odd + b" , " + odd + b"]}"
     edited = SPOKEN[name].edit_message(message(SPOKEN[name], wire), {1: "b"})
     assert edited is not None
     assert odd in edited

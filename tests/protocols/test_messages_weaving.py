@@ -59,7 +59,9 @@ def build_insertion(*rounds: Any, calls: Sequence[str] = (), text: str = "") -> 
     made = []
     for said in rounds:
         answered = (
-            TOOL_PROTOCOL.render_results([ArtifactToolResult("toolu_ours", "read")]) if OURS in said["content"] else ()
+            TOOL_PROTOCOL.render_results([ArtifactToolResult("toolu_ours", "read")], "read_artifact")
+            if OURS in said["content"]
+            else ()
         )
         made.append(ToolRound((wire(said),), answered))
     return ToolRoundInsertion(b"", tuple(made), tuple(calls), text, 0.0)
@@ -131,13 +133,13 @@ def test_the_last_request_leaves_the_clients_tools_or_forbids_all() -> None:
 
 def test_answers_are_one_message_of_results() -> None:
     (entry,) = TOOL_PROTOCOL.render_results(
-        [ArtifactToolResult("a", "one"), ArtifactToolResult("b", "two", error=True)]
+        [ArtifactToolResult("a", "one"), ArtifactToolResult("b", "two", error=True)], "read_artifact"
     )
     assert json.loads(entry) == user(
         {"type": "tool_result", "tool_use_id": "a", "content": "one"},
         {"type": "tool_result", "tool_use_id": "b", "content": "two", "is_error": True},
     )
-    assert TOOL_PROTOCOL.render_results([]) == ()
+    assert TOOL_PROTOCOL.render_results([], "read_artifact") == ()
 
 
 # -- the record in the place of the copy -----------------------------------------------
@@ -234,7 +236,9 @@ def test_the_clients_breakpoint_moves_to_the_last_block_that_may_carry_one() -> 
 def test_rounds_of_any_text_are_known_again_and_the_same_every_time(words: Any, joined: bool, mixed: bool) -> None:
     said = [assistant(text(word), OURS | {"input": {"n": at}}) for at, word in enumerate(words)]
     rounds = [
-        ToolRound((wire(each),), TOOL_PROTOCOL.render_results([ArtifactToolResult("toolu_ours", "read")]))
+        ToolRound(
+            (wire(each),), TOOL_PROTOCOL.render_results([ArtifactToolResult("toolu_ours", "read")], "read_artifact")
+        )
         for each in said
     ]
     last = assistant(text("end"), OURS, THEIRS) if mixed else assistant(text("end"))

@@ -13,7 +13,7 @@ from accordion.model.conversation import Message, ToolCall, ToolResult
 from accordion.model.tenant import TenantScope
 from accordion.protocols.body_reader import BodyReader
 from tests.histories import DIALECTS, DialectName, body, entries, histories
-from tests.protocols.edited import SPOKEN, message
+from tests.protocols.edited import SPOKEN, message, said
 
 TENANT = TenantScope("t", b"t" * 32)
 
@@ -77,15 +77,18 @@ SAID = {"role": "assistant", "content": "b"}
 
 @dialects
 def test_a_list_that_the_assistant_begins_is_named(name: DialectName) -> None:
-    assert problems(name, SAID, USER) == ["The list does not begin with the user."]
-    assert problems(name, {"role": "system", "content": "s"}, USER, SAID) == []
+    user, model = said(name, "user", "a"), said(name, "assistant", "b")
+    assert problems(name, model, user) == ["The list does not begin with the user."]
+    if name != "gemini":
+        assert problems(name, said(name, "system", "s"), user, model) == []
 
 
 @dialects
 def test_problems_are_the_same_wherever_in_the_list_they_stand(name: DialectName) -> None:
-    fault = {"chat": chat_result("c"), "messages": result("c"), "responses": output("c")}[name]
+    faults = {"chat": chat_result("c"), "messages": result("c"), "responses": output("c"), "gemini": responds("c")}
     stray = "The result of the call c answers no call before it."
-    assert problems(name, USER, SAID, fault) == problems(name, USER, SAID, USER, SAID, USER, SAID, fault) == [stray]
+    pair, fault = [said(name, "user", "a"), said(name, "assistant", "b")], faults[name]
+    assert problems(name, *pair, fault) == problems(name, *pair * 3, fault) == [stray]
 
 
 # -- Chat Completions ----------------------------------------------------------------
@@ -247,6 +250,58 @@ RESPONSES_FAULTS: list[tuple[list[Any], list[str]]] = [
 @pytest.mark.parametrize(("listed", "found"), RESPONSES_FAULTS)
 def test_faults_of_responses(listed: list[Any], found: list[str]) -> None:
     assert problems("responses", USER, *listed) == found
+
+
+# -- Gemini -------------------------------------------------------------------------
+
+
+def asks(*ids: str, name: str = "f") -> Any:
+    return {"role": "model", "parts": [{"functionCall": {"id": each, "name": name, "args": {}}} for each in ids]}
+
+
+def responds(*ids: str, name: str = "f") -> Any:
+    given = [{"functionResponse": {"id": each, "name": name, "response": {"output": "r"}}} for each in ids]
+    return {"role": "user", "parts": given}
+
+
+ASKED = {"role": "user", "parts": [{"text": "a"}]}
+TOLD = {"role": "model", "parts": [{"text": "b"}]}
+BARE_ASK = {"role": "model", "parts": [{"functionCall": {"name": "f"}}] * 2}
+BARE_ANSWER = {"role": "user", "parts": [{"functionResponse": {"name": "f", "response": {}}}] * 2}
+CODE = {
+    "role": "model",
+    "parts": [{"executableCode": {"code": "1"}}, {"codeExecutionResult": {"output": "1"}}, {"text": "One."}],
+}
+
+GEMINI_FAULTS: list[tuple[list[Any], list[str]]] = [
+    ([asks("a")], []),
+    ([asks("a", "b"), responds("a", "b")], []),
+    ([asks("a", "b"), responds("a"), responds("b")], []),
+    ([asks("a"), asks("b"), responds("a", "b")], []),
+    ([BARE_ASK, BARE_ANSWER, TOLD], []),
+    ([CODE, ASKED], []),
+    ([{"parts": [{"text": "a"}]}, TOLD], []),
+    ([asks("a", "b"), responds("b")], ["The call a is not answered."]),
+    ([BARE_ASK, {"role": "user", "parts": BARE_ANSWER["parts"][:1]}, TOLD], ["The call f is not answered."]),
+    ([asks("a"), ASKED, TOLD], ["The call a is not answered."]),
+    ([asks("a"), ASKED], ["The call a is not answered."]),
+    (
+        [asks("a"), ASKED, responds("a")],
+        ["The call a is not answered.", "The result of the call a answers no call before it."],
+    ),
+    ([asks("a"), responds("a", "a")], ["The result of the call a answers no call before it."]),
+    (
+        [{"role": "model", "parts": [{"text": "hm", "thought": True}]}, ASKED],
+        ["A message of the assistant says nothing."],
+    ),
+    ([TOLD, {"role": "user", "parts": []}], ["A message of the user is empty."]),
+    ([{"role": "oracle", "parts": [{"text": "a"}]}], ["A message has no role that is known."]),
+]
+
+
+@pytest.mark.parametrize(("listed", "found"), GEMINI_FAULTS)
+def test_faults_of_gemini(listed: list[Any], found: list[str]) -> None:
+    assert problems("gemini", ASKED, *listed) == found
 
 
 def test_a_list_may_begin_with_what_the_provider_compacted() -> None:

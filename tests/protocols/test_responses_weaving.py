@@ -123,7 +123,7 @@ def test_in_the_last_round_the_client_has_its_own_tools(tools: bytes | None) -> 
 
 def test_each_call_is_answered_by_an_item() -> None:
     entries = TOOL_PROTOCOL.render_results(
-        [ArtifactToolResult("a", 'x "y"'), ArtifactToolResult("b", "no", error=True)]
+        [ArtifactToolResult("a", 'x "y"'), ArtifactToolResult("b", "no", error=True)], "read_artifact"
     )
     assert [json.loads(entry) for entry in entries] == [
         {"type": "function_call_output", "call_id": "a", "output": 'x "y"'},

@@ -17,24 +17,10 @@ from accordion.archive import archive_entries
 from accordion.archive.archive import Archive
 from accordion.archive.archive_entries import AFTER_PROVIDER_HISTORY, TranscriptEntry
 from accordion.archive.artifacts import unpack
+from accordion.model.conversation import Conversation
 from accordion.model.tenant import TenantScope
+from accordion.protocols.registry import PROTOCOLS
 
-HEAD = ("system", "instructions", "tools", "functions", "response_format", "text", "output_config", "output_format")
-"""Request fields that are stored beside the list: system prompt, tools and output formats."""
-OPTIONS = (
-    "max_tokens", "max_completion_tokens", "max_output_tokens", "temperature", "top_p", "top_k", "seed", "n", "stop",
-    "stop_sequences", "frequency_penalty", "presence_penalty", "logit_bias", "logprobs", "top_logprobs", "tool_choice",
-    "function_call", "parallel_tool_calls", "max_tool_calls", "reasoning", "reasoning_effort", "thinking", "verbosity",
-    "modalities", "include", "truncation", "context_management", "service_tier", "store", "stream", "stream_options",
-)  # fmt: skip
-"""Request fields that are stored too: what else decides how the model answers.
-
-All others are left out, since they may name a person (`user`, `metadata`) or hold a credential (`mcp_servers`).
-"""
-
-_SYSTEM = ("system", "instructions")
-_LISTING = {"responses": "input"}
-_MESSAGES = "messages"
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -56,7 +42,8 @@ class Transcript(msgspec.Struct, frozen=True):
     @property
     def system(self) -> bytes | None:
         """The system prompt outside the list, as JSON."""
-        return next((self.fields[name] for name in _SYSTEM if self.fields.get(name, b"null") != b"null"), None)
+        names = PROTOCOLS[self.dialect].system_fields if self.dialect in PROTOCOLS else ()
+        return next((self.fields[name] for name in names if self.fields.get(name, b"null") != b"null"), None)
 
     @property
     def before(self) -> int:
@@ -224,9 +211,10 @@ async def load_transcript(archive: Archive, tenant: TenantScope, session: str) -
     return Transcript(state.dialect, state.model, state.lead, state.keys, fields, rows)
 
 
-def options_digest(tenant: TenantScope, envelope: Mapping[str, bytes]) -> bytes:
+def options_digest(tenant: TenantScope, conversation: Conversation) -> bytes:
     """Returns the digest of a request's options, which is specific to the tenant."""
-    return hashlib.sha256(tenant.archive_namespace.encode() + fields_json(envelope, OPTIONS)).digest()
+    names = PROTOCOLS[conversation.dialect].option_fields
+    return hashlib.sha256(tenant.archive_namespace.encode() + fields_json(conversation.envelope, names)).digest()
 
 
 def fields_json(envelope: Mapping[str, bytes], names: Sequence[str]) -> bytes:
@@ -244,12 +232,12 @@ def decode_fields(text: bytes | None) -> dict[str, bytes]:
 
 def system_json(transcript: Transcript) -> bytes:
     """Returns the system prompt outside the list as an entry of the list."""
-    return b'{"role":"system","content":%s}' % (transcript.system or b'""')
+    return PROTOCOLS[transcript.dialect].system_message(transcript.system or b'""')
 
 
 def build_body(transcript: Transcript, wires: Sequence[bytes | None]) -> OriginalHistory:
     """Builds a request's body from the stored entries of the list."""
-    listing = _LISTING.get(transcript.dialect, _MESSAGES).encode()
+    listing = PROTOCOLS[transcript.dialect].messages_field.encode()
     present = [wire for wire in wires if wire is not None]
     if not all(map(archive_entries.is_exact, transcript.rows)):
         present = _with_unique_ids(present)

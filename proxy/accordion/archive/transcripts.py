@@ -25,8 +25,6 @@ from accordion.archive.archive_entries import AFTER_PROVIDER_HISTORY, OVERHEAD, 
 from accordion.archive.artifacts import make_packer, row_key
 from accordion.archive.differences import count_common_prefix
 from accordion.archive.transcript_log import (
-    HEAD,
-    OPTIONS,
     LogState,
     OriginalHistory,
     Transcript,
@@ -42,6 +40,7 @@ from accordion.model.conversation import Conversation, Message
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Append, Clock, Key, Put, Tasks
 from accordion.model.tenant import ArchiveNamespace, TenantScope
+from accordion.protocols.registry import PROTOCOLS
 
 Record = Literal["off", "folded", "all"]
 """The sessions that are recorded: none, those with a compaction (from their first one on), or all."""
@@ -176,7 +175,7 @@ class TranscriptStore:
         progress = self._progress.get((tenant, session))
         if progress is None:
             return folded or self._mode == "all"
-        options = options_digest(tenant, conversation.envelope)
+        options = options_digest(tenant, conversation)
         return (progress.last, progress.head, progress.options) != (
             conversation.chain[-1], _head_digest(progress, conversation), options
         )  # fmt: skip
@@ -253,7 +252,7 @@ class TranscriptStore:
         messages = conversation.messages if is_appended else conversation.messages[start:]
         current_head = _head_digest(progress, conversation)
         head = current_head if is_rewrite or progress.head != current_head else b""
-        current_options = options_digest(request.tenant, conversation.envelope)
+        current_options = options_digest(request.tenant, conversation)
         options = current_options if is_rewrite or progress.options != current_options else b""
         since, entries = (now, 0) if start == 0 else (progress.since, progress.entries + 1)
         count = start + len(messages)
@@ -291,7 +290,7 @@ class TranscriptStore:
         sizes: dict[SessionKey, int] = {}
         for plan in plans:
             request, conversation = plan.request, plan.request.conversation
-            key = request.session_key
+            key, protocol = request.session_key, PROTOCOLS[conversation.dialect]
             previous_key = conversation.chain[plan.start - 1] if plan.start > 0 else b""
             entry = TranscriptEntry(
                 plan.start,
@@ -301,7 +300,7 @@ class TranscriptStore:
                 conversation.dialect,
                 conversation.model,
                 plan.head,
-                pack.add_fields(plan, plan.head, HEAD) if plan.head else 0,
+                pack.add_fields(plan, plan.head, protocol.overhead_fields) if plan.head else 0,
                 [message.key for message in plan.lead],
                 [pack.add_message(plan, message) for message in plan.lead],
                 conversation.chain[-1],
@@ -309,7 +308,7 @@ class TranscriptStore:
                 pack.variants(plan.messages),
                 pack.variants(plan.lead),
                 plan.options,
-                pack.add_fields(plan, plan.options, OPTIONS) if plan.options else 0,
+                pack.add_fields(plan, plan.options, protocol.option_fields) if plan.options else 0,
             )
             sizes[key] = entry.size + (0 if plan.is_rewrite else sizes.get(key, plan.size))
             listings += self._listing_writes(plan, entry, sizes[key])

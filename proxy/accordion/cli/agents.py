@@ -18,6 +18,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 OPENAI, ANTHROPIC = "upstreams.openai.base_url", "upstreams.anthropic.base_url"
+GEMINI = "upstreams.gemini.base_url"
+UPSTREAMS = (OPENAI, ANTHROPIC, GEMINI)
+"""The keys of the default upstreams' addresses."""
 _OUTPUT_SECONDS = 30.0
 _PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy")
 
@@ -80,6 +83,8 @@ class Agent:
             self.upstreams[OPENAI] = url
         if url := environ.get("ANTHROPIC_BASE_URL"):
             self.upstreams[ANTHROPIC] = url
+        if url := environ.get("GOOGLE_GEMINI_BASE_URL"):
+            self.upstreams[GEMINI] = url
 
     def through(self, url: str) -> AgentCommand:
         """Returns the command with all that it needs to use the proxy at `url`."""
@@ -87,7 +92,9 @@ class Agent:
 
     def _point(self, command: AgentCommand, url: str) -> AgentCommand:
         openai = f"{url}/v1"
-        return command.with_variables(OPENAI_BASE_URL=openai, OPENAI_API_BASE=openai, ANTHROPIC_BASE_URL=url)
+        return command.with_variables(
+            OPENAI_BASE_URL=openai, OPENAI_API_BASE=openai, ANTHROPIC_BASE_URL=url, GOOGLE_GEMINI_BASE_URL=url
+        )
 
 
 class ClaudeCode(Agent):

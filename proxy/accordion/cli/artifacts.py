@@ -38,10 +38,8 @@ from accordion.composition.memory_builder import memories_folder
 from accordion.composition.spool_builder import build_spool
 from accordion.composition.store_identity import MARK, TENANT_SECRET, identity_from_mark
 from accordion.composition.tables import (
-    artifact_tools_by_protocol,
     build_prices,
     build_windows,
-    protocols_by_path,
     thresholds_by_model,
 )
 from accordion.config import Settings
@@ -54,6 +52,7 @@ from accordion.model.ports import KeyValueStore
 from accordion.pipeline.queries import Queries, forget_memories
 from accordion.pipeline.queries import erase as erase_archive
 from accordion.pipeline.sent_history import SentHistory
+from accordion.protocols.registry import ARTIFACT_TOOLS, PROTOCOLS
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.providers.models.static_embedder import StaticEmbedder
 from accordion.server.event_loop import LoopClock, LoopTasks
@@ -192,7 +191,7 @@ async def open_tenant(settings: Settings, tenant: str | None) -> AsyncIterator[T
         caller = await caller_of(settings, store, await resolve_tenant(settings, store, tenant))
         sealer = open_sealer(settings.archive.key.reveal(), is_persistent=False)
         archive = Archive(spool, settings.archive.retention_days * 86_400, sealer=sealer, clock=clock)
-        protocols = {protocol.name: protocol for protocol in protocols_by_path().values()}
+        protocols = PROTOCOLS
         reader = WrittenMessageReader()
         export_and_erasure = ExportAndErasure(
             archive,
@@ -214,7 +213,7 @@ async def open_tenant(settings: Settings, tenant: str | None) -> AsyncIterator[T
         )
         insertions = InsertionStore(archive, DiscardingOutbox(), clock, erasures)
         tool = define_tool if settings.unfold.tool else None
-        composer = InsertionComposer(insertions, artifact_tools_by_protocol(), reader, tool)
+        composer = InsertionComposer(insertions, ARTIFACT_TOOLS, reader, tool)
         compactions = CompactionRepository(spool, message_reader=reader, sealer=sealer)
         sent = SentHistory(
             archive, transcripts, protocols, reader, compactions, lambda: composer, RequestRenderer(), tasks

@@ -22,6 +22,7 @@ from accordion.model.errors import AccordionError, Unreadable
 from accordion.model.http import Inbound
 from accordion.model.ports import Route, UpstreamRequest
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest, SendableRequest
+from accordion.protocols.registry import find_protocol
 from accordion.providers.http.headers import end_to_end
 from accordion.sessions.client_metadata import ClientMetadata, read_client_metadata
 from accordion.sessions.tenants import Caller
@@ -87,7 +88,7 @@ class SizeReport:
 
 @dataclass(frozen=True, slots=True)
 class RouteReport:
-    """The route. `family` is `openai` or `anthropic` for the native API, `litellm` for a translation."""
+    """The route. `family` is that of the native API (`openai`, `anthropic`, `gemini`), `litellm` for a translation."""
 
     upstream: str
     family: str
@@ -297,7 +298,7 @@ def _body_change(inbound: Inbound, request: SendableRequest, upstream_request: U
 
 def _why_unread(inbound: Inbound, body: bytes, request: PassthroughRequest, pipeline: OfflinePipeline) -> str:
     receiver = pipeline.forward.reader.receiver
-    if inbound.path not in receiver.protocols:
+    if find_protocol(inbound.path) is None:
         return f"Accordion forwards {inbound.path} without parsing it"
     if b"content-encoding" in inbound.fields:
         return "its content-encoding cannot be decoded, or the decoded body cannot be parsed"

@@ -27,8 +27,11 @@ from accordion.model.errors import AccordionError
 from accordion.model.http import Inbound
 from accordion.model.ports import Headers
 from accordion.protocols.json_spans import FIELDS
+from accordion.protocols.registry import PROTOCOLS
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
+GEMINI = "/v1beta/models/unnamed:generateContent"
+"""A path of Gemini, whose model only the path names."""
 
 # Top-level fields and content blocks of Anthropic Messages that Chat Completions does not have.
 _MESSAGES_FIELDS = frozenset({"system", "stop_sequences", "thinking", "anthropic_version", "output_config"})
@@ -50,8 +53,6 @@ _SOURCES = {
     "table": "from LiteLLM's table",
     "default": "assumed: the model is unknown",
 }
-_DIALECTS = {"chat": "Chat Completions", "responses": "Responses", "messages": "Anthropic Messages"}
-_ROUTES = {"openai": "native API", "anthropic": "native API", "litellm": "translated by LiteLLM"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +155,7 @@ def _caller_rows(explanation: Explanation) -> Iterable[tuple[str, str]]:
 
 
 def _content_rows(content: ContentReport) -> Iterable[tuple[str, str]]:
-    yield "protocol", _DIALECTS[content.dialect]
+    yield "protocol", PROTOCOLS[content.dialect].title
     yield "model", (content.model or "none named") + (", streamed" if content.stream else ", not streamed")
     yield "system prompt", count_with_noun(content.preamble_parts, "part") if content.preamble_parts else "none"
     yield "tools", f"{len(content.tools)}: {', '.join(content.tools)}" if content.tools else "none"
@@ -206,7 +207,8 @@ def _size_rows(size: SizeReport) -> Iterable[tuple[str, str | Text]]:
 def _decision_rows(explanation: Explanation) -> Iterable[tuple[str, str | Text]]:
     yield "action", Text(explanation.action, style="bold red" if explanation.action in ("refuse", "resend") else "bold")
     yield "reason", explanation.reason
-    yield "upstream", f"{explanation.route.upstream}, {_ROUTES[explanation.route.family]}"
+    way = "translated by LiteLLM" if explanation.route.family == "litellm" else "native API"
+    yield "upstream", f"{explanation.route.upstream}, {way}"
     yield "URL", explanation.route.url
 
 
@@ -233,6 +235,8 @@ def guess_path(body: bytes, fields: Mapping[bytes, bytes]) -> str:
         raw = {}
     if b"anthropic-version" in fields:
         return MESSAGES
+    if "contents" in raw and "messages" not in raw:
+        return GEMINI
     if "messages" not in raw and ({"input", "previous_response_id", "conversation"} & raw.keys()):
         return RESPONSES
     is_messages = _MESSAGES_FIELDS & raw.keys() or _SCHEMA.search(raw.get("tools", b""))

@@ -207,6 +207,7 @@ def check(
     typer.echo(f"  listens on   {settings.server.host}:{settings.server.port}, {workers}")
     typer.echo(f"  OpenAI       {settings.upstreams.openai.base_url}")
     typer.echo(f"  Anthropic    {settings.upstreams.anthropic.base_url}")
+    typer.echo(f"  Gemini       {settings.upstreams.gemini.base_url}")
     typer.echo(f"  store        {settings.store.url!r}")
     names = ", ".join(model.model_name for model in settings.model_list)
     typer.echo(f"  models       {names or 'none configured: every request goes to the upstream of its protocol'}")

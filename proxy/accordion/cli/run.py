@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from accordion.cli.agents import ANTHROPIC, INSTALL, OPENAI, Agent, AgentCommand, AgentError, find_agent, origin
+from accordion.cli.agents import INSTALL, UPSTREAMS, Agent, AgentCommand, AgentError, find_agent, origin
 from accordion.cli.run_report import RunReport
 from accordion.cli.running_proxy import RunningProxy, find_proxy, is_listening, loopback_url
 from accordion.config import Settings, SettingsFile
@@ -135,7 +135,7 @@ def _load_settings(options: RunOptions) -> Settings:
 def _find_named(agent: Agent) -> RunningProxy | None:
     """Finds the proxy that the agent's own settings name. Removes its address from the upstreams."""
     found = None
-    for key in (OPENAI, ANTHROPIC):
+    for key in UPSTREAMS:
         if key in agent.upstreams and (proxy := find_proxy(origin(agent.upstreams[key]))) is not None:
             del agent.upstreams[key]
             found = proxy
@@ -149,7 +149,7 @@ def _why_not_to_join(agent: Agent, proxy: RunningProxy | None, options: RunOptio
     if options.is_observing:
         return "it compacts, and --observe must not"
     if agent.upstreams:
-        addresses = " and ".join(value for key, value in agent.upstreams.items() if key in (OPENAI, ANTHROPIC))
+        addresses = " and ".join(value for key, value in agent.upstreams.items() if key in UPSTREAMS)
         return f"the agent's requests belong to {addresses}"
     if agent.opens_websockets and proxy.relays_websockets:
         return "it relays WebSockets unread (server.responses_websocket), and Codex opens one"

@@ -336,6 +336,7 @@ def _format_greeting(settings: Settings, port: int, owner_token: str) -> str:
 
     OpenAI SDK       OpenAI(base_url="{base}/v1")         OPENAI_BASE_URL={base}/v1
     Anthropic SDK    Anthropic(base_url="{base}")         ANTHROPIC_BASE_URL={base}
+    Gemini CLI, SDK                                             GOOGLE_GEMINI_BASE_URL={base}
 
     look             {base}/accordion/   {base}/metrics{sign_in}
 {_format_missing_extras(settings)}"""

@@ -1,12 +1,6 @@
 """Builds all objects from the settings. It is the only package that imports every other one."""
 
 from accordion.composition.application import Application
-from accordion.composition.tables import (
-    build_prices,
-    is_loopback,
-    protocols_by_path,
-    rules_by_model,
-    token_counting_paths,
-)
+from accordion.composition.tables import build_prices, is_loopback, rules_by_model
 
-__all__ = ["Application", "build_prices", "is_loopback", "protocols_by_path", "rules_by_model", "token_counting_paths"]
+__all__ = ["Application", "build_prices", "is_loopback", "rules_by_model"]

@@ -37,15 +37,12 @@ from accordion.composition.tables import (
     base_models,
     build_prices,
     build_windows,
-    compaction_paths,
     find_summary_model,
     is_loopback,
-    protocols_by_path,
     routes,
     rules_by_model,
     spans,
     thresholds_by_model,
-    token_counting_paths,
 )
 from accordion.composition.visibility_builder import VisibilityBuilder
 from accordion.config import Settings
@@ -86,6 +83,7 @@ from accordion.pipeline.session_limits import ROUND_SECONDS as SESSION_ROUNDS
 from accordion.pipeline.session_limits import SessionSizeLimit
 from accordion.pipeline.visibility import Visibility
 from accordion.protocols.body_reader import BodyReader
+from accordion.protocols.registry import PROTOCOLS
 from accordion.providers.http.client import HttpUpstream
 from accordion.providers.http.routes import RouteTable
 from accordion.providers.http.transport import AiohttpTransport, TransportTimeouts
@@ -127,7 +125,6 @@ class Application:
         self.clock, self.tasks = LoopClock(), LoopTasks()
         self.metrics = Metrics()
         self.counter = TiktokenCounter()
-        self.dialects = protocols_by_path()
         self._worker = secrets.token_hex(6)
         url = settings.store.url.reveal()
         store = open_store(url, timeout=settings.store.write_timeout_seconds)
@@ -237,12 +234,7 @@ class Application:
         router, windows = routes(settings), build_windows(settings, self._limits)
         prices = build_prices(settings)
         receiver = Receiver(
-            protocols=self.dialects,
-            token_count_protocols=token_counting_paths(self.dialects),
-            compact_protocols=compaction_paths(self.dialects),
             context_edit_reader=ContextEditReader(self._block_sealer, self._missing_features),
-            openai=self.dialects["/v1/chat/completions"],
-            anthropic=self.dialects["/v1/messages"],
             request_reader=self._reader,
             base_models=base_models(settings),
             router=router,
@@ -411,7 +403,7 @@ class Application:
 
     def app(self) -> ASGIApp:
         """Builds the ASGI application."""
-        openai = self.dialects["/v1/chat/completions"]
+        openai = PROTOCOLS["chat"]
         reader, overrides = self._compaction_builder.archive_reader, self._compaction_builder.session_overrides
         sent = self._compaction_builder.sent_history(lambda: self.forward.compaction_step.composer.insertion_composer)
         archive_api = ArchiveApi(

@@ -29,7 +29,6 @@ from accordion.compaction.strategies import Strategy
 from accordion.compaction.summary_writers import WriterHistory
 from accordion.composition.archive_builder import ArchiveServices
 from accordion.composition.cache_shares import divide_cache
-from accordion.composition.tables import artifact_tools_by_protocol, protocols_by_name
 from accordion.config import Settings
 from accordion.insertions.artifact_recall import ArtifactRecall
 from accordion.insertions.composer import InsertionComposer
@@ -43,6 +42,7 @@ from accordion.pipeline.sent_history import SentHistory
 from accordion.pipeline.shared_artifacts import SharedArtifacts
 from accordion.pipeline.tool_loop import ToolLoop
 from accordion.protocols.base import WireProtocol
+from accordion.protocols.registry import ARTIFACT_TOOLS, PROTOCOLS
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.server.event_loop import LoopWaiter
 from accordion.sessions.prefix_nodes import merge_values
@@ -114,8 +114,8 @@ class CompactionBuilder:
         self._recaller = ArtifactRecaller(
             WordClassifier(small.words).find_claims, eighth, partial(find_rules, self._extractor)
         )
-        self._artifact_tool_protocols = artifact_tools_by_protocol()
-        self.protocols = protocols = protocols_by_name()
+        self._artifact_tool_protocols = ARTIFACT_TOOLS
+        self.protocols = protocols = PROTOCOLS
         self._artifact_tool = ArtifactTool(self._archive, protocols, tasks)
         self._transcripts = archive.transcripts
         self.export_and_erasure = ExportAndErasure(

@@ -21,7 +21,7 @@ from accordion.accounting.learned_limits import LearnedLimits
 from accordion.archive.archive_reader import ArchiveReader
 from accordion.archive.transcripts import TranscriptStore
 from accordion.composition.cache_shares import divide_cache
-from accordion.composition.tables import build_windows, protocols_by_name, routes
+from accordion.composition.tables import build_windows, routes
 from accordion.config import Settings
 from accordion.config.extras import is_installed
 from accordion.config.settings import EndpointModel
@@ -45,6 +45,7 @@ from accordion.model.tenant import NO_TENANT, TenantScope
 from accordion.pipeline.memory_capture import MemoryCapture
 from accordion.pipeline.memory_recall import MemoryRecall, MemoryRecallLimits
 from accordion.pipeline.session_import import ALL_PROJECTS, MemoryMentions, SessionImport
+from accordion.protocols.registry import PROTOCOLS
 from accordion.providers.http.client import HttpUpstream
 from accordion.providers.http.transport import AiohttpTransport
 from accordion.providers.litellm.translator import LiteLLMTranslator
@@ -89,7 +90,7 @@ class MemoryBuilder:
         self._temporary_folder: TemporaryDirectory[str] | None = None
         # It has its own client, which opens no connection until an endpoint or a model is called.
         self._upstream = HttpUpstream(AiohttpTransport(), attempts=2)
-        self._protocols = protocols_by_name()
+        self._protocols = PROTOCOLS
         self._translator = LiteLLMTranslator(self._protocols)
         self._endpoints = EmbeddingEndpoints()
         self._applied_settings: Settings | None = None
@@ -289,13 +290,13 @@ def build_narrator(
     if not name:
         return None
     # config/checks.py ensures that there is a model with this name and a key.
-    router, protocols = routes(settings), protocols_by_name()
+    router = routes(settings)
     route = router.models[name]
     caller = SummaryCaller(
         "", route, "messages" if route.family == "anthropic" else "chat", name, (), has_proxy_key=True
     )
     model = ModelSummarizer(
-        upstream, translator, router, build_windows(settings, LearnedLimits(clock.now)), protocols, model=name
+        upstream, translator, router, build_windows(settings, LearnedLimits(clock.now)), PROTOCOLS, model=name
     )
     bounded = BoundedSummarizer(model, on_usage, max_concurrent=_MAX_CONCURRENT, seconds=_SECONDS)
     return Narrator(

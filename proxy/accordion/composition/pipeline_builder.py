@@ -64,7 +64,7 @@ def build_pipelines(
         ledger, clock, tasks, erasures, sessions, calibrator, response_history, conversation_objects, features, costs,
         key_usage,
     )  # fmt: skip
-    responder = Responder(recorder, response_history, clock, receiver.protocol_for, lambda: sessions.store.is_available)
+    responder = Responder(recorder, response_history, clock, lambda: sessions.store.is_available)
     reader = RequestReader(receiver, identifier, measurer)
     history_reconstruction = HistoryReconstruction(response_links, conversation_objects, reader)
     context_edit_step = ContextEditStep(

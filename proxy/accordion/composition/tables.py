@@ -14,16 +14,7 @@ from accordion.accounting.learned_limits import LearnedLimits
 from accordion.config import ModelConfig, Settings
 from accordion.model.budget import Thresholds
 from accordion.model.errors import MissingExtra
-from accordion.pipeline.context_edit_reader import COMPACT_PATH
 from accordion.pipeline.request import CompactionRules
-from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
-from accordion.protocols.anthropic_messages.tools import MessagesArtifactTool
-from accordion.protocols.base import WireProtocol
-from accordion.protocols.openai_chat.protocol import OpenAIChat
-from accordion.protocols.openai_chat.tools import ChatArtifactTool
-from accordion.protocols.openai_responses.protocol import OpenAIResponses
-from accordion.protocols.openai_responses.tools import ResponsesArtifactTool
-from accordion.protocols.tool_loop import ArtifactToolProtocol
 from accordion.providers.http.routes import RouteTable, family_of, provider_of, routes_from
 from accordion.providers.models.model_table import ModelTable
 from accordion.providers.models.prices import ModelPrices
@@ -35,25 +26,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("accordion")
 
 _MAX_CACHED_RULES = 1_000
-
-
-def protocols_by_path() -> dict[str, WireProtocol]:
-    """Returns the protocols by the path that each reads."""
-    return {
-        "/v1/chat/completions": OpenAIChat(),
-        "/v1/responses": OpenAIResponses(),
-        "/v1/messages": AnthropicMessages(),
-    }
-
-
-def protocols_by_name() -> dict[str, WireProtocol]:
-    """Returns the protocols by their names."""
-    return {protocol.name: protocol for protocol in protocols_by_path().values()}
-
-
-def artifact_tools_by_protocol() -> dict[str, ArtifactToolProtocol]:
-    """Returns the implementations of our tool by their protocol's name."""
-    return {"chat": ChatArtifactTool(), "responses": ResponsesArtifactTool(), "messages": MessagesArtifactTool()}
 
 
 def build_windows(settings: Settings, limits: LearnedLimits) -> ModelWindows:
@@ -80,19 +52,6 @@ def build_prices(settings: Settings) -> ModelPrices:
 def find_summary_model(settings: Settings, model: str, is_subagent: bool) -> str:
     """Returns the configured model that writes summaries of a model's requests; empty for the request's own."""
     return settings.compaction.writer_of(model, delegated=is_subagent) or settings.summaries.model
-
-
-def token_counting_paths(protocols: dict[str, WireProtocol]) -> dict[str, WireProtocol]:
-    """Returns the protocols by the paths at which clients count the tokens of a request."""
-    return {
-        "/v1/responses/input_tokens": protocols["/v1/responses"],
-        "/v1/messages/count_tokens": protocols["/v1/messages"],
-    }
-
-
-def compaction_paths(protocols: dict[str, WireProtocol]) -> dict[str, WireProtocol]:
-    """Returns the protocols by the paths at which clients have a list compacted."""
-    return {COMPACT_PATH: protocols["/v1/responses"]}
 
 
 def thresholds_by_model(settings: Settings) -> dict[str, Thresholds]:
@@ -134,17 +93,13 @@ def _translated_families(settings: Settings) -> dict[str, str]:
 
 def routes(settings: Settings) -> RouteTable:
     """Builds the configured routes."""
-    openai, anthropic = settings.upstreams.openai, settings.upstreams.anthropic
-    limits = settings.timeouts
+    upstreams, limits = settings.upstreams, settings.timeouts
     # A time-out among a model's own litellm_params comes later and wins.
     before, after = ("timeout", limits.read_seconds), ("connect_timeout", limits.connect_seconds)
     entries = [model.entry() for model in settings.model_list]
     return routes_from(
         [replace(entry, options=(before, *entry.options, after)) for entry in entries],
-        openai.base_url,
-        anthropic.base_url,
-        openai_key=openai.api_key.reveal(),
-        anthropic_key=anthropic.api_key.reveal(),
+        {family: (upstream.base_url, upstream.api_key.reveal()) for family, upstream in upstreams.by_family().items()},
     )
 
 

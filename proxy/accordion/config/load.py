@@ -25,6 +25,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "ACCORDION_ARCHIVE_KEY": "archive.key",
     "ACCORDION_OPENAI_BASE_URL": "upstreams.openai.base_url",
     "ACCORDION_ANTHROPIC_BASE_URL": "upstreams.anthropic.base_url",
+    "ACCORDION_GEMINI_BASE_URL": "upstreams.gemini.base_url",
 }
 """Variables that set one key each. ACCORDION_CONFIG names the file, ACCORDION_LOG sets `logging`."""
 

@@ -34,6 +34,7 @@ from accordion.config.value_types import (
     StoreUrl,
 )
 from accordion.model.costs import ModelPrice
+from accordion.model.ports import Family
 from accordion.pipeline.upgrade import ModelSockets
 from accordion.providers.http.routes import ModelEntry
 from accordion.sessions.proxy_keys import ProxyKey
@@ -85,11 +86,26 @@ class AnthropicUpstream(ConfigSection, frozen=True):
     api_key: Secret = Secret()
 
 
+class GeminiUpstream(ConfigSection, frozen=True):
+    """The default upstream of Google's Gemini API."""
+
+    base_url: BaseUrl = BaseUrl("https://generativelanguage.googleapis.com")
+    api_key: Secret = Secret()
+
+
+DefaultUpstream = OpenAIUpstream | AnthropicUpstream | GeminiUpstream
+
+
 class UpstreamsConfig(ConfigSection, frozen=True):
     """The upstreams of models that are not configured."""
 
     openai: OpenAIUpstream = OpenAIUpstream()
     anthropic: AnthropicUpstream = AnthropicUpstream()
+    gemini: GeminiUpstream = GeminiUpstream()
+
+    def by_family(self) -> dict[Family, DefaultUpstream]:
+        """Returns the upstreams by the family of their APIs."""
+        return {"openai": self.openai, "anthropic": self.anthropic, "gemini": self.gemini}
 
 
 class TimeoutsConfig(ConfigSection, frozen=True):

@@ -143,6 +143,7 @@ class RestApi:
                 "version": self._version,
                 "openai_base_url": f"{_request_origin(request)}/v1",
                 "anthropic_base_url": _request_origin(request),
+                "gemini_base_url": _request_origin(request),
                 "see": [
                     "/accordion/",
                     "/accordion/models",
@@ -308,7 +309,7 @@ class RestApi:
         if error.status_code == 404:
             problem: AccordionError = NotFound(
                 f"There is nothing at {request.url.path}. The base URL is this address with /v1 for OpenAI clients and "
-                "without a path for Anthropic clients; GET / lists all other paths."
+                "without a path for Anthropic's and Google's clients; GET / lists all other paths."
             )
             headers = error.headers
         else:

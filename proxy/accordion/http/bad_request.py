@@ -12,8 +12,7 @@ from httptools import HttpParserCallbackError, HttpParserInvalidURLError
 from accordion.http.proxy_app import new_id
 from accordion.model.errors import BadRequest, RequestError
 from accordion.model.http import Outbound
-from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
-from accordion.protocols.openai_chat.protocol import OpenAIChat
+from accordion.protocols.registry import protocol_for
 
 # The first bytes of a TLS handshake (RFC 8446 5.1: a record of type 22, version 3.x).
 _TLS = b"\x16\x03"
@@ -57,9 +56,10 @@ def malformed_request(reason: str) -> BadRequest:
 
 def error_response(error: RequestError, head: bytes) -> Outbound:
     """Returns the error response; `head` is the part of the request head that was read, as one byte string."""
-    is_anthropic = b" /v1/messages" in head or b"anthropic-version:" in head.lower()
-    protocol = AnthropicMessages() if is_anthropic else OpenAIChat()
-    return protocol.error_response(error, new_id())
+    line, *lines = head.split(b"\r\n")
+    target = next(iter(line.split(b" ")[1:2]), b"").decode("latin-1")
+    fields = {name.strip().lower(): value.strip() for name, _, value in (each.partition(b":") for each in lines)}
+    return protocol_for(target.partition("?")[0], fields).error_response(error, new_id())
 
 
 def response_bytes(outbound: Outbound) -> bytes:

@@ -24,9 +24,10 @@ from accordion.model.http import Inbound, Outbound
 from accordion.model.ports import Headers
 from accordion.pipeline.forward import RequestPipeline
 from accordion.pipeline.relay import content_length
-from accordion.pipeline.request import is_anthropic
 from accordion.pipeline.upgrade import UpgradePipeline
 from accordion.protocols.model_name import model_in_target
+from accordion.protocols.registry import family_for
+from accordion.providers.http.routes import is_provider_path
 
 BARE_QUERY = "accordion.bare_query"
 """The key in `scope["extensions"]` of a request whose target ends in `?` without a query (server/uvicorn_compat.py)."""
@@ -72,9 +73,9 @@ class ProxyApp:
         """Serves one connection's request (ASGI 3)."""
         kind = scope["type"]
         try:
-            if kind == "http" and _is_below_v1(scope):
+            if kind == "http" and is_provider_path(scope["path"]):
                 await self._serve(scope, receive, send)
-            elif kind == "websocket" and _is_below_v1(scope):
+            elif kind == "websocket" and is_provider_path(scope["path"]):
                 await self._serve_socket(scope, receive, send)
             else:
                 await self._api(scope, receive, send)
@@ -135,7 +136,8 @@ class ProxyApp:
                 and _is_model_request(inbound)
                 and pipeline.tenants.authorizes(inbound.fields)
             ):
-                anthropic, name = is_anthropic(inbound.path, inbound.fields), model_in_target(inbound)
+                anthropic = family_for(inbound.path, inbound.fields) == "anthropic"
+                name = model_in_target(inbound)
                 if name is None:
                     names = tuple(name for name in models if "*" not in name)
                     outbound = await add_configured(outbound, names, anthropic=anthropic) if names else outbound
@@ -284,11 +286,6 @@ def _is_model_request(inbound: Inbound) -> bool:
 def _path(scope: Scope) -> str:
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     return raw.decode("latin-1")
-
-
-def _is_below_v1(scope: Scope) -> bool:
-    path: str = scope["path"]
-    return path.startswith("/v1/") or path == "/v1"
 
 
 def _inbound(scope: Scope, body: bytes | AsyncIterator[bytes], request_id: str, start: bytes = b"") -> Inbound:

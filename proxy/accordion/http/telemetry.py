@@ -17,10 +17,9 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from accordion.compaction.reporting import describe_outcome, is_in_force
 from accordion.model.records import AgentReport, CompactionOutcome, Exchange
+from accordion.protocols.registry import find_protocol
 
 Attribute = str | bool | int | float | list[str]
-
-_OPERATIONS = {"/v1/chat/completions": "chat", "/v1/responses": "chat", "/v1/messages": "chat"}
 
 
 class SpanExporter:
@@ -33,9 +32,10 @@ class SpanExporter:
 
     def exchange(self, tenant: str, exchange: Exchange, traceparent: str) -> None:
         """Emits the span of a finished exchange."""
-        operation = _OPERATIONS.get(exchange.path)
-        if operation is None:
+        found = find_protocol(exchange.path)
+        if found is None or found[1].is_token_count or found[1].is_compaction:
             return
+        operation = found[0].operation
         parent = self._propagator.extract({"traceparent": traceparent}) if traceparent else None
         end = int(exchange.at * 1e9)
         span = self._tracer.start_span(

@@ -125,7 +125,7 @@ def insertion_index(request: RecallRequest) -> int:
     elif start > 0 and messages[start].has_tool_result:
         while start > 0 and messages[start - 1].role != "assistant":
             start -= 1
-        merges = request.protocol.name in ("chat", "messages")
+        merges = request.protocol.takes_texts_with_results
         if not merges and not request.allows_user_after_results:
             return -1
         while not merges and start > 0 and messages[start - 1].role == "assistant":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator
 from functools import cached_property
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 from msgspec.structs import replace
@@ -11,6 +13,9 @@ from msgspec.structs import replace
 from accordion.model.errors import AccordionError, ShuttingDown
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.ports import Headers
+
+_GOOGLE_KEY = b"x-goog-api-key"
+_QUERY_KEY = re.compile(r"(?<![^&])key=([^&]+)")
 
 CLIENT_DISCONNECTED = "the client went away"
 """The message with which `http/` cancels a task whose client disconnected. Any other cancellation is a shutdown."""
@@ -37,7 +42,7 @@ class Inbound(StructWithHiddenFields, frozen=True, dict=True):
     is the first chunk, if it was waited for.
     """
 
-    hidden_fields = frozenset({"headers", "body", "start"})
+    hidden_fields = frozenset({"headers", "body", "start", "query"})
 
     method: str
     path: str
@@ -66,8 +71,28 @@ class Inbound(StructWithHiddenFields, frozen=True, dict=True):
 
     @cached_property
     def fields(self) -> dict[bytes, bytes]:
-        """The headers by name; the first one where a name occurs more than once."""
-        return dict(reversed(self.headers))
+        """The headers by name; the first one where a name occurs more than once.
+
+        Google's clients may send their key in the query. It is the same credential as in the header, so it is here as
+        that header.
+        """
+        fields = dict(reversed(self.headers))
+        if key := self.query_key:
+            fields.setdefault(_GOOGLE_KEY, key.encode("latin-1"))
+        return fields
+
+    @property
+    def query_key(self) -> str:
+        """The credential in the query, decoded; empty where there is none."""
+        match = _QUERY_KEY.search(self.query)
+        return "" if match is None else unquote_to_bytes(match[1].replace("+", " ")).decode("latin-1")
+
+
+def without_query_key(target: str) -> str:
+    """Returns a target without the credential in its query; all else stays as it was."""
+    path, _, query = target.partition("?")
+    query = "&".join(pair for pair in query.split("&") if not pair.startswith("key="))
+    return f"{path}?{query}" if query else path
 
 
 class Outbound(msgspec.Struct, frozen=True):

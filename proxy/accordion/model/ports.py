@@ -190,17 +190,23 @@ class Upstream(Protocol):
         """Closes all connections."""
 
 
+Family = Literal["openai", "anthropic", "gemini", "litellm"]
+"""The APIs of providers: three natively, `litellm` by translation."""
+
+_KEY_HEADERS: Mapping[Family, bytes] = {"anthropic": b"x-api-key", "gemini": b"x-goog-api-key"}
+
+
 class Route(StructWithHiddenFields, frozen=True):
     """The destination of a request. `name` is its label in metrics and learned limits.
 
-    `family` is the provider's protocol: `openai` and `anthropic` natively, `litellm` by translation. `model` replaces
-    the request's model where it is not None. `api_key` is used only for callers that presented a proxy key.
+    `family` is the provider's API. `model` replaces the request's model where it is not None. `api_key` is used only
+    for callers that presented a proxy key.
     """
 
     hidden_fields = frozenset({"api_key", "extra_headers", "options"})
 
     name: str
-    family: Literal["openai", "anthropic", "litellm"]
+    family: Family
     base_url: str = ""
     model: str | None = None
     api_key: str = ""
@@ -211,6 +217,11 @@ class Route(StructWithHiddenFields, frozen=True):
     """Whether requests may use the credentials of the machine that the proxy runs on (a cloud identity)."""
     fallbacks: tuple[Route, ...] = ()
     """The other deployments of the same name, tried in order where this one does not take the request."""
+
+    def key_header(self, key: str) -> tuple[bytes, bytes]:
+        """Returns the header with which the provider gets a key."""
+        name = _KEY_HEADERS.get(self.family)
+        return (name, key.encode()) if name is not None else (b"authorization", b"Bearer " + key.encode())
 
 
 class Router(Protocol):
@@ -223,8 +234,8 @@ class Router(Protocol):
         Where there are any, the model's name is also read from bodies of unknown protocols (protocols/model_name.py).
         """
 
-    def route(self, path: str, anthropic: bool, model: str | None) -> Route:
-        """Returns the route of a path and, where it is given, a model."""
+    def route(self, family: Family, model: str | None) -> Route:
+        """Returns the route of a model, or of the default upstream of a family where no configured model is named."""
 
     def for_dialect(self, route: Route, dialect: str) -> Route:
         """Returns the route, with translation where its provider does not support the protocol."""

@@ -112,12 +112,13 @@ class ContextEditReader(msgspec.Struct, frozen=True):
 
         Each search of a body takes about 0.3 ms a megabyte, so most requests are searched once.
         """
+        if protocol.context_edits is None:
+            return False
         if path == COMPACT_PATH or TOKEN_BYTES in body:
             return True
         if not (may_be_translated or self.missing_features.has_learned):
             return False
-        words = protocol.context_edits.words if protocol.context_edits is not None else ()
-        return any(word in body for word in words)
+        return any(word in body for word in protocol.context_edits.words)
 
     def read(self, protocol: WireProtocol, path: str, body: bytes, route: Route, tenant: TenantScope) -> EditedBody:
         """Returns the body as it is treated from here on; the same bytes if nothing in it concerns us."""

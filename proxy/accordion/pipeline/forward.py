@@ -65,7 +65,7 @@ class RequestPipeline(msgspec.Struct, frozen=True):
             if caller.key is not None and caller.key.limits:
                 await self.key_limiter.admit(caller.key.id, caller.tenant.name, caller.key.limits)
             progress.request = request = await self.reader.read(inbound, caller, progress.started_at)
-            check_countable(request, self.reader.receiver)
+            check_countable(request)
             if isinstance(request, PassthroughRequest):
                 response = await self._send_unread(request)
                 response, progress.request = await self.retry_step.compact_here(request, response)

@@ -14,6 +14,7 @@ from accordion.pipeline.identify import Identifier
 from accordion.pipeline.measure import Measurer
 from accordion.pipeline.receive import Receiver
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest
+from accordion.protocols.registry import is_protocol_path
 from accordion.sessions.tenants import Caller
 
 
@@ -40,7 +41,7 @@ class RequestReader(msgspec.Struct, frozen=True):
         return await self.measurer.measure(identified)
 
 
-def check_countable(request: PassthroughRequest | MeasuredRequest, receiver: Receiver) -> None:
+def check_countable(request: PassthroughRequest | MeasuredRequest) -> None:
     """Raises BadRequest if the usage of a request cannot be counted, and its proxy key has a limit of the day."""
     if not request.caller.has_day_limit:
         return
@@ -48,7 +49,7 @@ def check_countable(request: PassthroughRequest | MeasuredRequest, receiver: Rec
     if isinstance(request, PassthroughRequest):
         if request.is_unreadable:
             reason = f"it holds {request.unread}" if request.unread else "its body is not of this protocol"
-        elif request.inbound.method != "GET" and receiver.is_protocol_path(request.inbound.path):
+        elif request.inbound.method != "GET" and is_protocol_path(request.inbound.path):
             reason = "its method or its path is not spelled as in the API"
     elif not request.is_token_count and request.protocol.is_background(request.conversation.envelope):
         reason, param = "with `background`, its output comes with later requests", "background"

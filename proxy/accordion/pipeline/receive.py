@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from urllib.parse import unquote
 
 import msgspec
 
 from accordion.compaction.request_controls import read_controls
 from accordion.model.conversation import Conversation
-from accordion.model.errors import TooManyMessages, Unreadable
+from accordion.model.errors import BadRequest, TooManyMessages, Unreadable
 from accordion.model.http import Inbound
 from accordion.model.ports import Route, Router, Tasks
 from accordion.pipeline.context_edit_reader import ContextEditReader, EditedBody
-from accordion.pipeline.request import PassthroughRequest, ReceivedRequest, is_anthropic
+from accordion.pipeline.request import PassthroughRequest, ReceivedRequest
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.compaction_blocks import TOKEN_BYTES
 from accordion.protocols.content_encoding import decode_body
 from accordion.protocols.model_name import model_in_body, model_in_target
+from accordion.protocols.registry import family_for, find_protocol, protocol_for
 from accordion.sessions.client_metadata import read_client_metadata
 from accordion.sessions.tenants import Caller
 
@@ -42,15 +42,6 @@ _MIN_READ_ALONE = 4 << 20
 class Receiver(msgspec.Struct, frozen=True):
     """Reads requests. Keeps no state between requests but what was logged."""
 
-    protocols: Mapping[str, WireProtocol]
-    """By request path, such as `/v1/messages`."""
-    token_count_protocols: Mapping[str, WireProtocol]
-    """The same for paths that count a request's tokens, such as `/v1/messages/count_tokens`."""
-    openai: WireProtocol
-    anthropic: WireProtocol
-    """`openai` and `anthropic` give the error format for paths that no protocol reads."""
-    compact_protocols: Mapping[str, WireProtocol]
-    """The same for paths that compact a list, such as `/v1/responses/compact`."""
     context_edit_reader: ContextEditReader
     request_reader: BodyReader
     base_models: Mapping[str, str]
@@ -66,23 +57,35 @@ class Receiver(msgspec.Struct, frozen=True):
     ) -> ReceivedRequest | PassthroughRequest:
         """Reads a request and finds its route. `started_at`: see IncomingRequest.
 
-        Raises BadRequest if one of our headers is malformed, and the router's error if there is no route.
+        Raises BadRequest if one of our headers is malformed or the model cannot be reached in this protocol, and the
+        router's error if there is no route.
         """
-        protocol = self._find_protocol(inbound.path)
-        if protocol is None or inbound.method != "POST" or not isinstance(inbound.body, bytes):
+        found = find_protocol(inbound.path)
+        if found is None or inbound.method != "POST" or not isinstance(inbound.body, bytes):
             return await self.pass_through(inbound, caller, started_at)
-        fields = inbound.fields
+        (protocol, endpoint), fields = found, inbound.fields
         body = inbound.body if b"content-encoding" not in fields else await self._decode_body(inbound.body, fields)
         edited = await self._read_context_edits(protocol, inbound, body, caller)
         if edited.body is not body:
             body, inbound = edited.body, inbound.with_body(edited.body)
-        if inbound.path in self.compact_protocols and edited.edits is None:
+        if endpoint.is_compaction and edited.edits is None:
             return await self.pass_through(inbound, caller, started_at)
         conversation = await self._read_conversation(protocol, body, caller)
         unread = conversation if isinstance(conversation, str) else ""
         # A body that cannot be read may still name its model. It must not go to a provider that it was not meant for.
-        model = conversation.model if isinstance(conversation, Conversation) else await self._find_model_name(body)
+        model = endpoint.model
+        if isinstance(conversation, Conversation):
+            conversation = endpoint.complete(conversation)
+            model = conversation.model
+        elif model is None:
+            model = await self._find_model_name(body)
         route = self._find_route(inbound, protocol, model)
+        if route.family == "litellm" and not protocol.is_translatable:
+            raise BadRequest(
+                f"Model `{route.name}` is reached by translation, which requests of this protocol have none of. Name a "
+                "model of this protocol's provider, or ask in Chat Completions, Responses or Messages.",
+                param="model",
+            )
         if not isinstance(conversation, Conversation):
             return PassthroughRequest(
                 inbound=inbound,
@@ -108,31 +111,19 @@ class Receiver(msgspec.Struct, frozen=True):
             controls=read_controls(fields, conversation, is_client_compaction=is_client_compaction),
             beta=fields.get(b"anthropic-beta", b"").decode("latin-1"),
             actual_model=self.base_models.get(conversation.model) or route.model or conversation.model,
-            is_token_count=inbound.path in self.token_count_protocols,
+            is_token_count=endpoint.is_token_count,
             context_edits=edited.edits,
             block_artifacts=edited.artifacts,
         )
-
-    def protocol_for(self, inbound: Inbound) -> WireProtocol:
-        """Returns the protocol that reads a request's path, or else the protocol of the provider that it goes to."""
-        own = self._find_protocol(inbound.path)
-        return own or (self.anthropic if is_anthropic(inbound.path, inbound.fields) else self.openai)
-
-    def is_protocol_path(self, path: str) -> bool:
-        """Returns whether a server could take a path for one that a protocol reads, also in another spelling."""
-        return path in self.protocols or _normalize_path(path) in self.protocols
 
     def needs_body(self, method: str, path: str, content_type: bytes) -> bool:
         """Returns whether the request's body is read, so that it must be complete."""
         if method != "POST":
             return False
-        return self._find_protocol(path) is not None or (bool(self.router.models) and b"json" in content_type)
-
-    def _find_protocol(self, path: str) -> WireProtocol | None:
-        return self.protocols.get(path) or self.token_count_protocols.get(path) or self.compact_protocols.get(path)
+        return find_protocol(path) is not None or (bool(self.router.models) and b"json" in content_type)
 
     def _find_route(self, inbound: Inbound, protocol: WireProtocol, model: str | None) -> Route:
-        route = self.router.route(inbound.path, is_anthropic(inbound.path, inbound.fields), model)
+        route = self.router.route(family_for(inbound.path, inbound.fields), model)
         return self.router.for_dialect(route, protocol.name)
 
     async def _read_context_edits(
@@ -154,13 +145,13 @@ class Receiver(msgspec.Struct, frozen=True):
         fields = inbound.fields
         body = await self._decode_body(inbound.beginning, fields) if self.router.models else b""
         model = model_in_target(inbound) or await self._find_model_name(body, fields.get(b"content-type", b""))
-        route = self.router.route(inbound.path, is_anthropic(inbound.path, fields), model)
+        route = self.router.route(family_for(inbound.path, fields), model)
         is_encoded = b"content-encoding" in fields and route.family != "litellm"
         return PassthroughRequest(
             inbound=inbound,
             caller=caller,
             started_at=started_at,
-            protocol=self.protocol_for(inbound),
+            protocol=protocol_for(inbound.path, fields),
             route=route,
             decoded_body=body if is_encoded else b"",
         )
@@ -217,14 +208,3 @@ class Receiver(msgspec.Struct, frozen=True):
         if len(body) > _NEW_AT_ONCE:
             return await self.tasks.offload(model_in_body, body, kind)
         return model_in_body(body, kind)
-
-
-def _normalize_path(path: str) -> str:
-    """Returns a path as the most lenient server reads it: decoded, in small letters, without empty segments.
-
-    RFC 3986 6.2.2 says which paths are equivalent; servers also join slashes and remove parameters of segments.
-    """
-    while (decoded := unquote(path)) != path:
-        path = decoded
-    segments = (segment.partition(";")[0].strip() for segment in path.lower().replace("\\", "/").split("/"))
-    return "/" + "/".join(segment for segment in segments if segment not in ("", "."))

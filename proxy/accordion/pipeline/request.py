@@ -11,7 +11,7 @@ forwarded without being read or measured. All values are immutable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -321,8 +321,3 @@ def _list_size(conversation: Conversation) -> int:
 def find_compaction_id(history: CompactedConversation) -> str:
     """Returns the id of the compaction in a list; empty if there is none."""
     return history.compaction.id if history.compaction is not None else ""
-
-
-def is_anthropic(path: str, fields: Mapping[bytes, bytes]) -> bool:
-    """Returns whether a request goes to Anthropic: its path is below `/v1/messages`, or it has `anthropic-version`."""
-    return path == "/v1/messages" or path.startswith("/v1/messages/") or b"anthropic-version" in fields

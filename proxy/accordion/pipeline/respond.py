@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from accordion.compaction.reporting import describe_outcome
 from accordion.model.delegation import display_name
 from accordion.model.errors import AccordionError
-from accordion.model.http import Inbound, Outbound, stop_error
+from accordion.model.http import Outbound, stop_error
 from accordion.model.ports import Clock, Headers, UpstreamResponse
 from accordion.model.records import CompactionOutcome, ObservedResponse
 from accordion.pipeline.record import ExchangeRecorder, RequestProgress
@@ -25,7 +25,7 @@ from accordion.pipeline.relay import relay, strip_proxy_headers
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest
 from accordion.pipeline.response_history import ResponseHistory
 from accordion.pipeline.visibility import VisibleRequest
-from accordion.protocols.base import WireProtocol
+from accordion.protocols.registry import protocol_for
 
 # Clients and proxies accept 8 KB for all headers together; the record takes a quarter of that.
 _MAX_HEADER_LENGTH = 2_048
@@ -42,8 +42,6 @@ class Responder(msgspec.Struct, frozen=True):
     recorder: ExchangeRecorder
     response_history: ResponseHistory
     clock: Clock
-    protocol_for: Callable[[Inbound], WireProtocol]
-    """Returns the protocol that gives the error format of a request."""
     is_store_available: Callable[[], bool]
 
     async def respond(self, progress: RequestProgress, response: UpstreamResponse) -> Outbound:
@@ -73,7 +71,8 @@ class Responder(msgspec.Struct, frozen=True):
     def refuse(self, progress: RequestProgress, error: AccordionError) -> Outbound:
         """Returns one of our errors in the client's own format, with a request id, and records it."""
         progress.status, progress.error = error.status, error.code or error.type
-        outbound = self.protocol_for(progress.inbound).error_response(error, progress.inbound.request_id)
+        inbound = progress.inbound
+        outbound = protocol_for(inbound.path, inbound.fields).error_response(error, inbound.request_id)
         self.recorder.record(progress, ObservedResponse())
         return replace(outbound, headers=outbound.headers + self._build_headers(progress))
 

@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from accordion.model.errors import BadRequest, ContextOverflow, ThreadNotFound, Unauthorized, Unreachable
-from accordion.model.http import CompleteResponse
+from accordion.model.http import CompleteResponse, without_query_key
 from accordion.model.ports import (
     Clock,
     Headers,
@@ -194,13 +194,17 @@ class Sender(msgspec.Struct, frozen=True):
         """
         route, inbound = request.route, request.inbound
         headers, target, body = self._build_headers(request), inbound.target, inbound.body
-        if route.model is not None and model_in_target(inbound):
-            target = replace_model_in_target(target, route.model)
-        elif not isinstance(body, bytes):
-            if route.model is not None:
-                headers, body = _rename_model_in_pieces(request, headers, body, route.model)
-        elif route.model is not None or _is_rewritten(request):
-            body = _build_body(request, body)
+        if inbound.query_key and request.caller.has_proxy_key:
+            is_own = self.tenants.is_proxy_key(inbound.query_key.encode("latin-1"))
+            target = without_query_key(target) if is_own or self._provider_key(request) else target
+        model = route.model
+        if model is not None and model_in_target(inbound):
+            target, model = replace_model_in_target(target, model), None
+        if not isinstance(body, bytes):
+            if model is not None:
+                headers, body = _rename_model_in_pieces(request, headers, body, model)
+        elif model is not None or _is_rewritten(request):
+            body = _build_body(request, body, model)
             # A body that was decoded to be read is sent without its encoding.
             encoding = [b"content-encoding"] if request.decoded_body else []
             headers = _remove_headers(headers, b"content-length", *encoding)
@@ -213,7 +217,7 @@ class Sender(msgspec.Struct, frozen=True):
                 [pair for pair in headers if not (pair[0] in CREDENTIAL_HEADERS and self.tenants.is_proxy_key(pair[1]))]
             )
             if key := self._provider_key(request):
-                headers = _set_provider_key(headers, route.family, key)
+                headers = (*_remove_headers(headers, *CREDENTIAL_HEADERS), route.key_header(key))
         if isinstance(request, MeasuredRequest) and request.tool_name:
             # A response in which our tool may be called must be readable.
             headers = (*_remove_headers(headers, b"accept-encoding"), (b"accept-encoding", b"identity"))
@@ -268,14 +272,15 @@ def _is_rewritten(request: SendableRequest) -> bool:
     return request.visible_request is not None and request.visible_request.is_changed
 
 
-def _build_body(request: SendableRequest, client_body: bytes) -> bytes:
-    """Returns the forwarded body, with the model's name at the provider."""
-    route = request.route
+def _build_body(request: SendableRequest, client_body: bytes, model: str | None) -> bytes:
+    """Returns the forwarded body, with the model's name at the provider if `model` is not None."""
     if isinstance(request, PreparedRequest):
         body, kind = request.forwarded_body or client_body, b""
+        if request.is_token_count:
+            body = request.protocol.token_count_body(body, request.client_conversation.envelope)
     else:
         body, kind = request.decoded_body or client_body, _content_type(request)
-    return body if route.model is None else replace_model_in_body(body, kind, route.model)
+    return body if model is None else replace_model_in_body(body, kind, model)
 
 
 def _rename_model_in_pieces(
@@ -340,10 +345,3 @@ async def _replace_first(first: bytes, pieces: AsyncIterator[bytes]) -> AsyncIte
         break
     async for piece in pieces:
         yield piece
-
-
-def _set_provider_key(headers: Headers, family: str, key: str) -> Headers:
-    """Returns the headers with the provider's key in place of any credential."""
-    kept = _remove_headers(headers, *CREDENTIAL_HEADERS)
-    own = (b"x-api-key", key.encode()) if family == "anthropic" else (b"authorization", b"Bearer " + key.encode())
-    return (*kept, own)

@@ -290,7 +290,9 @@ class _LoopRun:
         )
 
     def _add_round(self, observed_round: ObservedRound, answers: Sequence[ArtifactToolResult]) -> None:
-        self._rounds.append(ToolRound(observed_round.entries, self._tool_protocol.render_results(answers)))
+        self._rounds.append(
+            ToolRound(observed_round.entries, self._tool_protocol.render_results(answers, self._request.tool_name))
+        )
         self._added_tokens += sum(
             self._tool_loop.count_tokens(answer.text, self._request.actual_model) for answer in answers
         )

@@ -21,6 +21,7 @@ from accordion.pipeline.receive import Receiver
 from accordion.pipeline.record import RequestProgress
 from accordion.pipeline.respond import Responder
 from accordion.pipeline.send import Sender
+from accordion.protocols.registry import find_protocol, is_protocol_path
 from accordion.sessions.client_metadata import read_client_metadata, read_client_name
 from accordion.sessions.tenants import Tenants
 
@@ -51,8 +52,8 @@ class UpgradePipeline(msgspec.Struct, frozen=True):
 
     def reads(self, inbound: Inbound) -> bool:
         """Returns whether the messages on a WebSocket are read. Only Responses defines such messages."""
-        protocol = self.receiver.protocols.get(inbound.path)
-        return self.model_sockets == "read" and protocol is not None and protocol.name == "responses"
+        found = find_protocol(inbound.path)
+        return self.model_sockets == "read" and found is not None and found[0].name == "responses"
 
     async def __call__(
         self, inbound: Inbound, connect: Callable[[UpstreamRequest], Awaitable[Answer]]
@@ -69,10 +70,10 @@ class UpgradePipeline(msgspec.Struct, frozen=True):
             if caller.key is not None and caller.key.limits:
                 await self.key_limiter.admit(caller.key.id, caller.tenant.name, caller.key.limits)
             progress.request = request = await self.receiver.pass_through(inbound, caller, progress.started_at)
-            if self.model_sockets == "refuse" and inbound.path in self.receiver.protocols:
+            if self.model_sockets == "refuse" and _is_read_over_http(inbound.path):
                 raise UpgradeRefused("WebSockets are switched off here (`responses_websocket`). Ask over HTTP.")
             is_read = self.reads(inbound)
-            if caller.has_day_limit and not is_read and self.receiver.is_protocol_path(inbound.path):
+            if caller.has_day_limit and not is_read and is_protocol_path(inbound.path):
                 raise UpgradeRefused(
                     "This proxy key has a limit for each day, which is counted over HTTP. Ask over HTTP."
                 )
@@ -89,7 +90,7 @@ class UpgradePipeline(msgspec.Struct, frozen=True):
             self.responder.record_interruption(progress, reason)
             raise
         progress.status = answer.status if isinstance(answer, Outbound) else 101
-        if progress.status == 101 and inbound.path in self.receiver.protocols and not is_read:
+        if progress.status == 101 and _is_read_over_http(inbound.path) and not is_read:
             self._warn_unread(inbound, caller.tenant.name)
         self.responder.recorder.record(progress, ObservedResponse())
         return answer
@@ -111,3 +112,9 @@ class UpgradePipeline(msgspec.Struct, frozen=True):
             client or "a client",
             extra={"request_id": inbound.request_id},
         )
+
+
+def _is_read_over_http(path: str) -> bool:
+    """Whether a protocol reads the requests that come to a path over HTTP, and a model answers them."""
+    found = find_protocol(path)
+    return found is not None and not (found[1].is_token_count or found[1].is_compaction)

@@ -12,11 +12,12 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from accordion.model.conversation import Message, Part, ProviderState, Role
+from accordion.model.conversation import Conversation, Message, Part, ProviderState, Role
 from accordion.model.errors import AccordionError
 from accordion.model.http import Outbound
-from accordion.model.ports import Headers
+from accordion.model.ports import Family, Headers
 from accordion.protocols.compaction_blocks import ContextEditProtocol
 from accordion.protocols.response_observer import ResponseObserver
 from accordion.protocols.response_parser import ResponseParser
@@ -33,18 +34,102 @@ class ReadMessage(msgspec.Struct, frozen=True):
     canonical: Any
 
 
+class Endpoint(msgspec.Struct, frozen=True):
+    """What the path of a request says about it. `model` and `is_stream` are None where the body says them."""
+
+    is_token_count: bool = False
+    """Whether clients count the tokens of a request at this path."""
+    is_compaction: bool = False
+    """Whether clients have a list compacted at this path."""
+    model: str | None = None
+    is_stream: bool | None = None
+
+    def complete(self, conversation: Conversation) -> Conversation:
+        """Returns the conversation of a request's body with what the path says."""
+        if self.model is None:
+            return conversation
+        return replace(conversation, model=self.model, stream=bool(self.is_stream))
+
+
+class TextPrompt(msgspec.Struct, frozen=True):
+    """A request of the proxy's own for one text. The answer is not streamed and has at most `max_tokens`.
+
+    `limit_field` is the field for that limit, where a protocol has two of them (Chat Completions).
+    """
+
+    model: str
+    instructions: str
+    text: str
+    max_tokens: int
+    limit_field: str = "max_tokens"
+
+
+_ENDPOINT, _TOKEN_COUNT, _COMPACTION = Endpoint(), Endpoint(is_token_count=True), Endpoint(is_compaction=True)
+
+
 class WireProtocol(ABC):
     """One wire protocol."""
 
     name: str
+    title: str
+    """The name of the API for people."""
+    family: Family
+    """The family of the providers that speak it."""
+    paths: tuple[str, ...]
+    """The paths of its requests; the first is that of the proxy's own."""
+    token_count_paths: tuple[str, ...] = ()
+    """The paths at which clients count the tokens of a request."""
+    compaction_paths: tuple[str, ...] = ()
+    """The paths at which clients have a list compacted."""
+    operation: str = "chat"
+    """The name of its operation in traces (OpenTelemetry's conventions for generative AI)."""
     messages_field: str
-    """The top-level field that holds the list of messages: `messages` or `input`."""
+    """The top-level field that holds the list of messages, such as `messages`."""
+    overhead_fields: tuple[str, ...] = (
+        *("system", "instructions", "tools", "functions", "response_format", "text", "output_config", "output_format"),
+    )
+    """The top-level fields of which the model reads something with every request, beside the messages."""
+    option_fields: tuple[str, ...] = (
+        "max_tokens", "max_completion_tokens", "max_output_tokens", "temperature", "top_p", "top_k", "seed", "n",
+        "stop", "stop_sequences", "frequency_penalty", "presence_penalty", "logit_bias", "logprobs", "top_logprobs",
+        "tool_choice", "function_call", "parallel_tool_calls", "max_tool_calls", "reasoning", "reasoning_effort",
+        "thinking", "verbosity", "modalities", "include", "truncation", "context_management", "service_tier", "store",
+        "stream", "stream_options",
+    )  # fmt: skip
+    """The top-level fields that are recorded too: what else decides how the model answers.
+
+    All others are left out, since they may name a person (`user`, `metadata`) or hold a credential (`mcp_servers`).
+    """
+    system_fields: tuple[str, ...] = ("system", "instructions")
+    """The top-level fields that may hold the system prompt."""
+    is_translatable: bool = True
+    """Whether requests can be translated for providers of other families."""
     has_breakpoints: bool = False
     """Whether messages may carry cache breakpoints."""
+    takes_texts_with_results: bool = False
+    """Whether a text of the proxy's own before a tool result becomes a part of the result or of its message."""
     request_id: bytes = b"x-request-id"
     """The response header that carries the request id."""
     context_edits: ContextEditProtocol | None = None
     """How clients ask for context edits; None if the protocol has none."""
+
+    def find_endpoint(self, path: str) -> Endpoint | None:
+        """Returns what a path says; None where it is not a path of this protocol's requests."""
+        if path in self.paths:
+            return _ENDPOINT
+        if path in self.token_count_paths:
+            return _TOKEN_COUNT
+        return _COMPACTION if path in self.compaction_paths else None
+
+    def is_path(self, path: str) -> bool:
+        """Returns whether a path is that of requests which get an answer, as the most lenient server reads it.
+        `path` is in small letters, decoded, and without empty segments."""
+        return path in self.paths
+
+    def is_addressed(self, path: str, fields: Mapping[bytes, bytes]) -> bool:
+        """Whether a request is for the API of this protocol's provider, by its path and its headers, although no
+        protocol reads it. No other provider's API counts."""
+        return False
 
     @abstractmethod
     def read_message(self, raw: bytes) -> ReadMessage:
@@ -61,6 +146,10 @@ class WireProtocol(ABC):
     @abstractmethod
     def read_preamble(self, fields: Mapping[str, bytes]) -> tuple[Part, ...]:
         """Reads the system prompt from top-level fields."""
+
+    def system_message(self, system: bytes) -> bytes:
+        """Returns a system prompt outside the list as an entry of the list; both are JSON."""
+        return b'{"role":"system","content":%s}' % system
 
     @abstractmethod
     def read_tools(self, fields: Mapping[str, bytes]) -> tuple[str, ...]:
@@ -89,6 +178,20 @@ class WireProtocol(ABC):
         content and is put in front of the list. Empty where the error reports something else.
         """
         return b""
+
+    @abstractmethod
+    def write_prompt(self, prompt: TextPrompt) -> bytes:
+        """Writes the body of one of the proxy's own requests. Nothing that newer models refuse is in it: no
+        temperature, no format; and the provider is told not to store it."""
+
+    def prompt_path(self, model: str) -> str:
+        """Returns the path of the proxy's own requests to a model."""
+        return self.paths[0]
+
+    def token_count_body(self, body: bytes, client_fields: Mapping[str, bytes]) -> bytes:
+        """Returns the body of a request that counts tokens, without the proxy's own fields that the provider refuses
+        there. `client_fields` are the top-level fields that the client sent."""
+        return body
 
     @abstractmethod
     def render_error(self, error: AccordionError, request_id: str) -> bytes:

@@ -142,18 +142,6 @@ class PrefixCache:
 
 _MODEL = msgspec.json.Decoder(str)
 
-# Overhead: fields that are sent with every request beside the messages.
-_OVERHEAD = (
-    "system",
-    "instructions",
-    "tools",
-    "functions",
-    "response_format",
-    "text",
-    "output_config",
-    "output_format",
-)
-_NO_OVERHEAD: list[bytes | None] = [None] * len(_OVERHEAD)
 # A list that differs from a cached one in at most so many entries at its end replaces it in the cache, as the same
 # conversation a turn later: clients move cache breakpoints and environment blocks there.
 _CHANGING_ENTRIES = 4
@@ -232,7 +220,9 @@ class BodyReader:
         fields = {name: bytes(value) for name, value in raw.items()}
         wires = _list_entries(message_list)
         self._pause_after(body)
-        prefix = self._extend_prefix(protocol, tenant, _empty_prefix(tenant, protocol.name), wires, fields)
+        prefix = self._extend_prefix(
+            protocol, tenant, _empty_prefix(tenant, protocol.name, len(protocol.overhead_fields)), wires, fields
+        )
         if list_span is not None:
             prefix.head, prefix.leading_fields, list_end = list_span
             prefix.pieces, prefix.end = split_entries(body, len(prefix.head), wires)
@@ -321,8 +311,9 @@ class BodyReader:
                     identity.append(identity_key(identity[-1], entry, chain[0]))
                 chain.append(chain_key(chain[-1], key))
             entries.append(entry)
-        overhead = list(map(fields.get, _OVERHEAD))
-        old_overhead = list(map(base.fields.get, _OVERHEAD)) if base.fields else _NO_OVERHEAD
+        names = protocol.overhead_fields
+        overhead = list(map(fields.get, names))
+        old_overhead = list(map(base.fields.get, names)) if base.fields else [None] * len(names)
         if lead == base.lead and base.overhead_key and overhead == old_overhead:
             preamble, tools, overhead_key = base.preamble, base.tools, base.overhead_key
         else:
@@ -373,8 +364,9 @@ def _list_entries(message_list: msgspec.Raw | None) -> list[bytes]:
 
 
 @lru_cache(1_024)
-def _empty_prefix(tenant: TenantScope, protocol: str) -> BodyPrefix:
-    """Returns the prefix of a body that shares no cached beginning. It is never changed."""
+def _empty_prefix(tenant: TenantScope, protocol: str, overhead_fields: int) -> BodyPrefix:
+    """Returns the prefix of a body that shares no cached beginning. It is never changed. `overhead_fields` is the
+    number of the protocol's."""
     return BodyPrefix(
         b"",
         {},
@@ -386,7 +378,7 @@ def _empty_prefix(tenant: TenantScope, protocol: str) -> BodyPrefix:
         {},
         (),
         (),
-        _overhead_key(tenant, _NO_OVERHEAD, []),
+        _overhead_key(tenant, [None] * overhead_fields, []),
     )
 
 

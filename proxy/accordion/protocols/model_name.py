@@ -18,12 +18,19 @@ _BOUNDARY = re.compile(rb';\s*boundary=(?:"([^"]+)"|([^\s;"]+))', re.IGNORECASE)
 _MODEL = re.compile(rb'^content-disposition:\s*form-data\s*;\s*name=(?:"model"|model)\s*(?:;.*)?\r?$', re.I | re.M)
 _QUERY = re.compile(r"(?<![^&])model=([^&]*)")
 _MODELS, _REALTIME = "/v1/models/", "/v1/realtime"
+MODEL_METHOD = re.compile(
+    r"(/v1(?:(?:alpha|beta)\d*)?/(?:[^?]*/)?models/)([^/?]+?)((?::|%3A)(?:generateContent|streamGenerateContent|countTokens"
+    r"|batchGenerateContent|embedContent|batchEmbedContents|asyncBatchEmbedContent|predict|predictLongRunning))"
+)
+"""A method of a model in Google's API: the path before the model, the model, and the method with its colon."""
 
 
 def model_in_target(inbound: Inbound) -> str | None:
-    """Returns the model in a request's target: of a lookup (`GET /v1/models/…`) or a realtime session. None for other
-    targets and methods."""
+    """Returns the model in a request's target: of a lookup (`GET /v1/models/…`), a method of a model (Google's
+    `POST /v1beta/models/…:generateContent`), or a realtime session. None for other targets and methods."""
     path = inbound.path
+    if inbound.method == "POST" and (match := MODEL_METHOD.fullmatch(path)):
+        return unquote(match[2])
     if path.startswith(_MODELS):
         return unquote(path[len(_MODELS) :]) or None if inbound.method == "GET" else None
     is_realtime = path == _REALTIME or path.startswith(f"{_REALTIME}/")
@@ -35,6 +42,8 @@ def model_in_target(inbound: Inbound) -> str | None:
 def replace_model_in_target(target: str, model: str) -> str:
     """Replaces the model in a target in which `model_in_target` finds one; all else stays as it was."""
     path, question_mark, query = target.partition("?")
+    if match := MODEL_METHOD.fullmatch(path):
+        return f"{match[1]}{quote(model, safe='')}{match[3]}{question_mark}{query}"
     if path.startswith(_MODELS):
         return f"{_MODELS}{quote(model, safe=':')}{question_mark}{query}"
     return path + question_mark + _QUERY.sub(lambda _: f"model={quote(model, safe='')}", query, count=1)

@@ -146,8 +146,9 @@ class ArtifactToolProtocol(ABC):
         """Creates the response to the client; `tool` is the artifact tool's name in this request."""
 
     @abstractmethod
-    def render_results(self, answers: Sequence[ArtifactToolResult]) -> tuple[bytes, ...]:
-        """Writes the messages that answer the artifact tool's calls of one round, in the order of the calls."""
+    def render_results(self, answers: Sequence[ArtifactToolResult], tool: str) -> tuple[bytes, ...]:
+        """Writes the messages that answer the artifact tool's calls of one round, in the order of the calls. `tool` is
+        the tool's name in this request."""
 
     def render_round(self, entries: Sequence[bytes], fields: Mapping[str, bytes]) -> tuple[bytes, ...]:
         """Returns a round's entries as they are sent back within the same response. `fields` is the request's
@@ -279,6 +280,15 @@ def _hosted_call_ids(message: Message) -> Iterable[str]:
     return (*answered, *(call for call in _call_ids(message) if call.startswith(HOSTED)))
 
 
+def paragraph_break(before: str, after: str) -> str:
+    """Returns the separator of two rounds' texts: an empty line, so that Markdown separates them; nothing if a text is
+    empty or white space separates them already. Copies of a response are compared without white space, so a client need
+    not keep it."""
+    if not before or not after or before[-1].isspace() or after[0].isspace():
+        return ""
+    return "\n\n"
+
+
 def legible_arguments(arguments: str) -> str:
     """Returns a call's arguments as a JSON object, since servers of open models reject a list with any other. Invalid
     ones are wrapped, as Anthropic's guide to fine-grained tool streaming does it."""
@@ -313,6 +323,10 @@ class ToolLoopDocument(ToolLoopResponse):
         self._placeholders: tuple[ArtifactPlaceholder, ...] = ()
         self._changed = False
         self._too_large = False
+
+    def decode_document(self, body: bytes) -> Any:
+        """Decodes a whole document; anything but an object is not read. Raises ValueError."""
+        return from_json(body)
 
     @abstractmethod
     def read_document(self, document: dict[str, Any]) -> ObservedRound:
@@ -381,9 +395,9 @@ class ToolLoopDocument(ToolLoopResponse):
         return self.write_document()
 
     def _last_round(self) -> ObservedRound | None:
-        if self._round is None and self._body.rstrip().endswith(b"}"):
+        if self._round is None and self._body.rstrip().endswith((b"}", b"]")):
             try:
-                document = from_json(bytes(self._body))
+                document = self.decode_document(bytes(self._body))
             except ValueError:
                 return None
             if type(document) is dict:

@@ -61,7 +61,7 @@ TENANTS_WITH_MEMORIES = "tenants/memories"
 _CAPACITY, _SCOPE_BYTES = 8 * 2**20, 500
 """Bytes of all scopes in memory, and of one without its name."""
 
-CREDENTIAL_HEADERS = (b"authorization", b"x-api-key", b"api-key")
+CREDENTIAL_HEADERS = (b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key")
 """The headers in which clients send a credential."""
 
 OWNER_TOKEN_HEADER = b"x-accordion-token"
@@ -282,7 +282,7 @@ def read_credential(headers: Mapping[bytes, bytes]) -> str:
     bearer = headers.get(b"authorization", b"")
     if bearer[:7].lower() == b"bearer ":
         return bearer[7:].strip().decode("latin-1")
-    for name in (b"x-api-key", b"api-key"):
+    for name in CREDENTIAL_HEADERS[1:]:
         if value := headers.get(name):
             return value.decode("latin-1")
     return bearer.decode("latin-1")

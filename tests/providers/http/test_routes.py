@@ -15,6 +15,7 @@ from accordion.providers.http.routes import (
     PROVIDERS,
     ModelEntry,
     RouteTable,
+    Upstreams,
     for_dialect,
     routes_from,
     url,
@@ -22,45 +23,37 @@ from accordion.providers.http.routes import (
 
 OPENAI = "https://api.openai.com/v1"
 ANTHROPIC = "https://api.anthropic.com"
-DEFAULTS: Router = RouteTable(OPENAI, ANTHROPIC, {})
+GOOGLE = "https://generativelanguage.googleapis.com"
+
+
+def upstreams(openai: str = OPENAI, anthropic: str = ANTHROPIC, google: str = GOOGLE) -> Upstreams:
+    return {"openai": (openai, ""), "anthropic": (anthropic, ""), "gemini": (google, "")}
+
+
+DEFAULTS: Router = RouteTable(upstreams(), {})
 
 
 def one(model: str, *, name: str = "alias", **given_values) -> Route:
-    routes = routes_from([ModelEntry(name, model, **given_values)], OPENAI, ANTHROPIC)
-    return routes.route("/v1/chat/completions", False, name)
+    routes = routes_from([ModelEntry(name, model, **given_values)], upstreams())
+    return routes.route("openai", name)
 
 
-@pytest.mark.parametrize(
-    ("path", "header", "family"),
-    [
-        ("/v1/chat/completions", False, "openai"),
-        ("/v1/responses", False, "openai"),
-        ("/v1/files/f-1/content", False, "openai"),
-        ("/v1/models", False, "openai"),
-        ("/v1/models", True, "anthropic"),
-        ("/v1/chat/completions", True, "anthropic"),
-        ("/v1/messages", False, "anthropic"),
-        ("/v1/messages?beta=true", False, "anthropic"),
-        ("/v1/messages/count_tokens", False, "anthropic"),
-        ("/v1/messages/batches/b-1/results", False, "anthropic"),
-        ("/v1/messagesque", False, "openai"),
-    ],
-)
-def test_without_a_configured_model_the_dialect_decides_the_upstream(path, header, family):
-    assert DEFAULTS.route(path, header, None).family == family
-    assert DEFAULTS.route(path, header, "not-configured").family == family
+@pytest.mark.parametrize("family", ["openai", "anthropic", "gemini"])
+def test_without_a_configured_model_the_family_decides_the_upstream(family):
+    assert DEFAULTS.route(family, None).family == family
+    assert DEFAULTS.route(family, "not-configured").family == family
 
 
 def test_a_default_route_changes_no_model_and_has_no_key():
-    route = DEFAULTS.route("/v1/chat/completions", False, "gpt-5")
+    route = DEFAULTS.route("openai", "gpt-5")
     assert (route.model, route.api_key, route.extra_headers, route.options) == (None, "", (), ())
-    assert {DEFAULTS.route("/v1/messages", False, None).name, route.name} == DEFAULT_NAMES
+    assert {DEFAULTS.route(family, None).name for family in upstreams()} == DEFAULT_NAMES
 
 
-def test_a_configured_model_decides_over_path_and_header():
-    routes = routes_from([ModelEntry("claude", "anthropic/claude-opus")], OPENAI, ANTHROPIC)
-    assert routes.route("/v1/chat/completions", False, "claude").family == "anthropic"
-    assert routes.route("/v1/messages", True, "claude").name == "claude"
+def test_a_configured_model_decides_over_the_family():
+    routes = routes_from([ModelEntry("claude", "anthropic/claude-opus")], upstreams())
+    assert routes.route("openai", "claude").family == "anthropic"
+    assert routes.route("anthropic", "claude").name == "claude"
     assert set(routes.models) == {"claude"}
 
 
@@ -77,8 +70,8 @@ def test_a_configured_model_decides_over_path_and_header():
     ],
 )
 def test_an_openai_base_stands_for_v1_itself(base, target, expected):
-    routes = RouteTable(base, ANTHROPIC, {})
-    assert url(routes.route(target, False, None), target) == expected
+    routes = RouteTable(upstreams(openai=base), {})
+    assert url(routes.route("openai", None), target) == expected
 
 
 @pytest.mark.parametrize(
@@ -95,18 +88,64 @@ def test_an_openai_base_stands_for_v1_itself(base, target, expected):
 )
 def test_an_anthropic_base_stands_before_v1(base, expected):
     target = "/v1/messages?beta=true"
-    assert url(RouteTable(OPENAI, base, {}).route(target, False, None), target) == expected
+    assert url(RouteTable(upstreams(anthropic=base), {}).route("anthropic", None), target) == expected
     entry = ModelEntry("c", "anthropic/c", api_base=base)
-    assert url(routes_from([entry], OPENAI, ANTHROPIC).route(target, False, "c"), target) == expected
+    assert url(routes_from([entry], upstreams()).route("openai", "c"), target) == expected
 
 
 @pytest.mark.parametrize(
-    "target", ["/", "/v2/files", "/v1beta/models", "/v1@evil.example/x", "/admin", "", "//evil/v1"]
+    ("base", "target"),
+    [
+        (GOOGLE, "/v1beta/models/g:streamGenerateContent?alt=sse"),
+        (GOOGLE + "/", "/v1/models/g:generateContent"),
+        (GOOGLE + "/v1beta", "/v1alpha/models"),
+        (GOOGLE + "/v1beta/", "/upload/v1beta/files?key=k"),
+        (GOOGLE + "/v1", "/v1beta/models/g:countTokens"),
+    ],
 )
-def test_what_is_not_below_v1_is_not_found(target):
-    for anthropic in (False, True):
+def test_a_google_base_stands_before_the_version(base, target):
+    assert url(RouteTable(upstreams(google=base), {}).route("gemini", None), target) == GOOGLE + target
+
+
+@pytest.mark.parametrize(
+    ("given_values", "expected"),
+    [
+        ({}, (GOOGLE, "")),
+        ({"api_key": "k"}, (GOOGLE, "k")),
+        ({"api_base": "http://h/gemini/v1beta", "api_key": "k"}, ("http://h/gemini", "k")),
+    ],
+)
+def test_a_model_of_google_needs_no_translation_for_its_own_protocol(given_values, expected):
+    routes = routes_from([ModelEntry("alias", "gemini/gemini-pro", **given_values)], upstreams())
+    route = routes.for_dialect(routes.route("gemini", "alias"), "gemini")
+    assert (route.family, route.model, (route.base_url, route.api_key)) == ("gemini", "gemini-pro", expected)
+    assert routes.for_dialect(routes.route("openai", "alias"), "chat").family == "litellm"
+
+
+def test_a_model_of_google_under_its_own_name_is_not_renamed():
+    routes = routes_from([ModelEntry("gemini-pro", "gemini/gemini-pro")], upstreams())
+    assert routes.for_dialect(routes.route("gemini", "gemini-pro"), "gemini").model is None
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/",
+        "/v2/files",
+        "/v1betamax/models",
+        "/v12/x",
+        "/upload",
+        "/upload/x",
+        "/v1@evil.example/x",
+        "/admin",
+        "",
+        "//e/v1",
+    ],
+)
+def test_what_does_not_begin_with_a_version_is_not_found(target):
+    for family in upstreams():
         with pytest.raises(NotFound):
-            url(DEFAULTS.route(target, anthropic, None), target)
+            url(DEFAULTS.route(family, None), target)
 
 
 @pytest.mark.parametrize(
@@ -125,16 +164,16 @@ def test_what_is_not_below_v1_is_not_found(target):
     ],
 )
 def test_a_path_that_climbs_out_of_the_base_is_refused(target):
-    for anthropic in (False, True):
+    for family in upstreams():
         with pytest.raises(BadRequest):
-            url(DEFAULTS.route(target, anthropic, None), target)
+            url(DEFAULTS.route(family, None), target)
 
 
 @pytest.mark.parametrize(
     "target", ["/v1/files/a..b", "/v1/files/...", "/v1/./files", "/v1/files/100%25", "/v1/x?up=../.."]
 )
 def test_dots_that_climb_nowhere_pass_as_they_came(target):
-    assert url(DEFAULTS.route(target, False, None), target) == OPENAI + target[3:]
+    assert url(DEFAULTS.route("openai", None), target) == OPENAI + target[3:]
 
 
 @given(
@@ -225,7 +264,7 @@ def test_a_translation_keeps_base_key_and_a_name_that_was_not_written():
 
 
 def test_the_default_upstreams_are_never_translated_for():
-    route = DEFAULTS.route("/v1/chat/completions", True, None)
+    route = DEFAULTS.route("anthropic", None)
     assert for_dialect(route, "chat") is route
 
 

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from accordion.model.budget import Window
 from accordion.model.errors import SummaryFailed, Unreachable, UpstreamDisconnected
 from accordion.model.ports import Headers, Route, SummaryCaller, SummaryRequest, SummaryResponse
+from accordion.protocols.registry import PROTOCOLS
 from accordion.providers.http.client import HttpUpstream
-from accordion.providers.http.routes import ModelEntry, RouteTable, routes_from
+from accordion.providers.http.routes import ModelEntry, RouteTable, Upstreams, routes_from
 from accordion.providers.http.transport import AiohttpTransport, TransportTimeouts
 from accordion.providers.models.summarizer import BoundedSummarizer, ModelSummarizer
 from accordion.summaries.author import SummaryRejected
@@ -68,12 +69,17 @@ HEADERS: Headers = (
 
 
 def routes(*entries: ModelEntry) -> RouteTable:
-    return routes_from(entries, "http://openai.test/v1", "http://anthropic.test", openai_key="operators")
+    upstreams: Upstreams = {
+        "openai": ("http://openai.test/v1", "operators"),
+        "anthropic": ("http://anthropic.test", ""),
+        "gemini": ("http://google.test", ""),
+    }
+    return routes_from(entries, upstreams)
 
 
 def build_caller(dialect: str = "chat", router: RouteTable | None = None, **changes: Any) -> SummaryCaller:
     router = router or routes()
-    route = router.route("/v1/messages" if dialect == "messages" else "/v1/chat/completions", False, None)
+    route = router.route(PROTOCOLS[dialect].family, None)
     return replace(SummaryCaller("t", route, dialect, "gpt-4o", HEADERS, credential="callers-own"), **changes)
 
 
@@ -316,7 +322,7 @@ async def test_a_machines_identity_is_lent_to_callers_with_a_proxy_key_only() ->
 @pytest.mark.parametrize("own", [None, "real-name"])
 async def test_a_model_that_is_not_configured_is_asked_where_the_request_goes(own: str | None) -> None:
     upstream, windows = FakeUpstream([build_reply()]), ShapedWindows(Window(100_000, 100_000, "table"))
-    route = replace(routes().route("/v1/chat/completions", False, None), model=own)
+    route = replace(routes().route("openai", None), model=own)
     summarizer = build_summarizer(upstream, router=routes(MINI), model="gpt-4.1-mini", windows=windows)
     assert summarizer.input_limit(build_caller(route=route)) == 84_000
     await summarizer.write(REQUEST, build_caller(route=route))
@@ -428,7 +434,7 @@ async def test_a_summary_is_had_of_a_real_provider_even_compressed() -> None:
 
     async with Loopback(script) as server:
         upstream = HttpUpstream(AiohttpTransport(TransportTimeouts(connect=5, read=5)))
-        router = routes_from([], server.url + "/v1", "http://anthropic.test")
+        router = routes_from([], {"openai": (server.url + "/v1", "")})
         summarizer = ModelSummarizer(upstream, FakeTranslator(), router, FakeWindows(), DIALECTS)
         reply = await summarizer.write(REQUEST, build_caller(router=router))
         await upstream.close()
@@ -449,7 +455,7 @@ async def test_a_summary_that_is_given_up_lets_its_connection_go() -> None:
 
     async with Loopback(script) as server:
         upstream = HttpUpstream(AiohttpTransport(TransportTimeouts(connect=5, read=60)))
-        router = routes_from([], server.url + "/v1", "http://anthropic.test")
+        router = routes_from([], {"openai": (server.url + "/v1", "")})
         summarizer = ModelSummarizer(upstream, FakeTranslator(), router, FakeWindows(), DIALECTS)
         work = asyncio.ensure_future(summarizer.write(REQUEST, build_caller(router=router)))
         await server.until(lambda: server.requests)
@@ -463,7 +469,7 @@ async def test_a_summary_that_is_given_up_lets_its_connection_go() -> None:
 async def test_a_real_provider_that_refuses_is_a_failed_summary() -> None:
     async with Loopback(replies_json(ERROR, 429)) as server:
         upstream = HttpUpstream(AiohttpTransport(TransportTimeouts(connect=5, read=5)))
-        router = routes_from([], server.url + "/v1", "http://anthropic.test")
+        router = routes_from([], {"openai": (server.url + "/v1", "")})
         summarizer = ModelSummarizer(upstream, FakeTranslator(), router, FakeWindows(), DIALECTS)
         with pytest.raises(SummaryFailed, match="status 429"):
             await summarizer.write(REQUEST, build_caller(router=router))

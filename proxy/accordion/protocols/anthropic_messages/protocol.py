@@ -20,7 +20,7 @@ from accordion.protocols.anthropic_messages import writing
 from accordion.protocols.anthropic_messages.blocks import read_parts
 from accordion.protocols.anthropic_messages.context_edits import MessagesContextEdits
 from accordion.protocols.anthropic_messages.response import MessagesParser
-from accordion.protocols.base import ReadMessage, WireProtocol
+from accordion.protocols.base import ReadMessage, TextPrompt, WireProtocol
 from accordion.protocols.json_values import (
     as_mapping,
     as_string,
@@ -40,10 +40,19 @@ class AnthropicMessages(WireProtocol):
     """The Anthropic Messages protocol."""
 
     name = "messages"
+    title = "Anthropic Messages"
+    family = "anthropic"
+    paths = ("/v1/messages",)
+    token_count_paths = ("/v1/messages/count_tokens",)
     messages_field = "messages"
+    takes_texts_with_results = True
     has_breakpoints = True
     request_id = b"request-id"
     context_edits = MessagesContextEdits()
+
+    def is_addressed(self, path: str, fields: Mapping[bytes, bytes]) -> bool:
+        """Whether the path is below `/v1/messages`, or the request has the header `anthropic-version`."""
+        return path.startswith("/v1/messages/") or path in self.paths or b"anthropic-version" in fields
 
     def read_message(self, raw: bytes) -> ReadMessage:
         """Reads one message. User messages have the results of the user's tools, assistant messages those of the
@@ -80,6 +89,11 @@ class AnthropicMessages(WireProtocol):
     def provider_state(self, fields: Mapping[str, bytes]) -> ProviderState:
         """Returns `thread` if the request begins or continues one."""
         return "thread" if as_mapping(decode_field(fields, "thread")) else ""
+
+    def write_prompt(self, prompt: TextPrompt) -> bytes:
+        """Writes a system prompt and a user message."""
+        fields = {"model": prompt.model, "max_tokens": prompt.max_tokens, "system": prompt.instructions}
+        return encode({**fields, "messages": [{"role": "user", "content": prompt.text}], "stream": False})
 
     def render_error(self, error: AccordionError, request_id: str) -> bytes:
         """Writes `{"type": "error", "error": {type, message}, "request_id"}`.

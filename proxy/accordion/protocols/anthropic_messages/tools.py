@@ -56,7 +56,7 @@ class MessagesArtifactTool(ArtifactToolProtocol):
         """Creates a response of events, or of one message."""
         return MessagesToolStream(tool) if stream else MessagesToolDocument(tool)
 
-    def render_results(self, answers: Sequence[ArtifactToolResult]) -> tuple[bytes, ...]:
+    def render_results(self, answers: Sequence[ArtifactToolResult], tool: str) -> tuple[bytes, ...]:
         """Writes one user message with a result for each call."""
         blocks = [
             {"type": "tool_result", "tool_use_id": answer.call_id, "content": answer.text}

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from accordion.model.conversation import Message, Part, Text, ToolResult
 from accordion.model.errors import AccordionError, ContextOverflow
-from accordion.protocols.base import ReadMessage, WireProtocol
+from accordion.protocols.base import ReadMessage, TextPrompt, WireProtocol
 from accordion.protocols.json_values import (
     as_mapping,
     as_string,
@@ -39,7 +39,11 @@ class OpenAIChat(WireProtocol):
     """The OpenAI Chat Completions protocol."""
 
     name = "chat"
+    title = "Chat Completions"
+    family = "openai"
+    paths = ("/v1/chat/completions",)
     messages_field = "messages"
+    takes_texts_with_results = True
 
     def read_message(self, raw: bytes) -> ReadMessage:
         """Reads one message. The function's name pairs a legacy `function_call` with its result."""
@@ -75,6 +79,12 @@ class OpenAIChat(WireProtocol):
     def read_max_output(self, fields: Mapping[str, bytes]) -> int | None:
         """Reads `max_completion_tokens`, or the older `max_tokens`."""
         return first_limit(fields, "max_completion_tokens", "max_tokens")
+
+    def write_prompt(self, prompt: TextPrompt) -> bytes:
+        """Writes a system message and a user message."""
+        messages = [{"role": "system", "content": prompt.instructions}, {"role": "user", "content": prompt.text}]
+        limit = {prompt.limit_field: prompt.max_tokens}
+        return encode({"model": prompt.model, "messages": messages, **limit, "stream": False})
 
     def render_error(self, error: AccordionError, request_id: str) -> bytes:
         """Writes `{"error": {message, type, param, code}}`; an overflow in OpenAI's own words, which agents search

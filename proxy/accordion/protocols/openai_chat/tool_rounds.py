@@ -42,6 +42,7 @@ from accordion.protocols.tool_loop import (
     ToolLoopDocument,
     ToolLoopResponse,
     legible_arguments,
+    paragraph_break,
     sum_round_usage,
     visible_text,
 )
@@ -303,15 +304,6 @@ def _request_form(message: Mapping[str, Any]) -> tuple[bytes, ...]:
 def _text(message: Mapping[str, Any]) -> str:
     """Returns the visible text of a message: its content, then a refusal."""
     return visible_text(read_parts(message.get("content"))) + as_string(message.get("refusal"))
-
-
-def paragraph_break(before: str, after: str) -> str:
-    """Returns the separator of two rounds' texts: an empty line, so that Markdown separates them; nothing if a text is
-    empty or white space separates them already. Copies of a response are compared without white space, so a client need
-    not keep it."""
-    if not before or not after or before[-1].isspace() or after[0].isspace():
-        return ""
-    return "\n\n"
 
 
 def is_finished(reason: str) -> bool:

@@ -67,7 +67,7 @@ class ChatArtifactTool(ArtifactToolProtocol):
         """Creates a response of chunks, or of one completion."""
         return ChunkToolLoop(tool) if stream else CompletionToolLoop(tool)
 
-    def render_results(self, answers: Sequence[ArtifactToolResult]) -> tuple[bytes, ...]:
+    def render_results(self, answers: Sequence[ArtifactToolResult], tool: str) -> tuple[bytes, ...]:
         """Writes a `tool` message for each call. Only its text tells that a call failed."""
         return tuple(
             encode({"role": "tool", "tool_call_id": answer.call_id, "content": answer.text}) for answer in answers

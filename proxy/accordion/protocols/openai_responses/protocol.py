@@ -20,7 +20,7 @@ from typing import Any
 
 from accordion.model.conversation import Message, Part, ProviderState, Text
 from accordion.model.errors import AccordionError, ContextOverflow
-from accordion.protocols.base import ReadMessage, WireProtocol
+from accordion.protocols.base import ReadMessage, TextPrompt, WireProtocol
 from accordion.protocols.json_values import (
     as_mapping,
     as_string,
@@ -53,6 +53,11 @@ class OpenAIResponses(WireProtocol):
     """The OpenAI Responses protocol."""
 
     name = "responses"
+    title = "Responses"
+    family = "openai"
+    paths = ("/v1/responses",)
+    token_count_paths = ("/v1/responses/input_tokens",)
+    compaction_paths = ("/v1/responses/compact",)
     messages_field = "input"
     context_edits = ResponsesContextEdits()
 
@@ -125,6 +130,17 @@ class OpenAIResponses(WireProtocol):
                 call = {"type": "function_call", "call_id": match[2], "name": "unknown", "arguments": "{}"}
             return encode(call)
         return b""
+
+    def write_prompt(self, prompt: TextPrompt) -> bytes:
+        """Writes instructions and a user message. The provider does not store the response."""
+        content = [{"type": "input_text", "text": prompt.text}]
+        fields = {
+            "model": prompt.model,
+            "instructions": prompt.instructions,
+            "input": [{"role": "user", "content": content}],
+            "max_output_tokens": prompt.max_tokens,
+        }
+        return encode({**fields, "store": False, "stream": False})
 
     def render_error(self, error: AccordionError, request_id: str) -> bytes:
         """Writes `{"error": {message, type, param, code}}`."""

@@ -69,7 +69,7 @@ class ResponsesArtifactTool(ArtifactToolProtocol):
         """Creates a response of events, or of one response object. Both have `response_ids`."""
         return ResponsesToolStream(tool) if stream else ResponsesToolDocument(tool)
 
-    def render_results(self, answers: Sequence[ArtifactToolResult]) -> tuple[bytes, ...]:
+    def render_results(self, answers: Sequence[ArtifactToolResult], tool: str) -> tuple[bytes, ...]:
         """Writes a `function_call_output` for each call."""
         return tuple(
             encode({"type": "function_call_output", "call_id": answer.call_id, "output": answer.text})

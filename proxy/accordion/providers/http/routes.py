@@ -1,21 +1,21 @@
 """Routes: the provider, the URL and the key of a request. Pure functions of plain values.
 
-A configured model has its own route. Other requests go to the Anthropic upstream if they speak Anthropic's protocol,
-else to the OpenAI one. `litellm_params.model` is LiteLLM's "provider/name"; `family_of` interprets the provider.
+A configured model has its own route. Other requests go to the default upstream of the family of APIs that they are for
+(protocols/registry.py). `litellm_params.model` is LiteLLM's "provider/name"; `family_of` interprets the provider.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Literal
 from urllib.parse import unquote
 
 from msgspec.structs import replace
 
 from accordion.model.errors import BadRequest, NotFound
 from accordion.model.hidden_fields import StructWithHiddenFields
-from accordion.model.ports import Route
+from accordion.model.ports import Family, Route
+from accordion.protocols.registry import PROTOCOLS
 
 _PROVIDER_NAMES = """
     a2a a2a_agent ai21 ai21_chat aiml aiohttp_openai amazon_nova anthropic anthropic_text apertis assemblyai
@@ -49,20 +49,23 @@ AMBIENT = frozenset(
 )
 """Clouds at which LiteLLM uses the credentials of its own machine if no key is given."""
 
-Family = Literal["openai", "anthropic", "litellm"]
-
-DEFAULT_NAMES = frozenset({"openai", "anthropic"})
-"""The names of the two default upstreams; no configured model may have them."""
+DEFAULT_NAMES: frozenset[Family] = frozenset({"openai", "anthropic", "gemini"})
+"""The families with a default upstream, which has the family's name; no configured model may have such a name."""
 
 Pattern = Callable[[str], Route | None]
 """Returns the route of a model by its name; None if the name does not match."""
 
-Upstreams = Mapping[str, tuple[str, str]]
+Upstreams = Mapping[Family, tuple[str, str]]
 """Base URL and key of the default upstream, by family."""
 
 _MOST_CACHED_NAMES = 1_000
 
-_NATIVE: Mapping[str, Family] = {"chat": "openai", "responses": "openai", "messages": "anthropic"}
+_NATIVE: Mapping[str, Family] = {each.name: each.family for each in PROTOCOLS.values()}
+
+_UPLOADS = "/upload"
+_VERSION = re.compile(r"/v1(?:(?:alpha|beta)\d*)?(?=[/?]|$)")
+"""The version at the beginning of a path: `/v1` of all providers, `/v1beta` and `/v1alpha` of Google's."""
+_LAST_VERSION = re.compile(r"/v1(?:(?:alpha|beta)\d*)?$")
 
 
 class ModelEntry(StructWithHiddenFields, frozen=True):
@@ -80,36 +83,25 @@ class ModelEntry(StructWithHiddenFields, frozen=True):
 
 
 class RouteTable:
-    """The routes of the configured models, and the two default upstreams for all other requests."""
+    """The routes of the configured models, and the default upstreams for all other requests."""
 
-    __slots__ = ("_anthropic", "_openai", "_patterns", "_routes_by_name", "models")
+    __slots__ = ("_defaults", "_patterns", "_routes_by_name", "models")
 
-    def __init__(
-        self,
-        openai_base: str,
-        anthropic_base: str,
-        models: Mapping[str, Route],
-        *,
-        openai_key: str = "",
-        anthropic_key: str = "",
-        patterns: Sequence[Pattern] = (),
-    ) -> None:
+    def __init__(self, upstreams: Upstreams, models: Mapping[str, Route], *, patterns: Sequence[Pattern] = ()) -> None:
         self._patterns, self._routes_by_name = tuple(patterns), dict[str, Route | None]()
-        self._openai = Route("openai", "openai", _base("openai", openai_base), api_key=openai_key)
-        self._anthropic = Route("anthropic", "anthropic", _base("anthropic", anthropic_base), api_key=anthropic_key)
+        self._defaults: Mapping[Family, Route] = {
+            family: Route(family, family, _base(family, base), api_key=key) for family, (base, key) in upstreams.items()
+        }
         self.models: Mapping[str, Route] = dict(models)
         """The configured models' routes by the name that clients use."""
 
-    def route(self, path: str, anthropic: bool, model: str | None) -> Route:
-        """Returns the route of a request for `model` (None if its body names none).
-
-        `anthropic` says that the request carries `anthropic-version`; a path below /v1/messages needs no header.
-        """
+    def route(self, family: Family, model: str | None) -> Route:
+        """Returns the route of a request for `model` (None if it names none); `family` is that of the API it is for."""
         if model is not None:
             model_route = self.models.get(model) or (self._by_pattern(model) if self._patterns else None)
             if model_route is not None:
                 return model_route
-        return self._anthropic if anthropic or _is_messages(path) else self._openai
+        return self._defaults[family]
 
     def _by_pattern(self, model: str) -> Route | None:
         """Returns the route of the first pattern that matches a name; the most specific pattern comes first."""
@@ -121,27 +113,37 @@ class RouteTable:
         return self._routes_by_name[model]
 
     def for_dialect(self, route: Route, dialect: str) -> Route:
-        """`for_dialect` as a method, for the Router port."""
-        return for_dialect(route, dialect)
+        """Returns the route of a request in `dialect`, as the function `for_dialect` does.
+
+        A model that LiteLLM reaches as `gemini/name` needs no translation for a client of Google's protocol.
+        """
+        family = _NATIVE.get(dialect)
+        if family is None or not _names_provider(route, family):
+            return for_dialect(route, dialect)
+        fallbacks = tuple(self.for_dialect(other, dialect) for other in route.fallbacks)
+        return replace(self._untranslated(route, family), fallbacks=fallbacks)
+
+    def _untranslated(self, route: Route, family: Family) -> Route:
+        """Returns the route to the provider itself; it has the default upstream's base URL and key if it has none."""
+        default, name = self._defaults[family], (route.model or "").removeprefix(f"{family}/")
+        return replace(
+            route,
+            family=family,
+            base_url=_base(family, route.base_url) or default.base_url,
+            model=None if name == route.name else name,
+            api_key=route.api_key or ("" if route.base_url else default.api_key),
+        )
 
     def url(self, route: Route, path_and_query: str) -> str:
         """`url` as a method, for the Router port."""
         return url(route, path_and_query)
 
 
-def routes_from(
-    models: Iterable[ModelEntry],
-    openai_base: str,
-    anthropic_base: str,
-    *,
-    openai_key: str = "",
-    anthropic_key: str = "",
-) -> RouteTable:
+def routes_from(models: Iterable[ModelEntry], upstreams: Upstreams) -> RouteTable:
     """Returns the routes of `model_list`. Entries with the same name are deployments of that model, in order.
 
     Raises ValueError for an entry that `family_of` does not understand.
     """
-    upstreams: Upstreams = {"openai": (openai_base, openai_key), "anthropic": (anthropic_base, anthropic_key)}
     entries_by_name: dict[str, list[ModelEntry]] = {}
     for entry in models:
         entries_by_name.setdefault(entry.name, []).append(entry)
@@ -152,14 +154,8 @@ def routes_from(
     wildcard_names = sorted(
         (name for name in entries_by_name if "*" in name), key=lambda name: -len(name.replace("*", ""))
     )
-    return RouteTable(
-        openai_base,
-        anthropic_base,
-        routes,
-        openai_key=openai_key,
-        anthropic_key=anthropic_key,
-        patterns=[_compile_pattern(name, entries_by_name[name], upstreams) for name in wildcard_names],
-    )
+    patterns = [_compile_pattern(name, entries_by_name[name], upstreams) for name in wildcard_names]
+    return RouteTable(upstreams, routes, patterns=patterns)
 
 
 def _join_deployments(routes: Sequence[Route]) -> Route:
@@ -217,7 +213,7 @@ def family_of(entry: ModelEntry) -> tuple[Family, str]:
 
 
 def for_dialect(route: Route, dialect: str) -> Route:
-    """Returns the route of a request in `dialect` (`chat`, `responses`, `messages`; for any other: unchanged).
+    """Returns the route of a request in `dialect`, the name of a protocol (for any other: unchanged).
 
     If the provider of a configured model speaks another protocol, LiteLLM translates. Requests to the default upstreams
     are never translated: the client chose their protocol.
@@ -232,6 +228,11 @@ def for_dialect(route: Route, dialect: str) -> Route:
     return replace(route, family="litellm", model=f"{route.family}/{route.model or route.name}", fallbacks=fallbacks)
 
 
+def _names_provider(route: Route, family: Family) -> bool:
+    """Whether LiteLLM reaches the model at the provider that has the family's name."""
+    return route.family == "litellm" and (route.model or "").startswith(f"{family}/")
+
+
 def url(route: Route, path_and_query: str) -> str:
     """Returns the upstream's URL for a request target such as "/v1/files/a%20b?limit=2"; its encoding is unchanged.
 
@@ -239,9 +240,10 @@ def url(route: Route, path_and_query: str) -> str:
     SDK. A target that could leave the base is refused, not repaired: upstreams and libraries resolve `..` in different
     ways, and a model's key must not open another path of its host.
 
-    Raises NotFound outside /v1 and for translated models, BadRequest for a path with `..` segments.
+    Raises NotFound for a path that does not begin with a version, and for translated models, BadRequest for a path with
+    `..` segments.
     """
-    if not path_and_query.startswith("/v1") or path_and_query[3:4] not in ("", "/", "?"):
+    if not is_provider_path(path_and_query):
         raise NotFound("There is no such path; the paths of providers begin with /v1.")
     if route.family == "litellm":
         raise NotFound(
@@ -252,6 +254,11 @@ def url(route: Route, path_and_query: str) -> str:
     if route.family == "openai":
         return f"{route.base_url}{path_and_query[3:]}"
     return f"{route.base_url}{path_and_query}"
+
+
+def is_provider_path(path: str) -> bool:
+    """Whether a path is a provider's: it begins with a version, or with Google's `/upload` and a version."""
+    return _VERSION.match(path.removeprefix(_UPLOADS)) is not None
 
 
 def _route(entry: ModelEntry, upstreams: Upstreams, requested_name: str = "") -> Route:
@@ -291,16 +298,16 @@ def provider_of(entry: ModelEntry) -> tuple[str, str]:
 
 
 def _base(family: Family, base: str) -> str:
-    """Returns a base URL to which a path can be added: without a slash at the end, and for Anthropic without /v1."""
+    """Returns a base URL to which a path can be added: without a slash at the end, and without a version for Anthropic
+    and Google."""
     base = base.rstrip("/")
+    if family == "gemini":
+        # LiteLLM's `api_base` has the version, the base URL of Google's SDK does not.
+        base = _LAST_VERSION.sub("", base).rstrip("/")
     if family == "anthropic":
         # LiteLLM accepts either form of an Anthropic `api_base`.
         base = base.removesuffix("/v1/messages").removesuffix("/v1").rstrip("/")
     return base
-
-
-def _is_messages(path: str) -> bool:
-    return path.startswith("/v1/messages") and path[12:13] in ("", "/", "?")
 
 
 def _has_dot_dot(path: str) -> bool:

@@ -14,7 +14,6 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-import msgspec
 from msgspec.structs import replace
 
 from accordion.model.budget import Window
@@ -34,20 +33,23 @@ from accordion.model.ports import (
     WindowTable,
 )
 from accordion.model.records import ObservedResponse, Usage
-from accordion.protocols.base import WireProtocol
+from accordion.protocols.base import TextPrompt, WireProtocol
 from accordion.protocols.content_encoding import Decoder
 from accordion.protocols.response_observer import ResponseObserver
 from accordion.protocols.response_parser import UNDECODABLE, ResponseEvent, output_text
+from accordion.sessions.tenants import CREDENTIAL_HEADERS
 from accordion.summaries.author import SummaryRejected
-
-PATHS: Final = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
 
 MaxTokensField = Literal["max_tokens", "max_completion_tokens"]
 """The field of Chat Completions for the longest answer. OpenAI's newer models accept only the second, other servers
 only the first."""
 
-_LENGTH_REASONS: Final = frozenset({"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded"})
-_REFUSAL_REASONS: Final = frozenset({"content_filter", "refusal"})
+_LENGTH_REASONS: Final = frozenset(
+    {"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded", "MAX_TOKENS"}
+)
+_REFUSAL_REASONS: Final = frozenset(
+    {"content_filter", "refusal", "SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "OTHER"}
+)
 
 ANSWER: Final = 16_000
 """The tokens that are reserved for an answer; in smaller windows, a quarter of the window."""
@@ -55,9 +57,15 @@ _THINKING: Final = 6_000
 """Tokens added to the answer's limit, since reasoning models think before the first word."""
 _MAX_RESPONSE_BYTES: Final = 4 << 20
 
-_CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key")
 _FORWARDED_HEADERS: Final = frozenset(
-    {*_CREDENTIALS, b"anthropic-version", b"anthropic-beta", b"user-agent", b"openai-organization", b"openai-project"}
+    {
+        *CREDENTIAL_HEADERS,
+        b"anthropic-version",
+        b"anthropic-beta",
+        b"user-agent",
+        b"openai-organization",
+        b"openai-project",
+    }
 )
 _OPENAI = re.compile(r"(?:^|/)(?:gpt-|o\d|chatgpt|codex)")
 
@@ -70,6 +78,7 @@ class _SummaryRoute:
     route: Route
     headers: Headers = field(repr=False)
     credential: str = field(repr=False)
+    protocol: WireProtocol
     beta: str = ""
 
 
@@ -111,7 +120,7 @@ class ModelSummarizer:
     def input_limit(self, caller: SummaryCaller) -> int:
         """Returns the window's usable input less the answer, in tokens; 0 if no model can be called."""
         target = self._find_route(caller)
-        if target is None or caller.dialect not in PATHS:
+        if target is None:
             return 0
         window = self._window(target, caller)
         return max(0, min(window.usable_input, window.size - self._max_answer_tokens(window)))
@@ -122,7 +131,7 @@ class ModelSummarizer:
         Raises SummaryRejected if the model responded, with the tokens that this cost, and SummaryFailed for all else.
         """
         target = self._find_route(caller)
-        if target is None or caller.dialect not in PATHS:
+        if target is None:
             raise SummaryFailed("no model may be called with this caller's key")
         try:
             return await self._request(target, request, caller)
@@ -140,14 +149,11 @@ class ModelSummarizer:
         other_field: MaxTokensField = (
             "max_tokens" if likely_field == "max_completion_tokens" else "max_completion_tokens"
         )
-        response = await self._send(
-            target, caller.dialect, request_body(caller.dialect, model, request, max_tokens, likely_field)
-        )
-        if caller.dialect == "chat" and response.status in (400, 422) and likely_field in response.observed.error:
+        prompt = TextPrompt(model, request.instructions, request.text, max_tokens, likely_field)
+        response = await self._send(target, prompt)
+        if target.protocol.name == "chat" and response.status in (400, 422) and likely_field in response.observed.error:
             # Only a request can show which of the two fields a server accepts.
-            response = await self._send(
-                target, caller.dialect, request_body(caller.dialect, model, request, max_tokens, other_field)
-            )
+            response = await self._send(target, replace(prompt, limit_field=other_field))
         text, problem = _read_answer(response)
         usage = response.observed.usage or Usage()
         if problem:
@@ -155,17 +161,18 @@ class ModelSummarizer:
             raise SummaryRejected(problem, input=usage.input, output=usage.output, answers=answer_count)
         return SummaryResponse(text, response.observed.model or model, usage.input, usage.output)
 
-    async def _send(self, target: _SummaryRoute, dialect: str, body: bytes) -> _ParsedResponse:
+    async def _send(self, target: _SummaryRoute, prompt: TextPrompt) -> _ParsedResponse:
+        protocol, body = target.protocol, target.protocol.write_prompt(prompt)
         if target.route.family == "litellm":
-            upstream_response = await self._translator.send(dialect, body, target.route, target.credential)
+            upstream_response = await self._translator.send(protocol.name, body, target.route, target.credential)
         else:
-            url = self._router.url(target.route, PATHS[dialect])
+            url = self._router.url(target.route, protocol.prompt_path(prompt.model))
             upstream_response = await self._upstream.send(UpstreamRequest("POST", url, target.headers, body))
         try:
             raw = await _read_body(upstream_response)
         finally:
             await upstream_response.close()
-        parser = self._protocols[dialect].parser(stream=False, reads_content=True)
+        parser = protocol.parser(stream=False, reads_content=True)
         event, observer = parser.parse_document(raw), ResponseObserver(parser)
         if upstream_response.status == 200 and UNDECODABLE in event.parts:
             raise SummaryFailed("the model's answer is not JSON")
@@ -175,21 +182,35 @@ class ModelSummarizer:
     # -- the route and the credential --------------------------------------------------
 
     def _find_route(self, caller: SummaryCaller) -> _SummaryRoute | None:
+        protocol = self._protocols.get(caller.dialect)
+        if protocol is None:
+            return None
         model_route = self._router.models.get(self._model)
         if model_route is None:
             route = _with_model(caller.route, self._model) if self._model else caller.route
-            headers = _headers(caller.headers, route, caller.dialect)
-            return _SummaryRoute(self._model or caller.model, route, headers, caller.credential, _beta_flags(headers))
-        route = self._router.for_dialect(model_route, caller.dialect)
+            headers = _headers(caller.headers, route, protocol)
+            beta = _beta_flags(headers)
+            return _SummaryRoute(self._model or caller.model, route, headers, caller.credential, protocol, beta)
+        protocol, route = self._choose_protocol(protocol, model_route)
         if caller.has_proxy_key and route.api_key:
-            headers = _headers(_with_key(caller.headers, route), route, caller.dialect)
-            return _SummaryRoute(self._model, route, headers, route.api_key, _beta_flags(headers))
+            headers = _headers(_with_key(caller.headers, route), route, protocol)
+            return _SummaryRoute(self._model, route, headers, route.api_key, protocol, _beta_flags(headers))
         if _is_same_provider(model_route, caller.route):
-            headers = _headers(caller.headers, route, caller.dialect)
-            return _SummaryRoute(self._model, route, headers, caller.credential, _beta_flags(headers))
+            headers = _headers(caller.headers, route, protocol)
+            return _SummaryRoute(self._model, route, headers, caller.credential, protocol, _beta_flags(headers))
         if route.ambient and (caller.has_proxy_key or caller.route.ambient):
-            return _SummaryRoute(self._model, route, (), "")
+            return _SummaryRoute(self._model, route, (), "", protocol)
         return None
+
+    def _choose_protocol(self, protocol: WireProtocol, model_route: Route) -> tuple[WireProtocol, Route]:
+        """Returns the protocol in which a configured model is asked, and the route for it: the client's, or, where that
+        cannot be translated, one that the model's provider speaks."""
+        route = self._router.for_dialect(model_route, protocol.name)
+        if route.family != "litellm" or protocol.is_translatable:
+            return protocol, route
+        others = [each for each in self._protocols.values() if each.is_translatable]
+        own = next((each for each in others if each.family == model_route.family), others[0])
+        return own, self._router.for_dialect(model_route, own.name)
 
     def _window(self, target: _SummaryRoute, caller: SummaryCaller) -> Window:
         return self._windows.window(target.model, target.route.name, target.beta, caller.tenant)
@@ -206,7 +227,7 @@ def _read_answer(response: _ParsedResponse) -> tuple[str, str]:
     return text, find_fault(response.observed.finish) or ("" if text else "the model answered nothing")
 
 
-def _headers(headers: Headers, route: Route, dialect: str) -> Headers:
+def _headers(headers: Headers, route: Route, protocol: WireProtocol) -> Headers:
     """Returns the headers of our request: the client's identifying ones, the route's, and the content type."""
     extra_headers = tuple((name.lower().encode(), value.encode()) for name, value in route.extra_headers)
     extra_names = {name for name, _ in extra_headers}
@@ -215,19 +236,15 @@ def _headers(headers: Headers, route: Route, dialect: str) -> Headers:
         for name, value in headers
         if name.lower() in _FORWARDED_HEADERS and name.lower() not in extra_names
     ]
-    if dialect == "messages" and not any(name == b"anthropic-version" for name, _ in client_headers):
+    if protocol.family == "anthropic" and not any(name == b"anthropic-version" for name, _ in client_headers):
         client_headers.append((b"anthropic-version", b"2023-06-01"))
     return (*client_headers, *extra_headers, (b"content-type", b"application/json"), (b"accept-encoding", b"identity"))
 
 
 def _with_key(headers: Headers, route: Route) -> Headers:
     """Returns the headers with the model's own key in place of the client's credentials."""
-    other_headers = tuple(pair for pair in headers if pair[0].lower() not in _CREDENTIALS)
-    key = route.api_key.encode()
-    return (
-        *other_headers,
-        (b"x-api-key", key) if route.family == "anthropic" else (b"authorization", b"Bearer " + key),
-    )
+    other_headers = tuple(pair for pair in headers if pair[0].lower() not in CREDENTIAL_HEADERS)
+    return (*other_headers, route.key_header(route.api_key))
 
 
 def _is_same_provider(first: Route, second: Route) -> bool:
@@ -277,43 +294,11 @@ def _error_code(data: Any) -> str:
     return ""
 
 
-def request_body(dialect: str, model: str, request: SummaryRequest, max_tokens: int, limit: MaxTokensField) -> bytes:
-    """Returns the request as JSON. `max_tokens` limits the answer. Raises KeyError for another dialect."""
-    build_body = {"chat": _chat, "responses": _responses, "messages": _messages}[dialect]
-    return msgspec.json.encode(build_body(model, request, max_tokens, limit))
-
-
 def find_fault(finish: str) -> str:
     """Returns the fault of an answer with this finish reason; empty if it has none."""
     if finish in _LENGTH_REASONS:
         return "the answer was cut short at its longest"
     return "the model refused" if finish in _REFUSAL_REASONS else ""
-
-
-def _chat(model: str, request: SummaryRequest, max_tokens: int, limit: MaxTokensField) -> dict[str, Any]:
-    messages = [{"role": "system", "content": request.instructions}, {"role": "user", "content": request.text}]
-    return {"model": model, "messages": messages, limit: max_tokens, "stream": False}
-
-
-def _responses(model: str, request: SummaryRequest, max_tokens: int, limit: MaxTokensField) -> dict[str, Any]:
-    return {
-        "model": model,
-        "instructions": request.instructions,
-        "input": [{"role": "user", "content": [{"type": "input_text", "text": request.text}]}],
-        "max_output_tokens": max_tokens,
-        "store": False,
-        "stream": False,
-    }
-
-
-def _messages(model: str, request: SummaryRequest, max_tokens: int, limit: MaxTokensField) -> dict[str, Any]:
-    return {
-        "model": model,
-        "max_tokens": max_tokens,
-        "system": request.instructions,
-        "messages": [{"role": "user", "content": request.text}],
-        "stream": False,
-    }
 
 
 TokenUsageCallback = Callable[[str, int, int], None]

@@ -1,0 +1,218 @@
+"""Google's Gemini protocol: `POST /v1beta/models/{model}:generateContent`, `:streamGenerateContent`, `:countTokens`.
+
+Theory of operation. A request names its model, and whether the response is streamed, in its path. It has the system
+prompt in `systemInstruction` and a list `contents`, in which user and model alternate. A content has a role and a list
+of parts: text, media, thoughts, calls, and results, which come in the user content directly after their calls, as many
+as the calls. A thought signature belongs to the part that carries it; newer models refuse a turn in which the first
+call of a step has lost its signature. parts.py reads parts and writing.py edits them. Responses are parsed in
+response.py; the artifact tool is in tools.py.
+
+`cachedContent` names a beginning of the conversation that the provider keeps. Only the rest is in the request, and only
+the rest is counted and compacted.
+
+A token count has the list at its top level; in the form `generateContentRequest` it is passed on unread.
+
+Sources: Gemini API reference ("Generating content", "Counting tokens"); the guides "Function calling" and "Thought
+signatures"; the type files and the converters of google-genai.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from urllib.parse import unquote
+
+from accordion.model.conversation import Message, Part, Role
+from accordion.model.errors import AccordionError, ContextOverflow
+from accordion.protocols.base import Endpoint, ReadMessage, TextPrompt, WireProtocol
+from accordion.protocols.gemini import writing
+from accordion.protocols.gemini.fields import both_spellings, dig, get
+from accordion.protocols.gemini.keys import canonical_content
+from accordion.protocols.gemini.legality import find_gemini_problems
+from accordion.protocols.gemini.parts import read_parts
+from accordion.protocols.gemini.response import GeminiParser
+from accordion.protocols.json_spans import fields_of, is_object, list_of, object_of, remove_fields
+from accordion.protocols.json_values import (
+    as_list,
+    as_mapping,
+    decode_field,
+    encode,
+    find_error,
+    opaque_part,
+    tool_definitions,
+)
+from accordion.protocols.message_keys import decode_json
+from accordion.protocols.model_name import MODEL_METHOD
+
+_METHODS = {"generateContent": False, "streamGenerateContent": True, "countTokens": False}
+"""The methods that are read, and whether their response is streamed."""
+_ANSWERING = re.compile(r"/v1[^/]*/.*:(?:stream)?generatecontent")
+_OWN_VERSION = re.compile(r"(?:/upload)?/v1(?:alpha|beta)")
+_SHARED_PATHS = ("/v1/models", "/v1/files")
+"""Paths that several providers have. The header with the key tells them apart."""
+_KEY = b"x-goog-api-key"
+_ROLES: dict[object, Role] = {
+    None: "user", "": "user", "user": "user", "model": "assistant", "function": "tool", "system": "system",
+}  # fmt: skip
+_STATUSES = {
+    400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "NOT_FOUND",
+    408: "DEADLINE_EXCEEDED", 413: "INVALID_ARGUMENT", 426: "FAILED_PRECONDITION", 429: "RESOURCE_EXHAUSTED",
+    431: "INVALID_ARGUMENT", 500: "INTERNAL", 501: "UNIMPLEMENTED", 502: "UNAVAILABLE", 503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}  # fmt: skip
+"""Google's status for an HTTP status. Source: `google/rpc/code.proto`."""
+_COUNTED = ("tools", "toolConfig")
+_TYPE = "type.googleapis.com/google.rpc."
+
+
+class Gemini(WireProtocol):
+    """Google's Gemini protocol."""
+
+    name = "gemini"
+    title = "Gemini"
+    family = "gemini"
+    paths = ()
+    operation = "generate_content"
+    messages_field = "contents"
+    overhead_fields = both_spellings(("systemInstruction", "tools", "toolConfig", "generationConfig", "cachedContent"))
+    option_fields = both_spellings(("safetySettings", "serviceTier", "store"))
+    system_fields = both_spellings(("systemInstruction",))
+    is_translatable = False
+    takes_texts_with_results = True
+
+    def find_endpoint(self, path: str) -> Endpoint | None:
+        """Reads the model and the method in a path, of the Gemini API or of Vertex AI."""
+        match = MODEL_METHOD.fullmatch(path)
+        method = "" if match is None else unquote(match[3])[1:]
+        if match is None or method not in _METHODS:
+            return None
+        return Endpoint(method == "countTokens", model=unquote(match[2]), is_stream=_METHODS[method])
+
+    def is_path(self, path: str) -> bool:
+        """Knows the methods in small letters, of any kind of model."""
+        return _ANSWERING.fullmatch(path) is not None
+
+    def is_addressed(self, path: str, fields: Mapping[bytes, bytes]) -> bool:
+        """Whether the path has a version of Google's, is a method of a model, or is one that several providers have and
+        comes with Google's key."""
+        if _OWN_VERSION.match(path) or MODEL_METHOD.fullmatch(path):
+            return True
+        return _KEY in fields and any(path == each or path.startswith(f"{each}/") for each in _SHARED_PATHS)
+
+    def read_message(self, raw: bytes) -> ReadMessage:
+        """Reads one content. User contents have the results of the user's functions; contents of the model have those
+        of the provider's own tools."""
+        entry = decode_json(raw)
+        if type(entry) is not dict:
+            return ReadMessage("other", (opaque_part(entry),), [entry])
+        role = entry.get("role")
+        known_role = _ROLES.get(role, "other") if role is None or type(role) is str else "other"
+        return ReadMessage(known_role, tuple(read_parts(entry.get("parts"))), canonical_content(entry))
+
+    def is_preamble(self, message: ReadMessage) -> bool:
+        """Returns False: the system prompt is a field."""
+        return False
+
+    def read_preamble(self, fields: Mapping[str, bytes]) -> tuple[Part, ...]:
+        """Reads `systemInstruction`, a content or a text."""
+        instruction = dig(_decoded(fields, "systemInstruction"), "systemInstruction")
+        parts = [{"text": instruction}] if type(instruction) is str else as_mapping(instruction).get("parts")
+        return tuple(read_parts(parts))
+
+    def system_message(self, system: bytes) -> bytes:
+        """Returns the system prompt, a content or a text, as a content."""
+        fields = fields_of(system) if is_object(system) else {"parts": list_of([object_of({"text": system})])}
+        return object_of({**fields, "role": b'"system"'})
+
+    def read_tools(self, fields: Mapping[str, bytes]) -> tuple[str, ...]:
+        """Reads the declarations of functions, the provider's own tools, and the schema of the answer."""
+        texts: list[object] = []
+        for tool in as_list(decode_field(fields, "tools")):
+            declarations = as_list(dig(tool, "functionDeclarations"))
+            texts += declarations or [tool]
+        config = _decoded(fields, "generationConfig")
+        schemas = (dig(config, "generationConfig", name) for name in ("responseSchema", "responseJsonSchema"))
+        return tool_definitions(texts, *schemas)
+
+    def read_max_output(self, fields: Mapping[str, bytes]) -> int | None:
+        """Reads `maxOutputTokens`."""
+        limit = dig(_decoded(fields, "generationConfig"), "generationConfig", "maxOutputTokens")
+        return limit if type(limit) is int and limit >= 0 else None
+
+    def write_prompt(self, prompt: TextPrompt) -> bytes:
+        """Writes a system instruction and a user content."""
+        return encode(
+            {
+                "systemInstruction": {"parts": [{"text": prompt.instructions}]},
+                "contents": [{"role": "user", "parts": [{"text": prompt.text}]}],
+                "generationConfig": {"maxOutputTokens": prompt.max_tokens},
+            }
+        )
+
+    def prompt_path(self, model: str) -> str:
+        """Returns the path of a model, whose response is one document."""
+        return f"/v1beta/models/{model.removeprefix('models/')}:generateContent"
+
+    def token_count_body(self, body: bytes, client_fields: Mapping[str, bytes]) -> bytes:
+        """Returns the body without tools that the client did not send: a token count has none beside the list."""
+        added = [name for name in both_spellings(_COUNTED) if name not in client_fields]
+        fields = fields_of(body)
+        if fields.keys().isdisjoint(added):
+            return body
+        remove_fields(fields, *added)
+        return object_of(fields)
+
+    def render_error(self, error: AccordionError, request_id: str) -> bytes:
+        """Writes `{"error": {code, message, status, details}}`; an overflow in Google's own words, which agents search
+        for."""
+        message = error.message
+        if isinstance(error, ContextOverflow):
+            message = (
+                f"The input token count ({error.tokens}) exceeds the maximum number of tokens allowed ({error.limit}). "
+                f"{error.folding}"
+            )
+        details = [
+            {"@type": f"{_TYPE}ErrorInfo", "reason": (error.code or error.type).upper(), "domain": "accordion"},
+            {"@type": f"{_TYPE}RequestInfo", "requestId": request_id},
+        ]
+        status = _STATUSES.get(error.status, "UNKNOWN")
+        return encode({"error": {"code": error.status, "message": message, "status": status, "details": details}})
+
+    def render_stream_error(self, error: AccordionError, request_id: str, before: bytes = b"") -> bytes:
+        """Writes an event with `error`, on which google-genai for Python raises."""
+        return b"data: " + self.render_error(error, request_id) + b"\n\n"
+
+    def stream_provider_error(self, body: bytes) -> bytes:
+        """Writes an event with the provider's error."""
+        error = find_error(body)
+        return b"data: " + encode(error) + b"\n\n" if error else b""
+
+    def edit_message(self, message: Message, changes: Mapping[int, str | None]) -> bytes | None:
+        """Returns the content with parts changed; None if only thoughts are left."""
+        return writing.edit_message(message, changes)
+
+    def text_message(self, text: str) -> bytes:
+        """Returns `{"role": "user", "parts": [{"text": text}]}`."""
+        return writing.text_message(text)
+
+    def join_messages(self, wires: Sequence[bytes], own_positions: Collection[int]) -> list[bytes]:
+        """Merges the proxy's own blocks with the user contents beside them."""
+        return writing.join_messages(wires, own_positions)
+
+    def with_breakpoint(self, wire: bytes) -> bytes:
+        """Returns the content unchanged: the provider finds its cached prefix by itself."""
+        return wire
+
+    def find_problems(self, messages: Sequence[Message]) -> list[str]:
+        """Checks that calls are answered at once and one by one, that nothing is empty, and that the user is first."""
+        return find_gemini_problems(messages)
+
+    def parser(self, stream: bool, *, reads_content: bool = False) -> GeminiParser:
+        """Creates a parser of events, or of a response or a list of them."""
+        return GeminiParser(is_stream=stream, reads_content=reads_content)
+
+
+def _decoded(fields: Mapping[str, bytes], name: str) -> dict[str, object]:
+    """Decodes one top-level field, under its name in lower camel case; in either spelling."""
+    raw = get(fields, name)
+    return {} if raw is None else {name: decode_field({name: raw}, name)}

@@ -1,0 +1,81 @@
+"""Lists the wire protocols, and finds that of a request.
+
+A new protocol is a package beside the others and a line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import unquote
+
+from accordion.model.ports import Family
+from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
+from accordion.protocols.anthropic_messages.tools import MessagesArtifactTool
+from accordion.protocols.base import Endpoint, WireProtocol
+from accordion.protocols.gemini.protocol import Gemini
+from accordion.protocols.gemini.tools import GeminiArtifactTool
+from accordion.protocols.openai_chat.protocol import OpenAIChat
+from accordion.protocols.openai_chat.tools import ChatArtifactTool
+from accordion.protocols.openai_responses.protocol import OpenAIResponses
+from accordion.protocols.openai_responses.tools import ResponsesArtifactTool
+from accordion.protocols.tool_loop import ArtifactToolProtocol
+
+_ENTRIES: tuple[tuple[WireProtocol, ArtifactToolProtocol], ...] = (
+    (OpenAIChat(), ChatArtifactTool()),
+    (OpenAIResponses(), ResponsesArtifactTool()),
+    (AnthropicMessages(), MessagesArtifactTool()),
+    (Gemini(), GeminiArtifactTool()),
+)
+"""The protocols, each with its side of the artifact tool. The first is that of requests which no other claims."""
+
+PROTOCOLS: Mapping[str, WireProtocol] = {protocol.name: protocol for protocol, _ in _ENTRIES}
+"""The protocols by name."""
+
+ARTIFACT_TOOLS: Mapping[str, ArtifactToolProtocol] = {protocol.name: tool for protocol, tool in _ENTRIES}
+"""The implementations of the artifact tool by their protocol's name."""
+
+_DEFAULT = _ENTRIES[0][0]
+
+
+def find_protocol(path: str) -> tuple[WireProtocol, Endpoint] | None:
+    """Returns the protocol that reads the requests of a path, and what the path says; None where none reads them."""
+    for protocol in PROTOCOLS.values():
+        if (endpoint := protocol.find_endpoint(path)) is not None:
+            return protocol, endpoint
+    return None
+
+
+def is_protocol_path(path: str) -> bool:
+    """Returns whether a server could take a path for one whose requests a protocol reads and a model answers, also in
+    another spelling."""
+    found = find_protocol(path)
+    if found is not None:
+        return not (found[1].is_token_count or found[1].is_compaction)
+    normalized = _normalize_path(path)
+    return any(protocol.is_path(normalized) for protocol in PROTOCOLS.values())
+
+
+def family_for(path: str, fields: Mapping[bytes, bytes]) -> Family:
+    """Returns the family of the API that a request is for: some providers also offer the protocol of another family."""
+    addressed = next((each for each in PROTOCOLS.values() if each.is_addressed(path, fields)), None)
+    return (addressed or protocol_for(path, fields)).family
+
+
+def protocol_for(path: str, fields: Mapping[bytes, bytes]) -> WireProtocol:
+    """Returns the protocol that reads a request, or else that of the provider's API that it is for. `fields` are the
+    headers by name."""
+    found = find_protocol(path)
+    if found is not None:
+        return found[0]
+    return next((each for each in PROTOCOLS.values() if each.is_addressed(path, fields)), _DEFAULT)
+
+
+def _normalize_path(path: str) -> str:
+    """Returns a path as the most lenient server reads it: decoded, in small letters, without empty segments.
+
+    RFC 3986 6.2.2 says which paths are equivalent; servers also join slashes and remove parameters of segments.
+    """
+    while (decoded := unquote(path)) != path:
+        path = decoded
+    segments = (segment.partition(";")[0].strip() for segment in path.lower().replace("\\", "/").split("/"))
+    return "/" + "/".join(segment for segment in segments if segment not in ("", "."))

@@ -1,0 +1,129 @@
+"""Requests in Google's protocol: who sent them, where they go, and what of them is sent."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from accordion.model.http import Inbound, without_query_key
+from accordion.providers.http.routes import ModelEntry, routes_from
+from accordion.sessions.proxy_keys import ProxyKey
+from tests.fakes import FakeReply
+from tests.talks import FOLDS_AT, Talk, small
+from tests.world import World
+
+BODY = b'{ "contents" : [{"parts":[{"text":"\\u00e9"}]}], "x-own": 1.50 }'
+PATH = "/v1beta/models/smart:generateContent"
+UPSTREAMS: Any = {
+    "openai": ("http://openai.test/v1", ""), "anthropic": ("http://anthropic.test", ""),
+    "gemini": ("http://google.test", ""),
+}  # fmt: skip
+KEYS = (ProxyKey("team", "proxy-key-0123456789"),)
+
+
+def request(query: str = "", *, path: str = PATH, body: bytes = BODY, **headers: str) -> Inbound:
+    pairs = tuple((name.replace("_", "-").encode(), value.encode()) for name, value in headers.items())
+    return Inbound("POST", path, query, pairs, body, "req-1")
+
+
+def routed(*entries: ModelEntry, **options: Any) -> World:
+    return World(router=routes_from(entries, UPSTREAMS), **options)  # type: ignore[arg-type]
+
+
+async def send(world: World, inbound: Inbound) -> tuple[int, bytes]:
+    out = await world.forward(inbound)
+    body = out.body if isinstance(out.body, bytes) else b"".join([piece async for piece in out.body])
+    return out.status, body
+
+
+def test_a_key_in_the_query_is_the_same_caller_as_one_in_the_header() -> None:
+    tenants = World(loopback=False).forward.tenants
+    callers = [
+        tenants.identify(each.fields)
+        for each in (request(x_goog_api_key="AIza one"), request("alt=sse&key=AIza%20one"), request("key=AIza+one&x"))
+    ]
+    assert {caller.tenant.name for caller in callers} == {callers[0].tenant.name}
+    assert {caller.credential for caller in callers} == {"AIza one"}
+    assert tenants.identify(request("mykey=AIza").fields).credential == ""
+    assert tenants.identify(request("key=query", x_goog_api_key="header").fields).credential == "header"
+
+
+def test_a_key_in_the_query_is_in_no_repr() -> None:
+    assert "AIza-secret" not in repr(request("key=AIza-secret"))
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [("/p?key=k", "/p"), ("/p?alt=sse&key=k", "/p?alt=sse"), ("/p?key=k&mykey=1", "/p?mykey=1"), ("/p", "/p")],
+)
+def test_a_credential_leaves_a_target_alone_with_all_else(target: str, expected: str) -> None:
+    assert without_query_key(target) == expected
+
+
+async def test_a_request_that_needs_nothing_leaves_as_it_came() -> None:
+    world = routed()
+    inbound = request("alt=sse&key=AIza%2Dk", path="/v1beta/models/gemini%2Dpro:streamGenerateContent")
+    assert (await send(world, inbound))[0] == 200
+    [sent] = world.upstream.requests
+    assert sent.url == "http://google.test/v1beta/models/gemini%2Dpro:streamGenerateContent?alt=sse&key=AIza%2Dk"
+    assert sent.body == BODY
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'{"contents": 7}', b'{"generateContentRequest": {"contents": []}}'])
+async def test_a_body_that_cannot_be_read_leaves_as_it_came(body: bytes) -> None:
+    world = routed()
+    assert (await send(world, request(body=body)))[0] == 200
+    assert world.upstream.requests[0].body == body
+
+
+async def test_a_proxy_key_is_never_sent_on_wherever_it_stands() -> None:
+    world = routed(ModelEntry("smart", "gemini/gemini-pro", api_key="operators"), keys=KEYS)
+    for inbound in (request("alt=sse&key=proxy-key-0123456789"), request(x_goog_api_key="proxy-key-0123456789")):
+        assert (await send(world, inbound))[0] == 200
+        sent = world.upstream.requests[-1]
+        assert "proxy-key" not in sent.url
+        assert [value for name, value in sent.headers if name == b"x-goog-api-key"] == [b"operators"]
+        assert not any(b"proxy-key" in value for _, value in sent.headers)
+
+
+async def test_a_caller_without_a_proxy_key_is_refused_in_googles_form() -> None:
+    status, body = await send(routed(keys=KEYS), request("key=unknown"))
+    assert (status, json.loads(body)["error"]["status"]) == (401, "UNAUTHENTICATED")
+
+
+async def test_a_name_of_ones_own_is_replaced_in_the_path_only() -> None:
+    world = routed(ModelEntry("smart", "gemini/gemini-pro"))
+    assert (await send(world, request("alt=sse")))[0] == 200
+    [sent] = world.upstream.requests
+    assert sent.url == "http://google.test/v1beta/models/gemini-pro:generateContent?alt=sse"
+    assert sent.body == BODY
+
+
+@pytest.mark.parametrize("model", ["openai/gpt-5", "anthropic/claude-sonnet-4-5", "mistral/mistral-large"])
+async def test_a_model_of_another_provider_is_refused_in_googles_form(model: str) -> None:
+    status, body = await send(routed(ModelEntry("smart", model)), request())
+    error = json.loads(body)["error"]
+    assert (status, error["status"]) == (400, "INVALID_ARGUMENT")
+    assert "translation" in error["message"]
+
+
+async def test_paths_that_no_protocol_reads_go_to_google() -> None:
+    world = routed()
+    for path in ("/v1beta/cachedContents", "/upload/v1beta/files", "/v1beta/models/m:embedContent"):
+        assert (await send(world, request(path=path)))[0] == 200
+        assert world.upstream.requests[-1].url == f"http://google.test{path}"
+
+
+async def test_a_token_count_of_a_compacted_history_has_no_tool_of_ours() -> None:
+    world = small()
+    talk = Talk(world, "gemini")
+    await talk.until(FOLDS_AT)
+    assert b"read_artifact" in talk.forwarded
+    body = {"contents": json.loads(talk.bodies[-1])["contents"]}
+    world.upstream.answers.append(FakeReply(pieces=(b'{"totalTokens": 9}',)))
+    await world.ask("/v1beta/models/gpt-5:countTokens", body)
+    counted = json.loads(world.upstream.requests[-1].body)
+    assert counted.keys() == {"contents"}
+    assert len(counted["contents"]) < len(body["contents"])
