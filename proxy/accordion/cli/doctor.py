@@ -152,7 +152,7 @@ def _check_port(settings: Settings) -> Iterator[Finding]:
 
 async def _check_upstreams(settings: Settings) -> AsyncIterator[Finding]:
     """Connects to each base URL, without a credential: any answer of a server is good."""
-    urls: list[str] = [upstream.base_url for upstream in settings.upstreams.by_family().values()]
+    urls: list[str] = [base_url for base_url, _ in settings.upstreams.by_family().values()]
     urls += [model.litellm_params.api_base for model in settings.model_list if model.litellm_params.api_base]
     transport = AiohttpTransport(TransportTimeouts(connect=_SECONDS, read=_SECONDS, write=_SECONDS))
     async with httpx.AsyncClient(transport=transport) as client:

@@ -205,9 +205,9 @@ def check(
     typer.echo(f"{file.path}: valid" if file.path.exists() else "no config file: the defaults apply")
     workers = count_with_noun(settings.server.workers, "worker")
     typer.echo(f"  listens on   {settings.server.host}:{settings.server.port}, {workers}")
-    typer.echo(f"  OpenAI       {settings.upstreams.openai.base_url}")
-    typer.echo(f"  Anthropic    {settings.upstreams.anthropic.base_url}")
-    typer.echo(f"  Gemini       {settings.upstreams.gemini.base_url}")
+    for family, (base_url, _) in settings.upstreams.by_family().items():
+        label = "OpenAI" if family == "openai" else family.capitalize()
+        typer.echo(f"  {label:12} {base_url}")
     typer.echo(f"  store        {settings.store.url!r}")
     names = ", ".join(model.model_name for model in settings.model_list)
     typer.echo(f"  models       {names or 'none configured: every request goes to the upstream of its protocol'}")

@@ -99,7 +99,7 @@ def routes(settings: Settings) -> RouteTable:
     entries = [model.entry() for model in settings.model_list]
     return routes_from(
         [replace(entry, options=(before, *entry.options, after)) for entry in entries],
-        {family: (upstream.base_url, upstream.api_key.reveal()) for family, upstream in upstreams.by_family().items()},
+        {family: (base_url, key.reveal()) for family, (base_url, key) in upstreams.by_family().items()},
     )
 
 

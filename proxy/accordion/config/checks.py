@@ -43,8 +43,8 @@ def find_hints(settings: Settings) -> tuple[str, ...]:
         hints.append(
             "$.store.url: with memory:// workers do not share conversations; use SQLite or Redis with several workers"
         )
-    for name, upstream in settings.upstreams.by_family().items():
-        if upstream.api_key and not settings.needs_proxy_key:
+    for name, (_, api_key) in settings.upstreams.by_family().items():
+        if api_key and not settings.needs_proxy_key:
             hints.append(f"$.upstreams.{name}.api_key: {_NEVER_USED}")
     memory_models = {model.model for _, model in settings.memory.endpoint_models() if model.api_base is None}
     memory_models.add(settings.memory.model)
@@ -273,8 +273,8 @@ def _find_unlikely_base_urls(settings: Settings) -> Iterator[str]:
 
 
 def _base_urls(settings: Settings) -> Iterator[tuple[str, str, str]]:
-    for name, upstream in settings.upstreams.by_family().items():
-        yield f"$.upstreams.{name}.base_url", name, upstream.base_url
+    for name, (base_url, _) in settings.upstreams.by_family().items():
+        yield f"$.upstreams.{name}.base_url", name, base_url
     for index, model in enumerate(settings.model_list):
         if base := model.litellm_params.api_base:
             family = family_of(model.entry())[0]

@@ -26,6 +26,9 @@ ENVIRONMENT: Mapping[str, str] = {
     "ACCORDION_OPENAI_BASE_URL": "upstreams.openai.base_url",
     "ACCORDION_ANTHROPIC_BASE_URL": "upstreams.anthropic.base_url",
     "ACCORDION_GEMINI_BASE_URL": "upstreams.gemini.base_url",
+    "ACCORDION_AZURE_BASE_URL": "upstreams.azure.base_url",
+    "ACCORDION_VERTEX_BASE_URL": "upstreams.vertex.base_url",
+    "ACCORDION_BEDROCK_BASE_URL": "upstreams.bedrock.base_url",
 }
 """Variables that set one key each. ACCORDION_CONFIG names the file, ACCORDION_LOG sets `logging`."""
 

@@ -93,7 +93,25 @@ class GeminiUpstream(ConfigSection, frozen=True):
     api_key: Secret = Secret()
 
 
-DefaultUpstream = OpenAIUpstream | AnthropicUpstream | GeminiUpstream
+class AzureUpstream(ConfigSection, frozen=True):
+    """The upstream of Azure OpenAI's paths."""
+
+    base_url: BaseUrl | None = None
+    api_key: Secret = Secret()
+
+
+class VertexUpstream(ConfigSection, frozen=True):
+    """The upstream of Vertex AI's paths."""
+
+    base_url: BaseUrl | None = None
+    api_key: Secret = Secret()
+
+
+class BedrockUpstream(ConfigSection, frozen=True):
+    """The upstream of Amazon Bedrock's paths."""
+
+    base_url: BaseUrl | None = None
+    api_key: Secret = Secret()
 
 
 class UpstreamsConfig(ConfigSection, frozen=True):
@@ -102,10 +120,21 @@ class UpstreamsConfig(ConfigSection, frozen=True):
     openai: OpenAIUpstream = OpenAIUpstream()
     anthropic: AnthropicUpstream = AnthropicUpstream()
     gemini: GeminiUpstream = GeminiUpstream()
+    azure: AzureUpstream = AzureUpstream()
+    vertex: VertexUpstream = VertexUpstream()
+    bedrock: BedrockUpstream = BedrockUpstream()
 
-    def by_family(self) -> dict[Family, DefaultUpstream]:
-        """Returns the upstreams by the family of their APIs."""
-        return {"openai": self.openai, "anthropic": self.anthropic, "gemini": self.gemini}
+    def by_family(self) -> dict[Family, tuple[BaseUrl, Secret]]:
+        """Returns the base URL and the key of the upstreams that are set, by the family of their APIs."""
+        upstreams: dict[Family, tuple[BaseUrl | None, Secret]] = {
+            "openai": (self.openai.base_url, self.openai.api_key),
+            "anthropic": (self.anthropic.base_url, self.anthropic.api_key),
+            "gemini": (self.gemini.base_url, self.gemini.api_key),
+            "azure": (self.azure.base_url, self.azure.api_key),
+            "vertex": (self.vertex.base_url, self.vertex.api_key),
+            "bedrock": (self.bedrock.base_url, self.bedrock.api_key),
+        }
+        return {family: (base, key) for family, (base, key) in upstreams.items() if base is not None}
 
 
 class TimeoutsConfig(ConfigSection, frozen=True):

@@ -190,10 +190,12 @@ class Upstream(Protocol):
         """Closes all connections."""
 
 
-Family = Literal["openai", "anthropic", "gemini", "litellm"]
-"""The APIs of providers: three natively, `litellm` by translation."""
+Family = Literal["openai", "anthropic", "gemini", "azure", "vertex", "bedrock", "litellm"]
+"""The APIs of providers: three makers, and three clouds with paths of their own; `litellm` by translation."""
 
-_KEY_HEADERS: Mapping[Family, bytes] = {"anthropic": b"x-api-key", "gemini": b"x-goog-api-key"}
+_KEY_HEADERS: Mapping[Family, bytes] = {
+    "anthropic": b"x-api-key", "gemini": b"x-goog-api-key", "azure": b"api-key",
+}  # fmt: skip
 
 
 class Route(StructWithHiddenFields, frozen=True):
@@ -408,6 +410,8 @@ class SummaryCaller(StructWithHiddenFields, frozen=True):
     headers: Headers
     credential: str = ""
     has_proxy_key: bool = False
+    cloud_target: str = ""
+    """The request's own path and query, if its provider is a cloud with paths of its own."""
 
 
 class SummaryRequest(msgspec.Struct, frozen=True):

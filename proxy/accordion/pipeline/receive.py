@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping
 
 import msgspec
+from msgspec.structs import replace
 
 from accordion.compaction.request_controls import read_controls
 from accordion.model.conversation import Conversation
@@ -20,6 +21,7 @@ from accordion.pipeline.context_edit_reader import ContextEditReader, EditedBody
 from accordion.pipeline.request import PassthroughRequest, ReceivedRequest
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.body_reader import BodyReader
+from accordion.protocols.clouds import unread_reason
 from accordion.protocols.compaction_blocks import TOKEN_BYTES
 from accordion.protocols.content_encoding import decode_body
 from accordion.protocols.model_name import model_in_body, model_in_target
@@ -60,6 +62,9 @@ class Receiver(msgspec.Struct, frozen=True):
         Raises BadRequest if one of our headers is malformed or the model cannot be reached in this protocol, and the
         router's error if there is no route.
         """
+        if reason := unread_reason(inbound.path, inbound.fields):
+            self._log_unread(caller, len(inbound.beginning), reason)
+            return replace(await self.pass_through(inbound, caller, started_at), is_unreadable=True)
         found = find_protocol(inbound.path)
         if found is None or inbound.method != "POST" or not isinstance(inbound.body, bytes):
             return await self.pass_through(inbound, caller, started_at)
@@ -185,7 +190,7 @@ class Receiver(msgspec.Struct, frozen=True):
         try:
             return self.request_reader.read(protocol, body, caller.tenant)
         except TooManyMessages as error:
-            self._log_unread(caller, len(body), error.message)
+            self._log_unread(caller, len(body), f"it holds {error.message}")
             return error.message
         except Unreadable:
             return ""
@@ -199,7 +204,7 @@ class Receiver(msgspec.Struct, frozen=True):
         level = logging.DEBUG if key in logged else logging.WARNING
         if len(logged) < _TENANTS_LOGGED:
             logged.add(key)
-        _log.log(level, "a request of %s bytes is passed on unread: it holds %s", f"{size:,}", reason)
+        _log.log(level, "a request of %s bytes is passed on unread: %s", f"{size:,}", reason)
 
     async def _find_model_name(self, body: bytes, kind: bytes = b"") -> str | None:
         """Finds the model in a body that is not read otherwise. Only needed if models are configured."""

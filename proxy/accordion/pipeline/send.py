@@ -34,6 +34,7 @@ from accordion.pipeline.request import (
     PreparedRequest,
     SendableRequest,
 )
+from accordion.protocols.clouds import find_cloud
 from accordion.protocols.model_name import model_in_target, replace_model_in_body, replace_model_in_target
 from accordion.sessions.tenants import CREDENTIAL_HEADERS, Tenants
 
@@ -242,6 +243,7 @@ class Sender(msgspec.Struct, frozen=True):
             headers=headers,
             credential=self._provider_key(request) or request.caller.credential,
             has_proxy_key=request.caller.has_proxy_key,
+            cloud_target=request.inbound.target if find_cloud(request.inbound.path) is not None else "",
         )
 
     def _provider_key(self, request: IncomingRequest) -> str:

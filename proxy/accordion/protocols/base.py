@@ -48,7 +48,8 @@ class Endpoint(msgspec.Struct, frozen=True):
         """Returns the conversation of a request's body with what the path says."""
         if self.model is None:
             return conversation
-        return replace(conversation, model=self.model, stream=bool(self.is_stream))
+        is_stream = conversation.stream if self.is_stream is None else self.is_stream
+        return replace(conversation, model=self.model, stream=is_stream)
 
 
 class TextPrompt(msgspec.Struct, frozen=True):

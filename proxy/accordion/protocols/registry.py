@@ -12,6 +12,7 @@ from accordion.model.ports import Family
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.anthropic_messages.tools import MessagesArtifactTool
 from accordion.protocols.base import Endpoint, WireProtocol
+from accordion.protocols.clouds import find_cloud, find_cloud_endpoint, is_cloud_path
 from accordion.protocols.gemini.protocol import Gemini
 from accordion.protocols.gemini.tools import GeminiArtifactTool
 from accordion.protocols.openai_chat.protocol import OpenAIChat
@@ -42,7 +43,8 @@ def find_protocol(path: str) -> tuple[WireProtocol, Endpoint] | None:
     for protocol in PROTOCOLS.values():
         if (endpoint := protocol.find_endpoint(path)) is not None:
             return protocol, endpoint
-    return None
+    cloud = find_cloud_endpoint(path)
+    return (PROTOCOLS[cloud.protocol], cloud.endpoint) if cloud is not None else None
 
 
 def is_protocol_path(path: str) -> bool:
@@ -52,11 +54,13 @@ def is_protocol_path(path: str) -> bool:
     if found is not None:
         return not (found[1].is_token_count or found[1].is_compaction)
     normalized = _normalize_path(path)
-    return any(protocol.is_path(normalized) for protocol in PROTOCOLS.values())
+    return is_cloud_path(normalized) or any(protocol.is_path(normalized) for protocol in PROTOCOLS.values())
 
 
 def family_for(path: str, fields: Mapping[bytes, bytes]) -> Family:
     """Returns the family of the API that a request is for: some providers also offer the protocol of another family."""
+    if (cloud := find_cloud(path)) is not None:
+        return cloud
     addressed = next((each for each in PROTOCOLS.values() if each.is_addressed(path, fields)), None)
     return (addressed or protocol_for(path, fields)).family
 

@@ -47,7 +47,19 @@ def test_without_a_configured_model_the_family_decides_the_upstream(family):
 def test_a_default_route_changes_no_model_and_has_no_key():
     route = DEFAULTS.route("openai", "gpt-5")
     assert (route.model, route.api_key, route.extra_headers, route.options) == (None, "", (), ())
-    assert {DEFAULTS.route(family, None).name for family in upstreams()} == DEFAULT_NAMES
+    assert {DEFAULTS.route(family, None).name for family in upstreams()} < DEFAULT_NAMES
+
+
+@pytest.mark.parametrize(
+    ("family", "target"),
+    [("azure", "/openai/v1/responses"), ("vertex", "/v1/projects/p/x"), ("bedrock", "/model/m/invoke")],
+)
+def test_a_path_of_a_cloud_leads_to_its_upstream_whichever_model_it_names(family, target):
+    routes = RouteTable({**upstreams(), family: ("https://cloud.test/", "k")}, {"m": Route("m", "openai")})
+    route = routes.route(family, "m")
+    assert (route.family, route.api_key, url(route, target)) == (family, "k", f"https://cloud.test{target}")
+    with pytest.raises(NotFound, match=rf"upstreams\.{family}\.base_url"):
+        DEFAULTS.route(family, "m")
 
 
 def test_a_configured_model_decides_over_the_family():

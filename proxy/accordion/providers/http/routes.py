@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from accordion.model.errors import BadRequest, NotFound
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.ports import Family, Route
+from accordion.protocols.clouds import find_cloud
 from accordion.protocols.registry import PROTOCOLS
 
 _PROVIDER_NAMES = """
@@ -49,8 +50,14 @@ AMBIENT = frozenset(
 )
 """Clouds at which LiteLLM uses the credentials of its own machine if no key is given."""
 
-DEFAULT_NAMES: frozenset[Family] = frozenset({"openai", "anthropic", "gemini"})
-"""The families with a default upstream, which has the family's name; no configured model may have such a name."""
+_DEFAULT_NAMES: Mapping[Family, str] = {
+    "openai": "openai", "anthropic": "anthropic", "gemini": "gemini-api", "azure": "azure-openai",
+    "vertex": "vertex-ai", "bedrock": "amazon-bedrock",
+}  # fmt: skip
+DEFAULT_NAMES: frozenset[str] = frozenset(_DEFAULT_NAMES.values())
+"""The names of the default upstreams, by the family of their APIs. No configured model may have such a name."""
+
+_CLOUDS: Mapping[Family, str] = {"azure": "Azure OpenAI", "vertex": "Vertex AI", "bedrock": "Amazon Bedrock"}
 
 Pattern = Callable[[str], Route | None]
 """Returns the route of a model by its name; None if the name does not match."""
@@ -90,17 +97,25 @@ class RouteTable:
     def __init__(self, upstreams: Upstreams, models: Mapping[str, Route], *, patterns: Sequence[Pattern] = ()) -> None:
         self._patterns, self._routes_by_name = tuple(patterns), dict[str, Route | None]()
         self._defaults: Mapping[Family, Route] = {
-            family: Route(family, family, _base(family, base), api_key=key) for family, (base, key) in upstreams.items()
+            family: Route(_DEFAULT_NAMES[family], family, _base(family, base), api_key=key)
+            for family, (base, key) in upstreams.items()
         }
         self.models: Mapping[str, Route] = dict(models)
         """The configured models' routes by the name that clients use."""
 
     def route(self, family: Family, model: str | None) -> Route:
-        """Returns the route of a request for `model` (None if it names none); `family` is that of the API it is for."""
-        if model is not None:
+        """Returns the route of a request for `model` (None if it names none); `family` is that of the API it is for.
+
+        The paths of clouds lead to the cloud's upstream whichever model they name. Raises NotFound if it is not set.
+        """
+        if model is not None and family not in _CLOUDS:
             model_route = self.models.get(model) or (self._by_pattern(model) if self._patterns else None)
             if model_route is not None:
                 return model_route
+        if family not in self._defaults:
+            raise NotFound(
+                f"This path is one of {_CLOUDS[family]}. Set upstreams.{family}.base_url in config.yaml to forward it."
+            )
         return self._defaults[family]
 
     def _by_pattern(self, model: str) -> Route | None:
@@ -257,8 +272,9 @@ def url(route: Route, path_and_query: str) -> str:
 
 
 def is_provider_path(path: str) -> bool:
-    """Whether a path is a provider's: it begins with a version, or with Google's `/upload` and a version."""
-    return _VERSION.match(path.removeprefix(_UPLOADS)) is not None
+    """Whether a path is a provider's: it begins with a version, or with Google's `/upload` and a version, or is one of
+    a cloud."""
+    return _VERSION.match(path.removeprefix(_UPLOADS)) is not None or find_cloud(path) is not None
 
 
 def _route(entry: ModelEntry, upstreams: Upstreams, requested_name: str = "") -> Route:
@@ -301,7 +317,7 @@ def _base(family: Family, base: str) -> str:
     """Returns a base URL to which a path can be added: without a slash at the end, and without a version for Anthropic
     and Google."""
     base = base.rstrip("/")
-    if family == "gemini":
+    if family in ("gemini", "vertex"):
         # LiteLLM's `api_base` has the version, the base URL of Google's SDK does not.
         base = _LAST_VERSION.sub("", base).rstrip("/")
     if family == "anthropic":

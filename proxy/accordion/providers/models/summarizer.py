@@ -34,6 +34,7 @@ from accordion.model.ports import (
 )
 from accordion.model.records import ObservedResponse, Usage
 from accordion.protocols.base import TextPrompt, WireProtocol
+from accordion.protocols.clouds import cloud_prompt, prompt_target
 from accordion.protocols.content_encoding import Decoder
 from accordion.protocols.response_observer import ResponseObserver
 from accordion.protocols.response_parser import UNDECODABLE, ResponseEvent, output_text
@@ -80,6 +81,7 @@ class _SummaryRoute:
     credential: str = field(repr=False)
     protocol: WireProtocol
     beta: str = ""
+    cloud_target: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,9 @@ class ModelSummarizer:
         if target.route.family == "litellm":
             upstream_response = await self._translator.send(protocol.name, body, target.route, target.credential)
         else:
-            url = self._router.url(target.route, protocol.prompt_path(prompt.model))
+            cloud_target = target.cloud_target
+            path = prompt_target(cloud_target, prompt.model) if cloud_target else protocol.prompt_path(prompt.model)
+            url, body = self._router.url(target.route, path), cloud_prompt(target.route.family, body)
             upstream_response = await self._upstream.send(UpstreamRequest("POST", url, target.headers, body))
         try:
             raw = await _read_body(upstream_response)
@@ -190,7 +194,8 @@ class ModelSummarizer:
             route = _with_model(caller.route, self._model) if self._model else caller.route
             headers = _headers(caller.headers, route, protocol)
             beta = _beta_flags(headers)
-            return _SummaryRoute(self._model or caller.model, route, headers, caller.credential, protocol, beta)
+            name = self._model or caller.model
+            return _SummaryRoute(name, route, headers, caller.credential, protocol, beta, caller.cloud_target)
         protocol, route = self._choose_protocol(protocol, model_route)
         if caller.has_proxy_key and route.api_key:
             headers = _headers(_with_key(caller.headers, route), route, protocol)

@@ -1,0 +1,213 @@
+"""The SDKs' classes for clouds, unchanged, with the proxy as their endpoint: read, compacted and read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from tests.agents import Run
+from tests.conftest import Start
+from tests.e2e.folds import STREAMED, WINDOW
+from tests.e2e.ledger import session
+from tests.e2e.raw import post
+from tests.e2e.replies import CHAT, KEY, MESSAGES
+from tests.e2e.test_fold_summaries import good
+from tests.e2e.unfolds import Watched
+from tests.loopback import replies_json
+from tests.proxying import Proxy
+from tests.reading import Reader
+from tests.witness import Witness
+
+CONFIG = """
+server: {shutdown_seconds: 1}
+summaries: {writer: extractive}
+windows: {default: 8000}
+upstreams:
+  azure: {base_url: "{upstream}"}
+  vertex: {base_url: "{upstream}"}
+  bedrock: {base_url: "{upstream}"}
+"""
+USER = {"role": "user", "content": "Say hello."}
+VERTEX = "/v1/projects/p/locations/us-east5/publishers/anthropic/models"
+
+
+def azure(url: str) -> Any:
+    return openai.AsyncAzureOpenAI(
+        azure_endpoint=url, api_version="2025-04-01-preview", api_key=KEY, max_retries=0, timeout=60
+    )
+
+
+def vertex(url: str) -> Any:
+    return anthropic.AsyncAnthropicVertex(
+        base_url=f"{url}/v1", region="us-east5", project_id="p", access_token=KEY, max_retries=0, timeout=60
+    )
+
+
+CLOUDS = [
+    pytest.param(
+        "chat", azure, "/openai/deployments/small/chat/completions?api-version=2025-04-01-preview", id="azure"
+    ),
+    pytest.param("responses", azure, "/openai/responses?api-version=2025-04-01-preview", id="azure responses"),
+    pytest.param("messages", vertex, f"{VERTEX}/small:", id="vertex"),
+]
+
+
+@pytest.fixture(scope="module")
+def proxy(start: Start) -> Proxy:
+    return start(CONFIG)
+
+
+@asynccontextmanager
+async def agent(
+    proxy: Proxy, dialect: str, connect: Callable[[str], Any], name: str, *, stream: bool, ways: tuple[str, ...] = ()
+) -> AsyncIterator[Watched]:
+    """An agent that has sent nothing yet, with its provider."""
+    provider = Reader(dialect, WINDOW, run=name, ways=ways, every=2, rounds=1_000, thinks=dialect != "chat")
+    async with proxy.provider(provider) as behind, connect(proxy.url) as client:
+        yield Watched(Run(client, dialect, name=name, stream=stream), provider, Witness(), behind)
+
+
+@STREAMED
+@pytest.mark.parametrize(("dialect", "connect", "target"), CLOUDS)
+async def test_an_agent_goes_on_past_its_window_and_reads_back(
+    proxy: Proxy, dialect: str, connect: Callable[[str], Any], target: str, stream: bool
+):
+    async with agent(proxy, dialect, connect, f"{target} {stream}", stream=stream, ways=("o", "ot")) as one:
+        await one.rounds(60)
+        assert one.folds
+        assert one.provider.problems == []
+        assert one.provider.refusals == []
+        assert {"o", "ot"} <= set(one.provider.done)
+        assert max(each.tokens for each in one.provider.taken) <= WINDOW
+        assert len({head["x-accordion-session"] for head in one.run.answers}) == 1
+        targets = {each.target for each in one.behind.requests}
+        method = ("streamRawPredict" if stream else "rawPredict") if dialect == "messages" else ""
+        assert targets == {target + method}
+        if dialect != "responses":
+            assert all(("model" in each.json()) is (dialect == "chat") for each in one.behind.requests)
+        found = await session(
+            proxy, one.run.answers[-1]["x-accordion-session"],
+            **({"api_key": KEY} if connect is azure else {"authorization": f"Bearer {KEY}"}),
+        )  # fmt: skip
+        assert {entry["model"] for entry in found["exchanges"]} == {"small"}
+        assert {entry["stream"] for entry in found["exchanges"]} == {stream}
+
+
+@pytest.mark.parametrize(
+    ("target", "body"),
+    [
+        ("/openai/deployments/gpt%2D4o/chat/completions?api-version=2024-10-21", {"messages": [], "odd": 1.50}),
+        ("/openai/v1/chat/completions?api-version=preview", {"model": "gpt-4o", "messages": []}),
+        ("/openai/v1/responses", {"model": "gpt-4o", "input": "Hi."}),
+        (f"{VERTEX}/claude-sonnet-4-5@20250929:rawPredict", {"anthropic_version": "vertex-2023-10-16", "messages": []}),
+        ("/model/us.anthropic.claude-sonnet-4-5-20250929-v1%3A0/invoke", {"messages": [], "max_tokens": 5}),
+        ("/model/amazon.nova-pro-v1%3A0/converse", {"messages": []}),
+        ("/openai/deployments/e/embeddings?api-version=2024-10-21", {"input": "Hi."}),
+        ("/v1/projects/p/locations/global/publishers/mistralai/models/m:rawPredict", {"messages": []}),
+    ],
+)
+async def test_a_request_that_needs_nothing_is_forwarded_byte_for_byte(proxy: Proxy, target: str, body: Any):
+    raw = json.dumps(body, indent=1).encode() + b"\n"
+    async with proxy.provider(replies_json({"any": 1})) as provider:
+        reply = await post(proxy, target, raw, ("api-key", KEY))
+    assert (reply.status, json.loads(reply.body)) == (200, {"any": 1})
+    assert [(each.target, each.body) for each in provider.requests] == [(target, raw)]
+
+
+async def test_the_model_of_a_path_has_its_window_and_its_own_tokens(proxy: Proxy):
+    body = json.dumps({"anthropic_version": "vertex-2023-10-16", "max_tokens": 5, "messages": [USER]}).encode()
+    async with proxy.provider(MESSAGES.answers()):
+        reply = await post(proxy, f"{VERTEX}/claude-sonnet-4-5@20250929:rawPredict", body)
+    assert reply.header("x-accordion-window") == "200000"
+
+
+async def test_tokens_are_counted_at_vertex_and_begin_no_session(proxy: Proxy):
+    async with proxy.provider(replies_json({"input_tokens": 7})) as provider, vertex(proxy.url) as client:
+        counted = await client.messages.count_tokens(model="claude-sonnet-4-5", messages=[USER])
+    assert counted.input_tokens == 7
+    assert provider.requests[0].target == f"{VERTEX}/count-tokens:rawPredict"
+
+
+async def test_invoke_with_a_key_of_bedrock_is_read(proxy: Proxy):
+    body = json.dumps({"anthropic_version": "bedrock-2023-05-31", "max_tokens": 5, "messages": [USER]}).encode()
+    target = "/model/us.anthropic.claude-sonnet-4-5-20250929-v1%3A0/invoke"
+    async with proxy.provider(MESSAGES.answers()):
+        reply = await post(proxy, target, body, ("authorization", f"Bearer {KEY}"))
+    assert (reply.header("x-accordion-session") or "").startswith("s-")
+    assert reply.header("x-accordion-window") == "200000"
+
+
+@pytest.mark.parametrize(
+    ("target", "authorization", "reason"),
+    [
+        ("/model/anthropic.claude-x/invoke", "AWS4-HMAC-SHA256 Credential=AK/1/us-east-1/bedrock", "it is signed"),
+        ("/model/anthropic.claude-x/converse-stream", "Bearer k", "its format is one of Bedrock's own"),
+        ("/model/anthropic.claude-x/invoke-with-response-stream", "Bearer k", "its format is one of Bedrock's own"),
+    ],
+)
+async def test_what_is_not_read_is_forwarded_and_logged_once(
+    start: Start, target: str, authorization: str, reason: str
+):
+    proxy = start(CONFIG)
+    async with proxy.provider(replies_json({})) as provider:
+        for _ in range(2):
+            reply = await post(proxy, target, b'{"messages": []}', ("authorization", authorization))
+            assert reply.header("x-accordion-session") is None
+    assert [each.header("authorization") for each in provider.requests] == [authorization] * 2
+    assert proxy.log.count(f"is passed on unread: {reason}") == 2
+    assert proxy.log.count("WARNING") == 1
+
+
+@pytest.mark.parametrize(
+    ("target", "cloud", "setting"),
+    [
+        ("/openai/deployments/d/chat/completions", "Azure OpenAI", "upstreams.azure.base_url"),
+        ("/model/anthropic.claude-x/invoke", "Amazon Bedrock", "upstreams.bedrock.base_url"),
+    ],
+)
+async def test_a_cloud_without_an_upstream_is_an_error_in_the_clients_format(
+    start: Start, target: str, cloud: str, setting: str
+):
+    proxy = start()
+    reply = await post(proxy, target, b'{"messages": []}')
+    error = json.loads(reply.body)["error"]
+    assert reply.status == 404
+    assert cloud in error["message"]
+    assert setting in error["message"]
+
+
+async def test_a_caller_with_a_proxy_key_gets_the_clouds_own_key(start: Start):
+    key = "proxy_keys: [{id: team, key: team-key-0123456789}]\n"
+    proxy = start(
+        CONFIG.replace('azure: {base_url: "{upstream}"}', 'azure: {base_url: "{upstream}", api_key: azure-own}') + key
+    )
+    target = "/openai/deployments/gpt-4o/chat/completions?api-version=1"
+    async with proxy.provider(CHAT.answers()) as provider:
+        reply = await post(proxy, target, json.dumps({"messages": [USER]}).encode(), ("api-key", "team-key-0123456789"))
+    assert reply.status == 200
+    assert provider.requests[0].header("api-key") == "azure-own"
+    assert provider.requests[0].header("authorization") is None
+
+
+@pytest.mark.parametrize(("dialect", "connect", "target"), CLOUDS)
+async def test_the_requests_own_model_writes_summaries_at_its_cloud(
+    start: Start, dialect: str, connect: Callable[[str], Any], target: str
+):
+    proxy = start(CONFIG.replace("writer: extractive", "writer: request"))
+    async with agent(proxy, dialect, connect, f"{target} summaries", stream=True) as one:
+        one.provider.summary = good(dialect)
+        await one.rounds(60)
+        assert one.folds
+        assert one.provider.problems == []
+        assert one.provider.summaries
+        for each in one.provider.summaries:
+            assert each.target == target + ("rawPredict" if dialect == "messages" else "")
+            body = each.json()
+            assert body.get("anthropic_version", "") == ("vertex-2023-10-16" if dialect == "messages" else "")
+            assert ("model" in body) is (dialect != "messages")
