@@ -9,7 +9,7 @@ import pytest
 
 from tests.agents import MODEL, Run
 from tests.conftest import Start
-from tests.e2e.folds import EACH, WINDOW, Proxies, agent, breaks, config, fetch_session, folded, rounds, strict
+from tests.e2e.folds import EVERY, WINDOW, Proxies, agent, breaks, config, fetch_session, folded, rounds, strict
 from tests.e2e.raw import post
 from tests.e2e.replies import RESPONSES
 from tests.spoken import TOOLS
@@ -26,7 +26,7 @@ async def until_folded(run: Run) -> None:
 # -- the header --------------------------------------------------------------------------------------------------------
 
 
-@EACH
+@EVERY
 async def test_now_folds_a_request_that_is_far_from_full(proxies: Proxies, dialect: str):
     proxy, provider = proxies[dialect], strict(dialect, "now")
     async with proxy.provider(provider), agent(proxy, dialect, name="now") as run:
@@ -45,7 +45,7 @@ async def test_now_folds_a_request_that_is_far_from_full(proxies: Proxies, diale
     assert all(one.request.header("x-accordion-compact") is None for one in provider.taken)
 
 
-@EACH
+@EVERY
 async def test_off_leaves_a_request_as_it_came_and_the_next_one_has_its_fold_again(proxies: Proxies, dialect: str):
     proxy, provider = proxies[dialect], strict(dialect, "off")
     async with proxy.provider(provider) as upstream, agent(proxy, dialect, name="off") as run:
@@ -65,7 +65,7 @@ async def test_off_leaves_a_request_as_it_came_and_the_next_one_has_its_fold_aga
     assert provider.taken[-1].entries[: len(kept.entries)] == kept.entries
 
 
-@EACH
+@EVERY
 async def test_observe_reports_a_fold_and_makes_none(proxies: Proxies, dialect: str):
     proxy, provider = proxies[dialect], strict(dialect, "observe")
     async with proxy.provider(provider), agent(proxy, dialect, name="observe") as run:
@@ -82,7 +82,7 @@ async def test_observe_reports_a_fold_and_makes_none(proxies: Proxies, dialect: 
         assert known["exchanges"][-1]["compaction"]["state"] == "observed"
 
 
-@EACH
+@EVERY
 @pytest.mark.parametrize("word", ["off", "observe"])
 async def test_what_is_not_to_be_touched_is_not_refused_either(proxies: Proxies, dialect: str, word: str):
     """However long it is: whether it is too long is for the provider to say."""

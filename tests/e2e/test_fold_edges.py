@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.agents import MODEL, Run
 from tests.conftest import Start
 from tests.e2e.folds import (
     DIALECTS,
-    EACH,
+    EVERY,
     WINDOW,
     Proxies,
     agent,
@@ -38,11 +39,15 @@ proxy_keys:
 def body_of(run: Run) -> bytes:
     """The run's next request as its client would send it."""
     history = json.loads(json.dumps(run.history, default=lambda value: value.model_dump(exclude_none=True)))
-    body = {"model": MODEL, "tools": TOOLS[run.dialect], LISTS[run.dialect]: history}
+    body: dict[str, Any] = {"model": MODEL, "tools": TOOLS[run.dialect], LISTS[run.dialect]: history}
     if run.dialect == "chat":
         history.insert(0, {"role": "system", "content": SYSTEM})
     elif run.dialect == "responses":
         body["instructions"] = SYSTEM
+    elif run.dialect == "gemini":
+        body |= {"systemInstruction": {"parts": [{"text": SYSTEM}]}, "generationConfig": {"maxOutputTokens": 500}}
+        body["tools"] = [{"functionDeclarations": TOOLS["gemini"]}]
+        del body["model"]
     else:
         body |= {"system": SYSTEM, "max_tokens": 500}
     return json.dumps(body).encode()
@@ -81,7 +86,7 @@ async def test_thoughts_that_are_bound_to_their_prefix_are_never_sent_behind_ano
     assert breaks(provider.taken) == folded(run)
 
 
-@EACH
+@EVERY
 async def test_many_large_results_at_once_are_cut_until_they_fit(start: Start, dialect: str):
     """A provider that counts more than we do refuses once, and what it counted is what the next fold goes by."""
     proxy, provider = start(config(dialect)), strict(dialect, "many")
@@ -93,7 +98,7 @@ async def test_many_large_results_at_once_are_cut_until_they_fit(start: Start, d
     assert run.sent[4] // 4 > WINDOW
 
 
-@EACH
+@EVERY
 async def test_the_same_request_many_times_at_once_is_folded_once(start: Start, tmp_path: Path, dialect: str):
     """Whichever worker has it, and however it measures the history: all of them send the same."""
     proxy = start(config(dialect), "--workers", "2", ACCORDION_STORE=f"sqlite:///{tmp_path}/folds.db")
@@ -112,7 +117,7 @@ async def test_the_same_request_many_times_at_once_is_folded_once(start: Start, 
     assert [one["state"] for one in said if one is not None].count("folded") == 1
 
 
-@EACH
+@EVERY
 async def test_a_compressed_body_that_is_folded_leaves_plain(proxies: Proxies, dialect: str):
     proxy, provider = proxies[dialect], strict(dialect, "gzip")
     async with proxy.provider(provider), agent(proxy, dialect, name="gzip") as run:
@@ -125,7 +130,7 @@ async def test_a_compressed_body_that_is_folded_leaves_plain(proxies: Proxies, d
     assert provider.taken[-1].tokens < provider.taken[-2].tokens
 
 
-@EACH
+@EVERY
 async def test_an_alias_is_replaced_in_a_folded_request_too(start: Start, dialect: str):
     text = config(dialect).replace("model_name: small", "model_name: smart")
     proxy, provider = start(text), strict(dialect, "alias")
@@ -135,7 +140,10 @@ async def test_an_alias_is_replaced_in_a_folded_request_too(start: Start, dialec
         await rounds(run, 2)
     assert provider.problems == []
     assert breaks(provider.taken) == folded(run)
-    assert {one.request.json()["model"] for one in provider.taken} == {"small"}
+    if dialect == "gemini":
+        assert {one.request.target for one in provider.taken} == {PATHS[dialect]}
+    else:
+        assert {one.request.json()["model"] for one in provider.taken} == {"small"}
 
 
 async def test_a_fold_of_one_tenant_is_never_put_into_anothers_request(start: Start):

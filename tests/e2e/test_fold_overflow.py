@@ -10,7 +10,7 @@ import pytest
 
 from tests.agents import MODEL, Run
 from tests.conftest import Start
-from tests.e2e.folds import EACH, WINDOW, Proxies, agent, folded, rounds
+from tests.e2e.folds import EACH, EVERY, WINDOW, Proxies, agent, folded, rounds
 from tests.e2e.raw import post
 from tests.proxying import Proxy
 from tests.spoken import TOOLS
@@ -26,6 +26,7 @@ SHAPES = [
     pytest.param("responses", refused, False, id="OpenAI, Responses, which names no figure"),
     pytest.param("chat", refused_by_vllm, True, id="vLLM, Chat Completions"),
     pytest.param("responses", refused_by_vllm, True, id="vLLM, Responses"),
+    pytest.param("gemini", refused, True, id="Google"),
 ]
 
 
@@ -142,7 +143,7 @@ async def test_what_cannot_fit_is_refused_in_words_that_claude_code_knows(proxie
     assert most <= WINDOW < tokens
 
 
-@EACH
+@EVERY
 async def test_one_result_larger_than_the_window_is_cut_and_answered(proxies: Proxies, dialect: str):
     """The newest result alone breaks the hard limit; the model reads its beginning and end."""
     provider = Strict(dialect, WINDOW, rounds=1_000, run="large")
@@ -182,6 +183,8 @@ def _enlarge(run: Run) -> None:
     long, last = "a line of a very long file\n" * 4_000, run.history[-1]
     if run.dialect == "messages":
         last["content"][0]["content"] = long
+    elif run.dialect == "gemini":
+        last["parts"][0]["functionResponse"]["response"] = {"output": long}
     else:
         last["content" if run.dialect == "chat" else "output"] = long
 
