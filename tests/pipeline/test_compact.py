@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from accordion.protocols.registry import PROTOCOLS
 from tests.fakes import FakeReply, FakeWindows
 from tests.histories import Image
 from tests.world import CHAT, MESSAGES, RESPONSES, World, header
@@ -331,7 +332,7 @@ async def test_what_is_sliced_again_is_still_named_by_an_id_that_leads_to_it() -
         found |= set(re.findall(r"art_[0-9a-f]{12}", json.dumps(sent(world))))
         messages += [{"role": "assistant", "content": f"a{at}"}, {"role": "user", "content": words(300, f"u{at}_")}]
     tenant = world.forward.tenants.identify({}).tenant
-    dialects = {each.name: each for each in world.forward.reader.receiver.protocols.values()}
+    dialects = PROTOCOLS
     texts = {name: await world.builder.artifact_text(name, tenant, dialects) for name in found}
     assert len(texts) > 2
     assert None not in texts.values()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from accordion.model.records import Totals
+from accordion.protocols.registry import PROTOCOLS
 from tests.pipeline.test_shared_artifacts import Team, answer, call, gives, user
 from tests.world import CHAT, MESSAGES, header
 
@@ -79,7 +80,7 @@ async def test_under_pressure_a_return_becomes_a_digest_that_names_the_agent_and
     assert (kept.session, kept.child, kept.tool) == (team.main, team.child, "Task")
     assert kept.id in sent
     assert team.child in kept.description
-    spoken = {each.name: each for each in team.forward.reader.receiver.protocols.values()}
+    spoken = PROTOCOLS
     text = await team.builder.artifact_text(kept.id, team.tenant, spoken)
     assert text is not None
     assert text.endswith(REPORT)

@@ -9,6 +9,7 @@ import pytest
 
 from accordion.archive.references import artifact_id
 from accordion.model.tenant import TenantScope
+from accordion.protocols.registry import PROTOCOLS, protocol_for
 from tests.delegation.lineages import LaterTasks
 from tests.fakes import FakeReply, FakeWindows, FickleStore
 from tests.world import CHAT, MESSAGES, World, header
@@ -112,7 +113,7 @@ class Team(World):
     def id_of(self, listed: list[Json]) -> str:
         """The id of the result that stands last in a list."""
         receiver, body = self.forward.reader.receiver, json.dumps({"model": "m", "messages": listed})
-        read = receiver.request_reader.read(receiver.protocols[self.path], body.encode(), self.tenant)
+        read = receiver.request_reader.read(protocol_for(self.path, {}), body.encode(), self.tenant)
         return artifact_id(self.tenant, read.messages[-1].key, 0)
 
     @property
@@ -135,7 +136,7 @@ async def test_a_result_that_is_hidden_is_kept_for_the_delegation_that_made_it(p
     await team.turn("a", [*listed, team.said("So."), user("and now a")])
     assert SECRET not in json.dumps(team.sent[-1])
     assert await team.kept(name) == [team.of_b]
-    spoken = {each.name: each for each in team.forward.reader.receiver.protocols.values()}
+    spoken = PROTOCOLS
     text = await team.builder.artifact_text(name, team.tenant, spoken)
     assert text is not None
     assert text.endswith(SECRET)
