@@ -255,7 +255,7 @@ def _gemini_turn(turn: Turn) -> list[Json]:
         calls: list[Json] = [
             {"functionCall": {"id": c.id, "name": c.name, "args": c.arguments}} for c in round_.calls
         ]  # fmt: skip
-        if round_.thought:
+        if round_.thought and calls:
             # The first call of a step carries the signature of all of it.
             calls[0]["thoughtSignature"] = f"signed {round_.thought}"
         out.append({"role": "model", "parts": [*parts, *calls]})
@@ -263,7 +263,7 @@ def _gemini_turn(turn: Turn) -> list[Json]:
             {"functionResponse": {"id": c.id, "name": c.name, "response": {"error" if c.error else "output": c.result}}}
             for c in round_.calls
         ]
-        out.append({"role": "user", "parts": results})
+        out += [{"role": "user", "parts": results}] if results else []
     if turn.answer:
         out.append({"role": "model", "parts": [{"text": turn.answer}]})
     return out

@@ -69,7 +69,7 @@ def seen(told: Shared, dialect: DialectName) -> Json:
         turns.append(Turn(turn.said, tuple(rounds), turn.answer))
     made = body(dataclasses.replace(told.history, turns=tuple(turns)), dialect)
     listing = READERS[dialect].messages_field
-    made[listing] = [entry for entry in made[listing] if entry.get("content") != []]
+    made[listing] = [entry for entry in made[listing] if entry.get("content") != [] and entry.get("parts") != []]
     # Somebody has to be asked: what was said behind the last that is seen of others waits until more follows.
     while _last(made[listing]) and not _last(entries(told.history, dialect)):
         del made[listing][-1]
@@ -77,7 +77,7 @@ def seen(told: Shared, dialect: DialectName) -> Json:
 
 
 def _last(listed: list[Json]) -> bool:
-    return listed[-1].get("role") == "assistant" or listed[-1].get("type") in ("function_call", "reasoning")
+    return listed[-1].get("role") in ("assistant", "model") or listed[-1].get("type") in ("function_call", "reasoning")
 
 
 def read(made: Any, dialect: DialectName) -> Conversation:
