@@ -11,9 +11,10 @@ from msgspec.structs import replace
 from accordion.accounting.learned_limits import LearnedLimits
 from accordion.accounting.ledger import EXCHANGES
 from accordion.model.errors import Unreachable, UpstreamDisconnected, UpstreamTimeout
-from accordion.model.ports import Route
+from accordion.model.ports import Family, Route
 from accordion.model.tenant import TenantScope
 from accordion.pipeline.queries import erase
+from accordion.protocols.registry import PROTOCOLS
 from accordion.providers.http.client import describe_failure
 from accordion.providers.models.windows import ModelWindows
 from accordion.sessions.proxy_keys import ProxyKey
@@ -410,7 +411,7 @@ async def test_the_model_of_any_json_body_is_looked_for_where_models_are_configu
     asked: list[str | None] = []
 
     class Noting(FakeRouter):
-        def route(self, path: str, anthropic: bool, model: str | None) -> Route:
+        def route(self, family: Family, model: str | None) -> Route:
             asked.append(model)
             return self.only
 
@@ -582,7 +583,7 @@ async def test_a_room_that_fails_does_not_fail_the_request(room: str, monkeypatc
         "place": (type(tracker), "attach_session"),
         "learn": (type(recorder.calibrator.calibrations), "learn"),
         "record": (type(recorder.ledger), "record"),
-        "tap": (type(forward.reader.receiver.openai.observer(False)), "feed"),
+        "tap": (type(PROTOCOLS["chat"].observer(False)), "feed"),
     }[room]
     monkeypatch.setattr(*where, broken)
     answer = chat_reply(prompt=9)

@@ -349,8 +349,9 @@ def test_a_history_in_another_form_means_the_same(history: Any, dialect: Dialect
 
 def is_form(entry: Any, path: tuple[Any, ...]) -> bool:
     """Whether a leaf is of a message's form only."""
-    part = entry["content"][path[1]] if path[0] == "content" and len(path) > 1 else {}
-    return entry.get("type") == "reasoning" or path[0] == "reasoning_content" or part.get("type") == "thinking"
+    part = entry[path[0]][path[1]] if path[0] in ("content", "parts") and len(path) > 1 else {}
+    is_thought = part.get("type") == "thinking" or "thought" in part or path[-1] == "thoughtSignature"
+    return entry.get("type") == "reasoning" or path[0] == "reasoning_content" or is_thought
 
 
 @given(st.data(), histories(max_turns=2), dialects)
