@@ -56,10 +56,12 @@ def malformed_request(reason: str) -> BadRequest:
 
 def error_response(error: RequestError, head: bytes) -> Outbound:
     """Returns the error response; `head` is the part of the request head that was read, as one byte string."""
-    line, *lines = head.split(b"\r\n")
-    target = next(iter(line.split(b" ")[1:2]), b"").decode("latin-1")
+    lines = head.split(b"\r\n")
+    # What the parser has taken of the request line comes first, without the method; it may be empty.
+    targets = (words[1] for words in (line.split(b" ", 2) for line in lines) if words[1:] and words[1][:1] == b"/")
+    path = next(targets, b"").decode("latin-1").partition("?")[0]
     fields = {name.strip().lower(): value.strip() for name, _, value in (each.partition(b":") for each in lines)}
-    return protocol_for(target.partition("?")[0], fields).error_response(error, new_id())
+    return protocol_for(path, fields).error_response(error, new_id())
 
 
 def response_bytes(outbound: Outbound) -> bytes:
