@@ -187,6 +187,9 @@ def test_every_environment_name_sets_its_key(read):
         "ACCORDION_OPENAI_BASE_URL": "http://o/v1",
         "ACCORDION_ANTHROPIC_BASE_URL": "http://a",
         "ACCORDION_GEMINI_BASE_URL": "http://g",
+        "ACCORDION_AZURE_BASE_URL": "http://z",
+        "ACCORDION_VERTEX_BASE_URL": "http://v",
+        "ACCORDION_BEDROCK_BASE_URL": "http://b",
     }
     assert set(values) == set(ENVIRONMENT)
     settings = read("", values)
