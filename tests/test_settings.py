@@ -198,6 +198,10 @@ def test_every_environment_name_sets_its_key(read):
     assert settings.upstreams.openai.base_url == "http://o/v1"
     assert settings.upstreams.anthropic.base_url == "http://a"
     assert settings.upstreams.gemini.base_url == "http://g"
+    upstreams = settings.upstreams
+    assert (upstreams.azure.base_url, upstreams.vertex.base_url, upstreams.bedrock.base_url) == (
+        "http://z", "http://v", "http://b",
+    )  # fmt: skip
     assert read("", dict.fromkeys(values, "")) == Settings()
 
 
