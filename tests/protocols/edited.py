@@ -33,7 +33,7 @@ WITH_CONTENT = tuple(name for name in SPOKEN if name != "gemini")
 Changes = Mapping[int, str | None]
 
 
-def said(name: DialectName, role: str, *texts: str) -> dict[str, Any]:
+def write_message(name: DialectName, role: str, *texts: str) -> dict[str, Any]:
     """A message of these texts."""
     if name == "gemini":
         return {"role": "model" if role == "assistant" else role, "parts": [{"text": text} for text in texts]}

@@ -140,41 +140,48 @@ def block(token: str = TOKEN, content: str | None = "text") -> Json:
     return {"type": "compaction", "content": content, "encrypted_content": token}
 
 
-def said(role: str, *blocks: Any) -> Json:
+def write_message(role: str, *blocks: Any) -> Json:
     return {"role": role, "content": list(blocks)}
 
 
 def test_the_last_of_our_blocks_stands_for_all_before_it() -> None:
     answer = {"type": "text", "text": "Yes."}
-    found = opened(MESSAGES, said("user", answer), said("assistant", block(), answer), said("user", answer))
-    assert found == [SUMMARY, REPLY, NEWEST, said("assistant", answer), said("user", answer)]
+    found = opened(
+        MESSAGES,
+        write_message("user", answer),
+        write_message("assistant", block(), answer),
+        write_message("user", answer),
+    )
+    assert found == [SUMMARY, REPLY, NEWEST, write_message("assistant", answer), write_message("user", answer)]
 
 
 def test_two_messages_of_the_user_at_the_seam_become_one() -> None:
-    found = opened(MESSAGES, said("assistant", block()), {"role": "user", "content": "more"})
+    found = opened(MESSAGES, write_message("assistant", block()), {"role": "user", "content": "more"})
     assert found is not None
     assert found[:2] == [SUMMARY, REPLY]
     assert [part["text"] for part in found[2]["content"]] == ["newest", "more"]
 
 
 def test_messages_that_are_sent_again_behind_a_block_come_once() -> None:
-    assert opened(MESSAGES, said("assistant", block()), NEWEST) == [SUMMARY, REPLY, NEWEST]
-    assert opened(MESSAGES, said("assistant", block()), REPLY, NEWEST) == [SUMMARY, REPLY, NEWEST]
+    assert opened(MESSAGES, write_message("assistant", block()), NEWEST) == [SUMMARY, REPLY, NEWEST]
+    assert opened(MESSAGES, write_message("assistant", block()), REPLY, NEWEST) == [SUMMARY, REPLY, NEWEST]
 
 
 def test_a_block_of_another_is_left_to_a_provider_that_may_know_it() -> None:
-    assert opened(MESSAGES, said("assistant", block("other"))) is None
-    assert opened(MESSAGES, said("assistant", block(f"{TOKEN_PREFIX}broken"))) is None
+    assert opened(MESSAGES, write_message("assistant", block("other"))) is None
+    assert opened(MESSAGES, write_message("assistant", block(f"{TOKEN_PREFIX}broken"))) is None
     assert opened(RESPONSES, {"type": "compaction", "encrypted_content": "gAAA"}) is None
 
 
 def test_a_block_of_another_is_read_where_no_provider_knows_it() -> None:
     answer = {"type": "text", "text": "Yes."}
-    assert opened(MESSAGES, said("user", answer), said("assistant", block("other"), answer), reads_foreign=True) == [
-        said("user", {"type": "text", "text": "text"}),
-        said("assistant", answer),
+    assert opened(
+        MESSAGES, write_message("user", answer), write_message("assistant", block("other"), answer), reads_foreign=True
+    ) == [
+        write_message("user", {"type": "text", "text": "text"}),
+        write_message("assistant", answer),
     ]
-    failed = [said("user", answer), said("assistant", block("", None)), said("user", answer)]
+    failed = [write_message("user", answer), write_message("assistant", block("", None)), write_message("user", answer)]
     assert opened(MESSAGES, *failed, reads_foreign=True) == [failed[0], failed[2]]
     with pytest.raises(BadRequest, match="sealed by another provider"):
         opened(RESPONSES, {"type": "compaction", "encrypted_content": "gAAA"}, reads_foreign=True)

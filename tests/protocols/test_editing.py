@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from accordion.model.conversation import Opaque
 from tests.histories import DIALECTS, DialectName, entries, histories
-from tests.protocols.edited import SPOKEN, WITH_CONTENT, changes_of, message, read_again, said, wanted
+from tests.protocols.edited import SPOKEN, WITH_CONTENT, changes_of, message, read_again, wanted, write_message
 from tests.respelling import respell
 
 dialects = pytest.mark.parametrize("name", DIALECTS)
@@ -77,15 +77,15 @@ def test_what_is_not_understood_is_not_changed(name: DialectName, text: str | No
 @dialects
 @pytest.mark.parametrize("index", [-1, 1, 7])
 def test_a_part_that_does_not_exist_is_not_changed(name: DialectName, index: int) -> None:
-    was = message(SPOKEN[name], said(name, "user", "a"))
+    was = message(SPOKEN[name], write_message(name, "user", "a"))
     with pytest.raises(ValueError, match="does not exist"):
         SPOKEN[name].edit_message(was, {index: "b"})
 
 
 @dialects
 def test_parts_that_were_read_of_other_json_are_noticed(name: DialectName) -> None:
-    was = message(SPOKEN[name], said(name, "user", "a"))
-    other = message(SPOKEN[name], said(name, "user", "b", "b"))
+    was = message(SPOKEN[name], write_message(name, "user", "a"))
+    other = message(SPOKEN[name], write_message(name, "user", "b", "b"))
     stale = type(was)(was.key, was.role, other.parts, was.wire)
     with pytest.raises(ValueError, match="other parts"):
         SPOKEN[name].edit_message(stale, {0: "c"})

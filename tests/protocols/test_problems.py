@@ -13,7 +13,7 @@ from accordion.model.conversation import Message, ToolCall, ToolResult
 from accordion.model.tenant import TenantScope
 from accordion.protocols.body_reader import BodyReader
 from tests.histories import DIALECTS, DialectName, body, entries, histories
-from tests.protocols.edited import SPOKEN, message, said
+from tests.protocols.edited import SPOKEN, message, write_message
 
 TENANT = TenantScope("t", b"t" * 32)
 
@@ -77,17 +77,17 @@ SAID = {"role": "assistant", "content": "b"}
 
 @dialects
 def test_a_list_that_the_assistant_begins_is_named(name: DialectName) -> None:
-    user, model = said(name, "user", "a"), said(name, "assistant", "b")
+    user, model = write_message(name, "user", "a"), write_message(name, "assistant", "b")
     assert problems(name, model, user) == ["The list does not begin with the user."]
     if name != "gemini":
-        assert problems(name, said(name, "system", "s"), user, model) == []
+        assert problems(name, write_message(name, "system", "s"), user, model) == []
 
 
 @dialects
 def test_problems_are_the_same_wherever_in_the_list_they_stand(name: DialectName) -> None:
     faults = {"chat": chat_result("c"), "messages": result("c"), "responses": output("c"), "gemini": responds("c")}
     stray = "The result of the call c answers no call before it."
-    pair, fault = [said(name, "user", "a"), said(name, "assistant", "b")], faults[name]
+    pair, fault = [write_message(name, "user", "a"), write_message(name, "assistant", "b")], faults[name]
     assert problems(name, *pair, fault) == problems(name, *pair * 3, fault) == [stray]
 
 

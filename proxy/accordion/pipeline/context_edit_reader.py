@@ -23,8 +23,9 @@ from accordion.pipeline.block_tokens import open_token
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.compaction_blocks import TOKEN_BYTES
 from accordion.protocols.json_spans import fields_of, is_list, items_of, list_of, object_of
+from accordion.protocols.openai_responses.protocol import OpenAIResponses
 
-COMPACT_PATH = "/v1/responses/compact"
+COMPACT_PATH = OpenAIResponses.compaction_paths[0]
 _COMPACT_REQUEST = ContextEdits("responses/compact", summary=RequestedSummary(0, is_alone=True))
 
 _CLAUDE_CLOUDS = frozenset({"bedrock", "bedrock_mantle", "vertex_ai", "vertex_ai_beta", "azure_ai"})

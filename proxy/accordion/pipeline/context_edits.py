@@ -39,7 +39,7 @@ from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.context_edit_reader import COMPACT_PATH
 from accordion.pipeline.relay import RewrittenResponse, content_type_and_encoding, read_body, strip_body_headers
 from accordion.pipeline.request import MeasuredRequest, PreparedRequest
-from accordion.protocols.compaction_blocks import ReportWriter
+from accordion.protocols.compaction_blocks import ListCompactionProtocol, ReportWriter
 from accordion.protocols.content_encoding import Decoder
 from accordion.protocols.json_writing import without_breakpoints
 from accordion.protocols.response_parser import BOUND
@@ -94,7 +94,7 @@ class ContextEditStep(msgspec.Struct, frozen=True):
         if not request.is_answered_here or editing is None or report is None:
             return None
         conversation, at = request.client_conversation, int(self.clock.now())
-        if request.inbound.path == COMPACT_PATH:
+        if request.inbound.path == COMPACT_PATH and isinstance(editing, ListCompactionProtocol):
             entries = [message.wire for message in (*conversation.lead, *conversation.messages)]
             return CompleteResponse(editing.write_compact_response(report, entries, at))
         is_stream = conversation.stream

@@ -19,6 +19,7 @@ from accordion.model.errors import AccordionError
 from accordion.model.http import Outbound
 from accordion.model.ports import Family, Headers
 from accordion.protocols.compaction_blocks import ContextEditProtocol
+from accordion.protocols.json_values import encode, find_error
 from accordion.protocols.response_observer import ResponseObserver
 from accordion.protocols.response_parser import ResponseParser
 
@@ -212,17 +213,19 @@ class WireProtocol(ABC):
             headers += ((b"x-should-retry", b"false"),)
         return Outbound(error.status, headers, body)
 
-    @abstractmethod
     def render_stream_error(self, error: AccordionError, request_id: str, before: bytes = b"") -> bytes:
-        """Writes one of the proxy's own errors as the last event of a stream that has begun.
+        """Writes one of the proxy's own errors as the last event of a stream that has begun: here the body of the error
+        as data, on which the official SDKs raise.
 
         `before` are the last events that the client got: where the protocol numbers its events, the error gets the next
         number.
         """
+        return b"data: " + self.render_error(error, request_id) + b"\n\n"
 
-    @abstractmethod
     def stream_provider_error(self, body: bytes) -> bytes:
         """Writes a provider's error body as the last event of a stream that has begun; empty if it is no error."""
+        error = find_error(body)
+        return b"data: " + encode(error) + b"\n\n" if error else b""
 
     @abstractmethod
     def edit_message(self, message: Message, changes: Mapping[int, str | None]) -> bytes | None:
@@ -246,9 +249,10 @@ class WireProtocol(ABC):
         wants roles to alternate, such a block becomes a part of the user message beside it.
         """
 
-    @abstractmethod
     def with_breakpoint(self, wire: bytes) -> bytes:
-        """Returns the message with a cache breakpoint at its end; unchanged without `has_breakpoints`."""
+        """Returns the message with a cache breakpoint at its end; unchanged without `has_breakpoints`, where the
+        provider finds its cached prefix by itself."""
+        return wire
 
     def allows_late_answers(self, message: Message) -> bool:
         """Whether a message's calls may be answered at any later time, or its results name no call."""

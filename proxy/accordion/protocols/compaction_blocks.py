@@ -75,10 +75,14 @@ class ContextEditProtocol(ABC):
     def write_block_response(self, report: ContextReport, model: str, created_at: int, *, stream: bool) -> bytes:
         """Writes the whole response that has nothing but the report's block."""
 
-    def write_compact_response(self, report: ContextReport, entries: Sequence[bytes], created_at: int) -> bytes:
-        """Writes the response of the path that compacts a list, whose `entries` are the client's."""
-        raise NotImplementedError("the protocol has no such path")
-
     def write_token_count(self, document: bytes, original_tokens: int) -> bytes:
         """Writes the tokens before the edits into the response to a request that only counts tokens."""
         return document
+
+
+class ListCompactionProtocol(ContextEditProtocol):
+    """A protocol with a path that only compacts a list (`WireProtocol.compaction_paths`)."""
+
+    @abstractmethod
+    def write_compact_response(self, report: ContextReport, entries: Sequence[bytes], created_at: int) -> bytes:
+        """Writes the response of this path; `entries` are those of the client's list."""

@@ -37,7 +37,6 @@ from accordion.protocols.json_values import (
     as_mapping,
     decode_field,
     encode,
-    find_error,
     opaque_part,
     tool_definitions,
 )
@@ -178,15 +177,6 @@ class Gemini(WireProtocol):
         status = _STATUSES.get(error.status, "UNKNOWN")
         return encode({"error": {"code": error.status, "message": message, "status": status, "details": details}})
 
-    def render_stream_error(self, error: AccordionError, request_id: str, before: bytes = b"") -> bytes:
-        """Writes an event with `error`, on which google-genai for Python raises."""
-        return b"data: " + self.render_error(error, request_id) + b"\n\n"
-
-    def stream_provider_error(self, body: bytes) -> bytes:
-        """Writes an event with the provider's error."""
-        error = find_error(body)
-        return b"data: " + encode(error) + b"\n\n" if error else b""
-
     def edit_message(self, message: Message, changes: Mapping[int, str | None]) -> bytes | None:
         """Returns the content with parts changed; None if only thoughts are left."""
         return writing.edit_message(message, changes)
@@ -198,10 +188,6 @@ class Gemini(WireProtocol):
     def join_messages(self, wires: Sequence[bytes], own_positions: Collection[int]) -> list[bytes]:
         """Merges the proxy's own blocks with the user contents beside them."""
         return writing.join_messages(wires, own_positions)
-
-    def with_breakpoint(self, wire: bytes) -> bytes:
-        """Returns the content unchanged: the provider finds its cached prefix by itself."""
-        return wire
 
     def find_problems(self, messages: Sequence[Message]) -> list[str]:
         """Checks that calls are answered at once and one by one, that nothing is empty, and that the user is first."""

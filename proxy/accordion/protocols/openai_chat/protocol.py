@@ -21,7 +21,6 @@ from accordion.protocols.json_values import (
     as_string,
     decode_field,
     encode,
-    find_error,
     first_limit,
     opaque_part,
     openai_error,
@@ -99,15 +98,6 @@ class OpenAIChat(WireProtocol):
             inner["param"] = "messages"
         return encode({"error": inner})
 
-    def render_stream_error(self, error: AccordionError, request_id: str, before: bytes = b"") -> bytes:
-        """Writes a chunk with `error`, on which the official SDKs raise; no `[DONE]` follows."""
-        return b"data: " + self.render_error(error, request_id) + b"\n\n"
-
-    def stream_provider_error(self, body: bytes) -> bytes:
-        """Writes a chunk with the provider's error."""
-        error = find_error(body)
-        return b"data: " + encode(error) + b"\n\n" if error else b""
-
     def edit_message(self, message: Message, changes: Mapping[int, str | None]) -> bytes | None:
         """Returns the message with parts changed; None if only reasoning is left."""
         return writing.edit_message(message, changes)
@@ -119,10 +109,6 @@ class OpenAIChat(WireProtocol):
     def join_messages(self, wires: Sequence[bytes], own_positions: Collection[int]) -> list[bytes]:
         """Merges the proxy's own blocks with the user messages beside them."""
         return writing.join_messages(wires, own_positions)
-
-    def with_breakpoint(self, wire: bytes) -> bytes:
-        """Returns the message unchanged: the provider finds its cached prefix by itself."""
-        return wire
 
     def find_problems(self, messages: Sequence[Message]) -> list[str]:
         """Checks that results directly follow their calls, every call is answered, and the user is first."""

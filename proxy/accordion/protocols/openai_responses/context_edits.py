@@ -29,7 +29,7 @@ from accordion.model.errors import BadRequest
 from accordion.protocols.compaction_blocks import (
     TOKEN_BYTES,
     TOKEN_PREFIX,
-    ContextEditProtocol,
+    ListCompactionProtocol,
     OpenToken,
     ReportWriter,
     block_id,
@@ -48,7 +48,7 @@ _NEW_EVENTS = 3
 """Events of a compaction item in a stream."""
 
 
-class ResponsesContextEdits(ContextEditProtocol):
+class ResponsesContextEdits(ListCompactionProtocol):
     """The context edits of Responses."""
 
     words = (b'"context_management"', b'"compaction_trigger"', b'"compaction"')

@@ -169,10 +169,6 @@ class OpenAIResponses(WireProtocol):
         """Returns the items, a plain string as a message, and without ids that refer to removed reasoning."""
         return writing.join_messages(wires)
 
-    def with_breakpoint(self, wire: bytes) -> bytes:
-        """Returns the item unchanged: the provider finds its cached prefix by itself."""
-        return wire
-
     def find_problems(self, messages: Sequence[Message]) -> list[str]:
         """Checks that outputs and calls are paired, and that reasoning comes with the item that follows it."""
         return find_responses_problems(messages)
