@@ -28,7 +28,7 @@ from tests.compaction.making import CONVERSATION, DIALECTS, read
 from tests.fakes import FakeWindows
 from tests.histories import DIALECTS as NAMES
 from tests.histories import Call, DialectName, History, Json, Round, Turn, entries
-from tests.protocols.edited import said
+from tests.protocols.edited import write_message
 from tests.respelling import reform
 from tests.sessions.test_message_forms import without_reasoning
 from tests.world import CHAT, GEMINI, MESSAGES, RESPONSES, World, header
@@ -253,7 +253,7 @@ async def test_a_client_that_drops_the_reasoning_of_a_compacted_history_keeps_it
     out, _ = await world.ask(PATHS[dialect], request(listed, dialect))
     assert state(out) == "folded"
     own = [entry for entry in sent(world, dialect) if entry not in listed]
-    more = [said(dialect, "assistant", "Nothing."), said(dialect, "user", "Good.")]
+    more = [write_message(dialect, "assistant", "Nothing."), write_message(dialect, "user", "Good.")]
     for asked in ([*listed, *more], [*without_reasoning(listed), *more]):
         out, _ = await world.ask(PATHS[dialect], request(asked, dialect))
         assert state(out) == "replayed"

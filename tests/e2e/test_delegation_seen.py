@@ -26,7 +26,7 @@ from tests.world import OWNER_TOKEN
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 CONFIG = """
-store: {url: "sqlite:///FOLDER/kept.db", write_timeout_seconds: 60}
+store: {url: "sqlite:///FOLDER/kept.db", timeout_seconds: 60, write_timeout_seconds: 60}
 summaries: {writer: extractive}
 upstreams: {openai: {base_url: "UPSTREAM/v1"}, anthropic: {base_url: "UPSTREAM"}}
 """

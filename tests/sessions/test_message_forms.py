@@ -20,7 +20,7 @@ from accordion.sessions.sessions import SessionMatch
 from accordion.stores.worker_sync import SharedBoard, shared_slots
 from tests.fakes import FickleStore
 from tests.histories import DIALECTS, Call, DialectName, History, Json, Round, Turn, entries
-from tests.protocols.edited import said
+from tests.protocols.edited import write_message
 from tests.protocols.test_keys import READERS
 from tests.respelling import reform
 from tests.sessions.test_sessions import ALICE, World
@@ -162,7 +162,7 @@ async def test_a_report_about_another_form_of_the_list_is_left_out(dialect: Dial
     assert (other.is_exact, other.is_reworded, other.base_node.reported) == (False, True, 0)
     world.sessions.record_response(other, other.session, 950, 850)
     # It goes on in that form.
-    after = await ask(world, [*without_reasoning(sent[3]), said(dialect, "user", "Go on.")], dialect)
+    after = await ask(world, [*without_reasoning(sent[3]), write_message(dialect, "user", "Go on.")], dialect)
     assert after.base_node is not None
     assert (after.is_exact, after.is_reworded, after.base_node.reported) == (True, True, 950)
     assert after.base_index == len(without_reasoning(sent[3])) - 1
