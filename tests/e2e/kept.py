@@ -19,7 +19,7 @@ from tests.world import OWNER, OWNER_TOKEN
 
 CANARY = "canary-7319-of-the-erased"
 CONFIG = """
-store: {url: "sqlite:///FOLDER/kept.db", write_timeout_seconds: 60}
+store: {url: "sqlite:///FOLDER/kept.db", timeout_seconds: 60, write_timeout_seconds: 60}
 summaries: {writer: extractive}
 model_list:
 - model_name: small
