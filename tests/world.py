@@ -120,6 +120,7 @@ class World:
         self._steps = {
             "clock": self.clock,
             "tasks": self.tasks,
+            "waiter": builder.waiter,
             "tenants": tenants,
             "receiver": Receiver(
                 context_edit_reader=ContextEditReader(open_block_sealer(""), MissingFeatures(self.clock.now)),

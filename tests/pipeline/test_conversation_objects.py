@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 from urllib.parse import parse_qs
 
 import pytest
 
-from accordion.model.errors import Unreachable
+from accordion.model.errors import AccordionError, StoreUnavailable, Unreachable, UpstreamDisconnected
 from accordion.model.ports import UpstreamRequest
 from tests.compaction.making import LoopTasks
 from tests.fakes import FakeReply, FakeUpstream, FakeWindows
@@ -35,6 +36,11 @@ class Provider(FakeUpstream):
         self.list_body: bytes | None = None
         """What is listed in place of the items."""
         self.is_away = False
+        self.add_error: AccordionError | None = None
+        """The error by which the answer to added items breaks off."""
+        self.adding: asyncio.Event | None = None
+        """Set when items were added; the answer then waits until `may_answer` is set."""
+        self.may_answer = asyncio.Event()
         self.output: list[Json] | None = None
         """The output of the next responses, in place of a call."""
 
@@ -45,7 +51,11 @@ class Provider(FakeUpstream):
             if self.is_away:
                 raise Unreachable("no connection")
             if request.method == "POST":
-                return self._add(json.loads(request.body))
+                reply = self._add(json.loads(request.body))
+                if self.adding is not None:
+                    self.adding.set()
+                    await self.may_answer.wait()
+                return reply
             return self._list(parse_qs(query))
         body = json.loads(request.body)
         return self._respond(body)
@@ -54,7 +64,7 @@ class Provider(FakeUpstream):
         assert 0 < len(body["items"]) <= 20
         if self.add_status == 200:
             self._keep(body["items"])
-        return FakeReply(self.add_status, pieces=(b'{"object":"list","data":[]}',))
+        return FakeReply(self.add_status, pieces=(b'{"object":"list","data":[]}',), error=self.add_error)
 
     def _list(self, query: dict[str, list[str]]) -> FakeReply:
         assert query["order"] == ["asc"]
@@ -246,6 +256,78 @@ async def test_items_that_the_provider_does_not_take_are_not_lost(fault: str, ca
     assert without_ids(client.provider.items) == without_ids(client.items)
     await client.turn()
     assert without_ids(client.provider.items) == without_ids(client.items)
+
+
+async def test_items_are_added_once_if_the_client_leaves_meanwhile() -> None:
+    client = Client()
+    await client.turn_until_compacted()
+    provider, before = client.provider, len(client.provider.items)
+    provider.adding = asyncio.Event()
+    turn = asyncio.create_task(client.turn())
+    await provider.adding.wait()
+    turn.cancel()
+    await asyncio.gather(turn, return_exceptions=True)
+    provider.may_answer.set()
+    await client.tasks.done()
+    # The result that the client sent, and the call of the response.
+    assert [each["type"] for each in provider.items[before:]] == ["function_call_output", "function_call"]
+
+
+async def test_items_are_added_once_if_the_answer_breaks_off_behind_its_status() -> None:
+    client = Client()
+    await client.turn_until_compacted()
+    client.provider.add_error = UpstreamDisconnected("lost")
+    await client.turn()
+    await client.turn()
+    assert without_ids(client.provider.items) == without_ids(client.items)
+
+
+async def test_items_are_added_if_the_store_is_away_by_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    client = Client()
+    await client.turn_until_compacted()
+    links = client.world.builder.response_links
+    find, calls = type(links).unadded_items, 0
+
+    async def lose_the_store(*args: Any) -> tuple[bytes, ...]:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise StoreUnavailable("away")
+        return await find(*args)
+
+    monkeypatch.setattr(type(links), "unadded_items", lose_the_store)
+    await client.turn()
+    assert calls == 2
+    assert without_ids(client.provider.items) == without_ids(client.items)
+
+
+async def test_items_that_were_not_added_are_not_stored_once_the_session_is_erased() -> None:
+    client = Client()
+    await client.turn_until_compacted()
+    provider = client.provider
+    provider.add_status, provider.adding = 500, asyncio.Event()
+    turn = asyncio.create_task(client.turn())
+    await provider.adding.wait()
+    caller = client.world.forward.tenants.identify({b"authorization": b"Bearer sk-client"})
+    client.world.clock.advance(1.0)
+    erased = await client.world.builder.export_and_erasure.erase(caller.tenant, client.sessions[0])
+    assert erased.verified
+    provider.may_answer.set()
+    await turn
+    links = client.world.builder.response_links
+    assert await links.unadded_items(caller.tenant, "conv_1") == ()
+
+
+async def test_erasing_a_session_erases_the_items_that_were_not_added() -> None:
+    client = Client()
+    await client.turn_until_compacted()
+    client.provider.add_status = 500
+    await client.turn()
+    caller = client.world.forward.tenants.identify({b"authorization": b"Bearer sk-client"})
+    links = client.world.builder.response_links
+    assert await links.unadded_items(caller.tenant, "conv_1")
+    await client.world.builder.export_and_erasure.erase(caller.tenant, client.sessions[0])
+    assert await links.unadded_items(caller.tenant, "conv_1") == ()
 
 
 async def test_more_items_than_the_api_takes_at_once_are_added_in_parts() -> None:

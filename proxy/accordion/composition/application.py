@@ -264,6 +264,7 @@ class Application:
         self.forward, self.upgrade = build_pipelines(
             clock=self.clock,
             tasks=self.tasks,
+            waiter=self._compaction_builder.waiter,
             tenants=self.tenants,
             receiver=receiver,
             identifier=Identifier(

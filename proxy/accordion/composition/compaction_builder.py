@@ -82,7 +82,7 @@ class CompactionBuilder:
     ) -> None:
         retention = archive.retention
         self._store, self._tasks, self._clock, self._counter = spooled, tasks, clock, counter
-        self._outbox, self._waiter = outbox, LoopWaiter()
+        self._outbox, self.waiter = outbox, LoopWaiter()
         eighth, small = settings.limits.fold_cache_bytes // 8, divide_cache(settings.limits.cache_bytes)
         self._retry_limit_capacity, self._writers = small.failed_compactions, WriterHistory(clock, small.writers)
         self._reader = WrittenMessageReader(eighth)
@@ -249,7 +249,7 @@ class CompactionBuilder:
                 author,
                 self._store,
                 self._tasks,
-                self._waiter,
+                self.waiter,
                 self._preparation_limits,
                 self._archive,
                 self.export_and_erasure.erasures,
@@ -259,7 +259,7 @@ class CompactionBuilder:
             ),
             tasks=self._tasks,
             clock=self._clock,
-            waiter=self._waiter,
+            waiter=self.waiter,
             erasures=self.export_and_erasure.erasures,
         )
 

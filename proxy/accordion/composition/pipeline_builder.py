@@ -9,7 +9,7 @@ from accordion.accounting.ledger import Ledger
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.archive.response_links import ResponseLinks
 from accordion.insertions.store import InsertionStore
-from accordion.model.ports import Clock, Tasks
+from accordion.model.ports import Clock, Tasks, Waiter
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.context_edits import ContextEditStep, CountMessage
@@ -37,6 +37,7 @@ def build_pipelines(
     *,
     clock: Clock,
     tasks: Tasks,
+    waiter: Waiter,
     tenants: Tenants,
     receiver: Receiver,
     identifier: Identifier,
@@ -59,7 +60,7 @@ def build_pipelines(
 ) -> tuple[RequestPipeline, UpgradePipeline]:
     """Connects the steps. `model_sockets`: see UpgradePipeline."""
     sessions = identifier.sessions
-    conversation_objects = ConversationObjects(response_links, sender.send)
+    conversation_objects = ConversationObjects(response_links, erasures, tasks, waiter, sender.send)
     recorder = ExchangeRecorder(
         ledger, clock, tasks, erasures, sessions, calibrator, response_history, conversation_objects, features, costs,
         key_usage,

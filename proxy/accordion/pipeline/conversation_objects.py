@@ -7,6 +7,8 @@ ends, and the object stays whole: for the client, which may list it, and for the
 Nothing of it is cached, because a client may add and delete items itself.
 
 Items that the provider does not take are stored, count as a part of the object, and are added with the next response.
+Once this has begun, it goes on also if the client leaves: of a request that was cancelled it is not known whether the
+provider has taken the items, and they must not be added twice.
 
 Source: the API reference, "Conversations" (`GET` and `POST /v1/conversations/{id}/items`).
 """
@@ -15,15 +17,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from urllib.parse import quote
 
 import msgspec
 from msgspec.structs import replace
 
+from accordion.archive.erasure_notices import ErasureNotices
 from accordion.archive.response_links import ResponseLinks
-from accordion.model.errors import AccordionError
+from accordion.model.errors import AccordionError, StoreUnavailable
 from accordion.model.http import Inbound
-from accordion.model.ports import UpstreamResponse
+from accordion.model.ports import Signal, Tasks, UpstreamResponse, Waiter
 from accordion.model.records import ObservedResponse
 from accordion.pipeline.relay import content_type_and_encoding, read_body
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest
@@ -58,6 +62,9 @@ class ConversationObjects(msgspec.Struct, frozen=True):
     """Reads and extends conversation objects, with the credentials of the requests that name them."""
 
     response_links: ResponseLinks
+    erasures: ErasureNotices
+    tasks: Tasks
+    waiter: Waiter
     send: SendRequest
     logged: set[str] = msgspec.field(default_factory=set)
     """The objects for which a refusal was already logged."""
@@ -83,43 +90,60 @@ class ConversationObjects(msgspec.Struct, frozen=True):
     async def add_items(self, request: PreparedRequest, observed_response: ObservedResponse) -> None:
         """Adds the items of a request and its response to the object that the request named.
 
-        Does nothing if the provider does so itself, or if the response failed. Never fails.
+        Does nothing if the provider does so itself, or if the response failed. Never fails. If the caller is cancelled,
+        it goes on to its end.
         """
         original = request.original_request
         if original is None or original.conversation.provider_state != "object" or observed_response.error:
             return
         if observed_response.output is None:
             return
-        tenant, session, object_id = request.caller.tenant, request.session_match.session.id, _object_id(original)
         conversation = original.client_conversation
         entries = [message.wire for message in (*conversation.lead, *conversation.messages)]
-        new = [*map(_as_item, entries), *observed_response.output]
+        added = self.waiter.create_signal()
+        work = self._add_with_waiting(original, [*map(_as_item, entries), *observed_response.output], added)
+        self.tasks.spawn(work, "add items to a conversation object")
+        await added.wait()
+
+    async def _add_with_waiting(self, request: MeasuredRequest, items: Sequence[bytes], added: Signal) -> None:
+        """Adds the items that wait for the object and new ones; stores those that the provider did not take."""
+        tenant, session, object_id = request.caller.tenant, request.session_match.session.id, _object_id(request)
         try:
-            waiting = await self.response_links.unadded_items(tenant, object_id)
-            left = await self._add(original, object_id, [*waiting, *new])
-            if left or waiting:
+            waiting: Sequence[bytes] | None = None
+            with suppress(StoreUnavailable):
+                waiting = await self.response_links.unadded_items(tenant, object_id)
+            left = await self._add(request, object_id, [*(waiting or ()), *items])
+            if left and waiting is None:
+                raise StoreUnavailable("it is not known which items wait for the object")
+            if (left or waiting) and not self.erasures.was_erased_since(tenant, session, request.started_at):
                 await self.response_links.store_unadded_items(tenant, session, object_id, tuple(left))
         except Exception:
             # The response itself is complete, and must not fail because of this.
             _log.exception(
                 "items could not be added to a conversation object", extra={"request_id": request.inbound.request_id}
             )
+        finally:
+            added.set()
 
     async def _add(self, request: MeasuredRequest, object_id: str, items: Sequence[bytes]) -> Sequence[bytes]:
         """Adds items to the object; returns those that the provider did not take."""
         for at in range(0, len(items), _ADDED_AT_ONCE):
-            body = object_of({"items": list_of(items[at : at + _ADDED_AT_ONCE])})
-            try:
-                response = await self.send(_build_request(request, "POST", body=body))
-                refusal = await read_body(response, content_type_and_encoding(response.headers)[1])
-                if response.status == 200:
-                    continue
-                reason = f"status {response.status}, {refusal[:500]!r}"
-            except AccordionError as error:
-                reason = error.message
-            self._log_refusal(request, object_id, reason)
-            return items[at:]
+            if reason := await self._add_page(request, items[at : at + _ADDED_AT_ONCE]):
+                self._log_refusal(request, object_id, reason)
+                return items[at:]
         return ()
+
+    async def _add_page(self, request: MeasuredRequest, items: Sequence[bytes]) -> str:
+        """Adds items with one request; returns the reason why the provider did not take them, or an empty text."""
+        body, answer = object_of({"items": list_of(items)}), b""
+        try:
+            response = await self.send(_build_request(request, "POST", body=body))
+        except AccordionError as error:
+            return error.message
+        # The status says whether they were taken, also if the rest of the response is lost.
+        with suppress(AccordionError):
+            answer = await read_body(response, content_type_and_encoding(response.headers)[1])
+        return "" if response.status == 200 else f"status {response.status}, {answer[:500]!r}"
 
     def _log_refusal(self, request: MeasuredRequest, object_id: str, reason: str) -> None:
         if object_id in self.logged or len(self.logged) >= _MAX_LOGGED:

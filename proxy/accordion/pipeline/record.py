@@ -93,8 +93,8 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
                 progress.round_ids,
                 progress.insertion,
             )
-            await self.conversation_objects.add_items(progress.request, observed_response)
             progress.is_stored = True
+            await self.conversation_objects.add_items(progress.request, observed_response)
 
     def _record_unread(
         self, request: PassthroughRequest, progress: RequestProgress, observed_response: ObservedResponse
