@@ -330,6 +330,17 @@ async def test_erasing_a_session_erases_the_items_that_were_not_added() -> None:
     assert await links.unadded_items(caller.tenant, "conv_1") == ()
 
 
+@pytest.mark.parametrize("fields", [{"background": True}, {"store": False}])
+async def test_a_request_whose_response_cannot_be_added_passes_unchanged(fields: Json) -> None:
+    client = Client()
+    await client.turn_until_compacted()
+    for _ in range(2):
+        assert (await client.turn(**fields))["conversation"] == "conv_1"
+        assert "could not be added to the conversation, so it passes unchanged" in client.decision
+    assert "conversation" not in await client.turn()
+    assert without_ids(client.provider.items) == without_ids(client.items)
+
+
 async def test_more_items_than_the_api_takes_at_once_are_added_in_parts() -> None:
     client = Client()
     await client.turn_until_compacted()

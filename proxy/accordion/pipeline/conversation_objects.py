@@ -74,6 +74,11 @@ class ConversationObjects(msgspec.Struct, frozen=True):
 
         Raises StoreUnavailable, and the errors of `send`.
         """
+        envelope = request.conversation.envelope
+        if request.protocol.is_background(envelope) or envelope.get("store") == b"false":
+            return (
+                "with `background` or `store: false`, the items of the response could not be added to the conversation"
+            )
         items, after = list[bytes](), ""
         for _ in range(_MAX_PAGES):
             response = await self.send(_build_request(request, "GET", query=_LIST_QUERY + after))
