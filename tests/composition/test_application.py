@@ -25,7 +25,11 @@ def test_these_are_not(host: str) -> None:
 
 
 async def test_what_was_recorded_last_is_written_when_the_proxy_stops(tmp_path: Path) -> None:
-    settings = build(f"store: {{url: 'sqlite:///{tmp_path}/kept.db', timeout_seconds: 60, write_timeout_seconds: 60}}".encode(), {}, {})
+    settings = build(
+        f"store: {{url: 'sqlite:///{tmp_path}/kept.db', timeout_seconds: 60, write_timeout_seconds: 60}}".encode(),
+        {},
+        {},
+    )
     said = conversation(long_history(3), "chat")
     house = Application(settings, {})
     await house.start()
