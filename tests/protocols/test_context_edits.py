@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import anthropic
@@ -171,6 +172,14 @@ def test_a_block_of_another_is_left_to_a_provider_that_may_know_it() -> None:
     assert opened(MESSAGES, write_message("assistant", block("other"))) is None
     assert opened(MESSAGES, write_message("assistant", block(f"{TOKEN_PREFIX}broken"))) is None
     assert opened(RESPONSES, {"type": "compaction", "encrypted_content": "gAAA"}) is None
+
+
+@pytest.mark.parametrize("messages", [1, 20_000])
+def test_time_grows_with_the_blocks_that_do_not_open_and_not_with_their_square(messages: int) -> None:
+    message = json.dumps(write_message("assistant", *[block("forged")] * (20_000 // messages))).encode()
+    started_at = time.process_time()
+    assert MESSAGES.open_blocks([message] * messages, open_token, reads_foreign=False) is None
+    assert time.process_time() - started_at < 3
 
 
 def test_a_block_of_another_is_read_where_no_provider_knows_it() -> None:

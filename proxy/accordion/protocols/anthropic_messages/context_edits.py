@@ -95,12 +95,15 @@ class MessagesContextEdits(ContextEditProtocol):
                     continue
                 token = as_string(block.get("encrypted_content"))
                 opened = open_token(token) if token.startswith(TOKEN_PREFIX) else None
-                rest = _rest_behind(entries, index, blocks[at + 1 :])
                 if opened is not None:
+                    rest = _rest_behind(entries, index, blocks[at + 1 :])
                     return _join(_without_repeated(opened.entries, rest), rest), opened.artifacts
                 if reads_foreign and (text := as_string(block.get("content"))):
-                    return _join([writing.text_message(text)], rest), ()
-        return (_without_blocks(entries), ()) if reads_foreign and _has_block(entries) else None
+                    return _join([writing.text_message(text)], _rest_behind(entries, index, blocks[at + 1 :])), ()
+        if not reads_foreign:
+            return None
+        others = _without_blocks(entries)
+        return (others, ()) if others != list(entries) else None
 
     def report_writer(self, report: ContextReport, *, stream: bool) -> ReportWriter:
         """Creates a writer for events, or for a message."""
@@ -174,10 +177,6 @@ def _value(setting: Any, default: int) -> int:
 
 
 # -- blocks ------------------------------------------------------------------------------------------------------------
-
-
-def _has_block(entries: Sequence[bytes]) -> bool:
-    return _without_blocks(entries) != list(entries)
 
 
 def _without_blocks(entries: Sequence[bytes]) -> list[bytes]:
