@@ -429,6 +429,24 @@ async def test_the_item_stands_for_the_list_with_any_model() -> None:
     assert [tool["name"] for tool in sent["tools"]] == ["read_artifact"]
 
 
+async def test_a_list_that_is_compacted_again_repeats_the_clients_messages_alone() -> None:
+    world, translator = translated(response())
+    output: list[Json] = []
+    for number in range(3):
+        items = codex(12)["input"]
+        for item in items:
+            if "call_id" in item:
+                item["call_id"] += f"_{number}"
+        items[0]["content"], items[-1]["content"] = f"task {number}", f"sum up {number}"
+        output = json.loads((await world.ask(COMPACT, {"model": "m", "input": [*output, *items]}))[1])["output"]
+    said = [each["content"][0]["text"] for each in output[:-1]]
+    assert said == ["task 0", "sum up 0", "task 1", "sum up 1", "task 2", "sum up 2"]
+    await world.ask(RESPONSES, {"model": "m", "input": [*output, {"role": "user", "content": "go on"}]})
+    sent = [json.dumps(each) for each in translator.bodies[0]["input"]]
+    assert sum("written by the proxy" in each for each in sent) == 1
+    assert all(sum(f'"{text}"' in each for each in sent) == 1 for text in said)
+
+
 async def test_messages_that_a_client_puts_before_the_item_stay() -> None:
     world, translator = translated(response())
     item = json.loads((await world.ask(COMPACT, codex(12)))[1])["output"][-1]

@@ -94,6 +94,8 @@ class EditedBody(msgspec.Struct, frozen=True):
     edits: ContextEdits | None = None
     artifacts: tuple[str, ...] = ()
     """The artifacts that opened blocks name."""
+    client_entries: tuple[bytes, ...] = ()
+    """The entries of a list to compact by its path, as the client sent them; empty for any other request."""
 
     @property
     def is_compaction_only(self) -> bool:
@@ -145,7 +147,10 @@ class ContextEditReader(msgspec.Struct, frozen=True):
         if opened is not None:
             changed = {**changed, protocol.messages_field: list_of(opened[0])}
         artifacts = opened[1] if opened is not None else ()
-        return EditedBody(body if changed is fields else object_of(changed), edits, artifacts)
+        client_entries: tuple[bytes, ...] = ()
+        if edits is _COMPACT_REQUEST:
+            client_entries = tuple(items_of(listing)) if is_list(listing) else (listing,) if listing else ()
+        return EditedBody(body if changed is fields else object_of(changed), edits, artifacts, client_entries)
 
     def find_feature(self, protocol: WireProtocol, body: bytes) -> str:
         """Returns the feature that a body asks for; empty if it asks for no edits."""

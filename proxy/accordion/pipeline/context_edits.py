@@ -95,8 +95,7 @@ class ContextEditStep(msgspec.Struct, frozen=True):
             return None
         conversation, at = request.client_conversation, int(self.clock.now())
         if request.inbound.path == COMPACT_PATH and isinstance(editing, ListCompactionProtocol):
-            entries = [message.wire for message in (*conversation.lead, *conversation.messages)]
-            return CompleteResponse(editing.write_compact_response(report, entries, at))
+            return CompleteResponse(editing.write_compact_response(report, request.client_entries, at))
         is_stream = conversation.stream
         document = editing.write_block_response(report, conversation.model, at, stream=is_stream)
         return CompleteResponse(document, _EVENTS) if is_stream else CompleteResponse(document)

@@ -119,6 +119,7 @@ class Receiver(msgspec.Struct, frozen=True):
             is_token_count=endpoint.is_token_count,
             context_edits=edited.edits,
             block_artifacts=edited.artifacts,
+            client_entries=edited.client_entries,
         )
 
     def needs_body(self, method: str, path: str, content_type: bytes) -> bool:

@@ -95,6 +95,8 @@ class ReceivedRequest(IncomingRequest, frozen=True):
     """The edits that the client asks for and that are done here; None if there are none, or the provider does them."""
     block_artifacts: tuple[str, ...]
     """The artifacts that our compaction blocks in the request name."""
+    client_entries: tuple[bytes, ...]
+    """The entries of a list to compact by its path, before blocks were opened; empty for any other request."""
 
 
 class IdentifiedRequest(ReceivedRequest, frozen=True):
