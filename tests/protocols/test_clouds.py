@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from time import process_time
 
 import pytest
 
@@ -44,6 +45,13 @@ def test_a_clouds_path_is_read_by_its_protocol(path: str, protocol: str, endpoin
 )  # fmt: skip
 def test_no_other_path_is_taken_for_one(path: str) -> None:
     assert find_cloud_endpoint(path) is None
+
+
+@pytest.mark.parametrize("path", ["/model/" + "claude" * 40_000, "/openai/deployments/" + ":" * 200_000])
+def test_a_long_path_is_read_in_a_time_that_grows_with_its_length(path: str) -> None:
+    began = process_time()
+    assert find_protocol(f"{path}/x") is None
+    assert process_time() - began < 1
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ _PARTNER_MODEL = re.compile(r"(/v1(?:beta1)?/projects/[^/]+/locations/[^/]+/publ
 _GOOGLE_MODEL = re.compile(r"(/v1(?:beta1)?/projects/.*/models/)([^/]+):(?:generateContent|streamGenerateContent)")
 _METHODS = {"rawPredict": False, "streamRawPredict": True}
 _COUNT = "count-tokens"
-_INVOCATION = re.compile(r"(/model/)([^/]*claude[^/]*)(/invoke)")
+_INVOCATION = re.compile(r"(/model/)([^/]+)(/invoke)")
 _ANSWERING = re.compile(r"/chat/completions$|/responses$|rawpredict$|/invoke|/converse")
 _AZURE_PATHS = {
     "/openai/v1/chat/completions": "chat",
@@ -70,7 +70,7 @@ def find_cloud_endpoint(path: str) -> CloudEndpoint | None:
         return CloudEndpoint(protocol, Endpoint(is_token_count=path.endswith("/input_tokens")))
     if match := _DEPLOYMENT.fullmatch(path):
         return CloudEndpoint("chat", Endpoint(model=unquote(match[2])))
-    if match := _INVOCATION.fullmatch(path):
+    if (match := _INVOCATION.fullmatch(path)) and "claude" in match[2]:
         return CloudEndpoint("messages", Endpoint(model=unquote(match[2]), is_stream=False))
     if match := _PARTNER_MODEL.fullmatch(path):
         model, _, method = unquote(match[2]).rpartition(":")
