@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from accordion.model.http import Inbound, without_query_key
+from accordion.model.ports import SummaryCaller
+from accordion.pipeline.request import MeasuredRequest
 from accordion.providers.http.routes import ModelEntry, routes_from
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply
@@ -86,6 +88,39 @@ async def test_a_proxy_key_is_never_sent_on_wherever_it_stands() -> None:
         assert "proxy-key" not in sent.url
         assert [value for name, value in sent.headers if name == b"x-goog-api-key"] == [b"operators"]
         assert not any(b"proxy-key" in value for _, value in sent.headers)
+
+
+async def summary_caller(world: World, inbound: Inbound) -> SummaryCaller:
+    read = await world.forward.reader.read(inbound, world.forward.tenants.identify(inbound.fields))
+    assert isinstance(read, MeasuredRequest)
+    found = world.forward.sender.build_summary_caller(read)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("query", "headers", "sent"),
+    [
+        ("alt=sse&key=AIza%2Done", {}, [b"AIza-one"]),
+        ("key=AIza-one", {"x_goog_api_key": "AIza-two"}, [b"AIza-two"]),
+        ("key=AIza%0D%0Aone", {}, []),
+        ("alt=sse", {}, []),
+    ],
+)  # fmt: skip
+async def test_a_summary_is_asked_for_with_the_key_in_the_query(
+    query: str, headers: dict[str, str], sent: list[bytes]
+) -> None:
+    caller = await summary_caller(routed(), request(query, **headers))
+    assert [value for name, value in caller.headers if name == b"x-goog-api-key"] == sent
+
+
+async def test_a_summary_at_a_cloud_is_asked_for_without_a_proxy_key_in_the_query() -> None:
+    path = "/v1/projects/p/locations/l/publishers/anthropic/models/claude-a:rawPredict"
+    upstreams = UPSTREAMS | {"vertex": ("http://vertex.test", "operators")}
+    world = World(router=routes_from((), upstreams), keys=KEYS)  # type: ignore[arg-type]
+    caller = await summary_caller(world, request("a=1&key=proxy-key-0123456789", path=path, body=b'{"messages": []}'))
+    assert caller.cloud_target == f"{path}?a=1"
+    assert not any(b"proxy-key" in value for _, value in caller.headers)
 
 
 async def test_a_caller_without_a_proxy_key_is_refused_in_googles_form() -> None:

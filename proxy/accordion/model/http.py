@@ -14,7 +14,8 @@ from accordion.model.errors import AccordionError, ShuttingDown
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.ports import Headers
 
-_GOOGLE_KEY = b"x-goog-api-key"
+GOOGLE_KEY = b"x-goog-api-key"
+"""The header in which Google's clients send their key."""
 _QUERY_KEY = re.compile(r"(?<![^&])key=([^&]+)")
 
 CLIENT_DISCONNECTED = "the client went away"
@@ -78,7 +79,7 @@ class Inbound(StructWithHiddenFields, frozen=True, dict=True):
         """
         fields = dict(reversed(self.headers))
         if key := self.query_key:
-            fields.setdefault(_GOOGLE_KEY, key.encode("latin-1"))
+            fields.setdefault(GOOGLE_KEY, key.encode("latin-1"))
         return fields
 
     @property

@@ -411,7 +411,7 @@ class SummaryCaller(StructWithHiddenFields, frozen=True):
     credential: str = ""
     has_proxy_key: bool = False
     cloud_target: str = ""
-    """The request's own path and query, if its provider is a cloud with paths of its own."""
+    """The request's own path and query without a credential, if its provider is a cloud with paths of its own."""
 
 
 class SummaryRequest(msgspec.Struct, frozen=True):

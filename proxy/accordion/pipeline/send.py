@@ -14,7 +14,7 @@ import msgspec
 from msgspec.structs import replace
 
 from accordion.model.errors import BadRequest, ContextOverflow, ThreadNotFound, Unauthorized, Unreachable
-from accordion.model.http import CompleteResponse, without_query_key
+from accordion.model.http import GOOGLE_KEY, CompleteResponse, without_query_key
 from accordion.model.ports import (
     Clock,
     Headers,
@@ -195,9 +195,8 @@ class Sender(msgspec.Struct, frozen=True):
         """
         route, inbound = request.route, request.inbound
         headers, target, body = self._build_headers(request), inbound.target, inbound.body
-        if inbound.query_key and request.caller.has_proxy_key:
-            is_own = self.tenants.is_proxy_key(inbound.query_key.encode("latin-1"))
-            target = without_query_key(target) if is_own or self._provider_key(request) else target
+        if inbound.query_key and not self._find_query_credential(request):
+            target = without_query_key(target)
         model = route.model
         if model is not None and model_in_target(inbound):
             target, model = replace_model_in_target(target, model), None
@@ -235,6 +234,9 @@ class Sender(msgspec.Struct, frozen=True):
             headers = self._build_headers(request)
         except Unauthorized:
             return None
+        key, target = self._find_query_credential(request), without_query_key(request.inbound.target)
+        if key and key.isascii() and key.isprintable() and not any(name == GOOGLE_KEY for name, _ in headers):
+            headers = (*headers, (GOOGLE_KEY, key.encode()))
         return SummaryCaller(
             tenant=request.caller.tenant.name,
             route=request.route,
@@ -243,8 +245,15 @@ class Sender(msgspec.Struct, frozen=True):
             headers=headers,
             credential=self._provider_key(request) or request.caller.credential,
             has_proxy_key=request.caller.has_proxy_key,
-            cloud_target=request.inbound.target if find_cloud(request.inbound.path) is not None else "",
+            cloud_target=target if find_cloud(request.inbound.path) is not None else "",
         )
+
+    def _find_query_credential(self, request: IncomingRequest) -> str:
+        """Returns the credential for the provider in the query; empty where there is none, or it is not sent on."""
+        key = request.inbound.query_key
+        if not key or not request.caller.has_proxy_key:
+            return key
+        return "" if self._provider_key(request) or self.tenants.is_proxy_key(key.encode("latin-1")) else key
 
     def _provider_key(self, request: IncomingRequest) -> str:
         """Returns the model's own key for a caller with a proxy key; empty if the caller's credential is forwarded.

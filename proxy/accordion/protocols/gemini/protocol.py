@@ -24,6 +24,7 @@ from urllib.parse import unquote
 
 from accordion.model.conversation import Message, Part, Role
 from accordion.model.errors import AccordionError, ContextOverflow
+from accordion.model.http import GOOGLE_KEY
 from accordion.protocols.base import Endpoint, ReadMessage, TextPrompt, WireProtocol
 from accordion.protocols.gemini import writing
 from accordion.protocols.gemini.fields import both_spellings, dig, get
@@ -49,7 +50,6 @@ _ANSWERING = re.compile(r"/v1[^/]*/.*:(?:stream)?generatecontent")
 _OWN_VERSION = re.compile(r"(?:/upload)?/v1(?:alpha|beta)")
 _SHARED_PATHS = ("/v1/models", "/v1/files")
 """Paths that several providers have. The header with the key tells them apart."""
-_KEY = b"x-goog-api-key"
 _ROLES: dict[object, Role] = {
     None: "user", "": "user", "user": "user", "model": "assistant", "function": "tool", "system": "system",
 }  # fmt: skip
@@ -96,7 +96,7 @@ class Gemini(WireProtocol):
         comes with Google's key."""
         if _OWN_VERSION.match(path) or MODEL_METHOD.fullmatch(path):
             return True
-        return _KEY in fields and any(path == each or path.startswith(f"{each}/") for each in _SHARED_PATHS)
+        return GOOGLE_KEY in fields and any(path == each or path.startswith(f"{each}/") for each in _SHARED_PATHS)
 
     def read_message(self, raw: bytes) -> ReadMessage:
         """Reads one content. User contents have the results of the user's functions; contents of the model have those
