@@ -70,10 +70,16 @@ def test_a_prompt_goes_to_the_same_cloud_and_is_not_streamed(target: str, expect
 
 def test_a_prompt_for_claude_names_the_version_in_place_of_the_model() -> None:
     body = b'{"model":"m","stream":false,"max_tokens":5,"messages":[]}'
-    assert cloud_prompt("azure", body) == body
+    assert cloud_prompt("azure", "chat", body) == body
+    assert cloud_prompt("openai", "messages", body) == body
     for family, version in (("vertex", "vertex-2023-10-16"), ("bedrock", "bedrock-2023-05-31")):
-        fields = json.loads(cloud_prompt(family, body))  # type: ignore[arg-type]
+        fields = json.loads(cloud_prompt(family, "messages", body))  # type: ignore[arg-type]
         assert fields == {"anthropic_version": version, "max_tokens": 5, "messages": []}
+
+
+def test_a_prompt_for_gemini_is_the_same_at_vertex_as_at_googles_own_api() -> None:
+    body = b'{"contents":[],"generationConfig":{"maxOutputTokens":5}}'
+    assert cloud_prompt("vertex", "gemini", body) == body
 
 
 def test_a_signed_request_is_not_read_and_one_to_another_api_may_be_signed() -> None:

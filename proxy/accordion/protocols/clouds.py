@@ -117,9 +117,9 @@ def prompt_target(target: str, model: str) -> str:
     return target
 
 
-def cloud_prompt(family: Family, body: bytes) -> bytes:
-    """Returns the body of one of the proxy's own requests in the form that a cloud accepts."""
-    version = _VERSIONS.get(family)
+def cloud_prompt(family: Family, protocol: str, body: bytes) -> bytes:
+    """Returns the body of one of the proxy's own requests in the form that a cloud accepts for a protocol, by name."""
+    version = _VERSIONS.get(family) if protocol == "messages" else None
     if version is None:
         return body
     fields = {name: value for name, value in fields_of(body).items() if name not in ("model", "stream")}

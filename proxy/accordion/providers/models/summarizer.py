@@ -170,7 +170,8 @@ class ModelSummarizer:
         else:
             cloud_target = target.cloud_target
             path = prompt_target(cloud_target, prompt.model) if cloud_target else protocol.prompt_path(prompt.model)
-            url, body = self._router.url(target.route, path), cloud_prompt(target.route.family, body)
+            url = self._router.url(target.route, path)
+            body = cloud_prompt(target.route.family, protocol.name, body)
             upstream_response = await self._upstream.send(UpstreamRequest("POST", url, target.headers, body))
         try:
             raw = await _read_body(upstream_response)
