@@ -146,7 +146,7 @@ async def test_a_model_of_another_provider_is_refused_in_googles_form(model: str
 
 async def test_paths_that_no_protocol_reads_go_to_google() -> None:
     world = routed()
-    for path in ("/v1beta/cachedContents", "/upload/v1beta/files", "/v1beta/models/m:embedContent"):
+    for path in ("/v1beta/cachedContents", "/upload/v1beta/files", "/upload/v1/files", "/v1beta/models/m:embedContent"):
         assert (await send(world, request(path=path)))[0] == 200
         assert world.upstream.requests[-1].url == f"http://google.test{path}"
 

@@ -286,6 +286,12 @@ def test_the_router_port_gives_what_the_functions_give():
     assert DEFAULTS.url(route, "/v1/messages?a") == url(route, "/v1/messages?a")
 
 
+@pytest.mark.parametrize("target", ["/v1beta/models/m:embedContent", "/v1alpha", "/v1beta1", "/upload/v1/files"])
+def test_a_path_of_google_does_not_become_a_part_of_another_host(target):
+    with pytest.raises(NotFound, match="its paths begin with /v1"):
+        url(Route("m", "openai", "https://host.example"), target)
+
+
 def test_a_translated_model_has_no_url_of_its_own():
     with pytest.raises(NotFound, match="alias"):
         url(one("gemini/g"), "/v1/embeddings")

@@ -47,7 +47,7 @@ from accordion.protocols.model_name import MODEL_METHOD
 _METHODS = {"generateContent": False, "streamGenerateContent": True, "countTokens": False}
 """The methods that are read, and whether their response is streamed."""
 _ANSWERING = re.compile(r"/v1[^/]*/.*:(?:stream)?generatecontent")
-_OWN_VERSION = re.compile(r"(?:/upload)?/v1(?:alpha|beta)")
+_OWN_VERSION = re.compile(r"/upload/v1|/v1(?:alpha|beta)")
 _SHARED_PATHS = ("/v1/models", "/v1/files")
 """Paths that several providers have. The header with the key tells them apart."""
 _ROLES: dict[object, Role] = {

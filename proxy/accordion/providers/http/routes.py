@@ -72,6 +72,7 @@ _NATIVE: Mapping[str, Family] = {each.name: each.family for each in PROTOCOLS.va
 _UPLOADS = "/upload"
 _VERSION = re.compile(r"/v1(?:(?:alpha|beta)\d*)?(?=[/?]|$)")
 """The version at the beginning of a path: `/v1` of all providers, `/v1beta` and `/v1alpha` of Google's."""
+_OPENAI_VERSION = re.compile(r"/v1(?=[/?]|$)")
 _LAST_VERSION = re.compile(r"/v1(?:(?:alpha|beta)\d*)?$")
 
 
@@ -255,8 +256,8 @@ def url(route: Route, path_and_query: str) -> str:
     SDK. A target that could leave the base is refused, not repaired: upstreams and libraries resolve `..` in different
     ways, and a model's key must not open another path of its host.
 
-    Raises NotFound for a path that does not begin with a version, and for translated models, BadRequest for a path with
-    `..` segments.
+    Raises NotFound for a path that does not begin with a version of the provider's, and for translated models,
+    BadRequest for a path with `..` segments.
     """
     if not is_provider_path(path_and_query):
         raise NotFound("There is no such path; the paths of providers begin with /v1.")
@@ -267,6 +268,9 @@ def url(route: Route, path_and_query: str) -> str:
     if (".." in path_and_query or "%" in path_and_query) and _has_dot_dot(path_and_query.partition("?")[0]):
         raise BadRequest("A path with `..` segments is not forwarded; write the path without them.")
     if route.family == "openai":
+        # Without the slash after `/v1`, the rest of the path would belong to the base, or to its host.
+        if _OPENAI_VERSION.match(path_and_query) is None:
+            raise NotFound(f"There is no such path at {route.name!r}; its paths begin with /v1.")
         return f"{route.base_url}{path_and_query[3:]}"
     return f"{route.base_url}{path_and_query}"
 
