@@ -98,3 +98,10 @@ def test_a_signed_request_is_not_read_and_one_to_another_api_may_be_signed() -> 
 )  # fmt: skip
 def test_other_spellings_are_known(path: str, expected: bool) -> None:
     assert is_protocol_path(path) is expected
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/projects/p/groups/g/roles", "/v1/projects", "/v1/models/m", "/openai", "/models"]
+)
+def test_a_path_of_another_api_is_no_clouds(path: str) -> None:
+    assert find_cloud(path) is None

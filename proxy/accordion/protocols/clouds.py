@@ -26,13 +26,10 @@ from accordion.protocols.json_spans import fields_of, object_of
 SIGNATURE: Final = b"AWS4-HMAC-SHA256"
 """How the `authorization` header of a signed request begins."""
 
-_CLOUDS: tuple[tuple[str, Family], ...] = (
-    ("/openai/", "azure"),
-    ("/v1/projects/", "vertex"),
-    ("/v1beta1/projects/", "vertex"),
-    ("/model/", "bedrock"),
-)
-"""The clouds by the beginnings of their paths."""
+_CLOUDS: tuple[tuple[str, Family], ...] = (("/openai/", "azure"), ("/model/", "bedrock"))
+"""Clouds by the beginnings of their paths."""
+_VERTEX = re.compile(r"/v1(?:beta1)?/projects/[^/]+/locations/")
+"""The beginning of Vertex AI's paths. OpenAI has projects too, without locations."""
 _DEPLOYMENT = re.compile(r"(/openai/deployments/)([^/]+)(/chat/completions)")
 _PARTNER_MODEL = re.compile(r"(/v1(?:beta1)?/projects/[^/]+/locations/[^/]+/publishers/anthropic/models/)([^/]+)")
 _GOOGLE_MODEL = re.compile(r"(/v1(?:beta1)?/projects/.*/models/)([^/]+):(?:generateContent|streamGenerateContent)")
@@ -59,6 +56,8 @@ class CloudEndpoint(msgspec.Struct, frozen=True):
 
 def find_cloud(path: str) -> Family | None:
     """Returns the cloud to which a path belongs."""
+    if _VERTEX.match(path):
+        return "vertex"
     return next((family for beginning, family in _CLOUDS if path.startswith(beginning)), None)
 
 
