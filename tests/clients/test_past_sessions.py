@@ -15,7 +15,7 @@ from upstream import Upstream
 __all__ = ["node"]
 
 AGENTS: list[tuple[str, Start, int]] = [
-    ("claude", claude_code, 80_000),
+    ("claude", claude_code, 60_000),
     ("codex", codex, 20_000),
     ("opencode", opencode_openai, 20_000),
 ]
