@@ -188,6 +188,7 @@ async def test_a_body_that_cannot_be_read_gives_no_way_around_a_limit_of_the_day
         ("POST", "/v1beta/models/gpt-5%253AstreamGenerateContent"),
         ("POST", "/v1beta/models/gpt-5:GENERATEContent"),
         ("POST", "/v1beta/tunedModels/mine:generateContent"),
+        ("POST", "/v1beta/openai/chat/completions"),
     ],
 )
 async def test_another_spelling_gives_no_way_around_a_limit_of_the_day(method: str, path: str) -> None:

@@ -46,7 +46,7 @@ from accordion.protocols.model_name import MODEL_METHOD
 
 _METHODS = {"generateContent": False, "streamGenerateContent": True, "countTokens": False}
 """The methods that are read, and whether their response is streamed."""
-_ANSWERING = re.compile(r"/v1[^/]*/.*:(?:stream)?generatecontent")
+_ANSWERING = re.compile(r"/v1[^/]*/(?:.*:(?:stream)?generatecontent|openai/chat/completions)")
 _OWN_VERSION = re.compile(r"/upload/v1|/v1(?:alpha|beta)")
 _SHARED_PATHS = ("/v1/models", "/v1/files")
 """Paths that several providers have. The header with the key tells them apart."""
@@ -88,7 +88,7 @@ class Gemini(WireProtocol):
         return Endpoint(method == "countTokens", model=unquote(match[2]), is_stream=_METHODS[method])
 
     def is_path(self, path: str) -> bool:
-        """Knows the methods in small letters, of any kind of model."""
+        """Knows the methods in small letters, of any kind of model, and Google's path for Chat Completions."""
         return _ANSWERING.fullmatch(path) is not None
 
     def is_addressed(self, path: str, fields: Mapping[bytes, bytes]) -> bool:
