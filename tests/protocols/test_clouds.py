@@ -7,7 +7,7 @@ import pytest
 
 from accordion.protocols.base import Endpoint
 from accordion.protocols.clouds import cloud_prompt, find_cloud, find_cloud_endpoint, prompt_target, unread_reason
-from accordion.protocols.registry import find_protocol, is_protocol_path
+from accordion.protocols.registry import decode_path, find_protocol, is_protocol_path
 
 VERTEX = "/v1/projects/p/locations/global/publishers/anthropic/models"
 GOOGLE = "/v1/projects/p/locations/l/publishers/google/models"
@@ -66,6 +66,12 @@ def test_a_long_path_is_read_in_a_time_that_grows_with_its_length(path: str) -> 
 )  # fmt: skip
 def test_a_prompt_goes_to_the_same_cloud_and_is_not_streamed(target: str, expected: str) -> None:
     assert prompt_target(target, "small") == expected
+
+
+def test_a_path_that_is_encoded_many_times_is_decoded_at_once() -> None:
+    began = process_time()
+    assert decode_path("/v1/%" + "25" * 100_000 + "2e%2E/%252525x%41") == "/v1/../%xA"
+    assert process_time() - began < 1
 
 
 def test_a_prompt_for_claude_names_the_version_in_place_of_the_model() -> None:

@@ -5,6 +5,7 @@ A new protocol is a package beside the others and a line here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from urllib.parse import unquote
 
@@ -36,6 +37,7 @@ ARTIFACT_TOOLS: Mapping[str, ArtifactToolProtocol] = {protocol.name: tool for pr
 """The implementations of the artifact tool by their protocol's name."""
 
 _DEFAULT = _ENTRIES[0][0]
+_PERCENT = re.compile("%(?:25)+")
 
 
 def find_protocol(path: str) -> tuple[WireProtocol, Endpoint] | None:
@@ -74,12 +76,19 @@ def protocol_for(path: str, fields: Mapping[bytes, bytes]) -> WireProtocol:
     return next((each for each in PROTOCOLS.values() if each.is_addressed(path, fields)), _DEFAULT)
 
 
+def decode_path(path: str) -> str:
+    """Returns a path without any percent-encoding, also where it is encoded more than once."""
+    # An encoded percent sign may be encoded again any number of times: that is removed at once.
+    while (decoded := unquote(_PERCENT.sub("%", path))) != path:
+        path = decoded
+    return path
+
+
 def _normalize_path(path: str) -> str:
     """Returns a path as the most lenient server reads it: decoded, in small letters, without empty segments.
 
     RFC 3986 6.2.2 says which paths are equivalent; servers also join slashes and remove parameters of segments.
     """
-    while (decoded := unquote(path)) != path:
-        path = decoded
+    path = decode_path(path)
     segments = (segment.partition(";")[0].strip() for segment in path.lower().replace("\\", "/").split("/"))
     return "/" + "/".join(segment for segment in segments if segment not in ("", "."))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from urllib.parse import unquote
 
 from msgspec.structs import replace
 
@@ -16,7 +15,7 @@ from accordion.model.errors import BadRequest, NotFound
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.ports import Family, Route
 from accordion.protocols.clouds import find_cloud
-from accordion.protocols.registry import PROTOCOLS
+from accordion.protocols.registry import PROTOCOLS, decode_path
 
 _PROVIDER_NAMES = """
     a2a a2a_agent ai21 ai21_chat aiml aiohttp_openai amazon_nova anthropic anthropic_text apertis assemblyai
@@ -332,6 +331,4 @@ def _base(family: Family, base: str) -> str:
 
 def _has_dot_dot(path: str) -> bool:
     """Whether a server could read a segment as `..`: also encoded (more than once), after `\\`, before `;`."""
-    while (decoded := unquote(path)) != path:
-        path = decoded
-    return any(segment.partition(";")[0] == ".." for segment in path.replace("\\", "/").split("/"))
+    return any(segment.partition(";")[0] == ".." for segment in decode_path(path).replace("\\", "/").split("/"))
