@@ -314,6 +314,17 @@ async def test_the_original_has_the_options_of_the_last_request_and_no_person_or
         assert stored == {name: body[name] for name in ("model", "max_tokens", "messages")} | options
 
 
+async def test_what_a_hosted_tool_gets_as_a_credential_is_not_recorded():
+    tool = {"type": "mcp", "server_label": "wiki", "server_url": "https://mcp.test"}
+    secret = tool | {"authorization": "secret", "headers": {"x-key": "secret"}}
+    function = {"type": "function", "name": "read", "parameters": {"type": "object", "properties": {}}}
+    body = {"model": "m", "tools": [secret, function], "input": [{"role": "user", "content": "Hi."}]}
+    vault = Vault(sealer=None)
+    await vault.say("s-1", read(body, "responses"))
+    stored = json.loads((await vault.transcripts.original(TENANT, "s-1")).body)
+    assert stored["tools"] == [tool, function]
+
+
 async def test_a_list_that_begins_like_messages_behind_a_providers_history_is_recorded_whole():
     vault, first = Vault(), {"role": "user", "content": "one"}
     await vault.say("s-1", read({"model": "m", "input": [first], "conversation": "conv_1"}, "responses"))

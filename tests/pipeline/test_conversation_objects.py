@@ -250,7 +250,7 @@ async def test_items_that_the_provider_does_not_take_are_not_lost(fault: str, ca
     assert [each.get("call_id") for each in forwarded["input"][-3:]] == [
         f"call_{len(client.provider.models) - number}" for number in (3, 2, 2)
     ]
-    assert caplog.text.count("did not add items to the conversation object conv_1 of session") == 1
+    assert caplog.text.count("items were not added to the conversation object conv_1 of session") == 1
     client.provider.add_status = 200
     await client.turn()
     assert without_ids(client.provider.items) == without_ids(client.items)

@@ -19,8 +19,10 @@ from accordion.archive.archive_entries import AFTER_PROVIDER_HISTORY, Transcript
 from accordion.archive.artifacts import unpack
 from accordion.model.conversation import Conversation
 from accordion.model.tenant import TenantScope
+from accordion.protocols.json_spans import is_list, is_object, items_of, list_of, with_fields
 from accordion.protocols.registry import PROTOCOLS
 
+_TOOL_CREDENTIALS = {"authorization": None, "headers": None}
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -218,8 +220,20 @@ def options_digest(tenant: TenantScope, conversation: Conversation) -> bytes:
 
 
 def fields_json(envelope: Mapping[str, bytes], names: Sequence[str]) -> bytes:
-    """Returns those fields of a request that have one of these names, as one JSON object."""
-    return b"{%s}" % b",".join([b'"%s":%s' % (name.encode(), envelope[name]) for name in names if name in envelope])
+    """Returns those fields of a request that have one of these names, as one JSON object. The credentials that hosted
+    tools get (`mcp` in Responses) are left out."""
+    fields = {name: envelope[name] for name in names if name in envelope}
+    if "tools" in fields:
+        fields["tools"] = _remove_credentials(fields["tools"])
+    return b"{%s}" % b",".join([b'"%s":%s' % (name.encode(), value) for name, value in fields.items()])
+
+
+def _remove_credentials(tools: bytes) -> bytes:
+    if not is_list(tools):
+        return tools
+    entries = items_of(tools)
+    safe_entries = [with_fields(each, _TOOL_CREDENTIALS) if is_object(each) else each for each in entries]
+    return tools if safe_entries == entries else list_of(safe_entries)
 
 
 def decode_fields(text: bytes | None) -> dict[str, bytes]:

@@ -102,6 +102,9 @@ class ConversationObjects(msgspec.Struct, frozen=True):
         if original is None or original.conversation.provider_state != "object" or observed_response.error:
             return
         if observed_response.output is None:
+            self._log_refusal(
+                original, _object_id(original), "the response was too large to be read", "The object lacks them"
+            )
             return
         conversation = original.client_conversation
         entries = [message.wire for message in (*conversation.lead, *conversation.messages)]
@@ -134,33 +137,34 @@ class ConversationObjects(msgspec.Struct, frozen=True):
         """Adds items to the object; returns those that the provider did not take."""
         for at in range(0, len(items), _ADDED_AT_ONCE):
             if reason := await self._add_page(request, items[at : at + _ADDED_AT_ONCE]):
-                self._log_refusal(request, object_id, reason)
+                self._log_refusal(request, object_id, reason, "They are stored, and are added with the next response")
                 return items[at:]
         return ()
 
     async def _add_page(self, request: MeasuredRequest, items: Sequence[bytes]) -> str:
         """Adds items with one request; returns the reason why the provider did not take them, or an empty text."""
-        body, answer = object_of({"items": list_of(items)}), b""
+        body = object_of({"items": list_of(items)})
         try:
             response = await self.send(_build_request(request, "POST", body=body))
         except AccordionError as error:
             return error.message
         # The status says whether they were taken, also if the rest of the response is lost.
         with suppress(AccordionError):
-            answer = await read_body(response, content_type_and_encoding(response.headers)[1])
-        return "" if response.status == 200 else f"status {response.status}, {answer[:500]!r}"
+            await read_body(response, content_type_and_encoding(response.headers)[1])
+        return "" if response.status == 200 else f"the provider answered with status {response.status}"
 
-    def _log_refusal(self, request: MeasuredRequest, object_id: str, reason: str) -> None:
+    def _log_refusal(self, request: MeasuredRequest, object_id: str, reason: str, effect: str) -> None:
+        """Warns once for each object. `effect` says what becomes of the items."""
         if object_id in self.logged or len(self.logged) >= _MAX_LOGGED:
             return
         self.logged.add(object_id)
         _log.warning(
-            "the provider did not add items to the conversation object %s of session %s, model %s: %s. "
-            "They are stored, and are added with the next response",
+            "items were not added to the conversation object %s of session %s, model %s: %s. %s",
             object_id,
             request.session_match.session.id,
             request.conversation.model,
             reason,
+            effect,
         )
 
 
