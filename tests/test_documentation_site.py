@@ -37,6 +37,12 @@ def test_a_table_that_is_not_known_fails():
         write_tables("<!-- reference: options nothing -->\n<!-- end of reference -->\n")
 
 
+def test_the_glossary_is_short():
+    """At most 30 words need an explanation. What only one page uses is explained on that page."""
+    rows = [line for line in (ROOT / "docs" / "glossary.md").read_text("utf-8").splitlines() if line.startswith("| ")]
+    assert 0 < len(rows) - 1 <= 30
+
+
 def build(root: Path, site: Path, **environ: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(site)],
