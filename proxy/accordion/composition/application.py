@@ -30,7 +30,7 @@ from accordion.composition.archive_builder import ArchiveServices
 from accordion.composition.cache_shares import divide_cache
 from accordion.composition.compaction_builder import CompactionBuilder
 from accordion.composition.memory_builder import MemoryBuilder, note_tenant
-from accordion.composition.pipeline_builder import build_pipelines
+from accordion.composition.pipeline_builder import VisibilityBuilder, build_pipelines
 from accordion.composition.spool_builder import build_spool, is_needed_away, is_server, owns_former
 from accordion.composition.store_identity import StoreIdentity
 from accordion.composition.tables import (
@@ -44,7 +44,6 @@ from accordion.composition.tables import (
     spans,
     thresholds_by_model,
 )
-from accordion.composition.visibility_builder import VisibilityBuilder
 from accordion.config import Settings
 from accordion.config.extras import is_installed
 from accordion.http.admin_api import AdminApi, Administration

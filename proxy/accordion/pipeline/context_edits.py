@@ -18,9 +18,8 @@ from contextlib import aclosing
 import msgspec
 from msgspec.structs import replace
 
-from accordion.compaction.cleared_content import can_clear, find_cleared_content
 from accordion.compaction.rendering import RequestRenderer
-from accordion.compaction.strategies.context_edits import build_clearing
+from accordion.compaction.strategies.context_edits import build_clearing, can_clear, find_cleared_content
 from accordion.model.budget import Decision
 from accordion.model.context_edits import (
     ClearedContent,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from accordion.model.memories import Memory, SearchCandidate
 from accordion.providers.models.static_embedder import SIGN, StaticEmbedder
-from accordion.stores.nearest_vectors import find_nearest
+from accordion.stores.memories_index import find_nearest
 
 FOLDER = files("accordion.providers.models") / "minilm"
 

@@ -19,8 +19,8 @@ from accordion.providers.http.client import HttpUpstream
 from accordion.providers.http.transport import AiohttpTransport
 from accordion.providers.models.embedding_endpoint import EmbeddingEndpoint, EmbeddingEndpoints, EndpointEmbedder
 from accordion.providers.models.static_embedder import SIGN, StaticEmbedder
+from accordion.stores.memories_index import find_nearest
 from accordion.stores.memories_sqlite import SqliteMemories
-from accordion.stores.nearest_vectors import find_nearest
 from tests.fakes import FakeClock, FakeReply, FakeUpstream
 from tests.loopback import Answer, Loopback, Recorded, replies_json
 

@@ -1,4 +1,4 @@
-"""The registry of Accordion's own strategies: one line and one file each, in order of loss.
+"""The registry of Accordion's own strategies: one line each, in order of loss.
 
 The settings' pipeline decides which strategies run, and in which order. Those of other packages are found in
 config/pipelines.py.
@@ -12,13 +12,10 @@ from typing import Any
 import msgspec
 
 from accordion.compaction.strategies.base import Strategy, StrategyOptions
-from accordion.compaction.strategies.body import BodySizeLimit
 from accordion.compaction.strategies.compact_tool_results import REFERENCE, CompactToolResults
 from accordion.compaction.strategies.delegated_digests import DelegatedDigests
-from accordion.compaction.strategies.fixed_limits import FixedLimits
-from accordion.compaction.strategies.images import ImageCountLimit
-from accordion.compaction.strategies.keep_last_n_messages import KeepLastNMessages
-from accordion.compaction.strategies.keep_last_n_turns import KeepLastNTurns
+from accordion.compaction.strategies.keep_newest import FixedLimits, KeepLastNMessages, KeepLastNTurns
+from accordion.compaction.strategies.provider_limits import BodySizeLimit, ImageCountLimit
 from accordion.compaction.strategies.stale_reasoning import StaleReasoning
 from accordion.compaction.strategies.summarize import SummarizeHistory
 from accordion.compaction.strategies.superseded import SupersededResults
