@@ -12,9 +12,9 @@ from pathlib import Path
 from rich.console import Console
 
 from bench import machine, report
+from bench.run_settings import Setting, default_pins
 from bench.scenarios import SCENARIOS
 from bench.servers import Pins, Unavailable
-from bench.setting import Setting, default_pins
 
 
 def arguments() -> argparse.Namespace:

@@ -16,9 +16,9 @@ from typing import Any
 
 import uvloop
 
-from bench import beside, beside_large, conversations, processes, soaking
+from bench import compaction_load, conversations, large_body_load, processes, soak_load
 from bench.client import Connection, Reply, connect
-from bench.driving import Drive, summary
+from bench.connection_load import Drive, summary
 from bench.texts import Texts
 
 SETTLE = 0.25
@@ -48,7 +48,7 @@ class Job:
     """Where the server keeps its files; for `soak`."""
     shape: str = ""
     """The name of the body that is sent beside small requests; for `beside_large`."""
-    folding: bool = True
+    compacts: bool = True
     """Whether large requests may be folded."""
 
 
@@ -177,11 +177,11 @@ JOBS = {
     "paced": paced,
     "growing": growing,
     "sessions": sessions,
-    "beside": beside.beside,
-    "replaying": beside.replaying,
-    "folded": beside.folded,
-    "soak": soaking.soak,
-    "beside_large": beside_large.measure_beside_large_bodies,
+    "beside": compaction_load.beside,
+    "replaying": compaction_load.replaying,
+    "folded": compaction_load.folded,
+    "soak": soak_load.soak,
+    "beside_large": large_body_load.measure_beside_large_bodies,
 }
 
 

@@ -31,12 +31,12 @@ from rich.console import Console
 
 from bench import report
 from tests.agents import Client, Run
-from tests.atoms import atoms
 from tests.e2e.keeping import Keeper
+from tests.history_content import atoms
 from tests.loopback import Answer, Loopback, Recorded
-from tests.proxying import Proxy, held_port, started
-from tests.reading import _ARTIFACT, Reader
-from tests.strict import LISTS
+from tests.proxy_process import Proxy, held_port, started
+from tests.reading_provider import _ARTIFACT, Reader
+from tests.strict_provider import LISTS
 from tests.valkey import Valkey, running_valkey
 
 Json = dict[str, Any]

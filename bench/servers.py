@@ -91,8 +91,8 @@ class Start:
     store: str
     config: str = "accordion.yaml"
     without: str = ""
-    """The measure of `bench.without` that Accordion starts without; `program` starts it."""
-    program: str = "bench.without"
+    """The measure of `bench.serve_without` that Accordion starts without; `program` starts it."""
+    program: str = "bench.serve_without"
 
 
 Command = tuple[list[str], dict[str, str], str]
@@ -225,7 +225,7 @@ def serving(
     variables: Mapping[str, str] | None = None,
     config: str = "accordion.yaml",
     without: str = "",
-    program: str = "bench.without",
+    program: str = "bench.serve_without",
 ) -> Iterator[Server]:
     """Run a contender in front of the upstream at port `to` until the block ends.
 

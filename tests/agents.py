@@ -16,9 +16,9 @@ import anthropic
 import httpx
 import openai
 
-from tests.spoken import TOOL, TOOLS, Json
-from tests.strict import SYSTEM, result_of, turn_text
-from tests.witness import Witness
+from tests.agent_replies import TOOL, TOOLS, Json
+from tests.response_recorder import Witness
+from tests.strict_provider import SYSTEM, result_of, turn_text
 
 MODEL = "small"
 Client = openai.AsyncOpenAI | anthropic.AsyncAnthropic | httpx.AsyncClient

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.proxying import Proxy, held_port, started
+from tests.proxy_process import Proxy, held_port, started
 from tests.valkey import valkey_server  # noqa: F401
 
 Start = Callable[..., Proxy]

@@ -16,10 +16,10 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.asyncio.server import ServerConnection, serve
 
+from tests.agent_replies import TOOLS, Json
 from tests.loopback import Answer, Recorded
-from tests.proxying import Proxy
-from tests.spoken import TOOLS, Json
-from tests.strict import SYSTEM, Strict, result_of, turn_text
+from tests.proxy_process import Proxy
+from tests.strict_provider import SYSTEM, Strict, result_of, turn_text
 
 PATH = "/v1/responses"
 KEY = "sk-test-sockets"

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping
 
 from bench.report import Table
+from bench.run_settings import Setting
 from bench.scenarios import (
+    compaction,
     floor,
-    folding,
     growing,
     large,
     memory,
@@ -22,7 +23,6 @@ from bench.scenarios import (
     trip,
     workers,
 )
-from bench.setting import Setting
 
 SCENARIOS: Mapping[str, Callable[[Setting], list[Table]]] = {
     "small": small.run,
@@ -35,7 +35,7 @@ SCENARIOS: Mapping[str, Callable[[Setting], list[Table]]] = {
     "startup": startup.run,
     "trip": trip.run,
     "workers": workers.run,
-    "folding": folding.run,
+    "compaction": compaction.run,
     "large": large.run,
     "quality": quality.run,
     "recall": recall.run,

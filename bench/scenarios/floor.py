@@ -12,8 +12,8 @@ import uvloop
 from bench import servers, stages
 from bench.load import Job
 from bench.report import Table
+from bench.run_settings import Setting
 from bench.servers import ACCORDION, ECHO, UNREAD, UVICORN, Server
-from bench.setting import Setting
 
 CONCURRENCY = (1, 16, 64)
 CONTENDERS = (UNREAD, ECHO, UVICORN, "aiohttp passthrough", ACCORDION)

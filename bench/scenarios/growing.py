@@ -12,8 +12,8 @@ from bench import servers
 from bench.conversations import CHAT, MESSAGES
 from bench.load import Job
 from bench.report import Cell, Table
+from bench.run_settings import Setting
 from bench.servers import ACCORDION, DIRECT
-from bench.setting import Setting
 
 VARIANTS = (("Chat Completions", CHAT, False), ("Messages, cache breakpoint moved each turn", MESSAGES, True))
 COLUMNS = (

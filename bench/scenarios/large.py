@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Final
 
 from bench import load, servers
+from bench.body_shapes import SHAPES
 from bench.load import Job
 from bench.processes import workers
 from bench.report import Table
+from bench.run_settings import Setting
 from bench.servers import ACCORDION
-from bench.setting import Setting
-from bench.shapes import SHAPES
 
 COLUMNS: Final = (
     "body", "MB", "answered", "status", "p50 ms", "CPU ms", "others: requests", "failed", "p50 ms", "p99 ms",

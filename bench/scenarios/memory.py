@@ -8,8 +8,8 @@ from bench import load, servers
 from bench.load import Job
 from bench.processes import workers
 from bench.report import Table
+from bench.run_settings import Setting
 from bench.servers import ACCORDION, DIRECT, Pins, Unavailable
-from bench.setting import Setting
 
 COLUMNS = (
     "proxy",

@@ -20,7 +20,7 @@ from accordion.protocols.registry import PROTOCOLS
 from bench import replies, stages
 from bench.conversations import PATHS, small_body
 from bench.report import Table
-from bench.setting import Setting
+from bench.run_settings import Setting
 from bench.texts import Texts
 
 EVENTS = 500

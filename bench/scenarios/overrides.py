@@ -13,13 +13,13 @@ from statistics import fmean
 from typing import Any, Final
 
 from accordion.server.interpreter import set_up_interpreter
-from bench import making, servers
-from bench.driving import percentile
+from bench import compaction_steps, servers
+from bench.connection_load import percentile
 from bench.load import Job
 from bench.report import Cell, Table
+from bench.run_settings import Setting
+from bench.serve_without import AS_SHIPPED, MEASURES
 from bench.servers import ACCORDION, Server
-from bench.setting import Setting
-from bench.without import AS_SHIPPED, MEASURES
 
 CONTROL: Final = "as shipped, a second time"
 COLUMNS: Final = (
@@ -105,14 +105,16 @@ def _collections(setting: Setting, upstream: int) -> Table:
 
 def _collected(setting: Setting, upstream: int, measure: str, job: Job | None) -> tuple[list[int], float, int]:
     """Returns collections by generation, their CPU time in ms while requests are served, and the requests' number."""
-    with servers.serving(ACCORDION, upstream, pins=setting.pins, without=measure, program="bench.collecting") as server:
+    with servers.serving(
+        ACCORDION, upstream, pins=setting.pins, without=measure, program="bench.garbage_collections"
+    ) as server:
         outcome: dict[str, Any] = setting.measure(server, job) if job is not None else {"requests": 0}
         counts, taken = _report(server)
     return counts, taken, len(outcome["turns"]) if "turns" in outcome else int(outcome["requests"])
 
 
 def _report(server: Server) -> tuple[list[int], float]:
-    """Stops a server and returns what it printed last (collecting.py)."""
+    """Stops a server and returns what it printed last (garbage_collections.py)."""
     assert server.process is not None
     assert server.log is not None
     server.process.send_signal(signal.SIGINT)
@@ -124,15 +126,15 @@ def _report(server: Server) -> tuple[list[int], float]:
 def _waits(setting: Setting) -> Table:
     """Measures how long a thread waits for the interpreter while another one makes a compaction."""
     table = Table("A thread that wants the interpreter while another one makes a compaction", WAITS)
-    case, client = asyncio.run(making.captured(making.conversation(1, MAKING_SIZE).body(), WINDOW))
+    case, client = asyncio.run(compaction_steps.captured(compaction_steps.conversation(1, MAKING_SIZE).body(), WINDOW))
     usual = sys.getswitchinterval()
     for name, interval in {AS_SHIPPED: None, "sys.setswitchinterval": usual}.items():
         set_up_interpreter()
         sys.setswitchinterval(interval or sys.getswitchinterval())
         waits = list[float]()
         for _ in range(setting.fewer(6, 1)):
-            maker = making.Maker()
-            waits += making.holding(lambda: maker.make(case, client))  # noqa: B023  # called at once
+            maker = compaction_steps.Maker()
+            waits += compaction_steps.holding(lambda: maker.make(case, client))  # noqa: B023  # called at once
         table.rows.append([name, len(waits), percentile(waits, 0.5), percentile(waits, 0.99), max(waits)])
     sys.setswitchinterval(usual)
     table.notes.append("counted as CPU time of the other thread, so that it does not matter how busy the machine is")

@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from bench.published import GOALS, PUBLISHED, PUBLISHED_AT, Goal, Row
+from bench.published_figures import GOALS, PUBLISHED, PUBLISHED_AT, Goal, Row
 from bench.report import Cell, Table
+from bench.run_settings import Setting
 from bench.servers import HERE, Unavailable
-from bench.setting import Setting
 
 COLUMNS: Final = (
     "compactor",

@@ -27,13 +27,13 @@ from accordion.model.compaction import (
 from accordion.model.conversation import Conversation, Message, Text
 from accordion.providers.models.tokenizer import TiktokenCounter
 from accordion.summaries.facts import WordClassifier
-from bench import making
-from bench.driving import percentile
-from bench.recalling import Quality, Replaying
+from bench import compaction_steps
+from bench.connection_load import percentile
+from bench.recall_quality import Quality, Replaying
 from bench.report import Cell, Table
+from bench.run_settings import Setting
 from bench.scenarios.quality import RUNS, tool, windows
 from bench.servers import Unavailable
-from bench.setting import Setting
 
 COLUMNS: Final = (
     "recordings",
@@ -158,7 +158,7 @@ def _percent(part: int, whole: int) -> str | None:
 
 def _speed() -> Table:
     """The CPU time of an index and of look-ups, behind a fold of 200,000 tokens."""
-    case, client = asyncio.run(making.captured(making.conversation(1, SIZE).body(), 400_000))
+    case, client = asyncio.run(compaction_steps.captured(compaction_steps.conversation(1, SIZE).body(), 400_000))
     counter, folded = TiktokenCounter(), _folded(client)
     index = build_index(case.ref.tenant, folded, client.messages)
     taken = {"index of the fold": _timed(lambda: build_index(case.ref.tenant, folded, client.messages), 9)}

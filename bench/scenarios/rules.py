@@ -11,8 +11,8 @@ from typing import Any
 from bench.quality_adapter import compact
 from bench.report import Table
 from bench.rules import KINDS, LANGUAGES, Conversation, made, planted, recordings
+from bench.run_settings import Setting
 from bench.servers import Unavailable
-from bench.setting import Setting
 
 ROUNDS = 5
 TURNS = 60

@@ -8,8 +8,8 @@ from typing import Any
 from bench import servers
 from bench.load import Job
 from bench.report import Table
+from bench.run_settings import Setting, medians
 from bench.servers import ACCORDION, DIRECT
-from bench.setting import Setting, medians
 
 CONCURRENCY = (1, 16, 64)
 COLUMNS = (

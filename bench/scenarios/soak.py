@@ -9,8 +9,8 @@ from bench import load, servers
 from bench.load import Job
 from bench.processes import workers
 from bench.report import Table
+from bench.run_settings import Setting
 from bench.servers import ACCORDION
-from bench.setting import Setting
 
 COLUMNS = ("minute", "requests", "failed", "folds", "conversations", "RSS MB", "fds", "threads", "WAL MB", "DB MB")
 FIGURES = (("rss", "RSS", "MB"), ("fds", "descriptors", ""), ("threads", "threads", ""), ("db", "DB", "MB"))

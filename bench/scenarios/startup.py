@@ -7,8 +7,8 @@ from statistics import median
 
 from bench import conversations, processes, servers
 from bench.report import Table
+from bench.run_settings import Setting
 from bench.servers import ACCORDION, DIRECT, Pins, Server, Unavailable
-from bench.setting import Setting
 from bench.texts import Texts
 
 COLUMNS = ("proxy", "CPU s", "wall s", "RSS MB", "modules", "litellm, redis, mcp imported")

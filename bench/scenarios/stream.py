@@ -10,8 +10,8 @@ from bench import servers
 from bench.conversations import CHAT, MESSAGES
 from bench.load import Job
 from bench.report import Cell, Table
+from bench.run_settings import Setting, medians
 from bench.servers import ACCORDION, DIRECT
-from bench.setting import Setting, medians
 
 BARE = "aiohttp passthrough"
 COLUMNS = (

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import Cell, Table
+from bench.run_settings import Setting
 from bench.servers import Unavailable
-from bench.setting import Setting
 from bench.suites import named_files
 from bench.suites.environments import environment, templates
 from bench.suites.environments import run as run_suite

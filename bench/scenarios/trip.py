@@ -27,7 +27,7 @@ from accordion.model.ports import Headers, UpstreamRequest
 from bench import stages
 from bench.conversations import CHAT, PATHS, Conversation
 from bench.report import Table
-from bench.setting import Setting
+from bench.run_settings import Setting
 from bench.texts import Texts
 
 COLUMNS = ("request", "modules", "functions")

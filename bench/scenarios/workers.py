@@ -13,11 +13,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from statistics import median
 
-from bench import generators, processes, servers
-from bench.allotment import allotted
+from bench import native_load, processes, servers
+from bench.cpu_share import allotted
 from bench.report import Table
+from bench.run_settings import Setting
 from bench.servers import ACCORDION, DIRECT, Pins, Unavailable
-from bench.setting import Setting
 
 SHARE = 0.5
 HALVES, FREE, ONE_CORE, TWO_CORES = "half a core each", "not pinned", "all on one core", "all on two cores"
@@ -64,16 +64,16 @@ def run(setting: Setting) -> list[Table]:
 def _measure(setting: Setting, name: str, workers: int, pins: Pins, share: float | None) -> Point:
     with (
         ExitStack() as behind,  # Groups go when the server in them has gone.
-        generators.upstream(pins) as (port, helpers),
+        native_load.upstream(pins) as (port, helpers),
         servers.serving(name, port, pins=pins, workers=workers, store=setting.store) as server,
     ):
         assert server.process is not None
         pids = processes.tree(server.process.pid)
         if share is not None:
             behind.enter_context(allotted(pids, share))
-        generators.drive(server, 2, pins)
+        native_load.drive(server, 2, pins)
         before, helped = {pid: processes.cpu_seconds([pid]) for pid in pids}, processes.cpu_seconds(helpers)
-        load = generators.drive(server, setting.fewer(6, 2), pins)
+        load = native_load.drive(server, setting.fewer(6, 2), pins)
         used = sorted(processes.cpu_seconds([pid]) - before[pid] for pid in pids)[-workers:]
         helped = 1000 * (processes.cpu_seconds(helpers) - helped) / load.requests
     cpu = 1000 * sum(used) / load.requests
@@ -86,8 +86,8 @@ def _best(points: list[Point]) -> Point:
 
 
 def _tables(setting: Setting, points: Points) -> list[Table]:
-    load = "wrk and nginx" if generators.installed() else "the generator and upstream of this folder"
-    title = f"Workers: small unique requests, {generators.CONNECTIONS} connections, load by {load}"
+    load = "wrk and nginx" if native_load.installed() else "the generator and upstream of this folder"
+    title = f"Workers: small unique requests, {native_load.CONNECTIONS} connections, load by {load}"
     table, ratios = Table(title, COLUMNS), Table("Two workers against one", RATIOS)
     for (name, workers, label), point in points.items():
         share = point.share if workers > 1 else None

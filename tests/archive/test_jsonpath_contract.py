@@ -5,7 +5,7 @@ from __future__ import annotations
 import jsonpath_rfc9535
 
 from accordion.archive.path_walk import select
-from tests.library_code import changed
+from tests.code_fingerprints import changed
 
 CODE = {
     "jsonpath_rfc9535.node": {

@@ -12,7 +12,7 @@ import pytest
 
 from accordion.model.ports import Headers
 from tests.fakes import FakeReply, FakeTasks, FakeWindows, FickleStore
-from tests.world import RESPONSES, World, header
+from tests.pipeline_setup import RESPONSES, World, header
 
 Json = dict[str, Any]
 

@@ -10,7 +10,7 @@ from accordion.archive.recall import ArtifactRecaller
 from accordion.model.compaction import CompactedConversation, CompactionEntry
 from accordion.model.conversation import Conversation
 from accordion.protocols.body_reader import BodyReader
-from tests.archive.recalling import (
+from tests.archive.recall_samples import (
     DIALECTS,
     OPENING_TURNS,
     ORDERS,

@@ -15,7 +15,7 @@ from accordion.archive.recall_index import RecallIndex, argument_scalars, build_
 from accordion.archive.recall_quotes import OPENING, quote_text
 from accordion.archive.references import artifact_id, range_id
 from accordion.model.compaction import CompactionEntry
-from tests.archive.recalling import (
+from tests.archive.recall_samples import (
     OPENING_TURNS,
     ORDERS,
     TENANT,

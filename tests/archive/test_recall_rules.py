@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from accordion.archive.recall import ArtifactRecaller, Rule, find_omitted_rules
-from tests.archive.recalling import TENANT, call, claims, count, read, result, summarized, user
+from tests.archive.recall_samples import TENANT, call, claims, count, read, result, summarized, user
 
 RULE = Rule(1, "Never send invoices to the vendor Halloran.", "[1] Never send invoices to the vendor Halloran.")
 OTHER = Rule(2, "生产环境不要运行清理任务。", "[2] 生产环境不要运行清理任务。")

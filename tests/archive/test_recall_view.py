@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from accordion.archive.recall import RecallView, build_view
 from accordion.archive.recall_index import TurnName, words_in
-from tests.archive.recalling import read, user
+from tests.archive.recall_samples import read, user
 
 SOUGHT = ("abc", "ébc_1", "abc/x_1", ".abc", "abc/abc.", "abc abc")
 PIECES = ("abc", "abc", "ébc_1", "x_1", "a", "é", "_", "/", ".", " ", "—")

@@ -23,8 +23,8 @@ from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
 from accordion.stores.encryption import AesSealer
 from accordion.stores.memory_store import InMemoryStore
-from tests.archive.vaults import DAY, KEY, OTHER, TENANT, Vault, chat
-from tests.compaction.making import LoopTasks, read
+from tests.archive.archive_setup import DAY, KEY, OTHER, TENANT, Vault, chat
+from tests.compaction.compactor_setup import LoopTasks, read
 from tests.fakes import FakeClock, FakeTasks
 
 

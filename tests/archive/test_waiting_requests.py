@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accordion.archive.transcripts import RecordedRequest, WaitingRequests, estimate_size
-from tests.archive.vaults import TENANT, chat
+from tests.archive.archive_setup import TENANT, chat
 
 CAPACITY = 30_000
 

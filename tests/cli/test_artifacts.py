@@ -23,8 +23,8 @@ from accordion.sessions.proxy_keys import ProxyKey
 from accordion.sessions.tenants import Tenants
 from accordion.stores.spool import open_spool
 from accordion.stores.sqlite import SqliteStore
-from tests.talks import FOLDS_AT, Talk, call_id, small
-from tests.world import header
+from tests.growing_conversation import FOLDS_AT, Talk, call_id, small
+from tests.pipeline_setup import header
 
 SECRET = "secret" * 6
 KEYS = (ProxyKey("one", "key-one"), ProxyKey("two", "key-two"))

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from accordion.cli.main import app
 from tests.loopback import Loopback, replies_json
-from tests.proxying import held_port
+from tests.proxy_process import held_port
 
 CONFIG = """
 server: {port: PORT}

@@ -16,7 +16,7 @@ from bench.accuracy import measure
 from examples.plan import TOOLS, TURNS
 from examples.record import StandIn, Tools, conversation
 from tests.loopback import Script, replies_json
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 OWN = EXAMPLES / "transcript.jsonl"

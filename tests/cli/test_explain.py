@@ -13,7 +13,7 @@ from accordion.cli.main import app
 from accordion.model.ports import Key
 from accordion.stores.sqlite import SqliteStore
 from tests.fakes import FakeReply
-from tests.world import World
+from tests.pipeline_setup import World
 
 CHAT_BODY = {
     "model": "gpt-4o", "stream": True, "max_completion_tokens": 1_000, "temperature": 0,

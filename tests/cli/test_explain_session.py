@@ -11,9 +11,9 @@ from typer.testing import CliRunner, Result
 from accordion.cli.main import app
 from accordion.model.ports import Key
 from accordion.stores.sqlite import SqliteStore
+from tests.growing_conversation import FOLDS_AT, Talk, small
 from tests.histories import DialectName
-from tests.talks import FOLDS_AT, Talk, small
-from tests.world import header
+from tests.pipeline_setup import header
 
 LISTS = {"chat": "messages", "responses": "input", "messages": "messages", "gemini": "contents"}
 

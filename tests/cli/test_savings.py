@@ -18,7 +18,7 @@ from accordion.model.ports import Key
 from accordion.server.event_loop import LoopClock
 from accordion.stores.sqlite import SqliteStore
 from tests.pipeline.test_costs import PRICES, Talk, answered, compacted, unreported
-from tests.world import World
+from tests.pipeline_setup import World
 
 
 @dataclass

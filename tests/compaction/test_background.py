@@ -14,7 +14,7 @@ from accordion.model.errors import SummaryFailed
 from accordion.model.plan import PlanStep, Summarize, View
 from accordion.stores.memory_store import InMemoryStore
 from accordion.summaries.author import Summary, SummaryRejected, SummaryTask
-from tests.compaction.making import (
+from tests.compaction.compactor_setup import (
     CONVERSATION,
     DIALECTS,
     House,

@@ -23,7 +23,7 @@ from accordion.model.plan import Summarize
 from accordion.model.ports import Put
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.spool import Spool
-from tests.compaction.making import (
+from tests.compaction.compactor_setup import (
     CONVERSATION,
     DIALECTS,
     SCOPE,

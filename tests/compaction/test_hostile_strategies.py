@@ -17,9 +17,9 @@ from accordion.compaction.request import RequestBudgets
 from accordion.compaction.strategies import DEFAULT_STRATEGIES, build_strategy
 from accordion.compaction.strategies.base import DeferredReplace, Strategy, StrategyOptions, StrategyView
 from accordion.model.plan import Drop, Replace, Summarize
-from tests.compaction.making import DIALECTS as PROTOCOLS
-from tests.compaction.making import House, conversation
-from tests.compaction.viewing import answers, batch, listed, longer, says, viewed
+from tests.compaction.compactor_setup import DIALECTS as PROTOCOLS
+from tests.compaction.compactor_setup import House, conversation
+from tests.compaction.view_samples import answers, batch, listed, longer, says, viewed
 from tests.histories import DIALECTS, DialectName, History, histories
 
 

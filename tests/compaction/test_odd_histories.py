@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from accordion.archive.artifacts import Artifact, artifact_text
 from accordion.compaction.strategies import DEFAULT_STRATEGIES, build_strategy
 from accordion.model.boundaries import is_provider_compaction
-from tests.compaction.making import CONVERSATION, DIALECTS, WINDOW, House, read
+from tests.compaction.compactor_setup import CONVERSATION, DIALECTS, WINDOW, House, read
 
 PNG = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAABAAAAAMACAIAAAA12IJa" + "A" * 4_000
 

@@ -18,7 +18,7 @@ from accordion.compaction.view import build_view
 from accordion.model.compaction import CompactedConversation, without_compaction
 from accordion.model.conversation import Message, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.plan import Drop, Plan, PlanKind, PlanStep, Replace, Summarize
-from tests.compaction.viewing import (
+from tests.compaction.view_samples import (
     OVERHEAD,
     TENANT,
     answers,

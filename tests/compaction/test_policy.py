@@ -12,7 +12,7 @@ from accordion.model.budget import Decision, Thresholds, Utilization, Window
 from accordion.model.compaction import CompactedConversation, Compaction
 from accordion.model.conversation import Message, Text
 from accordion.model.plan import WRITTEN_BY_COMPACTION
-from tests.compaction.viewing import answers, batch, listed, says
+from tests.compaction.view_samples import answers, batch, listed, says
 from tests.model.test_budget import WORKED
 
 STANDARD, PLAIN = Thresholds(), PolicyOptions()

@@ -17,7 +17,7 @@ from accordion.model.compaction import (
 from accordion.model.conversation import Conversation
 from accordion.model.tenant import TenantScope
 from accordion.protocols.written_messages import WrittenMessageReader
-from tests.compaction.making import DIALECTS, TENANT, conversation, long_history, read
+from tests.compaction.compactor_setup import DIALECTS, TENANT, conversation, long_history, read
 from tests.histories import DIALECTS as NAMES
 from tests.histories import DialectName, body
 

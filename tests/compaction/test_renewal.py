@@ -16,7 +16,7 @@ from accordion.model.ports import Sealer
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.stores.encryption import AesSealer
 from accordion.stores.memory_store import InMemoryStore
-from tests.compaction.making import CONVERSATION, SCOPE, TENANT, conversation, long_history
+from tests.compaction.compactor_setup import CONVERSATION, SCOPE, TENANT, conversation, long_history
 from tests.fakes import FakeClock, FakeTasks
 
 CHAT, DAY = OpenAIChat(), 86_400.0

@@ -15,7 +15,7 @@ from accordion.model.tenant import ConversationRef, TenantScope
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.stores.memory_store import InMemoryStore
-from tests.compaction.making import CONVERSATION, SCOPE, TENANT, conversation, long_history
+from tests.compaction.compactor_setup import CONVERSATION, SCOPE, TENANT, conversation, long_history
 from tests.fakes import FakeClock
 from tests.histories import History
 

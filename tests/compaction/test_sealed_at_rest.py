@@ -19,7 +19,7 @@ from accordion.stores.encryption import AesSealer
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.spool import open_spool
 from accordion.stores.sqlite import SqliteStore
-from tests.compaction.making import (
+from tests.compaction.compactor_setup import (
     CONVERSATION,
     DIALECTS,
     SCOPE,

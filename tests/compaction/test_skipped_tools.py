@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fakes import FakeWindows
-from tests.world import CHAT, World
+from tests.pipeline_setup import CHAT, World
 
 PIPELINE = "compaction: {pipeline: [{compact_tool_results: {replacement: reference, skip: [%s]}}, summarize]}\n"
 

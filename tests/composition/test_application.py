@@ -9,7 +9,7 @@ from accordion.config.load import build
 from accordion.model.ports import Key
 from accordion.model.tenant import TenantScope
 from accordion.stores.worker_sync import StoreBoard, UnknownWorkers, shared_slots
-from tests.compaction.making import conversation, long_history
+from tests.compaction.compactor_setup import conversation, long_history
 
 TENANT = TenantScope("tenant", b"space" * 6)
 

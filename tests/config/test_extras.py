@@ -16,7 +16,7 @@ from accordion.config.extras import is_installed
 from accordion.config.load import build
 from accordion.model.errors import ConfigError, UpstreamError
 from accordion.providers.litellm.litellm_compat import load_litellm
-from tests.world import OWNER, OWNER_TOKEN
+from tests.pipeline_setup import OWNER, OWNER_TOKEN
 
 PACKAGES = {
     "litellm": ("litellm",),

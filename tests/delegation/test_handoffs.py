@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from accordion.delegation.handoffs import ToolPatterns, read_tool_names
 from accordion.delegation.tracker import HANDOFF_TOOLS
-from tests.delegation.lineages import Worker, calls, marks, result, talk, user
+from tests.delegation.delegation_worker import Worker, calls, marks, result, talk, user
 
 TASK = user("the task")
 

@@ -8,7 +8,7 @@ from accordion.delegation.origins import opening_texts, read_string_arguments
 from accordion.model.errors import StoreUnavailable
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.sqlite import SqliteStore
-from tests.delegation.lineages import ALICE, BOB, Asked, Worker, calls, marks, result, said, talk, user
+from tests.delegation.delegation_worker import ALICE, BOB, Asked, Worker, calls, marks, result, said, talk, user
 
 TASK = "Look into all of the files and tell me what they are about, in a table."
 PARENT = [user("the task")]

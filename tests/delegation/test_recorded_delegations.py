@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from accordion.model.conversation import Message, ToolCall
 from accordion.model.tenant import TenantScope
 from accordion.sessions.tenants import Caller
-from tests.delegation.lineages import Asked, Worker, calls, result, talk, user
+from tests.delegation.delegation_worker import Asked, Worker, calls, result, talk, user
 from tests.recordings import transcripts
 
 RECORDINGS = {path.name: path for path in transcripts()}

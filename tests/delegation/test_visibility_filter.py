@@ -20,7 +20,7 @@ from accordion.model.conversation import Conversation, ToolResult
 from accordion.protocols import json_writing
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.written_messages import WrittenMessageReader
-from tests.compaction.viewing import READERS, TENANT
+from tests.compaction.view_samples import READERS, TENANT
 from tests.histories import DIALECTS, Call, DialectName, History, Json, Round, Turn, body, entries, histories
 
 names = pytest.mark.parametrize("dialect", DIALECTS)

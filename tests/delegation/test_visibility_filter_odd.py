@@ -15,7 +15,7 @@ from accordion.model.conversation import Conversation, Message, ToolResult
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.written_messages import WrittenMessageReader
-from tests.compaction.viewing import READERS, TENANT
+from tests.compaction.view_samples import READERS, TENANT
 from tests.histories import DialectName, Json
 
 ASK: Json = {"role": "user", "content": "Begin."}

@@ -17,8 +17,8 @@ from tests.conftest import Start
 from tests.deploy.conftest import DEPLOY, program, run
 from tests.e2e.folds import WINDOW, agent, config, folded, rounds
 from tests.e2e.ledger import look, until
-from tests.proxying import PATIENT, held_port
-from tests.strict import Strict
+from tests.proxy_process import PATIENT, held_port
+from tests.strict_provider import Strict
 
 PROMETHEUS = DEPLOY / "prometheus"
 DASHBOARD = json.loads((DEPLOY / "grafana" / "dashboards" / "accordion.json").read_text())

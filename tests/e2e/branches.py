@@ -10,12 +10,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.agent_replies import Json
 from tests.agents import Run, connected
 from tests.e2e.folds import WINDOW, folded
 from tests.loopback import Answer, Recorded
-from tests.proxying import Proxy
-from tests.spoken import Json
-from tests.strict import Forwarded, Strict
+from tests.proxy_process import Proxy
+from tests.strict_provider import Forwarded, Strict
 
 TOP = "top"
 """The agent that declares nothing."""

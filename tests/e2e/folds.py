@@ -12,8 +12,8 @@ import pytest
 from tests.agents import Run, connected
 from tests.conftest import Start
 from tests.e2e.ledger import look, session, until
-from tests.proxying import Proxy
-from tests.strict import Forwarded, Strict
+from tests.proxy_process import Proxy
+from tests.strict_provider import Forwarded, Strict
 
 WINDOW = 8_000
 _CONFIG = """

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from urllib.parse import parse_qs
 
-from tests import pieces, strict
+from tests import reply_parts, strict_provider
+from tests.agent_replies import Json
 from tests.loopback import Answer, Recorded
-from tests.pieces import Said
-from tests.reading import Reader
-from tests.spoken import Json
+from tests.reading_provider import Reader
+from tests.reply_parts import Said
 
 PATH = "/v1/responses/"
 OBJECTS = "/v1/conversations/"
@@ -43,7 +43,7 @@ class Keeper(Reader):
         if path.startswith(OBJECTS):
             self.asked.append((request.method, request.target))
             return await self._object_items(request, path.removeprefix(OBJECTS), parse_qs(query), answer)
-        if path.startswith(PATH) and path not in strict.COUNTING:
+        if path.startswith(PATH) and path not in strict_provider.COUNTING:
             self.asked.append((request.method, request.target))
             return await self._kept(request.method, path.removeprefix(PATH).split("/"), parse_qs(query), answer)
         body = request.json()
@@ -70,13 +70,13 @@ class Keeper(Reader):
             added = request.json()["items"]
             assert 0 < len(added) <= 20
             talk += added
-            return await strict._whole(answer, 200, {"object": "list", "data": added})
+            return await strict_provider.send_json(answer, 200, {"object": "list", "data": added})
         assert query["order"] == ["asc"]
         items = [{"id": f"item_{at}", **item} for at, item in enumerate(talk)]
         start = [item["id"] for item in items].index(query["after"][0]) + 1 if "after" in query else 0
         page = items[start : start + int(query["limit"][0])]
         ends = {"last_id": page[-1]["id"] if page else None, "has_more": start + len(page) < len(items)}
-        await strict._whole(answer, 200, {"object": "list", "data": page, **ends})
+        await strict_provider.send_json(answer, 200, {"object": "list", "data": page, **ends})
 
     def _meant(self, entry: Json) -> Json:
         if entry.get("type") != "item_reference":
@@ -86,7 +86,7 @@ class Keeper(Reader):
         return item
 
     async def _sent(self, said: Said, body: Json, answer: Answer) -> None:
-        response = pieces.whole("responses", said, body)
+        response = reply_parts.whole("responses", said, body)
         if (talk := body.get("conversation")) is not None:
             self.talks[talk if isinstance(talk, str) else talk["id"]] += [*self._own, *response["output"]]
         if body.get("store", True):
@@ -97,19 +97,23 @@ class Keeper(Reader):
         kept = self.held.get(path[0])
         if kept is None:
             told = f"Response with id '{path[0]}' not found."
-            return await strict._whole(answer, 404, {"error": {"message": told, "type": "invalid_request_error"}})
+            return await strict_provider.send_json(
+                answer, 404, {"error": {"message": told, "type": "invalid_request_error"}}
+            )
         if method == "DELETE":
             del self.held[path[0]]
-            return await strict._whole(answer, 200, {"id": path[0], "object": "response", "deleted": True})
+            return await strict_provider.send_json(answer, 200, {"id": path[0], "object": "response", "deleted": True})
         if path[1:] == ["input_items"]:
             items = [{"id": f"in_{at}", **item} for at, item in enumerate(reversed(kept.before))]
             ends = {"first_id": items[0]["id"], "last_id": items[-1]["id"], "has_more": False}
-            return await strict._whole(answer, 200, {"object": "list", "data": items, **ends})
+            return await strict_provider.send_json(answer, 200, {"object": "list", "data": items, **ends})
         if query.get("stream") == ["true"]:
             number = int(path[0].removeprefix("resp_"))
             [said] = [each.said for each in self.exchanges if each.said.number == number]
-            return await strict._events(answer, b"".join(pieces.response_pieces("responses", said, {})))
-        return await strict._whole(answer, 200, kept.response)
+            return await strict_provider.send_events(
+                answer, b"".join(reply_parts.response_pieces("responses", said, {}))
+            )
+        return await strict_provider.send_json(answer, 200, kept.response)
 
 
 def hidden(value: Any) -> bool:

@@ -15,7 +15,7 @@ from accordion.composition import Application
 from accordion.config.load import build
 from accordion.model.http import Inbound
 from tests.loopback import Loopback, Script, replies_json
-from tests.world import OWNER, OWNER_TOKEN
+from tests.pipeline_setup import OWNER, OWNER_TOKEN
 
 CANARY = "canary-7319-of-the-erased"
 CONFIG = """

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 
 async def look(proxy: Proxy, path: str, **headers: str) -> httpx.Response:

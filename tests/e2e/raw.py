@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 Pairs = Iterable[tuple[str, str]]
 

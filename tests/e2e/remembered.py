@@ -11,8 +11,8 @@ from tests.agents import connected
 from tests.e2e.folds import agent, breaks, folded, rounds, strict
 from tests.e2e.ledger import look, until
 from tests.loopback import replies_json
-from tests.proxying import PATIENT, Proxy
-from tests.strict import Strict
+from tests.proxy_process import PATIENT, Proxy
+from tests.strict_provider import Strict
 
 RECORDED = f"{PATIENT}archive: {{record: all}}\n"
 KEYS = """

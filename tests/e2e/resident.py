@@ -2,7 +2,7 @@
 
 from tests.e2e.raw import post
 from tests.e2e.replies import CHAT
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 
 async def warmed(proxy: Proxy) -> int:

@@ -9,13 +9,13 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.agent_replies import TOOLS
 from tests.agents import Run
 from tests.conftest import Start
 from tests.e2e.folds import EACH, Proxies, agent, config, folded, rounds, strict
 from tests.e2e.ledger import look, until
-from tests.proxying import PATIENT, Proxy
-from tests.spoken import TOOLS
-from tests.strict import LISTS, SYSTEM, result_of
+from tests.proxy_process import PATIENT, Proxy
+from tests.strict_provider import LISTS, SYSTEM, result_of
 
 ROOMY: dict[str, str] = {"ACCORDION_ARCHIVE_KEY": "00" * 32}
 KEYS = """

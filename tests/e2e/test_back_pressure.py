@@ -9,7 +9,7 @@ from tests.e2e.raw import connected
 from tests.e2e.replies import CHAT
 from tests.e2e.resident import warmed
 from tests.loopback import Answer, Recorded, stands_still
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 LARGE = {"text/event-stream": 200 << 20, "application/octet-stream": 100 << 20, "endless event": 60 << 20}
 PIECE = 1 << 16

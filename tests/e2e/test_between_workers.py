@@ -18,8 +18,8 @@ from tests.e2e.folds import EACH, WINDOW, agent, breaks, config, fetch_session, 
 from tests.e2e.ledger import look, until
 from tests.e2e.replies import CHAT, RESPONSES, Dialect
 from tests.loopback import replies_json
-from tests.proxying import PATIENT, Proxy
-from tests.strict import Strict
+from tests.proxy_process import PATIENT, Proxy
+from tests.strict_provider import Strict
 from tests.valkey import Valkey
 
 RUNS = 5

@@ -6,7 +6,7 @@ from tests.conftest import Start
 from tests.e2e.raw import connected, post
 from tests.e2e.replies import CHAT, EACH, MESSAGES, Dialect
 from tests.loopback import encoded, replies_json
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 LIMIT = 200_000
 

@@ -20,9 +20,9 @@ from tests.e2e.replies import CHAT, KEY, MESSAGES
 from tests.e2e.test_fold_summaries import good
 from tests.e2e.unfolds import Watched
 from tests.loopback import replies_json
-from tests.proxying import Proxy
-from tests.reading import Reader
-from tests.witness import Witness
+from tests.proxy_process import Proxy
+from tests.reading_provider import Reader
+from tests.response_recorder import Witness
 
 CONFIG = """
 server: {shutdown_seconds: 1}

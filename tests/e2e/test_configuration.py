@@ -12,7 +12,7 @@ from tests.conftest import Start
 from tests.e2e.raw import ask, connected, post
 from tests.e2e.replies import CHAT, KEY, MESSAGES, RESPONSES, Dialect
 from tests.loopback import replies_json
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 CONFIG = """
 server: {shutdown_seconds: 1}

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import Start
 from tests.e2e.replies import CHAT, KEY, MESSAGES, RESPONSES
 from tests.loopback import Answer, Recorded, replies_json
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 CONFIG = """
 server: {shutdown_seconds: 1}

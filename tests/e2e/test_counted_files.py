@@ -9,7 +9,7 @@ from tests.e2e.raw import Reply, post
 from tests.e2e.replies import CHAT, EACH, MESSAGES, RESPONSES, Dialect
 from tests.loopback import replies_json
 from tests.pdfs import scanned
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 ASKED = {CHAT.name: "text", RESPONSES.name: "input_text", MESSAGES.name: "text"}
 

@@ -10,15 +10,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests import pieces, strict
+from tests import reply_parts, strict_provider
 from tests.agents import Run, connected
 from tests.conftest import Start
 from tests.e2e.folds import EACH, STREAMED, Proxies, config
 from tests.e2e.ledger import look, until
 from tests.loopback import Answer, Recorded
-from tests.pieces import Call, Piece, Said, Words
-from tests.proxying import Proxy
-from tests.strict import LISTS, result_of
+from tests.proxy_process import Proxy
+from tests.reply_parts import Call, Piece, Said, Words
+from tests.strict_provider import LISTS, result_of
 
 PROMPT = "Read the ledger of the harbour from its first page on and tell me which ships owe a fee."
 REPORT = "\n".join(
@@ -43,8 +43,10 @@ class Model:
         again = (Call(f"call_{number}", "read_file", json.dumps({"path": f"{number}.py"})),)
         said = Said(number, self.says.pop(0) if self.says else again, len(request.body) // 4, 20)
         if body.get("stream"):
-            return await strict._events(answer, b"".join(pieces.response_pieces(self.dialect, said, body)))
-        return await strict._whole(answer, 200, pieces.whole(self.dialect, said, body))
+            return await strict_provider.send_events(
+                answer, b"".join(reply_parts.response_pieces(self.dialect, said, body))
+            )
+        return await strict_provider.send_json(answer, 200, reply_parts.whole(self.dialect, said, body))
 
     @property
     def list(self) -> list[Any]:

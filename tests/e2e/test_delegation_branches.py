@@ -11,8 +11,8 @@ from tests.conftest import Start
 from tests.e2e.branches import TOP, Branches, branches
 from tests.e2e.folds import EACH, Proxies, config
 from tests.e2e.raw import post
-from tests.proxying import PATIENT
-from tests.strict import LISTS, PATHS, SYSTEM
+from tests.proxy_process import PATIENT
+from tests.strict_provider import LISTS, PATHS, SYSTEM
 from tests.valkey import running_valkey
 
 TREE = {"red": TOP, "blue": TOP, "scarlet": "red", "crimson": "red", "ruby": "scarlet"}

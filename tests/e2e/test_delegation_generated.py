@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests import spoken
+from tests import agent_replies
+from tests.agent_replies import TOOLS, Json, Reply
 from tests.e2e.branches import CALL, TOP, declared, related
 from tests.fakes import FakeReply, FakeWindows
-from tests.spoken import TOOLS, Json, Reply
-from tests.strict import LISTS, PATHS
-from tests.world import World
+from tests.pipeline_setup import World
+from tests.strict_provider import LISTS, PATHS
 
 DIALECTS = st.sampled_from(["chat", "responses", "messages"])
 NAMES = ("red", "blue", "green", "grey")
@@ -69,7 +69,7 @@ class Shared:
         made = tuple(f"call_{self.number}_{at}" for at in range(step.calls))
         said = "" if made and not step.speaks else f"Step {self.number}."
         thought = "so" if step.thinks and self.dialect != "chat" else None
-        reply = spoken.WHOLE[self.dialect](Reply(self.number, made, said, thought, 10))
+        reply = agent_replies.WHOLE[self.dialect](Reply(self.number, made, said, thought, 10))
         self.world.upstream.answers = [FakeReply(pieces=(json.dumps(reply).encode(),))]
         body: Json = {"model": "gpt-5", LISTS[self.dialect]: self.listed, "tools": TOOLS[self.dialect]}
         if self.dialect == "messages":

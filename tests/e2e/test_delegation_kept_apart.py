@@ -8,16 +8,16 @@ import re
 from dataclasses import dataclass, field
 from functools import partial
 
-from tests import pieces, strict
+from tests import reply_parts, strict_provider
+from tests.agent_replies import Json
 from tests.conftest import Start
 from tests.e2e.branches import CALL, TOP, Branches, Joining, branches
 from tests.e2e.folds import EACH, WINDOW, Proxies
 from tests.e2e.ledger import look, until
 from tests.loopback import Answer, Recorded
-from tests.pieces import Call, Said
-from tests.proxying import Proxy
-from tests.spoken import Json
-from tests.strict import result_of
+from tests.proxy_process import Proxy
+from tests.reply_parts import Call, Said
+from tests.strict_provider import result_of
 
 
 @dataclass
@@ -39,8 +39,10 @@ class Prober(Joining):
         call = Call(f"ours_{self.probed}_0", "read_artifact", self.probes.pop(0))
         said = Said(9_000 + self.probed, (call,), tokens, 9)
         if body.get("stream"):
-            return await strict._events(answer, b"".join(pieces.response_pieces(self.dialect, said, body)))
-        return await strict._whole(answer, 200, pieces.whole(self.dialect, said, body))
+            return await strict_provider.send_events(
+                answer, b"".join(reply_parts.response_pieces(self.dialect, said, body))
+            )
+        return await strict_provider.send_json(answer, 200, reply_parts.whole(self.dialect, said, body))
 
 
 def prober(dialect: str, run: str) -> Prober:
@@ -173,4 +175,4 @@ async def test_a_summary_that_a_model_writes_is_of_what_the_agent_sees(start: St
 
 
 async def _fails(request: Recorded, answer: Answer) -> None:
-    await strict._whole(answer, 500, {"error": {"message": "no", "type": "server_error"}})
+    await strict_provider.send_json(answer, 500, {"error": {"message": "no", "type": "server_error"}})

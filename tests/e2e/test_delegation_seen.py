@@ -22,7 +22,7 @@ from accordion.config.load import build
 from accordion.model.http import Inbound
 from tests.e2e.kept import api, found
 from tests.loopback import Answer, Loopback, Recorded
-from tests.world import OWNER_TOKEN
+from tests.pipeline_setup import OWNER_TOKEN
 
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
 CONFIG = """

@@ -10,7 +10,7 @@ from tests.conftest import Start
 from tests.e2e.raw import post
 from tests.e2e.replies import CHAT, KEY
 from tests.loopback import Answer, Recorded, replies_json
-from tests.proxying import held_port
+from tests.proxy_process import held_port
 
 BEARER = ("Authorization", f"Bearer {KEY}")
 BODY = CHAT.body("Hello.").replace(CHAT.model.encode(), b"smart")

@@ -98,7 +98,7 @@ def test_each_table_of_headers_has_the_headers_of_its_direction():
 
 
 def test_the_examples_of_settings_are_valid():
-    # The example of write-a-strategy.md needs a package; tests/test_library.py installs it and runs the example.
+    # The example of write-a-strategy.md needs a package; tests/test_public_api.py installs it and runs the example.
     paths = [path for path in documents() if path.name != "write-a-strategy.md"]
     examples = [part for path in paths for part in re.findall(r"```yaml\n(.*?)```", path.read_text("utf-8"), re.DOTALL)]
     examples += [span for path in paths for span in re.findall(r"`(\w+: \{[^`…]+\})`", path.read_text("utf-8"))]

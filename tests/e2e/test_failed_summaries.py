@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
+from tests.agent_replies import TOOLS
 from tests.agents import Run
 from tests.conftest import Start
 from tests.e2e.folds import agent, config, folded, rounds
 from tests.e2e.ledger import until
 from tests.e2e.test_fold_summaries import failing, good
 from tests.loopback import Script
-from tests.proxying import Proxy
-from tests.spoken import TOOLS
-from tests.strict import Strict
+from tests.proxy_process import Proxy
+from tests.strict_provider import Strict
 
 WINDOW = 24_000
 REQUESTS = 25

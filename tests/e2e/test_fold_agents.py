@@ -3,7 +3,7 @@
 import pytest
 
 from tests.e2e.folds import WINDOW, Proxies, agent, breaks, fetch_session, folded
-from tests.strict import Strict
+from tests.strict_provider import Strict
 
 CASES = [
     pytest.param("chat", False, 1, id="chat, one turn"),

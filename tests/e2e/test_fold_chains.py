@@ -14,9 +14,9 @@ from tests.e2e.folds import STREAMED, WINDOW, Proxies, config, fetch_session, fo
 from tests.e2e.keeping import Keeper
 from tests.e2e.ledger import look, until
 from tests.e2e.unfolds import Watched, watched
-from tests.proxying import PATIENT, Proxy
-from tests.reading import WAYS
-from tests.strict import result_of
+from tests.proxy_process import PATIENT, Proxy
+from tests.reading_provider import WAYS
+from tests.strict_provider import result_of
 from tests.valkey import Valkey
 
 CHAIN: dict[str, Any] = {"reader": Keeper, "chained": True, "more": {"store": True}}

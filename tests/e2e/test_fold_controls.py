@@ -7,13 +7,13 @@ import anthropic
 import openai
 import pytest
 
+from tests.agent_replies import TOOLS
 from tests.agents import MODEL, Run
 from tests.conftest import Start
 from tests.e2e.folds import EVERY, WINDOW, Proxies, agent, breaks, config, fetch_session, folded, rounds, strict
 from tests.e2e.raw import post
 from tests.e2e.replies import RESPONSES
-from tests.spoken import TOOLS
-from tests.strict import LISTS, PATHS, SYSTEM, Strict, turn_text
+from tests.strict_provider import LISTS, PATHS, SYSTEM, Strict, turn_text
 
 TRIGGER = 0.75
 

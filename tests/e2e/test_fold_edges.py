@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.agent_replies import TOOLS
 from tests.agents import MODEL, Run
 from tests.conftest import Start
 from tests.e2e.folds import (
@@ -24,9 +25,8 @@ from tests.e2e.folds import (
     strict,
 )
 from tests.e2e.raw import post
-from tests.proxying import Proxy
-from tests.spoken import TOOLS
-from tests.strict import LISTS, PATHS, SYSTEM, Strict
+from tests.proxy_process import Proxy
+from tests.strict_provider import LISTS, PATHS, SYSTEM, Strict
 
 BINDING = "claude-opus-5-5"
 KEYS = """

@@ -8,13 +8,13 @@ import anthropic
 import openai
 import pytest
 
+from tests.agent_replies import TOOLS
 from tests.agents import MODEL, Run
 from tests.conftest import Start
 from tests.e2e.folds import EACH, EVERY, WINDOW, Proxies, agent, folded, rounds
 from tests.e2e.raw import post
-from tests.proxying import Proxy
-from tests.spoken import TOOLS
-from tests.strict import LISTS, PATHS, SYSTEM, Strict, refused, refused_by_vllm, turn_text
+from tests.proxy_process import Proxy
+from tests.strict_provider import LISTS, PATHS, SYSTEM, Strict, refused, refused_by_vllm, turn_text
 
 REAL = 4_600
 """What the provider takes, in tokens by its own count."""

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests import spoken
+from tests import agent_replies
+from tests.agent_replies import Json, Reply
 from tests.e2e.folds import STREAMED, WINDOW, Proxies, agent, breaks, fetch_session, folded
 from tests.e2e.ledger import look, until
 from tests.loopback import Answer, Recorded
-from tests.spoken import Json, Reply
-from tests.strict import Strict
+from tests.strict_provider import Strict
 
 NAMED = ("reasoning", "message")
 SOME = ("4_0", "8_0")
@@ -46,7 +46,7 @@ class Naming(Strict):
         if reply.text:
             # Words that nobody else says.
             reply = replace(reply, text=f"Decided: the table of docs/plan_{reply.number}.md must stay as it is.")
-        self.said |= {item["id"]: item for item in spoken.responses(reply)["output"]}
+        self.said |= {item["id"]: item for item in agent_replies.responses(reply)["output"]}
         return reply
 
 

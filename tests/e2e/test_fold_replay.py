@@ -9,7 +9,7 @@ from tests.agents import Run, connected
 from tests.conftest import Start
 from tests.e2e.folds import EACH, Proxies, agent, breaks, config, folded, rounds, strict
 from tests.e2e.raw import post
-from tests.strict import PATHS, SYSTEM
+from tests.strict_provider import PATHS, SYSTEM
 from tests.valkey import Valkey
 
 BEYOND = 27

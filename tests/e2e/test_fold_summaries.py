@@ -11,8 +11,8 @@ import pytest
 from tests.conftest import Start
 from tests.e2e.folds import EACH, agent, breaks, config, fetch_session, folded, rounds
 from tests.loopback import Answer, Recorded, Script, replies_bytes, replies_json
-from tests.proxying import Proxy
-from tests.strict import Strict
+from tests.proxy_process import Proxy
+from tests.strict_provider import Strict
 
 WINDOW = 16_000
 WRITES = "summaries: {writer: request, wait_seconds: 0.4}\n"

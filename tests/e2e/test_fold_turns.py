@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import Start
 from tests.e2e.folds import agent, config, folded
 from tests.e2e.test_fold_summaries import good
-from tests.strict import Strict
+from tests.strict_provider import Strict
 
 WINDOW = 32_000
 

@@ -17,8 +17,8 @@ from tests.disks import fill, small_disk
 from tests.e2e.folds import WINDOW, agent, config, folded, rounds
 from tests.e2e.kept import api, ask, said, workers
 from tests.e2e.ledger import look, until
-from tests.proxying import Proxy
-from tests.strict import Strict
+from tests.proxy_process import Proxy
+from tests.strict_provider import Strict
 
 ARTIFACT = re.compile(r"art_[0-9a-f]{12}")
 

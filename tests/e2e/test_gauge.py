@@ -10,7 +10,7 @@ from tests.e2e.ledger import look, session
 from tests.e2e.raw import Reply, ask, post
 from tests.e2e.replies import CHAT, EACH, MESSAGES, RESPONSES, Dialect
 from tests.loopback import replies_json
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 OURS = ("session", "window", "tokens", "utilization")
 SILENT = {"note": "no usage here"}

@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.folds import Proxies, agent, rounds, strict
 from tests.e2e.raw import post
 from tests.loopback import Answer, Recorded
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 PATH = "/v1beta/models/gemini-2.5-pro"
 BODY = b'{ "contents" : [{"parts":[{"text":"\\u00fc \\ud83e\\udd9c"}]}], "x": 1.50 }'

@@ -12,7 +12,7 @@ from tests.e2e.ledger import exchanges, look, metric, until
 from tests.e2e.raw import connected
 from tests.e2e.replies import CHAT, EACH, KEY, MESSAGES, Dialect
 from tests.loopback import Answer, Recorded, stands_still
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 SOON = 30.0
 """Seconds within which the provider must notice. It takes a hundredth of that; a time-out would take minutes."""

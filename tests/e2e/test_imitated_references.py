@@ -10,7 +10,7 @@ import pytest
 
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply, FakeWindows
-from tests.world import CHAT, World
+from tests.pipeline_setup import CHAT, World
 
 KEYS = (ProxyKey("one", "key-one"), ProxyKey("two", "key-two"))
 SECRET = "the-secret-of-another"

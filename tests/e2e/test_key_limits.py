@@ -16,7 +16,7 @@ import pytest
 from tests.conftest import Start
 from tests.e2e.ledger import until
 from tests.e2e.replies import CHAT, MESSAGES
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 from tests.valkey import running_valkey
 
 ASK = [{"role": "user", "content": "Say hello."}]

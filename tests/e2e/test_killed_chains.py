@@ -16,7 +16,7 @@ from tests.e2e.ledger import look, until
 from tests.e2e.test_killed_workers import LOST, hopping
 from tests.e2e.unfolds import Watched, ready, watched
 from tests.loopback import Answer, Recorded
-from tests.proxying import PATIENT, Proxy
+from tests.proxy_process import PATIENT, Proxy
 
 CHAIN: dict[str, Any] = {"reader": Keeper, "chained": True, "more": {"store": True}}
 

@@ -15,8 +15,8 @@ from tests.conftest import Start
 from tests.e2e.folds import EACH, WINDOW, breaks, config, folded
 from tests.e2e.ledger import look, until
 from tests.loopback import Answer, Recorded
-from tests.proxying import PATIENT, Proxy
-from tests.strict import Strict, result_of
+from tests.proxy_process import PATIENT, Proxy
+from tests.strict_provider import Strict, result_of
 
 AGENTS, REQUESTS = 4, 40
 LOST = (openai.APIConnectionError, anthropic.APIConnectionError, httpx.TransportError)

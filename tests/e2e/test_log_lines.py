@@ -11,7 +11,7 @@ from tests.e2e.ledger import look
 from tests.e2e.raw import ask, connected, post
 from tests.e2e.replies import CHAT, DIALECTS
 from tests.loopback import Answer, Recorded, replies_bytes, replies_json
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 SECRETS = {
     "BEARER": "plain-bearer-7Gk2Qx",

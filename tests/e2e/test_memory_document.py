@@ -9,7 +9,7 @@ from accordion.http.memory_openapi import openapi_document
 from tests.conftest import Start
 from tests.e2e.ledger import look
 from tests.e2e.remembered import RECORDED
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 schemathesis = pytest.importorskip("schemathesis")
 

@@ -13,8 +13,8 @@ from tests.conftest import Start
 from tests.e2e.folds import EACH, agent, breaks, config, fetch_session, folded, rounds, strict
 from tests.e2e.ledger import look, until
 from tests.e2e.remembered import DECIDED, KEYS, ONE, TWO, entries, posted, remembered, stays
-from tests.proxying import PATIENT, Proxy
-from tests.strict import turn_text
+from tests.proxy_process import PATIENT, Proxy
+from tests.strict_provider import turn_text
 
 CONFIG = f"{PATIENT}archive: {{record: all}}\n"
 TOLD = "The ledger moves to region eu-west-7 on Thursday."

@@ -20,7 +20,7 @@ from accordion.memory.entries import revision
 from accordion.memory.sections import render_sections
 from tests.conftest import Start
 from tests.e2e.remembered import RECORDED, SUMMARY, notes, say
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 from tests.valkey import Valkey, valkey_server  # noqa: F401
 
 MOMENTS = ("bring", "compact", "save", "bring", "consolidate", "compact", "bring", "reword")

@@ -14,7 +14,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from tests.conftest import Start
 from tests.e2e.remembered import KEYS, MESSAGES, ONE, PLAN, RECORDED, SUMMARY, TWO, notes, say
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 from tests.valkey import Valkey, valkey_server  # noqa: F401
 
 TOOLS = {

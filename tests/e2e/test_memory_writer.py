@@ -13,8 +13,8 @@ from tests.e2e.ledger import look
 from tests.e2e.remembered import MESSAGES, RECORDED, say
 from tests.e2e.test_memory_mcp import call, connected
 from tests.loopback import Answer, Recorded
-from tests.proxying import Proxy
-from tests.summarizing import line
+from tests.proxy_process import Proxy
+from tests.summary_samples import line
 
 CONFIG = f"""{RECORDED}
 memory: {{writer: scribe}}

@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.replies import CHAT, EACH, MESSAGES, Dialect
 from tests.e2e.resident import warmed
 from tests.loopback import Answer, Recorded, replies_json
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 
 async def said(proxy: Proxy, *pieces: bytes) -> bytes:

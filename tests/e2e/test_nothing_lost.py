@@ -16,11 +16,11 @@ from accordion.archive.reader import ReadRequest
 from accordion.archive.tool_calls import ReadContext
 from accordion.model.artifact_tool import ArtifactToolCall
 from accordion.model.tenant import TenantScope
-from tests.compaction.making import fat
+from tests.compaction.compactor_setup import fat
 from tests.fakes import FakeWindows
 from tests.histories import DIALECTS, DialectName, History, Json, body, histories
+from tests.pipeline_setup import CHAT, GEMINI, MESSAGES, RESPONSES, World
 from tests.recordings import recorded, transcripts, written
-from tests.world import CHAT, GEMINI, MESSAGES, RESPONSES, World
 
 PATHS = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES, "gemini": GEMINI}
 LISTS = {"chat": "messages", "responses": "input", "messages": "messages", "gemini": "contents"}

@@ -5,7 +5,7 @@ import pytest
 from tests.e2e.raw import connected
 from tests.e2e.replies import CHAT
 from tests.loopback import Answer, Recorded, replies_bytes
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 JSON = b"Content-Type: application/json\r\n"
 CHUNKS = b"1\r\n{\r\n1;ext=1\r\n}\r\n0\r\n"

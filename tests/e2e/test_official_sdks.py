@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from tests.e2e.replies import CHAT, KEY, MESSAGES, RESPONSES
 from tests.loopback import Answer, Recorded, replies_bytes, replies_json
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 ASK = [{"role": "user", "content": "Say hello."}]
 TOOL = {"name": "weather", "description": "Weather", "parameters": {"type": "object", "properties": {}}}

@@ -8,7 +8,7 @@ import pytest
 from tests.e2e.raw import ask
 from tests.e2e.replies import CHAT, EACH, Dialect
 from tests.loopback import Answer, Recorded, replies_bytes, replies_events, replies_json
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 
 async def old(proxy: Proxy, method: str, target: str, body: bytes = b"", *headers: str) -> tuple[bytes, bytes]:

@@ -8,7 +8,7 @@ import pytest
 from tests.e2e.raw import Client, ask, connected, post
 from tests.e2e.replies import CHAT, KEY, MESSAGES
 from tests.loopback import Answer, Recorded, replies_bytes, replies_json
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 PASSED = [
     ("GET", "/v1/models", None),

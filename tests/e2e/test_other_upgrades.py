@@ -10,7 +10,7 @@ import pytest
 from tests.e2e.raw import connected
 from tests.e2e.replies import CHAT, EACH, Dialect
 from tests.loopback import replies_json
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 OFFER = [("Connection", "Upgrade, HTTP2-Settings"), ("Upgrade", "h2c"), ("HTTP2-Settings", "AAMAAABkAAQAAAAAAAIAAAAA")]
 

@@ -10,7 +10,7 @@ import pytest
 from bench import outages
 from bench.outages import Agent, Outcome, Provider, agent_of, compared
 from tests.conftest import Start
-from tests.proxying import PATIENT, Proxy
+from tests.proxy_process import PATIENT, Proxy
 from tests.valkey import Valkey, running_valkey
 
 KINDS = ("chat", "responses", "messages")

@@ -16,7 +16,7 @@ from tests.e2e.ledger import look, metric
 from tests.e2e.raw import ask, connected, post
 from tests.e2e.replies import CHAT, EACH, KEY, MESSAGES, RESPONSES, Dialect
 from tests.loopback import Answer, Loopback, Recorded, Script, replies_json
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 Call = Callable[[Proxy, bool], Awaitable[object]]
 SOON = 30.0

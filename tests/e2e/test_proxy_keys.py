@@ -11,7 +11,7 @@ from tests.e2e.ledger import look, session
 from tests.e2e.raw import ask, post
 from tests.e2e.replies import CHAT, EACH, KEY, MESSAGES, Dialect
 from tests.loopback import replies_bytes, replies_json
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 ONE, TWO, OWN, CLAUDE = "acc-one-5fKq72LmZ", "acc-two-9pWx31RtB", "sk-model-own-1a2B3c4D", "sk-ant-model-own-5e6F"
 ADMIN = "acc-admin-7Hk2Qp4RtZ"

@@ -10,7 +10,7 @@ from tests.conftest import Start
 from tests.e2e.raw import ask, connected, post
 from tests.e2e.replies import CHAT
 from tests.loopback import Answer, Recorded
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 ENTRY = "  - model_name: {}\n    litellm_params: {{model: openai/gpt-4o, api_base: '{{upstream}}/v1'}}\n"
 

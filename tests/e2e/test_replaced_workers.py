@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.conftest import Start
 from tests.e2e.raw import ask
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 MODELS = "model_list: [{{model_name: {}, litellm_params: {{model: openai/gpt-4o}}}}]\n"
 TWO = ("--workers", "2")

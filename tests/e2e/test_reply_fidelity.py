@@ -14,7 +14,7 @@ from tests.e2e.ledger import session
 from tests.e2e.raw import connected, post
 from tests.e2e.replies import CHAT, EACH, RESPONSES, Dialect
 from tests.loopback import Answer, Recorded, encoded, replies_bytes, replies_events, replies_json
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 SSE = ("Content-Type", "text/event-stream; charset=utf-8")
 

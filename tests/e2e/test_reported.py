@@ -11,7 +11,7 @@ from tests.e2e.raw import Reply, post
 from tests.e2e.replies import CHAT, MESSAGES, RESPONSES, Dialect
 from tests.e2e.test_gauge import SILENT, tokens, turn
 from tests.loopback import replies_events, replies_json
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 TEXT = "Some words to be counted. " * 400
 SEARCH = {

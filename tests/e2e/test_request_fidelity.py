@@ -10,7 +10,7 @@ from tests.e2e.bodies import NO_JSON, REQUESTS, VALUES
 from tests.e2e.raw import Client, ask, connected, post
 from tests.e2e.replies import CHAT, DIALECTS, Dialect
 from tests.loopback import Answer, Loopback, Recorded, encoded, replies_bytes, replies_json
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 PATHS = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 MANY = settings(

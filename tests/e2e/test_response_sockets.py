@@ -16,10 +16,10 @@ from tests.conftest import Start
 from tests.e2e.folds import WINDOW
 from tests.e2e.ledger import look, metric, until
 from tests.loopback import Answer, Recorded, Script, replies_json
-from tests.proxying import Proxy
-from tests.reading import Reader
+from tests.proxy_process import Proxy
+from tests.reading_provider import Reader
 from tests.sockets import KEY, SocketProvider, SocketRun, connected_socket, socket_provider
-from tests.strict import Strict
+from tests.strict_provider import Strict
 
 ADMIN = "acc-admin-7Hk2Qp4RtZ"
 SOON = 30.0

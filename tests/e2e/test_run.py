@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.loopback import Loopback, replies_json
-from tests.proxying import PATIENT, started
+from tests.proxy_process import PATIENT, started
 
 AGENT = """
 import json, os, signal, sys, urllib.request

@@ -14,8 +14,8 @@ from tests.conftest import Start
 from tests.e2e.folds import WINDOW, agent, config, folded, rounds
 from tests.e2e.ledger import look, metric, until
 from tests.e2e.test_between_workers import one_of_each
-from tests.proxying import PATIENT, Proxy
-from tests.strict import Strict
+from tests.proxy_process import PATIENT, Proxy
+from tests.strict_provider import Strict
 
 PRICES = "prices: {models: {small: {input: 3, cached_input: 0.3, cache_write: 3.75, output: 15}}}\n"
 

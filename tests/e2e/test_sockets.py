@@ -19,7 +19,7 @@ from tests.e2e.raw import ask, connected
 from tests.e2e.replies import CHAT, KEY
 from tests.e2e.resident import warmed
 from tests.loopback import Answer, Recorded, replies_bytes, replies_json, stands_still
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 SOON = 30.0
 """Seconds within which the other side must notice; it takes a hundredth of that."""

@@ -12,8 +12,8 @@ from tests.conftest import Start
 from tests.e2e.folds import WINDOW, breaks, config, folded, rounds
 from tests.e2e.ledger import look
 from tests.loopback import Answer, Recorded
-from tests.proxying import Proxy
-from tests.strict import Strict
+from tests.proxy_process import Proxy
+from tests.strict_provider import Strict
 from tests.valkey import Valkey, running_valkey
 
 AGENTS = 12

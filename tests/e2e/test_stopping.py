@@ -15,7 +15,7 @@ from tests.e2e.ledger import look, session
 from tests.e2e.raw import Reply, connected, post
 from tests.e2e.replies import CHAT, EACH, RESPONSES, Dialect
 from tests.loopback import Answer, Loopback, Recorded, Script, replies_json
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 WORKERS = pytest.mark.parametrize("workers", ["1", "2"])
 ONE_SECOND = "server: {shutdown_seconds: 1}\n"

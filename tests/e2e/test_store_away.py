@@ -12,7 +12,7 @@ from tests.conftest import Start
 from tests.e2e.ledger import look, metric, until
 from tests.e2e.raw import Reply, post
 from tests.e2e.replies import CHAT
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 from tests.valkey import Valkey, running_valkey
 
 CONFIG = "server: {shutdown_seconds: 1}\nstore: {timeout_seconds: 2, write_timeout_seconds: 2}\n"

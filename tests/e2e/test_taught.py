@@ -7,7 +7,7 @@ from tests.e2e.ledger import until
 from tests.e2e.raw import post
 from tests.e2e.replies import CHAT
 from tests.loopback import Script, replies_json
-from tests.proxying import PATIENT, Proxy
+from tests.proxy_process import PATIENT, Proxy
 
 LIMIT = 7_700
 TOO_LONG = f"This model's maximum context length is {LIMIT} tokens. However, your messages resulted in 9000 tokens."

@@ -17,7 +17,7 @@ import pytest
 
 from tests.conftest import Start
 from tests.e2e.replies import CHAT
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 from tests.valkey import running_valkey
 
 ADMIN = "acc-admin-7Hk2Qp4RtZ"

@@ -12,14 +12,14 @@ import httpx
 import pytest
 from anthropic import beta_async_tool
 
+from tests.agent_replies import TOOL
 from tests.agents import MODEL, connected
 from tests.conftest import Start
 from tests.e2e.folds import WINDOW, Proxies, config, fetch_session
 from tests.e2e.ledger import look, until
-from tests.proxying import Proxy
-from tests.spoken import TOOL
-from tests.strict import SYSTEM, result_of, turn_text
-from tests.threads import Threads
+from tests.proxy_process import Proxy
+from tests.strict_provider import SYSTEM, result_of, turn_text
+from tests.thread_provider import Threads
 
 BETA = {"anthropic-version": "2023-06-01", "anthropic-beta": "message-threads-2026-08-12"}
 

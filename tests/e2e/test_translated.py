@@ -12,8 +12,8 @@ from tests.e2e.ledger import exchanges, until
 from tests.e2e.raw import ask, connected, post
 from tests.e2e.replies import CHAT, KEY, MESSAGES, RESPONSES, Dialect
 from tests.loopback import Answer, Recorded, replies_json
-from tests.providers.models.thoughts import call, thinker, thinking, thoughts
-from tests.proxying import Proxy
+from tests.providers.litellm.thinking_provider import call, thinker, thinking, thoughts
+from tests.proxy_process import Proxy
 
 CONFIG = """
 server: {shutdown_seconds: 1}

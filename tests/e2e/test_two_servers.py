@@ -12,8 +12,8 @@ from tests.agents import Client, connected
 from tests.conftest import Start
 from tests.e2e.folds import EACH, WINDOW, agent, breaks, config, folded, rounds
 from tests.e2e.replies import CHAT
-from tests.proxying import PATIENT, Proxy
-from tests.strict import Strict
+from tests.proxy_process import PATIENT, Proxy
+from tests.strict_provider import Strict
 
 RUNS = 5
 """On a busy machine a server may come too late to write what the other waits for; most conversations tell."""

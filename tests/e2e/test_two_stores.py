@@ -7,8 +7,8 @@ from tests.agents import Run
 from tests.conftest import Start
 from tests.e2e.folds import WINDOW, agent, config, folded, rounds
 from tests.e2e.ledger import look, until
-from tests.proxying import Proxy
-from tests.strict import Strict
+from tests.proxy_process import Proxy
+from tests.strict_provider import Strict
 from tests.valkey import running_valkey
 
 WORDS = 400

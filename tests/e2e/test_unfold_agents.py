@@ -2,7 +2,7 @@
 
 from tests.e2e.folds import EVERY, STREAMED, Proxies, fetch_session
 from tests.e2e.unfolds import watched
-from tests.reading import WAYS
+from tests.reading_provider import WAYS
 
 
 @EVERY

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from tests.agent_replies import Json
 from tests.agents import Run, connected
 from tests.conftest import Start
 from tests.e2e.folds import DIALECTS, EACH, WINDOW, Proxies, config, folded
 from tests.e2e.ledger import exchanges, until
 from tests.e2e.unfolds import Watched, watched
 from tests.loopback import Answer
-from tests.reading import Exchange, Reader
-from tests.spoken import Json
-from tests.witness import Witness
+from tests.reading_provider import Exchange, Reader
+from tests.response_recorder import Witness
 
 SOME = ("o", "wot", "wo to", "wo w", "tot")
 Keeps = Callable[[list[Json]], list[Json]]

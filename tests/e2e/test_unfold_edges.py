@@ -6,17 +6,17 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.agent_replies import Json
 from tests.agents import connected
 from tests.conftest import Start
 from tests.e2e.folds import EACH, STREAMED, Proxies, breaks, config
 from tests.e2e.raw import post
 from tests.e2e.unfolds import Watched, watched
 from tests.loopback import Answer, Recorded
-from tests.pieces import Said
-from tests.proxying import Proxy
-from tests.reading import Exchange, Reader
-from tests.spoken import Json
-from tests.strict import PATHS
+from tests.proxy_process import Proxy
+from tests.reading_provider import Exchange, Reader
+from tests.reply_parts import Said
+from tests.strict_provider import PATHS
 
 BINDING = "claude-opus-5-5"
 Follow = Callable[[list[Json]], Awaitable[Json]]

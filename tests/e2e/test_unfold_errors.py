@@ -10,14 +10,14 @@ import anthropic
 import openai
 import pytest
 
-from tests import pieces, strict
+from tests import reply_parts, strict_provider
+from tests.agent_replies import Json, streamed_error
 from tests.conftest import Start
 from tests.e2e.folds import DIALECTS, EACH, STREAMED, Proxies, config, fetch_session
 from tests.e2e.unfolds import Watched, ready, watched
 from tests.loopback import Answer
-from tests.reading import Exchange
-from tests.spoken import Json, streamed_error
-from tests.strict import refused
+from tests.reading_provider import Exchange
+from tests.strict_provider import refused
 
 FAILURES = (openai.OpenAIError, anthropic.AnthropicError)
 Does = Callable[[Exchange, Answer], Awaitable[None]]
@@ -131,7 +131,7 @@ async def test_a_connection_that_is_lost_in_the_second_round(proxies: Proxies, d
         if how == "in the middle":
             if stream:
                 await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
-                for event in pieces.response_pieces(dialect, exchange.said, exchange.body)[:4]:
+                for event in reply_parts.response_pieces(dialect, exchange.said, exchange.body)[:4]:
                     await answer.chunk(event)
             else:
                 await answer.head(200, [("Content-Type", "application/json")], length=1000)
@@ -155,7 +155,7 @@ async def test_an_error_event_in_the_second_round_goes_on_as_it_came(proxies: Pr
     proxy = proxies[dialect]
 
     async def says(exchange: Exchange, answer: Answer) -> None:
-        await strict._events(answer, streamed_error(dialect, busy(dialect)))
+        await strict_provider.send_events(answer, streamed_error(dialect, busy(dialect)))
 
     async with watched(proxy, dialect, "event", stream=True) as one:
         await ready(one)
@@ -180,7 +180,7 @@ async def test_an_answer_that_the_provider_has_no_room_for_is_taken_back(proxies
         one.provider.taken.pop()
         one.provider.exchanges.pop()
         one.provider.exchanges[-1].wanted = dict.fromkeys(one.provider.exchanges[-1].wanted, "no room")
-        await strict._whole(answer, 400, refused(dialect, 9_000, 8_000))
+        await strict_provider.send_json(answer, 400, refused(dialect, 9_000, 8_000))
         return True
 
     async with watched(proxy, dialect, f"room {stream}", stream=stream) as one:
@@ -224,9 +224,15 @@ async def test_a_provider_that_compresses_all_the_same_is_understood(proxies: Pr
         if exchange.tool:
             assert one.provider.taken[-1].request.header("accept-encoding") == "identity"
         if stream:
-            data, kind = b"".join(pieces.response_pieces(dialect, exchange.said, exchange.body)), "text/event-stream"
+            data, kind = (
+                b"".join(reply_parts.response_pieces(dialect, exchange.said, exchange.body)),
+                "text/event-stream",
+            )
         else:
-            data, kind = json.dumps(pieces.whole(dialect, exchange.said, exchange.body)).encode(), "application/json"
+            data, kind = (
+                json.dumps(reply_parts.whole(dialect, exchange.said, exchange.body)).encode(),
+                "application/json",
+            )
         packed = gzip.compress(data, mtime=0)
         await answer.head(200, [("Content-Type", kind), ("Content-Encoding", "gzip")], length=len(packed))
         for at in range(0, len(packed), 97):

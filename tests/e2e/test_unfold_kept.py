@@ -8,11 +8,11 @@ from typing import Any
 import openai
 import pytest
 
+from tests.agent_replies import Json
 from tests.e2e.folds import STREAMED, Proxies
 from tests.e2e.keeping import Keeper, hidden
 from tests.e2e.unfolds import Watched, watched
-from tests.spoken import Json
-from tests.strict import result_of
+from tests.strict_provider import result_of
 
 
 @asynccontextmanager

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from tests.atoms import atoms
+from tests.agent_replies import TOOL, TOOLS, Json
 from tests.e2e.folds import EACH, STREAMED, Proxies
 from tests.e2e.raw import post
 from tests.e2e.unfolds import Watched, watched
+from tests.history_content import atoms
 from tests.loopback import Answer, Recorded
-from tests.spoken import TOOL, TOOLS, Json
-from tests.strict import LISTS, PATHS, SYSTEM
+from tests.strict_provider import LISTS, PATHS, SYSTEM
 
 
 def last_body(one: Watched) -> Json:

@@ -8,13 +8,13 @@ import anthropic
 import openai
 import pytest
 
-from tests import pieces
+from tests import reply_parts
 from tests.e2e.folds import EACH, STREAMED, Proxies
 from tests.e2e.ledger import look
 from tests.e2e.unfolds import ready, watched
 from tests.loopback import Answer
-from tests.pieces import Words
-from tests.reading import OURS, Exchange
+from tests.reading_provider import OURS, Exchange
+from tests.reply_parts import Words
 
 
 @EACH
@@ -31,7 +31,7 @@ async def test_what_is_not_our_call_goes_on_at_once(proxies: Proxies, dialect: s
             text = next(piece.text for piece in exchange.said.pieces if isinstance(piece, Words))
             known = len(one.witness.heard) - (exchange.continues is not None)
             await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
-            for event in pieces.response_pieces(dialect, exchange.said, exchange.body):
+            for event in reply_parts.response_pieces(dialect, exchange.said, exchange.body):
                 await answer.chunk(event)
                 if b"message_stop" in event or b"[DONE]" in event or b"response.completed" in event:
                     break
@@ -104,12 +104,12 @@ async def test_a_reply_that_is_no_utf_8_shows_nothing_of_our_tool(proxies: Proxi
             text = next(piece.text for piece in exchange.said.pieces if isinstance(piece, Words))
             if stream:
                 told, kind = (
-                    b"".join(pieces.response_pieces(dialect, exchange.said, exchange.body)),
+                    b"".join(reply_parts.response_pieces(dialect, exchange.said, exchange.body)),
                     "text/event-stream",
                 )
             else:
                 told, kind = (
-                    json.dumps(pieces.whole(dialect, exchange.said, exchange.body)).encode(),
+                    json.dumps(reply_parts.whole(dialect, exchange.said, exchange.body)).encode(),
                     "application/json",
                 )
             told = told.replace(text[-4:].encode(), b"\xff" + text[-3:].encode())

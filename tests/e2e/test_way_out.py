@@ -14,8 +14,8 @@ from tests.conftest import Start
 from tests.e2e.raw import post
 from tests.e2e.replies import CHAT
 from tests.loopback import Loopback
-from tests.proxying import Proxy
-from tests.way_out import certificate, tunnel
+from tests.outbound_network import certificate, tunnel
+from tests.proxy_process import Proxy
 
 
 @dataclass

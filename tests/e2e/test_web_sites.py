@@ -6,7 +6,7 @@ import pytest
 from tests.conftest import Start
 from tests.e2e.ledger import look, until
 from tests.e2e.replies import CHAT
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 ROUTES = [
     ("GET", "/accordion/models"),

@@ -10,7 +10,7 @@ from accordion.archive.artifacts import Artifact
 from accordion.archive.reader import ReadRequest
 from tests.e2e.test_imitated_references import ID, calls
 from tests.fakes import FakeWindows
-from tests.world import CHAT, World, header
+from tests.pipeline_setup import CHAT, World, header
 
 Json = dict[str, Any]
 

@@ -5,7 +5,7 @@ from tests.e2e.ledger import look, metric, session, until
 from tests.e2e.raw import post
 from tests.e2e.replies import CHAT, MESSAGES
 from tests.loopback import replies_events, replies_json
-from tests.proxying import PATIENT, Proxy
+from tests.proxy_process import PATIENT, Proxy
 
 
 async def say(proxy: Proxy, *texts: str, **headers: str) -> str:

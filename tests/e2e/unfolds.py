@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.agents import Run, connected
-from tests.atoms import Atom, atoms
 from tests.e2e.folds import WINDOW, folded
+from tests.history_content import Atom, atoms
 from tests.loopback import Loopback
-from tests.proxying import Proxy
-from tests.reading import OURS, WAYS, Reader
-from tests.witness import Witness, used
+from tests.proxy_process import Proxy
+from tests.reading_provider import OURS, WAYS, Reader
+from tests.response_recorder import Witness, used
 
 LONG = 60
 """Requests within which a history is folded for certain."""

@@ -14,10 +14,10 @@ from accordion.model.ports import Key
 from accordion.model.records import ToolLoopUsage, Usage
 from accordion.model.tenant import TenantScope
 from tests.fakes import FakeReply, FickleStore
+from tests.growing_conversation import FOLDS_AT, Talk, small
+from tests.http.api_client import client
 from tests.http.exchanges import exchange
-from tests.http.rooms import client
-from tests.talks import FOLDS_AT, Talk, small
-from tests.world import CHAT, World, header
+from tests.pipeline_setup import CHAT, World, header
 
 TENANT = TenantScope("default", b"key of default")
 

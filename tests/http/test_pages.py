@@ -23,9 +23,9 @@ from accordion.model.costs import Costs
 from accordion.pipeline.sent_history import ComparedBlock
 from accordion.sessions.proxy_keys import ProxyKey
 from accordion.sessions.tenants import OWNER_TOKEN_FILE, Tenants
-from tests.http.rooms import client
-from tests.talks import FOLDS_AT, Talk, call_id, small
-from tests.world import OWNER_TOKEN, World, header
+from tests.growing_conversation import FOLDS_AT, Talk, call_id, small
+from tests.http.api_client import client
+from tests.pipeline_setup import OWNER_TOKEN, World, header
 
 ONE, TWO = ProxyKey("one", "key-one"), ProxyKey("two", "key-two")
 OWN = {"sec-fetch-site": "same-origin"}

@@ -13,10 +13,10 @@ from accordion.http.metrics import Metrics
 from accordion.model.costs import Costs
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply
+from tests.http.api_client import client
 from tests.http.exchanges import exchange
-from tests.http.rooms import client
 from tests.http.test_metrics import samples
-from tests.world import CHAT, World, header
+from tests.pipeline_setup import CHAT, World, header
 
 HELLO: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "one two three"}]}
 PRICES = "prices: {models: {m: {input: 3, cached_input: 0.3, cache_write: 3.75, output: 15}}}\n"

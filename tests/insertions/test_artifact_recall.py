@@ -15,7 +15,7 @@ from accordion.insertions.artifact_recall import ArtifactRecall
 from accordion.model.ports import Route
 from tests.fakes import FakeRouter, FakeWindows, FickleStore
 from tests.pipeline.test_compact import words
-from tests.world import CHAT, MESSAGES, RESPONSES, World
+from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, World
 
 Json = dict[str, Any]
 PATHS = [CHAT, RESPONSES, MESSAGES]

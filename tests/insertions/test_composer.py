@@ -18,7 +18,7 @@ from accordion.protocols.tool_loop import ArtifactToolProtocol, ArtifactToolResu
 from accordion.sessions.tenants import Caller
 from tests.fakes import FakeReply, FakeWindows, FickleStore
 from tests.pipeline.test_compact import sent, words
-from tests.world import CHAT, MESSAGES, World, header
+from tests.pipeline_setup import CHAT, MESSAGES, World, header
 
 Json = dict[str, Any]
 COUNT = "/v1/messages/count_tokens"

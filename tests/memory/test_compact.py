@@ -16,10 +16,10 @@ from accordion.memory.self_contained import find_claims
 from accordion.model.errors import BadRequest, NotFound, StoreUnavailable
 from accordion.model.memories import Memory
 from accordion.server.event_loop import LoopTasks
-from tests.archive.vaults import OTHER, TENANT
-from tests.compaction.making import DIALECTS
+from tests.archive.archive_setup import OTHER, TENANT
+from tests.compaction.compactor_setup import DIALECTS
 from tests.fakes import FakeTasks
-from tests.memory.compacting import ID, SYSTEM, build_setup, entry, talk, tool_call
+from tests.memory.compaction_setup import ID, SYSTEM, build_setup, entry, talk, tool_call
 
 ALL = (0, 16)
 

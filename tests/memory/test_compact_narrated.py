@@ -17,10 +17,10 @@ from accordion.model.errors import SummaryFailed
 from accordion.model.ports import SummaryCaller, SummaryRequest, SummaryResponse
 from accordion.summaries.extractive import ExtractiveWriter
 from accordion.summaries.prompts import load_prompts
-from tests.archive.vaults import TENANT
+from tests.archive.archive_setup import TENANT
 from tests.fakes import FakeTasks
-from tests.memory.compacting import ID, SYSTEM, CompactionSetup, build_setup, entry, talk, tool_call
-from tests.summarizing import ASKER, FakeSummarizer, line, words
+from tests.memory.compaction_setup import ID, SYSTEM, CompactionSetup, build_setup, entry, talk, tool_call
+from tests.summary_samples import ASKER, FakeSummarizer, line, words
 
 BY_RULE = "The user said: "
 ALL_OF_IT = {

@@ -21,11 +21,11 @@ from accordion.model.errors import BadRequest, NotFound, StoreUnavailable
 from accordion.model.memories import Embedding, Memory, MemoryFilter, MemoryStore, SearchCandidate
 from accordion.model.tenant import TenantScope
 from accordion.stores.memories_sqlite import SqliteMemories
-from tests.archive.vaults import OTHER, TENANT, Vault
-from tests.compaction.making import DIALECTS
+from tests.archive.archive_setup import OTHER, TENANT, Vault
+from tests.compaction.compactor_setup import DIALECTS
 from tests.fakes import FakeClock, FakeTasks
-from tests.memory.keeping import FakeMemories
-from tests.memory.working import conversation_of_calls
+from tests.memory.agent_conversations import conversation_of_calls
+from tests.memory.fake_memories import FakeMemories
 
 AT = 1_767_261_910.0
 FIRST = "CMEM-20260101-100510"

@@ -20,8 +20,8 @@ from accordion.model.memories import Entity
 from accordion.summaries.author import render_label
 from accordion.summaries.evidence import readable_texts
 from accordion.summaries.facts import WordClassifier
-from tests.archive.vaults import TENANT
-from tests.memory.compacting import CompactionSetup, build_setup, chat, entry, tool_call
+from tests.archive.archive_setup import TENANT
+from tests.memory.compaction_setup import CompactionSetup, build_setup, chat, entry, tool_call
 from tests.recordings import recorded, transcripts
 
 JUDGE = WordClassifier()

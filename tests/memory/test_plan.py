@@ -9,7 +9,7 @@ from accordion.memory.sections import PLAN, extract_plan, parse_sections
 from accordion.memory.session_text import find_latest_plan, write_session_text
 from accordion.memory.todos import status_mark
 from tests.histories import DIALECTS
-from tests.memory.working import (
+from tests.memory.agent_conversations import (
     CLAUDE_CODE,
     ToolStep,
     conversation_of_calls,

@@ -8,7 +8,7 @@ from accordion.model.errors import BadRequest
 from accordion.model.memories import Memory
 from accordion.model.tenant import TenantScope
 from tests.fakes import FakeClock
-from tests.memory.keeping import FakeMemories
+from tests.memory.fake_memories import FakeMemories
 
 TENANT, OTHER, NOW = TenantScope("tenant", b"tenant"), TenantScope("other", b"other"), 1_000.0
 

@@ -10,7 +10,7 @@ from accordion.model.errors import BadRequest
 from accordion.model.memories import Memory, MemoryFilter, SearchCandidate
 from accordion.model.tenant import TenantScope
 from tests.fakes import FakeClock
-from tests.memory.keeping import FakeMemories
+from tests.memory.fake_memories import FakeMemories
 
 TENANT = TenantScope("tenant", b"tenant")
 

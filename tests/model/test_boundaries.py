@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from accordion.model.boundaries import find_indivisible_groups, find_open_calls, match_results_to_calls
 from accordion.model.conversation import Message, Opaque, Part, Reasoning, Role, Text, ToolCall, ToolResult
-from tests.compaction.viewing import answers, batch, calls, gives, message, read, says
+from tests.compaction.view_samples import answers, batch, calls, gives, message, read, says
 from tests.histories import DIALECTS, DialectName, History, histories
 
 ids = st.sampled_from(["a", "b", "c"])

@@ -37,7 +37,7 @@ from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.write_queue import WriteQueue
 from accordion.summaries.extractive import ExtractiveWriter
 from accordion.summaries.facts import WordClassifier
-from tests.delegation.lineages import talk, user
+from tests.delegation.delegation_worker import talk, user
 from tests.fakes import FakeClock, FickleStore
 
 OTHER = TenantScope("other", b"key of other")

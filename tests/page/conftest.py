@@ -17,7 +17,7 @@ from playwright.async_api import Browser, Page, async_playwright, expect
 
 from tests.conftest import Start
 from tests.page.recorded_run import CONFIG, provider, send_delegation, send_recorded
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 SCREENSHOTS = Path(__file__).parent / "screenshots"
 """The output of the last runs, for a person to look at; git ignores it."""

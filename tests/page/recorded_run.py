@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from tests.loopback import Answer, Recorded
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "transcript.jsonl"
 MODEL = "claude-sonnet-example"

@@ -14,7 +14,7 @@ from accordion.http.pages.feed import MAX_READERS
 from tests.conftest import Start
 from tests.page.conftest import ADMIN_KEY, KEYS, Site, build_site, start_site, visit
 from tests.page.recorded_run import provider, recorded_requests, send
-from tests.proxying import Proxy
+from tests.proxy_process import Proxy
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -12,7 +12,7 @@ import pytest
 from accordion.protocols.registry import PROTOCOLS
 from tests.fakes import FakeReply, FakeWindows
 from tests.histories import Image
-from tests.world import CHAT, MESSAGES, RESPONSES, World, header
+from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, World, header
 
 Json = dict[str, Any]
 COUNT = "/v1/messages/count_tokens"

@@ -14,7 +14,7 @@ from accordion.pipeline.context_edit_reader import MissingFeatures
 from accordion.protocols.compaction_blocks import TOKEN_PREFIX
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply, FakeRouter
-from tests.world import MESSAGES, RESPONSES, World, header
+from tests.pipeline_setup import MESSAGES, RESPONSES, World, header
 
 Json = dict[str, Any]
 TENANT = TenantScope("team", b"key of team")

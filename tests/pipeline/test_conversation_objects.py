@@ -11,10 +11,10 @@ import pytest
 
 from accordion.model.errors import AccordionError, StoreUnavailable, Unreachable, UpstreamDisconnected
 from accordion.model.ports import UpstreamRequest
-from tests.compaction.making import LoopTasks
+from tests.compaction.compactor_setup import LoopTasks
 from tests.fakes import FakeReply, FakeUpstream, FakeWindows
-from tests.replies import sse
-from tests.world import RESPONSES, World, header
+from tests.pipeline_setup import RESPONSES, World, header
+from tests.sample_responses import sse
 
 Json = dict[str, Any]
 WINDOW = 4_000

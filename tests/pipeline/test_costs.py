@@ -14,7 +14,7 @@ from accordion.model.costs import Costs
 from accordion.model.records import Session
 from accordion.model.tenant import TenantScope
 from tests.fakes import FakeReply
-from tests.world import CHAT, World
+from tests.pipeline_setup import CHAT, World
 
 Json = dict[str, Any]
 PRICES = """

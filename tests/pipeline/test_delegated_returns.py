@@ -11,7 +11,7 @@ import pytest
 from accordion.model.records import Totals
 from accordion.protocols.registry import PROTOCOLS
 from tests.pipeline.test_shared_artifacts import Team, answer, call, gives, user
-from tests.world import CHAT, MESSAGES, header
+from tests.pipeline_setup import CHAT, MESSAGES, header
 
 Json = dict[str, Any]
 PATHS = [CHAT, MESSAGES]

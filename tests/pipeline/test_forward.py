@@ -19,7 +19,7 @@ from accordion.providers.http.client import describe_failure
 from accordion.providers.models.windows import ModelWindows
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply, FakeRouter
-from tests.world import CHAT, MESSAGES, RESPONSES, World, header
+from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, World, header
 
 TENANT = TenantScope("default", b"key of default")
 

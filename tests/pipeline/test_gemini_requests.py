@@ -13,8 +13,8 @@ from accordion.pipeline.request import MeasuredRequest
 from accordion.providers.http.routes import ModelEntry, routes_from
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply
-from tests.talks import FOLDS_AT, Talk, small
-from tests.world import World
+from tests.growing_conversation import FOLDS_AT, Talk, small
+from tests.pipeline_setup import World
 
 BODY = b'{ "contents" : [{"parts":[{"text":"\\u00e9"}]}], "x-own": 1.50 }'
 PATH = "/v1beta/models/smart:generateContent"

@@ -10,10 +10,10 @@ import pytest
 
 from accordion.model.ports import Route, UpstreamRequest
 from accordion.stores.memory_store import InMemoryStore
-from tests.compaction.making import LoopTasks
+from tests.compaction.compactor_setup import LoopTasks
 from tests.fakes import FakeReply, FakeRouter, FakeUpstream, FakeWindows, FickleStore
-from tests.replies import sse
-from tests.world import RESPONSES, World, header
+from tests.pipeline_setup import RESPONSES, World, header
+from tests.sample_responses import sse
 
 Json = dict[str, Any]
 WINDOW = 4_000

@@ -14,7 +14,7 @@ from accordion.model.http import Outbound
 from accordion.model.ports import Route
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply, FakeRouter
-from tests.world import CHAT, MESSAGES, RESPONSES, World, header
+from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, World, header
 
 PRICES = "prices: {models: {m: {input: 3, cached_input: 0.3, cache_write: 3.75, output: 15}}}\n"
 AS_TEAM = {"x-accordion-key": "key-of-team", "authorization": "Bearer sk-own"}

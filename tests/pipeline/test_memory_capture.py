@@ -11,13 +11,13 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.tenant import TenantScope
 from accordion.pipeline.features import MemoryCapturing
 from accordion.pipeline.memory_capture import MemoryCapture
-from tests.archive.vaults import TENANT
-from tests.compaction.making import LoopTasks
+from tests.archive.archive_setup import TENANT
+from tests.compaction.compactor_setup import LoopTasks
 from tests.fakes import FakeTasks, FakeWindows
 from tests.insertions.test_artifact_recall import request as long
 from tests.insertions.test_artifact_recall import said, user
-from tests.memory.compacting import ID, CompactionSetup, build_setup, talk
-from tests.world import CHAT, World
+from tests.memory.compaction_setup import ID, CompactionSetup, build_setup, talk
+from tests.pipeline_setup import CHAT, World
 
 
 class Waits:

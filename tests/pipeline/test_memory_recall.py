@@ -23,9 +23,9 @@ from accordion.server.event_loop import LoopTasks, LoopWaiter
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeWindows
 from tests.insertions.test_artifact_recall import LISTING, PATHS, called, request, said, sent, user
-from tests.memory.keeping import FakeMemories
-from tests.turns import asking, keep, stays, unchanged
-from tests.world import CHAT, MESSAGES, RESPONSES, World, header
+from tests.memory.fake_memories import FakeMemories
+from tests.memory_turns import asking, keep, stays, unchanged
+from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, World, header
 
 Json = dict[str, Any]
 ASK = "Which region does the ledger replicate to?"

@@ -28,7 +28,7 @@ from accordion.providers.http.transport import AiohttpTransport
 from tests.accounting.test_overflow import OPENAI_RESPONSES, ORDINARY, OVERFLOWS, anthropic
 from tests.fakes import FakeClock, FakeReply
 from tests.loopback import Answer, Loopback, Recorded
-from tests.replies import CHAT, DIALECTS, MESSAGES, RESPONSES, chunk, sse
+from tests.sample_responses import CHAT, DIALECTS, MESSAGES, RESPONSES, chunk, sse
 
 JSON: Headers = ((b"content-type", b"application/json"),)
 EVENTS: Headers = ((b"Content-Type", b"text/event-stream; charset=utf-8"),)

@@ -12,7 +12,7 @@ from accordion.model.conversation import Conversation
 from accordion.model.insertions import RecallInsertion, ToolRound, ToolRoundInsertion
 from accordion.protocols.tool_loop import ArtifactToolResult
 from tests.insertions.test_composer import CHAT, MESSAGES, WEAVERS, House, house, later, read_back, request, sent, words
-from tests.world import header
+from tests.pipeline_setup import header
 
 Json = dict[str, Any]
 PAGES = {CHAT: 220, MESSAGES: 200}

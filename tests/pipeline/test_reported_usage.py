@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from accordion.accounting.calibration import LEAST_RATIO, MOST_ADDED, MOST_RATIO, is_credible
 from accordion.model.budget import Window
 from tests.fakes import FakeReply, FakeWindows
-from tests.world import CHAT, World, header
+from tests.pipeline_setup import CHAT, World, header
 
 Json = dict[str, Any]
 WINDOW = 8_192

@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from accordion.compaction.reporting import describe_outcome
 from accordion.model.records import CompactionOutcome
 from accordion.pipeline.respond import add_proxy_headers, encode_compaction_header
+from tests.growing_conversation import FOLDS_AT, Talk, call_id, record, small
 from tests.histories import DIALECTS, DialectName
-from tests.talks import FOLDS_AT, Talk, call_id, record, small
-from tests.world import CHAT, header
+from tests.pipeline_setup import CHAT, header
 
 SEEN = CompactionOutcome(
     "folded",

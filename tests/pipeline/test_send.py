@@ -12,7 +12,7 @@ from accordion.model.errors import Unreachable
 from accordion.model.ports import Route, UpstreamRequest, UpstreamResponse
 from accordion.pipeline.send import FIRST_PAUSE, LONGEST_PAUSE
 from tests.fakes import FakeReply, FakeRouter, FakeUpstream
-from tests.world import CHAT, World
+from tests.pipeline_setup import CHAT, World
 
 BODY = json.dumps({"model": "smart", "messages": [{"role": "user", "content": "Hello."}]}).encode()
 

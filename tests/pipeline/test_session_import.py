@@ -15,12 +15,12 @@ from accordion.model.tenant import TenantScope
 from accordion.pipeline.session_import import MemoryMentions, SessionImport
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply, FakeWindows
-from tests.http.rooms import client
+from tests.http.api_client import client
 from tests.insertions.test_artifact_recall import LISTING, PATHS, called, request, said, sent, user
-from tests.memory.keeping import FakeMemories
+from tests.memory.fake_memories import FakeMemories
+from tests.memory_turns import asking, keep, stays, unchanged
 from tests.pipeline.test_compact import refused
-from tests.turns import asking, keep, stays, unchanged
-from tests.world import CHAT, MESSAGES, RESPONSES, World, header
+from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, World, header
 
 Json = dict[str, Any]
 ID, NONE = "CMEM-20260101-100510", "CMEM-20260101-100511"

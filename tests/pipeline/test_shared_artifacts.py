@@ -10,9 +10,9 @@ import pytest
 from accordion.archive.references import artifact_id
 from accordion.model.tenant import TenantScope
 from accordion.protocols.registry import PROTOCOLS, protocol_for
-from tests.delegation.lineages import LaterTasks
+from tests.delegation.delegation_worker import LaterTasks
 from tests.fakes import FakeReply, FakeWindows, FickleStore
-from tests.world import CHAT, MESSAGES, World, header
+from tests.pipeline_setup import CHAT, MESSAGES, World, header
 
 Json = dict[str, Any]
 SECRET = "the flag of b stands at 41,207 in the ledger"

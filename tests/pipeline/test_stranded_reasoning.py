@@ -14,8 +14,8 @@ from accordion.model.insertions import ToolRound, ToolRoundInsertion
 from accordion.model.ports import Key
 from accordion.stores.memory_store import InMemoryStore
 from tests.fakes import FakeWindows
-from tests.protocols.spoken_responses import OURS, THEIR_TOOL, function, message, reasoning
-from tests.world import CHAT, MESSAGES, RESPONSES, World
+from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, World
+from tests.protocols.responses_streams import OURS, THEIR_TOOL, function, message, reasoning
 
 Json = dict[str, Any]
 OFF, OBSERVE, AUTO = ({"x-accordion-compact": word} for word in ("off", "observe", "auto"))

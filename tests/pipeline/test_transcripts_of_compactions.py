@@ -20,9 +20,9 @@ from accordion.pipeline.request import PreparedRequest
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.message_keys import message_key
 from tests.histories import DIALECTS, DialectName
-from tests.protocols.edited import SPOKEN
+from tests.pipeline_setup import CHAT, GEMINI, MESSAGES, RESPONSES
+from tests.protocols.edit_samples import SPOKEN
 from tests.recordings import recorded, transcripts, written
-from tests.world import CHAT, GEMINI, MESSAGES, RESPONSES
 
 TENANT = TenantScope("", b"")
 

@@ -12,7 +12,7 @@ import openai
 import pytest
 
 from tests.loopback import replies_json
-from tests.proxying import Proxy, held_port
+from tests.proxy_process import Proxy, held_port
 
 ROOT = Path(__file__).parents[2]
 PLAIN = Path(os.environ.get("PLAIN") or ROOT / ".venv-plain")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from accordion.protocols.openai_chat.protocol import OpenAIChat
-from tests.protocols.edited import message, read_again
+from tests.protocols.edit_samples import message, read_again
 
 CHAT = OpenAIChat()
 CALL = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path":"a"}'}}

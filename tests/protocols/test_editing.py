@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from accordion.model.conversation import Opaque
+from tests.equivalent_entries import respell
 from tests.histories import DIALECTS, DialectName, entries, histories
-from tests.protocols.edited import SPOKEN, WITH_CONTENT, changes_of, message, read_again, wanted, write_message
-from tests.respelling import respell
+from tests.protocols.edit_samples import SPOKEN, WITH_CONTENT, changes_of, message, read_again, wanted, write_message
 
 dialects = pytest.mark.parametrize("name", DIALECTS)
 

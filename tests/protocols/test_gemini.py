@@ -20,8 +20,8 @@ from accordion.protocols.gemini.protocol import Gemini
 from accordion.protocols.gemini.tools import GeminiArtifactTool
 from accordion.protocols.registry import family_for, find_protocol, protocol_for
 from accordion.protocols.tool_loop import ArtifactToolResult, ToolDefinition
-from tests.protocols.edited import message
-from tests.replies import sse
+from tests.protocols.edit_samples import message
+from tests.sample_responses import sse
 
 GEMINI, TOOL_PROTOCOL = Gemini(), GeminiArtifactTool()
 TENANT = TenantScope("tenant", b"s" * 32)

@@ -9,7 +9,7 @@ import pytest
 
 from accordion.model.conversation import ToolResult
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
-from tests.protocols.edited import message
+from tests.protocols.edit_samples import message
 
 MESSAGES = AnthropicMessages()
 MARK = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from accordion.model.records import ARGUMENTS, ObservedCall
 from accordion.protocols.base import WireProtocol
-from tests.pieces import Call, Said, Thought, Words, response_pieces, whole
-from tests.replies import DIALECTS, calls, chunk, sse, tapped
+from tests.reply_parts import Call, Said, Thought, Words, response_pieces, whole
+from tests.sample_responses import DIALECTS, calls, chunk, sse, tapped
 
 CHAT, RESPONSES, MESSAGES = DIALECTS
 BODY: dict[str, Any] = {}

@@ -17,7 +17,7 @@ from accordion.protocols.message_keys import decode_json
 from accordion.protocols.openai_chat.response import ChatParser, read_any_form, read_published_form
 from accordion.protocols.response_observer import ResponseObserver
 from accordion.protocols.response_parser import BOUND, ResponseEvent, ResponsePart
-from tests.replies import (
+from tests.sample_responses import (
     CHAT,
     CHAT_SEEN,
     DIALECTS,

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from accordion.model.records import ObservedCall, ObservedResponse, Usage
 from accordion.protocols.base import WireProtocol
-from tests.replies import (
+from tests.sample_responses import (
     CHAT,
     CHAT_SEEN,
     DIALECTS,

@@ -24,10 +24,10 @@ from accordion.protocols.response_parser import (
     ResponseEvent,
     output_text,
 )
-from tests.pieces import Said, Thought, Words, response_pieces, whole
 from tests.protocols.test_observed_arguments import replies
 from tests.protocols.test_response_observer import wild
-from tests.replies import CHAT, DIALECTS, MESSAGES, RESPONSES, chunk, sse
+from tests.reply_parts import Said, Thought, Words, response_pieces, whole
+from tests.sample_responses import CHAT, DIALECTS, MESSAGES, RESPONSES, chunk, sse
 
 CHAT_API, RESPONSES_API, MESSAGES_API = DIALECTS
 ENDS = (b"\n", b"\r\n", b"\r")

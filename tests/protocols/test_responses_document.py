@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from accordion.model.records import Usage
 from accordion.protocols.openai_responses.tool_rounds import ResponsesToolDocument, ResponsesToolStream
 from accordion.protocols.tool_loop import ArtifactPlaceholder, ArtifactToolCall
-from tests.protocols.spoken_responses import (
+from tests.protocols.responses_streams import (
     OURS,
     THEIR_TOOL,
     Json,

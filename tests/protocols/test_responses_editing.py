@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
-from tests.protocols.edited import message
+from tests.protocols.edit_samples import message
 
 RESPONSES = OpenAIResponses()
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from accordion.protocols.openai_responses.tool_rounds import ResponsesToolDocument, ResponsesToolStream
 from accordion.protocols.tool_loop import ArtifactToolCall
-from tests.protocols.spoken_responses import (
+from tests.protocols.responses_streams import (
     OURS,
     Json,
     events_of,

@@ -14,7 +14,7 @@ from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.json_writing import write_body
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from tests.histories import DIALECTS, DialectName, bodies
-from tests.protocols.edited import SPOKEN
+from tests.protocols.edit_samples import SPOKEN
 
 TENANT = TenantScope("tenant", b"tenant" * 5)
 RAW = (

@@ -16,7 +16,7 @@ from uvicorn.server import ServerState
 from uvicorn.supervisors import multiprocess
 
 from accordion.server import uvicorn_compat
-from tests.library_code import changed
+from tests.code_fingerprints import changed
 
 CODE = {
     "uvicorn.protocols.http.httptools_impl": {

@@ -18,11 +18,11 @@ from accordion.protocols.body_reader import BodyReader
 from accordion.sessions.client_metadata import ClientMetadata
 from accordion.sessions.sessions import SessionMatch
 from accordion.stores.worker_sync import SharedBoard, shared_slots
+from tests.equivalent_entries import reform
 from tests.fakes import FickleStore
 from tests.histories import DIALECTS, Call, DialectName, History, Json, Round, Turn, entries
-from tests.protocols.edited import write_message
-from tests.protocols.test_keys import READERS
-from tests.respelling import reform
+from tests.protocols.edit_samples import write_message
+from tests.protocols.test_message_keys import READERS
 from tests.sessions.test_sessions import ALICE, World
 
 

@@ -24,7 +24,7 @@ from accordion.summaries.instructions import PROMISE_TITLE, TITLE, CitedInstruct
 from accordion.summaries.prompts import load_prompts, render_messages, render_transcript, split_into_pieces
 from accordion.summaries.schema import CONVERSATION_SECTIONS, GENERATION_SECTIONS, find_citations
 from tests.fakes import FakeTasks
-from tests.summarizing import (
+from tests.summary_samples import (
     FakeExtractor,
     FakeSummarizer,
     call,

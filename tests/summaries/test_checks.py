@@ -14,7 +14,7 @@ from accordion.summaries.checks import CheckedSummary, check
 from accordion.summaries.evidence import gather_evidence
 from accordion.summaries.extractive import ExtractiveWriter
 from accordion.summaries.schema import decode_answer
-from tests.summarizing import call, conversation, good, good_generation, line, message, result, sources, words
+from tests.summary_samples import call, conversation, good, good_generation, line, message, result, sources, words
 
 
 def check_document(document: dict[str, Any], kind: PlanKind = "conversation", **options: Any) -> CheckedSummary:

@@ -21,7 +21,7 @@ from accordion.summaries.schema import (
     sections_for,
     strip_citations,
 )
-from tests.summarizing import good, good_generation, line
+from tests.summary_samples import good, good_generation, line
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from accordion.compaction.request import RequestBudgets
 from accordion.compaction.strategies import build_strategy
 from accordion.model.conversation import Media, Message, Text, ToolResult
 from accordion.model.plan import Plan, Replace
-from tests.compaction.viewing import TENANT, answers, batch, calls, gives, listed, message, says, viewed
+from tests.compaction.view_samples import TENANT, answers, batch, calls, gives, listed, message, says, viewed
 
 
 def image(size: int = 30_000) -> Media:

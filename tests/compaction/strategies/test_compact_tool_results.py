@@ -14,7 +14,7 @@ from accordion.compaction.strategies.base import DeferredReplace, StrategyView
 from accordion.compaction.view import build_view
 from accordion.model.conversation import Message, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.plan import Drop, PlanStep, Replace
-from tests.compaction.viewing import TENANT, answers, batch, calls, count, gives, listed, message, says, viewed
+from tests.compaction.view_samples import TENANT, answers, batch, calls, count, gives, listed, message, says, viewed
 
 LONG = "x" * 2_000
 FOLDED = listed(

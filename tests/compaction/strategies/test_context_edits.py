@@ -11,7 +11,7 @@ from accordion.compaction.strategies.context_edits import ClearThinking, ClearTo
 from accordion.model.context_edits import ThinkingClearing, ToolUseClearing
 from accordion.model.conversation import Reasoning, Text
 from accordion.model.plan import Drop, PlanStep, Replace
-from tests.compaction.viewing import answers, batch, listed, message, says, viewed
+from tests.compaction.view_samples import answers, batch, listed, message, says, viewed
 
 LONG = "x" * 2_000
 HISTORY = listed(

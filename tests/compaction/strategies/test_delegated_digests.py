@@ -14,7 +14,7 @@ from accordion.compaction.strategies.base import DeferredReplace, StrategyView
 from accordion.model.delegation import DelegationNode
 from accordion.model.plan import Replace
 from accordion.summaries.digest import make_digest
-from tests.compaction.viewing import TENANT, answers, batch, listed, says, viewed
+from tests.compaction.view_samples import TENANT, answers, batch, listed, says, viewed
 
 REPORT = "\n".join(
     [

@@ -12,7 +12,7 @@ from accordion.compaction.strategies import build_strategy
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Message, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.plan import WRITTEN_BY_COMPACTION, Drop, PlanStep, Replace, Summarize
-from tests.compaction.viewing import TENANT, answers, batch, calls, count, gives, listed, message, says, viewed
+from tests.compaction.view_samples import TENANT, answers, batch, calls, count, gives, listed, message, says, viewed
 
 
 def proposed(

@@ -10,7 +10,7 @@ from accordion.compaction.strategies import build_strategy
 from accordion.compaction.strategies.base import StrategyView
 from accordion.model.compaction import CompactedConversation
 from accordion.model.plan import WRITTEN_BY_COMPACTION, PlanStep, Summarize
-from tests.compaction.viewing import answers, batch, count, listed, message, says, viewed
+from tests.compaction.view_samples import answers, batch, count, listed, message, says, viewed
 
 ROUNDS = [part for index in range(20) for part in batch(f"c{index}", f"{index} " + "x" * 800)]
 FOLDED = listed(says("opening"), *ROUNDS, answers("well"), says("task"))

@@ -10,8 +10,8 @@ import uvloop
 
 from accordion.providers.http.client import HttpUpstream
 from accordion.providers.http.transport import AiohttpTransport, TransportTimeouts
-from tests.proxying import held_port
-from tests.way_out import certificate
+from tests.outbound_network import certificate
+from tests.proxy_process import held_port
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 Build = Callable[..., HttpUpstream]

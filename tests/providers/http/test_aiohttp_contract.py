@@ -12,7 +12,7 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.streams import StreamReader
 
 from accordion.providers.http.aiohttp_compat import TimedHandler, create_connector, take_rest
-from tests.library_code import changed
+from tests.code_fingerprints import changed
 
 CODE = {
     "aiohttp.client_proto": {

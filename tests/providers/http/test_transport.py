@@ -15,7 +15,7 @@ from accordion.model.ports import UpstreamRequest
 from accordion.providers.http.client import HttpUpstream
 from accordion.providers.http.transport import AiohttpTransport, TransportTimeouts
 from tests.loopback import Answer, Loopback, Recorded, replies_json
-from tests.way_out import tunnel
+from tests.outbound_network import tunnel
 
 OK = replies_json({"ok": True})
 

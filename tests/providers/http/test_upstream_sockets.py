@@ -14,7 +14,7 @@ from accordion.model.errors import Unreachable, UpstreamDisconnected, UpstreamTi
 from accordion.model.ports import UpstreamRequest
 from accordion.providers.http.websockets import ProviderSocket, SocketClosed, open_socket
 from tests.loopback import Answer, Loopback, Recorded, replies_bytes
-from tests.way_out import tunnel
+from tests.outbound_network import tunnel
 
 CLIENT = (
     (b"host", b"127.0.0.1:8787"),

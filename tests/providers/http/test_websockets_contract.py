@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.library_code import changed
+from tests.code_fingerprints import changed
 
 CODE = {
     "websockets.asyncio.client": {

@@ -23,8 +23,8 @@ from accordion.providers.models.summarizer import BoundedSummarizer, ModelSummar
 from accordion.summaries.author import SummaryRejected
 from tests.fakes import FakeReply, FakeUpstream, FakeWindows
 from tests.loopback import Answer, Loopback, Recorded, replies_json
-from tests.providers.models.translation import DIALECTS
-from tests.summarizing import ASKER
+from tests.providers.litellm.translator_setup import DIALECTS
+from tests.summary_samples import ASKER
 
 REQUEST = SummaryRequest("Keep the record.", "message 0: the secret plan", 500)
 REPLIES: dict[str, dict[str, Any]] = {

@@ -1,0 +1,114 @@
+"""An archive with the rooms around it, on any store."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from accordion.archive.archive import Archive, CompactionWrite
+from accordion.archive.artifacts import ArchivedMessage, Artifact
+from accordion.archive.erasure import ExportAndErasure
+from accordion.archive.erasure_notices import ErasureNotices
+from accordion.archive.retention import Retention, SweepResult
+from accordion.archive.transcripts import Record, TranscriptStore
+from accordion.compaction.export_format import describe_value
+from accordion.model.conversation import Conversation
+from accordion.model.ports import Key, KeyValueStore, Sealer
+from accordion.model.tenant import TenantScope
+from accordion.protocols.written_messages import WrittenMessageReader
+from accordion.stores.encryption import AesSealer
+from accordion.stores.memory_store import InMemoryStore
+from accordion.stores.spool import Spool, SpooledStore
+from tests.compaction.compactor_setup import DIALECTS, LoopTasks, read
+from tests.fakes import FakeClock
+
+TENANT, OTHER = TenantScope("tenant", b"tenant key " * 3), TenantScope("other", b"another tenant")
+KEY = bytes(range(32))
+DAY = 86_400.0
+
+
+@dataclass
+class Vault:
+    """All that keeps, bounds, records, gives out and erases."""
+
+    store: KeyValueStore = field(default_factory=InMemoryStore)
+    sealer: Sealer | None = field(default_factory=lambda: AesSealer([KEY]))
+    mode: Record = "folded"
+    max_bytes: int = 2**30
+    retention: float = 30 * DAY
+    clock: FakeClock = field(default_factory=FakeClock)
+
+    def __post_init__(self) -> None:
+        self.tasks = LoopTasks()
+        self.swept: list[SweepResult] = []
+        self.bounds = Retention(
+            self.store, self.tasks, self.clock, max_bytes=self.max_bytes, retention=self.retention,
+            on_sweep=self.swept.append,
+        )  # fmt: skip
+        self.archive = Archive(
+            self.store, self.retention, sealer=self.sealer, clock=self.clock, on_write=self.bounds.note_write
+        )
+        self.transcripts = TranscriptStore(self.archive, self.tasks, self.clock, self.mode)
+        self.erasures = ErasureNotices(self.store, self.clock, self.retention)
+        self.erasures.listen(lambda tenant, session: self.archive.forget())
+        self.erasures.listen(self.transcripts.forget)
+        self.spool = self.waiting()
+        reader = WrittenMessageReader()
+        self.custody = ExportAndErasure(
+            self.archive,
+            self.tasks,
+            describe_value,
+            lambda dialect, tenant: reader.reader_for(DIALECTS[dialect], tenant),
+            self.erasures,
+            self.spool.drop_erased,
+        )
+
+    def waiting(self, file: InMemoryStore | None = None) -> SpooledStore:
+        """The store with a spool, in `file` where that is given."""
+        spool = Spool(None, place="here")
+        if file is not None:
+            spool._memory.local = file
+        return SpooledStore(self.store, spool, erasures=self.erasures)
+
+    async def say(
+        self, session: str, client: Conversation, *, folded: bool = True, tenant: TenantScope = TENANT
+    ) -> None:
+        """A request of a session, recorded."""
+        self.transcripts.record(tenant, session, client, folded=folded)
+        await self.tasks.done()
+
+    async def leave(
+        self, name: str, session: str = "s-1", wires: Sequence[bytes] = (b'{"role":"user","content":"x"}',), **more: Any
+    ) -> list[Artifact]:
+        """A fold `f-name` that took messages out; each is an artifact."""
+        rows = [ArchivedMessage(hashlib.sha256(wire).digest(), wire) for wire in wires]
+        base, tenant = more.get("base", ""), more.get("tenant", TENANT)
+        artifacts = [
+            Artifact(f"art_{name}_{at}", "part", "chat", (row.key,), at, at, 0, session=session, scope=b"x")
+            for at, row in enumerate(rows)
+        ]
+        keys = (Key("", f"fold/{name}"),)
+        leaving = CompactionWrite(f"f-{name}", session, self.clock.now(), f"f-{base}" if base else "", keys, 10)
+        await self.archive.keep(self.archive.build_puts(tenant, rows, artifacts, leaving))
+        await self.store.put(keys[0], self.archive.sealed_put(tenant, keys[0], b"the fold").value)
+        return artifacts
+
+    async def there(self, artifact: Artifact, tenant: TenantScope = TENANT) -> bool:
+        """Whether an artifact can be read, whole."""
+        found = (await self.archive.load_artifacts(tenant, [artifact.id]))[0]
+        return found is not None and set(await self.archive.load_rows(tenant, found.keys)) == set(found.keys)
+
+
+def chat(*texts: str, system: str | None = "You are an agent.", **fields: Any) -> Conversation:
+    """A chat request in which user and assistant take turns."""
+    listed = [{"role": "system", "content": system}] if system else []
+    listed += [{"role": ("user", "assistant")[at % 2], "content": text} for at, text in enumerate(texts)]
+    return read({"model": "gpt-5", "messages": listed, **fields}, "chat")
+
+
+def wire(text: str) -> bytes:
+    """A message's JSON."""
+    return json.dumps({"role": "user", "content": text}).encode()

@@ -1,0 +1,356 @@
+"""Replies that the provider keeps are on record from the moment their client goes on from them by their ids."""
+
+import json
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from accordion.archive.erasure_notices import ErasureNotices
+from accordion.archive.response_links import ResponseLinks, link_key
+from accordion.model.conversation import Conversation
+from accordion.model.errors import StoreUnavailable
+from accordion.model.ports import Key, Put
+from accordion.model.tenant import TenantScope
+from accordion.stores.memory_store import InMemoryStore
+from tests.archive.archive_setup import DAY, OTHER, TENANT, Vault
+from tests.compaction.compactor_setup import read
+from tests.fakes import FakeClock, FickleStore
+
+CAPACITY = 1_000_000
+
+
+class Chain:
+    """A client's conversation at one worker's ResponseLinks, and what went by."""
+
+    def __init__(
+        self, vault: Vault, *, session: str = "s-1", tenant: TenantScope = TENANT, capacity: int = CAPACITY
+    ) -> None:
+        self.archive, self.session, self.tenant = vault, session, tenant
+        self.links = ResponseLinks(vault.archive, vault.tasks, vault.erasures, capacity)
+        self.told: list[Any] = []
+        self.queue: list[Put] = []
+        """What waits for the store."""
+
+    async def say(
+        self, number: int, text: str, after: int | None = None, *, links: ResponseLinks | None = None
+    ) -> None:
+        """A request that goes on from the reply `after` (None: which brings the whole list) is answered."""
+        given, said = [{"role": "user", "content": text}], {"type": "message", "role": "assistant", "id": f"m{number}"}
+        self.told += [*given, said]
+        await self.take(number, read_request(given, after), said, links=links)
+
+    async def take(
+        self,
+        number: int,
+        conversation: Conversation,
+        said: Any,
+        *,
+        links: ResponseLinks | None = None,
+        known: bool = False,
+    ) -> None:
+        """A response is taken, and stored as ResponseHistory does it."""
+        links, name, began = links or self.links, f"r{number}", self.archive.clock.monotonic()
+        link = links.add(
+            self.tenant, self.session, conversation, name, (json.dumps(said).encode(),), has_last_response=known
+        )
+        puts = await links.build_puts(self.tenant, self.session, name, link) if link is not None else []
+        self.queue += puts
+        if self.archive.erasures.was_erased_since(self.tenant, self.session, began):
+            return
+        with suppress(StoreUnavailable):
+            await self.archive.archive.keep(self.queue)
+            self.queue = []
+
+    async def before(
+        self, number: int, *, links: ResponseLinks | None = None, tenant: TenantScope = TENANT
+    ) -> list[Any] | None:
+        found = await (links or self.links).history_up_to(tenant, f"r{number}")
+        return None if found is None else [json.loads(wire) for wire in found]
+
+    async def kept(self, number: int) -> bool:
+        return await self.archive.store.get(link_key(self.tenant, f"r{number}")) is not None
+
+
+def read_request(given: list[Any], after: int | None) -> Conversation:
+    goes_on = {} if after is None else {"previous_response_id": f"r{after}"}
+    return read({"model": "gpt-5", "input": given, **goes_on}, "responses", TENANT)
+
+
+def links_of_other_worker(vault: Vault) -> ResponseLinks:
+    """Those of another worker with the same store."""
+    there = Vault(store=vault.store, clock=vault.clock)
+    return ResponseLinks(there.archive, vault.tasks, ErasureNotices(vault.store, vault.clock, 1.0, _at_once), CAPACITY)
+
+
+async def _at_once(_: float) -> None:
+    return
+
+
+async def test_what_led_to_a_reply_is_put_together_in_its_order() -> None:
+    chain = Chain(Vault())
+    for number in range(5):
+        await chain.say(number, f"part {number}", number - 1 if number else None)
+    assert await chain.before(4) == chain.told
+    assert await chain.before(2) == chain.told[:6]
+    assert await chain.before(0) == chain.told[:2]
+    assert await chain.before(9) is None
+
+
+async def test_another_worker_finds_it_in_the_store_where_it_is_sealed() -> None:
+    chain = Chain(Vault())
+    for number in range(3):
+        await chain.say(number, f"secret part {number}", number - 1 if number else None)
+    assert await chain.before(2, links=links_of_other_worker(chain.archive)) == chain.told
+    assert b"secret" not in (await chain.archive.store.get(link_key(TENANT, "r2")) or b"")
+
+
+async def test_a_branch_has_what_led_to_it() -> None:
+    chain = Chain(Vault())
+    await chain.say(0, "one")
+    await chain.say(1, "two", 0)
+    await chain.say(2, "another two", 0)
+    await chain.say(3, "three", 1)
+    first, two, other, three = (chain.told[at : at + 2] for at in range(0, 8, 2))
+    assert await chain.before(2) == [*first, *other]
+    assert await chain.before(3) == [*first, *two, *three]
+
+
+async def test_of_a_client_that_sends_its_history_itself_only_the_beginning_is_stored() -> None:
+    chain, given = Chain(Vault()), list[Any]()
+    for number in range(6):
+        given += [{"role": "user", "content": f"part {number}"}, {"role": "assistant", "content": "well"}]
+        await chain.take(number, read_request(given[:-1], None), given[-1], known=number > 0)
+    assert [await chain.kept(number) for number in range(6)] == [True, *[False] * 5]
+    # Of a session its beginning and its newest may be gone on from.
+    assert [await chain.before(number) is not None for number in range(6)] == [True, *[False] * 4, True]
+    assert await chain.before(5) == given
+
+
+async def test_a_list_with_replies_that_nobody_saw_is_stored_as_a_beginning() -> None:
+    chain, given = Chain(Vault()), [{"role": "user", "content": "one"}, {"role": "assistant", "content": "well"}]
+    await chain.take(0, read_request([*given, {"role": "user", "content": "x" * 70_000}], None), {"role": "assistant"})
+    await chain.say(1, "two", 0, links=(there := links_of_other_worker(chain.archive)))
+    found = await chain.before(1, links=there)
+    assert found is not None
+    assert found[:2] == given
+
+
+async def test_conversations_that_begin_alike_keep_their_beginnings() -> None:
+    """They are one session until they differ, and what is sent by their ids does not tell."""
+    one, two = Chain(vault := Vault()), Chain(vault)
+    two.links = one.links
+    for at, chain in enumerate((one, two)):
+        await chain.say(10 * at, "hi")
+    for number in range(1, 4):
+        for at, chain in enumerate((one, two)):
+            await chain.say(10 * at + number, f"part {number} of {at}", 10 * at + number - 1)
+    assert [await chain.before(10 * at + 3) for at, chain in enumerate((one, two))] == [one.told, two.told]
+    assert one.links._newest == {}
+
+
+async def test_a_long_list_that_its_client_sends_itself_is_not_even_held() -> None:
+    chain = Chain(Vault())
+    long = {"role": "user", "content": "words " * 20_000}
+    listed = read_request([long, {"role": "assistant", "content": "well"}, long], None)
+    await chain.take(0, listed, {"role": "assistant"}, known=True)
+    await chain.take(1, read_request([long], None), {"role": "assistant"})
+    assert await chain.before(0) is None
+    assert await chain.before(1) is not None
+
+
+async def test_the_newest_replies_are_forgotten_with_their_links() -> None:
+    links = (chain := Chain(Vault(), capacity=20_000)).links
+    for number in range(100):
+        chain.session = f"s-{number}"
+        await chain.take(
+            number, read_request([{"role": "user", "content": "hi"}], None), {"role": "assistant"}, known=True
+        )
+    assert 0 < len(links._newest) <= len(links._links) < 100
+
+
+async def test_a_link_whose_predecessor_comes_later_leads_to_it_then() -> None:
+    chain, late = Chain(vault := Vault()), Chain(vault, session="s-1")
+    late.links = links_of_other_worker(vault)
+    link = late.links.add(
+        TENANT,
+        "s-1",
+        read_request([{"role": "user", "content": "one"}], None),
+        "r0",
+        (b'{"role":"assistant"}',),
+        has_last_response=False,
+    )
+    assert link is not None
+    waiting = await late.links.build_puts(TENANT, "s-1", "r0", link)
+    await chain.say(1, "two", 0)
+    await chain.say(2, "three", 1)
+    assert await chain.before(2) is None
+    await vault.archive.keep(waiting)
+    await chain.say(3, "four", 2)
+    for links in (chain.links, links_of_other_worker(vault)):
+        found = await chain.before(3, links=links)
+        assert found is not None
+        assert found[2:] == chain.told
+    # It was found, and is kept for as long as the others.
+    vault.clock.advance(DAY + 1)
+    assert await chain.before(3, links=links_of_other_worker(vault)) is not None
+
+
+async def test_each_tenant_has_its_own() -> None:
+    chain = Chain(Vault())
+    await chain.say(0, "one")
+    await chain.say(1, "two", 0)
+    assert await chain.before(1, tenant=OTHER) is None
+
+
+async def test_one_that_is_too_large_does_not_take_the_place_of_others() -> None:
+    vault = Vault()
+    links = ResponseLinks(vault.archive, vault.tasks, vault.erasures, 60_000)
+    for number, size in enumerate((100, 30_000, 15_000, 100)):
+        await Chain(vault, session=f"s-{number}").say(number, "x" * size, links=links)
+    assert [await links.history_up_to(TENANT, f"r{number}") is not None for number in range(4)] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+
+
+async def test_a_long_conversation_is_read_in_few_looks() -> None:
+    class Counting(InMemoryStore):
+        looks = 0
+
+        async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
+            self.looks += 1
+            return await super().get_many(keys)
+
+    store = Counting()
+    chain = Chain(Vault(store=store))
+    for number in range(200):
+        await chain.say(number, f"part {number}", number - 1 if number else None)
+    store.looks = 0
+    assert await chain.before(199, links=links_of_other_worker(chain.archive)) == chain.told
+    assert store.looks <= 8
+
+
+async def test_what_is_held_in_memory_is_bounded_and_the_oldest_goes() -> None:
+    vault = Vault(store=(store := FickleStore()))
+    links = ResponseLinks(vault.archive, vault.tasks, vault.erasures, 36_000)
+    store.away = True
+    for number in range(10):
+        await Chain(vault, session=f"s-{number}").say(number, "x" * 5_000, links=links)
+    store.away = False
+    there = [await links.history_up_to(TENANT, f"r{number}") is not None for number in range(10)]
+    assert there == [False] * 4 + [True] * 6
+
+
+async def test_what_the_store_has_is_found_again_however_little_is_at_hand() -> None:
+    chain = Chain(Vault(), capacity=6_000)
+    for number in range(6):
+        await chain.say(number, "x" * 400, number - 1 if number else None)
+    assert await chain.before(5) == chain.told
+
+
+async def test_what_came_while_the_store_was_away_is_kept_when_it_is_back() -> None:
+    store = FickleStore()
+    chain = Chain(Vault(store=store))
+    await chain.say(0, "one")
+    store.away = True
+    await chain.say(1, "two", 0)
+    await chain.say(2, "three", 1)
+    assert await chain.before(2) == chain.told
+    store.away = False
+    await chain.say(3, "four", 2)
+    assert [await chain.kept(number) for number in range(4)] == [True] * 4
+    assert await chain.before(3, links=links_of_other_worker(chain.archive)) == chain.told
+
+
+async def test_what_was_erased_is_gone_and_does_not_come_back() -> None:
+    chain = Chain(Vault())
+    for number in range(3):
+        await chain.say(number, f"part {number}", number - 1 if number else None)
+    waits = Chain(chain.archive, session="s-2")
+    await waits.say(10, "waits", links=chain.links)
+    erased = await chain.archive.custody.erase(TENANT, "s-1")
+    assert erased.verified
+    assert [await chain.kept(number) for number in range(3)] == [False] * 3
+    assert await chain.before(2) is None
+    await chain.say(3, "on", 2)
+    assert await chain.before(3) is None
+    # What others said stays.
+    assert await chain.before(10) == waits.told
+    await chain.archive.erasures.note(OTHER, None)
+    assert await chain.before(10) == waits.told
+    await chain.archive.custody.erase(TENANT, None)
+    assert await chain.before(10) is None
+
+
+async def test_what_is_read_while_it_is_erased_is_not_at_hand_afterwards() -> None:
+    class Slow(InMemoryStore):
+        async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
+            found = await super().get_many(keys)
+            await vault.erasures.note(TENANT, "s-1")
+            await self.delete(list(keys))
+            return found
+
+    vault = Vault(store=(store := InMemoryStore()))
+    chain = Chain(vault)
+    await chain.say(0, "one")
+    await chain.say(1, "two", 0)
+    chain.links = ResponseLinks(vault.archive, vault.tasks, vault.erasures, CAPACITY)
+    store.__class__ = Slow
+    await chain.before(1)
+    store.__class__ = InMemoryStore
+    assert await chain.before(1) is None
+
+
+# -- where several workers serve -----------------------------------------------------------------------------------
+
+
+def shared(clock: FakeClock) -> Vault:
+    """One of several with the same store."""
+    vault = Vault(store=InMemoryStore(now=clock.now), clock=clock)
+    vault.erasures = ErasureNotices(vault.store, clock, vault.retention, _at_once)
+    return vault
+
+
+async def test_a_beginning_is_there_for_other_workers_too_and_stays_where_it_is_gone_on_from() -> None:
+    clock = FakeClock()
+    chain, alone = Chain(vault := shared(clock)), Chain(vault, session="s-2")
+    await chain.say(0, "one")
+    await alone.say(10, "one")
+    assert [await chain.kept(number) for number in (0, 10)] == [True, True]
+    there = links_of_other_worker(vault)
+    await chain.say(1, "two", 0, links=there)
+    assert await chain.before(1, links=there) == chain.told
+    clock.advance(DAY + 1)
+    assert [await chain.kept(number) for number in (0, 1, 10)] == [True, True, False]
+    assert await chain.before(1, links=links_of_other_worker(vault)) == chain.told
+
+
+@pytest.mark.parametrize("value", [b"", b"\x00rubbish", b"\x01rubbish"])
+async def test_what_cannot_be_read_is_not_on_record(value: bytes) -> None:
+    vault = Vault(sealer=None)
+    await vault.store.put(link_key(TENANT, "r0"), value)
+    assert await ResponseLinks(vault.archive, vault.tasks, vault.erasures, CAPACITY).history_up_to(TENANT, "r0") is None
+
+
+async def test_replies_that_go_on_from_each_other_for_ever_are_no_conversation() -> None:
+    chain = Chain(Vault(sealer=None))
+    await chain.say(0, "one")
+    await chain.say(1, "two", 0)
+    value = await chain.archive.store.get(link_key(TENANT, "r1"))
+    assert value is not None
+    chain.links = links_of_other_worker(chain.archive)
+    await chain.archive.store.put(link_key(TENANT, "r0"), value)
+    assert await chain.before(1) is None
+
+
+async def test_replies_that_all_have_one_id_are_not_put_together() -> None:
+    """As those of some gateways."""
+    chain = Chain(Vault())
+    await chain.say(0, "one")
+    for text in ("two", "three"):
+        await chain.say(0, text, 0)
+        assert await chain.before(0) is None

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import os
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accordion.archive import archive_entries
+from accordion.archive.archive import CompactionWrite
+from accordion.archive.archive_entries import ArchiveEntry
+from accordion.archive.retention import EVERY, sort_by_use
+from accordion.model.ports import Key
+from tests.archive.archive_setup import DAY, OTHER, TENANT, Vault, wire
+from tests.fakes import FickleStore
+
+NAMESPACE = TENANT.archive_namespace
+
+
+def big(name: str) -> bytes:
+    return wire(name + os.urandom(5_000).hex())
+
+
+async def test_the_oldest_go_until_a_tenant_is_well_below_its_bound(store):
+    vault = Vault(store, max_bytes=60_000)
+    left = []
+    for at in range(20):
+        vault.clock.advance(60)
+        left += await vault.leave(f"{at}", f"s-{at}", [big(f"{at}")])
+        await vault.tasks.done()
+    there = [await vault.there(artifact) for artifact in left]
+    assert there == sorted(there)
+    assert 5 < sum(there) < 12
+    assert vault.swept[-1].stored_bytes <= 60_000
+    assert sum(swept.entries for swept in vault.swept) == 20 - sum(there)
+    assert await store.get(Key("", "fold/0")) is None
+    assert await store.get(Key("", "fold/19")) is not None
+    assert await vault.archive.load_artifacts(TENANT, ["art_0_0"]) == [None]
+
+
+async def test_the_bytes_held_are_known_at_the_start_and_grow_with_every_write(store):
+    vault = Vault(store)
+    await vault.leave("old", "s-1", [big("old")])
+    await vault.bounds.run_round()
+    held = vault.swept[-1].stored_bytes
+    assert held > 5_000
+    restarted = Vault(store, clock=vault.clock)
+    assert await restarted.bounds.run_round() is None, "the last round was a moment ago"
+    assert restarted.swept[-1].stored_bytes == held
+    await restarted.leave("new", "s-2", [big("new")])
+    assert restarted.swept[-1].stored_bytes > held + 5_000
+
+
+async def test_the_newest_entry_stays_however_large_it_is():
+    vault = Vault(max_bytes=100)
+    [old] = await vault.leave("old", "s-1", [big("old")])
+    vault.clock.advance(60)
+    [new] = await vault.leave("new", "s-2", [big("new")])
+    await vault.tasks.done()
+    assert [await vault.there(old), await vault.there(new)] == [False, True]
+
+
+async def test_what_a_newer_entry_names_too_stays_with_it_and_is_counted_there(store):
+    vault = Vault(store)
+    shared, own, last = big("shared"), big("own"), big("last")
+    [one, gone] = await vault.leave("old", "s-1", [shared, own])
+    vault.clock.advance(60)
+    [two] = await vault.leave("new", "s-2", [shared])
+    vault.clock.advance(60)
+    [third] = await vault.leave("last", "s-3", [last])
+    before = (await vault.bounds.sweep(NAMESPACE)).stored_bytes
+    small = Vault(store, max_bytes=before - 3_000, clock=vault.clock)
+    swept = await small.bounds.sweep(NAMESPACE)
+    assert swept.entries == 1
+    assert [await small.there(each) for each in (one, gone, two, third)] == [False, False, True, True]
+    assert await small.archive.load_rows(TENANT, one.keys)
+    assert swept.stored_bytes == (await small.bounds.sweep(NAMESPACE)).stored_bytes
+    assert swept.stored_bytes > before - swept.size - 100
+    assert 4_000 < swept.size < 9_000
+
+
+async def test_another_tenant_is_not_touched(store):
+    vault = Vault(store, max_bytes=20_000)
+    [theirs] = await vault.leave("theirs", "s-1", [big("theirs")], tenant=OTHER)
+    for at in range(5):
+        vault.clock.advance(60)
+        await vault.leave(f"{at}", "s-1", [big(f"{at}")])
+        await vault.tasks.done()
+    assert await vault.there(theirs, OTHER)
+
+
+async def test_what_is_too_old_goes_though_there_is_room(store):
+    vault = Vault(store)
+    [old] = await vault.leave("old", "s-1")
+    short = Vault(store, retention=DAY, clock=vault.clock)
+    vault.clock.advance(2 * DAY)
+    assert (await short.bounds.sweep(NAMESPACE)).entries == 1
+    assert not await vault.there(old)
+    assert await store.scan("holders") == []
+
+
+async def test_a_fold_in_use_keeps_those_that_it_goes_on_from():
+    vault = Vault()
+    [first] = await vault.leave("one", "s-1", [big("one")])
+    [second] = await vault.leave("two", "s-2", [big("two")], base="one")
+    vault.clock.advance(60)
+    [other] = await vault.leave("other", "s-3", [big("other")])
+    [newest] = await vault.leave("newest", "s-4", [big("newest")])
+    vault.clock.advance(DAY)
+    await vault.archive.note_use(TENANT, "f-two")
+    held = (await vault.bounds.sweep(NAMESPACE)).stored_bytes
+    small = Vault(vault.store, max_bytes=held - 1_000, clock=vault.clock)
+    assert (await small.bounds.sweep(NAMESPACE)).entries == 1
+    assert [await small.there(each) for each in (first, second, other, newest)] == [True, True, False, True]
+
+
+async def test_an_artifact_that_somebody_read_stays_for_longer():
+    vault = Vault()
+    [read] = await vault.leave("read", "s-1", [big("read")])
+    [idle] = await vault.leave("idle", "s-2", [big("idle")])
+    [newest] = await vault.leave("newest", "s-3", [big("newest")])
+    vault.clock.advance(60)
+    await vault.archive.note_read(TENANT, read)
+    held = (await vault.bounds.sweep(NAMESPACE)).stored_bytes
+    small = Vault(vault.store, max_bytes=held - 1_000, clock=vault.clock)
+    await small.bounds.sweep(NAMESPACE)
+    assert [await small.there(each) for each in (read, idle, newest)] == [True, False, True]
+
+
+async def test_one_worker_at_a_time_makes_the_round_and_no_other_does_so_soon(store):
+    one, other = Vault(store), Vault(store)
+    await one.leave("a")
+    await one.leave("b", tenant=OTHER)
+    async with store.lock(Key("", "bounds"), lease=60):
+        assert await one.bounds.run_round() is None
+    swept = await one.bounds.run_round()
+    assert (swept.tenants, swept.entries) == (2, 0)
+    assert swept.stored_bytes > 0
+    assert one.swept == [swept]
+    assert await other.bounds.run_round() is None
+    assert EVERY > 60
+
+
+async def test_a_worker_learns_what_others_wrote_before_it():
+    vault = Vault(max_bytes=30_000)
+    old = [(await vault.leave(f"{at}", f"s-{at}", [big(f"{at}")]))[0] for at in range(3)]
+    await vault.tasks.done()
+    assert (await vault.bounds.sweep(NAMESPACE)).entries == 0
+    vault.clock.advance(60)
+    other = Vault(vault.store, max_bytes=30_000, clock=vault.clock)
+    for at in range(3):
+        await other.leave(f"new{at}", f"s-new{at}", [big("new")])
+    await other.tasks.done()
+    assert [await other.there(each) for each in old] != [True] * 3
+    assert other.swept[-1].stored_bytes <= 30_000
+
+
+async def test_while_the_store_is_away_nothing_is_looked_through_and_nothing_fails():
+    vault = Vault(FickleStore())
+    await vault.leave("a")
+    vault.store.away = True
+    assert await vault.bounds.run_round() is None
+    vault.bounds.note_write(NAMESPACE, 2**40)
+    await vault.tasks.done()
+    vault.store.away = False
+    vault.bounds.note_write(NAMESPACE, 1)
+    await vault.tasks.done()
+    assert vault.swept == []
+
+
+def entry(name: str, session: str, used: float, base: str = "") -> ArchiveEntry:
+    return ArchiveEntry("fold", name, session, used, used, 10, base)
+
+
+def test_entries_come_by_the_last_use_of_their_session():
+    found = [entry("a", "s-1", 1), entry("b", "s-2", 2), entry("c", "s-1", 3), entry("d", "s-3", 4, base="b")]
+    assert [each.id for each in sort_by_use(found)] == ["a", "c", "b", "d"]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 8), st.integers(0, 3), st.floats(0, 100), st.integers(0, 8)), max_size=12,
+        unique_by=lambda each: each[0],
+    )
+)  # fmt: skip
+def test_whatever_folds_go_on_from_the_order_is_whole_and_comes_to_an_end(made):
+    found = [entry(f"{name}", f"s-{session}", used, f"{base}") for name, session, used, base in made]
+    ordered = sort_by_use(found)
+    assert sorted(each.id for each in ordered) == sorted(each.id for each in found)
+    assert [each.used for each in ordered] == sorted(each.used for each in ordered)
+    assert all(each.used >= next(other.used for other in found if other.id == each.id) for each in ordered)
+
+
+async def test_what_lists_a_thing_is_written_before_it():
+    vault = Vault()
+    artifacts = await vault.leave("a")
+    puts = vault.archive.build_puts(TENANT, [], artifacts)
+    listed = vault.archive.build_puts(TENANT, [], artifacts, CompactionWrite("f-a", "s-1", 1.0))
+    assert [put.key for put in listed[-len(puts) :]] == [put.key for put in puts]
+    assert {put.key for put in listed[: -len(puts)]} == {
+        Key(archive_entries.entries_collection(NAMESPACE), ArchiveEntry("fold", "f-a", "s-1", 1, 1, 1).name),
+        archive_entries.contents_key(NAMESPACE, "f-a"),
+    }
+
+
+async def test_entries_that_nobody_can_read_are_passed_over():
+    vault = Vault(max_bytes=100)
+    [old] = await vault.leave("old", "s-1", [big("old")])
+    await vault.store.put(Key(archive_entries.entries_collection(NAMESPACE), "odd/fold/x"), b"\xc1")
+    await vault.store.put(archive_entries.contents_key(NAMESPACE, "f-old"), b"\xc1")
+    await vault.store.put(archive_entries.sums_key(NAMESPACE), b"\xc1")
+    vault.clock.advance(60)
+    await vault.leave("new", "s-2", [big("new")])
+    await vault.tasks.done()
+    swept = await Vault(vault.store, max_bytes=100, clock=vault.clock).bounds.sweep(NAMESPACE)
+    assert swept.stored_bytes > 0
+    assert await vault.there(old)

@@ -1,0 +1,210 @@
+"""Everything around a fold made to fail in turn, at every step of a replayed conversation: each request is answered."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import cache
+from typing import Any
+
+import pytest
+
+from accordion.compaction.request import CompactionResult
+from accordion.compaction.strategies import DEFAULT_STRATEGIES, Strategy, build_strategy
+from accordion.model.conversation import Conversation
+from accordion.model.errors import StoreUnavailable, SummaryFailed
+from accordion.model.ports import Key
+from accordion.stores.memory_store import InMemoryStore
+from accordion.stores.spool import Spool
+from tests.compaction.compactor_setup import DIALECTS, House, Teller, asker, conversation, long_history
+from tests.histories import DIALECTS as NAMES
+from tests.histories import DialectName
+
+WINDOW = 2_400
+"""Words; the conversation comes to some three of them."""
+
+
+@cache
+def requests(dialect: DialectName) -> list[Conversation]:
+    """What a client sends, one request after the other: questions and rounds of work."""
+    made = []
+    for turns in range(1, 14):
+        made += [conversation(long_history(turns, rounds=2, words=120, end=end), dialect) for end in ("work", "ask")]
+    return made
+
+
+class FailingOnce(InMemoryStore):
+    """Fails at one call, counted from 1; from there on at all of them, where `stays`."""
+
+    def __init__(self, at: int = 0, stays: bool = False) -> None:
+        super().__init__()
+        self.at, self.stays, self.calls = at, stays, 0
+
+    def _spend(self) -> None:
+        self.calls += 1
+        if self.calls == self.at or (self.stays and 0 < self.at <= self.calls):
+            raise StoreUnavailable("away")
+
+    async def put(self, key: Any, value: bytes, *, ttl: float | None = None) -> None:
+        self._spend()
+        await super().put(key, value, ttl=ttl)
+
+    async def put_if_absent(self, key: Any, value: bytes, *, ttl: float | None = None) -> bytes:
+        self._spend()
+        return await super().put_if_absent(key, value, ttl=ttl)
+
+    async def get_many(self, keys: Any) -> list[bytes | None]:
+        self._spend()
+        return [await super(FailingOnce, self).get(key) for key in keys]
+
+    async def get(self, key: Any) -> bytes | None:
+        self._spend()
+        return await super().get(key)
+
+    async def write(self, batch: Any) -> dict[Key, bytes]:
+        self._spend()
+        return await super().write(batch)
+
+    @asynccontextmanager
+    async def lock(self, key: Any, *, lease: float) -> AsyncIterator[bool]:
+        self._spend()
+        async with super().lock(key, lease=lease) as held:
+            yield held
+
+
+class Failing(Strategy):
+    """A strategy that raises at one call, counted over the whole replay; else it does as another one does."""
+
+    def __init__(self, inner: Strategy, at: int = 0) -> None:
+        self.inner, self.at, self.calls = inner, at, [0]
+        for trait in ("name", "handles_delegations", "is_restorable", "summary_model"):
+            setattr(self, trait, getattr(inner, trait))
+
+    def propose(self, view: Any) -> Sequence[Any]:
+        self.calls[0] += 1
+        if self.calls[0] == self.at or self.at < 0:
+            raise RuntimeError("a strategy that fails")
+        return self.inner.propose(view)
+
+
+def pipeline() -> list[Any]:
+    return [build_strategy(name) for name in DEFAULT_STRATEGIES]
+
+
+async def replayed(house: House, dialect: DialectName, *, model: bool = False) -> list[CompactionResult]:
+    """All requests in order, each checked: what would be forwarded is legal, and the newest message is in it."""
+    outcomes = []
+    for client in requests(dialect):
+        outcome = await house.step(client, asker=asker() if model else None)
+        if model:
+            await house.tasks.done()
+        messages = outcome.history.conversation.messages
+        assert DIALECTS[dialect].find_problems(messages) == []
+        assert messages[-1].wire == client.messages[-1].wire
+        assert messages[0].wire == client.messages[0].wire
+        outcomes.append(outcome)
+    return outcomes
+
+
+def folds(outcomes: Sequence[CompactionResult]) -> list[str]:
+    return [outcome.outcome.state for outcome in outcomes if outcome.outcome is not None]
+
+
+@pytest.mark.parametrize("dialect", NAMES)
+async def test_a_conversation_three_windows_long_is_folded_a_few_times_and_always_fits(dialect: DialectName):
+    house = House(store=FailingOnce(), pipeline=pipeline(), window=WINDOW)
+    outcomes = await replayed(house, dialect)
+    states = folds(outcomes)
+    assert set(states) == {"folded"}
+    assert 2 <= len(states) <= 8
+    for outcome in outcomes:
+        weights = [
+            house.weights.count_message(m, outcome.history.conversation, "")
+            for m in outcome.history.conversation.messages
+        ]
+        assert sum(weights) < 0.9 * WINDOW
+
+
+@pytest.mark.parametrize("stays", [False, True], ids=["once", "from then on"])
+@pytest.mark.parametrize("spooled", [False, True], ids=["without a spool", "with a spool"])
+async def test_every_store_call_may_fail(stays: bool, spooled: bool):
+    plain = FailingOnce()
+    await replayed(House(store=plain, pipeline=pipeline(), window=WINDOW, teller=True), "chat", model=True)
+    assert plain.calls > 10
+    for at in range(1, plain.calls + 1):
+        store = FailingOnce(at, stays)
+        spool = Spool(None, place="here") if spooled else None
+        rooms = House(store=store, pipeline=pipeline(), window=WINDOW, spool=spool, teller=True)
+        outcomes = await replayed(rooms, "chat", model=True)
+        assert len(outcomes) == len(requests("chat"))
+        if spooled or not stays:
+            assert "folded" in folds(outcomes)
+
+
+@pytest.mark.parametrize("number", range(len(DEFAULT_STRATEGIES)))
+@pytest.mark.parametrize("dialect", NAMES)
+async def test_every_strategy_may_fail(number: int, dialect: DialectName):
+    def house(at: int) -> tuple[House, Failing]:
+        strategies = pipeline()
+        broken = Failing(strategies[number], at)
+        strategies[number] = broken
+        return House(store=FailingOnce(), pipeline=strategies, window=WINDOW), broken
+
+    rooms, counted = house(0)
+    await replayed(rooms, dialect)
+    for at in (*range(1, counted.calls[0] + 1), -1):
+        rooms, _ = house(at)
+        outcomes = await replayed(rooms, dialect)
+        reasons = [
+            outcome.outcome.reason for outcome in outcomes if outcome.outcome and outcome.outcome.state == "failed"
+        ]
+        assert not any("a strategy that fails" in reason for reason in reasons)
+        # Over the hard limit the smaller form is made without it.
+        assert "folded" in folds(outcomes)
+
+
+async def raising(*args: Any, **options: Any) -> Any:
+    raise RuntimeError("broken")
+
+
+def raise_now(*args: Any, **options: Any) -> Any:
+    raise RuntimeError("broken")
+
+
+@pytest.mark.parametrize(
+    "breaking",
+    [
+        lambda house: setattr(house.author, "error", SummaryFailed("no")),
+        lambda house: setattr(house.author, "error", RuntimeError("broken")),
+        lambda house: setattr(house.author, "write", raising),
+        lambda house: setattr(house.author, "write_extractive", raise_now),
+        lambda house: setattr(house.preparations, "begin", raise_now),
+        lambda house: setattr(house.preparations, "ready", raising),
+        lambda house: setattr(house.folds, "publish", raising),
+        lambda house: setattr(house.weights, "text", raise_now),
+    ],
+)
+async def test_every_call_to_a_summarizer_or_a_room_may_fail(breaking: Callable[[House], None]):
+    house = House(store=FailingOnce(), pipeline=pipeline(), window=WINDOW, teller=True)
+    assert isinstance(house.author, Teller)
+    breaking(house)
+    outcomes = await replayed(house, "messages", model=True)
+    assert len(outcomes) == len(requests("messages"))
+
+
+async def test_a_task_that_is_never_run_holds_nobody_up_for_long():
+    house = House(store=FailingOnce(), pipeline=pipeline(), window=WINDOW, teller=True, wait_seconds=0.01)
+    assert isinstance(house.author, Teller)
+    house.author.may.clear()
+    outcomes = []
+    for client in requests("chat"):
+        outcomes.append(await house.step(client, asker=asker()))
+    assert "folded" in folds(outcomes)
+    assert {
+        outcome.outcome.writer for outcome in outcomes if outcome.outcome and outcome.outcome.state == "folded"
+    } <= {
+        "extractive",
+        "",
+    }
+    house.author.may.set()
+    await house.tasks.done()

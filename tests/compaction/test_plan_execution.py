@@ -1,0 +1,101 @@
+"""Plans through layout, executor and the dialects' own checks: what is planned can be carried out, once and again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from accordion.compaction.apply import CompactionTerms, PlanExecutor, PlanNotApplicable, build_layout
+from accordion.compaction.planner import Planner
+from accordion.compaction.strategies import DEFAULT_STRATEGIES, build_strategy
+from accordion.model.compaction import CompactedConversation, apply_compaction, without_compaction
+from accordion.model.conversation import Conversation
+from accordion.model.plan import Plan, PlanKind
+from accordion.model.tenant import TenantScope
+from accordion.protocols.written_messages import WrittenMessageReader
+from accordion.summaries.author import Summary
+from tests.compaction.view_samples import READERS, count, longer, read, viewed
+from tests.histories import DIALECTS, DialectName, History, histories
+
+TENANT = TenantScope("tenant", b"key")
+
+PIPELINES = {
+    "shipped": Planner([build_strategy(name) for name in DEFAULT_STRATEGIES]),
+    "dropping": Planner([build_strategy("compact_tool_results", {"replacement": "drop", "keep_last_n": 0})]),
+    "turns": Planner(
+        [
+            build_strategy("stale_reasoning"),
+            build_strategy("keep_last_n_turns", {"n": 1}),
+            build_strategy("fixed_limits"),
+        ]
+    ),
+    "messages": Planner([build_strategy("superseded"), build_strategy("keep_last_n_messages", {"n": 3})]),
+}
+LIMIT = 1_500
+
+
+def folded_again(
+    planner: Planner, client: Conversation, folded: CompactedConversation, kind: PlanKind
+) -> tuple[Plan, CompactedConversation | None]:
+    """A fold of a list that may be folded already; None where there is nothing to do."""
+    plan = planner.plan(viewed(folded, kind, limit=LIMIT, target=LIMIT // 3), must_succeed=True)
+    if not plan.steps:
+        return plan, None
+    dialect = READERS[client.dialect]  # type: ignore[index]
+    layout = build_layout(plan, client, folded.compaction, dialect)
+    summary = Summary("what happened so far") if layout.summary_block is not None else None
+    executor = PlanExecutor(dialect, WrittenMessageReader().reader_for(dialect, TENANT), count)
+    return plan, executor.execute(plan, layout, summary, (), CompactionTerms("automatic", 0.5, 0.0, is_forced=True))
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    history=histories(min_turns=2, max_turns=5),
+    repeats=st.integers(20, 60),
+    name=st.sampled_from(sorted(PIPELINES)),
+    kind=st.sampled_from(["conversation", "generation"]),
+)
+def test_what_is_planned_is_legal_and_comes_to_what_was_planned(
+    dialect: DialectName, history: History, repeats: int, name: str, kind: PlanKind
+) -> None:
+    client = read(longer(history, repeats), dialect)
+    plan, folded = folded_again(PIPELINES[name], client, without_compaction(client), kind)
+    if folded is None:
+        return
+    after = plan.view.overhead + sum(count(message) for message in folded.conversation.messages)
+    assert after <= 1.05 * plan.after + 40
+    messages = folded.conversation.messages
+    assert messages[-1].role == client.messages[-1].role
+    if plan.after < LIMIT and not any(each.strategy == "last_resort" for each in plan.proposals):
+        assert client.messages[plan.view.task] in messages
+        assert client.messages[-1] in messages
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    history=histories(min_turns=3, max_turns=6),
+    repeats=st.integers(20, 60),
+    first=st.sampled_from(sorted(PIPELINES)),
+    second=st.sampled_from(sorted(PIPELINES)),
+)
+def test_a_fold_of_a_folded_list_is_legal_too(
+    dialect: DialectName, history: History, repeats: int, first: str, second: str
+) -> None:
+    history = longer(history, repeats)
+    early = read(replace(history, turns=history.turns[:-1]), dialect)
+    _, folded = folded_again(PIPELINES[first], early, without_compaction(early), "conversation")
+    client = read(history, dialect)
+    if folded is None or folded.compaction is None:
+        return
+    again = apply_compaction(client, folded.compaction, WrittenMessageReader().reader_for(READERS[dialect], TENANT))
+    try:
+        folded_again(PIPELINES[second], client, again, "conversation")
+    except PlanNotApplicable as unfit:
+        # A fold that was made already leaves nothing to gain; it must never be illegal.
+        if "no shorter" not in unfit.message and "nothing" not in unfit.message:
+            raise

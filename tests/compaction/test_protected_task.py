@@ -1,0 +1,82 @@
+"""What a sub-agent was given before its first reply is never folded away while it runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from accordion.compaction.strategies import DEFAULT_STRATEGIES, build_strategy
+from accordion.model.compaction import CompactedConversation, without_compaction
+from accordion.model.conversation import Conversation, Message
+from tests.compaction.compactor_setup import House, fat, long_history, read
+from tests.compaction.view_samples import answers, batch, listed, says, viewed
+from tests.histories import DIALECTS, DialectName, History, body, histories
+
+LISTS = {"chat": "messages", "responses": "input", "messages": "messages", "gemini": "contents"}
+
+
+def child(history: History, context: list[str], dialect: DialectName) -> Conversation:
+    """A sub-agent's own list: what it was given stands before its task."""
+    request: dict[str, Any] = body(history, dialect)
+    entries = request[LISTS[dialect]]
+    first = next(at for at, entry in enumerate(entries) if entry.get("role") == "user")
+    entries[first:first] = [{"role": "user", "content": text} for text in context]
+    return read(request, dialect)
+
+
+def opening(client: Conversation) -> tuple[Message, ...]:
+    """All that stands before the first reply."""
+    replies = (at for at, each in enumerate(client.messages) if each.role == "assistant")
+    return client.messages[: next(replies, len(client.messages))]
+
+
+async def folded(client: Conversation, kind: str, **changes: Any) -> CompactedConversation:
+    """The list as a fold with the shipped pipeline leaves it, and a second one upon that."""
+    house = House(pipeline=[build_strategy(name) for name in DEFAULT_STRATEGIES])
+    shown = without_compaction(client)
+    for _ in range(2):
+        decision = {"kind": kind, "target": 1, "is_forced": True}
+        shown = (await house.compactor.compact(house.case(client, shown, decision=decision, **changes), client)).history
+    return shown
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("kind", ["conversation", "generation"])
+@pytest.mark.parametrize("must", [False, True])
+@given(data=st.data())
+@settings(max_examples=15)
+async def test_the_opening_of_a_sub_agents_conversation_stays_byte_for_byte(
+    data: st.DataObject, dialect: DialectName, kind: str, must: bool
+):
+    context = data.draw(st.lists(st.text("abc d", min_size=1, max_size=400).filter(str.strip), max_size=4))
+    client = child(fat(data.draw(histories(min_turns=2, max_turns=5))), context, dialect)
+    decided = {"kind": kind, "target": 1, "must_succeed": must, "is_forced": True}
+    house = House(pipeline=[build_strategy(name) for name in DEFAULT_STRATEGIES])
+    case = house.case(client, decision=decided, is_subagent=True)
+    shown = (await house.compactor.compact(case, client)).history
+    kept = [message.wire for message in shown.conversation.messages[: len(opening(client))]]
+    assert kept == [message.wire for message in opening(client)]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("kind", ["conversation", "generation"])
+async def test_it_stays_over_many_folds_where_a_main_agents_context_leaves(dialect: DialectName, kind: str):
+    context = [f"Context {n}: " + " ".join(f"fact{n}_{at}" for at in range(200)) for n in range(3)]
+    end: Any = "ask" if kind == "conversation" else "work"
+    client = child(long_history(6, rounds=2, end=end), context, dialect)
+    shown = await folded(client, kind, is_subagent=True)
+    assert shown.compaction is not None
+    wires = [message.wire for message in shown.conversation.messages]
+    assert wires[: len(opening(client))] == [message.wire for message in opening(client)]
+    if kind == "conversation":
+        others = await folded(client, kind)
+        assert [message.wire for message in others.conversation.messages][: len(opening(client))] != wires[:4]
+
+
+def test_what_was_given_is_not_free_and_what_came_later_is() -> None:
+    shown = listed(says("context"), says("more"), says("task"), *batch("a", "one"), answers("ok"), says("and now?"))
+    assert [at for at, free in enumerate(viewed(shown, is_subagent=True).free) if free] == [3, 4, 5]
+    assert [at for at, free in enumerate(viewed(shown).free) if free] == [1, 2, 3, 4, 5]

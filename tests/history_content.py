@@ -1,0 +1,121 @@
+"""What a request's list says, whatever the dialect: one thing after the other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tests.agent_replies import Json
+from tests.reply_parts import Said, Thought, Words
+
+Atom = tuple[Any, ...]
+
+
+def atoms(dialect: str, entries: Iterable[bytes | Json]) -> list[Atom]:
+    """("user", text), ("thought", signature), ("words", text), ("call", id, name, arguments), ("result", id, text)."""
+    out: list[Atom] = []
+    for entry in entries:
+        out += _ATOMS[dialect](entry if isinstance(entry, dict) else json.loads(entry))
+    return _joined(out)
+
+
+def _joined(said: Iterable[Atom]) -> list[Atom]:
+    """The same with words in a row as one; what says nothing is left out."""
+    out: list[Atom] = []
+    for atom in said:
+        if atom[0] == "words" and out and out[-1][0] == "words":
+            out[-1] = ("words", out[-1][1] + atom[1])
+        elif atom[0] not in ("words", "user") or atom[1]:
+            out.append(atom)
+    return out
+
+
+def _chat(entry: Json) -> Iterable[Atom]:
+    text = _text(entry.get("content"))
+    if entry["role"] == "tool":
+        yield "result", entry["tool_call_id"], text
+    elif entry["role"] == "assistant":
+        yield "words", _bare(text)
+        for call in entry.get("tool_calls") or ():
+            yield "call", call["id"], call["function"]["name"], _given(call["function"]["arguments"])
+    else:
+        yield "user", text
+
+
+def _responses(item: Json) -> Iterable[Atom]:
+    kind = item.get("type", "message")
+    if kind == "reasoning":
+        yield "thought", item["encrypted_content"]
+    elif kind == "function_call":
+        yield "call", item["call_id"], item["name"], _given(item["arguments"])
+    elif kind == "function_call_output":
+        yield "result", item["call_id"], _text(item["output"])
+    else:
+        said = _text(item["content"])
+        yield ("words", _bare(said)) if item["role"] == "assistant" else ("user", said)
+
+
+def _messages(entry: Json) -> Iterable[Atom]:
+    content = entry["content"]
+    for block in [{"type": "text", "text": content}] if isinstance(content, str) else content:
+        if block["type"] == "thinking":
+            yield "thought", block["signature"]
+        elif block["type"] == "tool_use":
+            yield "call", block["id"], block["name"], block["input"]
+        elif block["type"] == "tool_result":
+            yield "result", block["tool_use_id"], _text(block.get("content"))
+        else:
+            yield ("words", _bare(block["text"])) if entry["role"] == "assistant" else ("user", block["text"])
+
+
+def _gemini(entry: Json) -> Iterable[Atom]:
+    for part in entry["parts"]:
+        if part.get("thought"):
+            yield "thought", part["thoughtSignature"]
+        elif "functionCall" in part:
+            yield "call", part["functionCall"]["id"], part["functionCall"]["name"], part["functionCall"]["args"]
+        elif "functionResponse" in part:
+            answer = part["functionResponse"]
+            yield "result", answer["id"], answer["response"].get("output") or answer["response"]["error"]
+        else:
+            yield ("words", _bare(part["text"])) if entry["role"] == "model" else ("user", part["text"])
+
+
+def _text(content: Any) -> str:
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content or ())
+
+
+def _bare(text: str) -> str:
+    return "".join(text.split())
+
+
+def _given(arguments: Any) -> Any:
+    try:
+        return json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        return arguments
+
+
+_ATOMS: dict[str, Callable[[Json], Iterable[Atom]]] = {
+    "chat": _chat, "responses": _responses, "messages": _messages, "gemini": _gemini
+}  # fmt: skip
+
+
+def said_atoms(dialect: str, said: Said) -> list[Atom]:
+    """A reply as it is to stand in a list."""
+    out: list[Atom] = []
+    for piece in said.pieces:
+        if isinstance(piece, Thought):
+            out += [] if dialect == "chat" else [("thought", piece.sealed)]
+        elif isinstance(piece, Words):
+            out.append(("words", _bare(piece.text)))
+        else:
+            given = piece.given
+            if not isinstance(given, dict):
+                # No JSON is sent back: servers of open models, and Anthropic, refuse it.
+                given = {"INVALID_JSON": piece.arguments}
+            out.append(("call", piece.id, piece.name, given))
+    if dialect == "chat":
+        out.sort(key=lambda atom: atom[0] == "call")
+    return _joined(out)

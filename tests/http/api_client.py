@@ -1,0 +1,91 @@
+"""The API of a house, the archive's routes included."""
+
+from __future__ import annotations
+
+from starlette.testclient import TestClient
+
+from accordion.archive.archive_reader import ArchiveReader
+from accordion.archive.erasure import ExportAndErasure
+from accordion.archive.transcripts import TranscriptStore
+from accordion.compaction.export_format import describe_value
+from accordion.http.admin_api import AdminApi, Administration
+from accordion.http.api import RestApi
+from accordion.http.archive_api import ArchiveApi
+from accordion.http.metrics import Metrics
+from accordion.http.pages.feed import ExchangeFeed
+from accordion.http.pages.routes import Pages, PageServices
+from accordion.http.pages.views import Health
+from accordion.protocols.registry import PROTOCOLS
+from tests.memory.fake_memories import FakeMemories
+from tests.pipeline_setup import OWNER_TOKEN, World
+
+
+def reading_room(world: World) -> ArchiveReader:
+    """Where people read what the house keeps."""
+    archive, spoken = world.builder.archive, PROTOCOLS
+    transcripts = TranscriptStore(archive, world.tasks, world.clock, "all")
+    reader = world.builder.reader
+    custody = ExportAndErasure(
+        archive,
+        world.tasks,
+        describe_value,
+        lambda name, tenant: reader.reader_for(spoken[name], tenant),
+        world.archive.erasures,
+        world.spooled.drop_erased,
+    )
+    return ArchiveReader(archive, transcripts, custody, spoken, world.tasks, world.clock)
+
+
+def client(
+    world: World,
+    room: ArchiveReader | None = None,
+    memories: FakeMemories | None = None,
+    base_url: str = "http://127.0.0.1:8787",
+    token: str = OWNER_TOKEN,
+) -> TestClient:
+    """A client of the API, with the token of the proxy's owner, and of the page."""
+    sent = world.builder.sent_history(lambda: world.forward.compaction_step.composer.insertion_composer)
+    reader = room or reading_room(world)
+    administration = Administration(
+        lambda: world.forward.tenants, world.created_keys, world.key_usage, lambda: world.observe
+    )
+    pages = Pages(
+        PageServices(
+            lambda: world.observe,
+            lambda: world.forward.tenants,
+            reader,
+            sent,
+            world.builder.session_overrides,
+            None,
+            lambda tenant: Health("memory://", world.store.is_available, "", 0, {}, []),
+            ExchangeFeed(),
+            world.clock,
+            world.tasks,
+            "1.2.3",
+            administration,
+        )
+    )
+    more = ArchiveApi(
+        lambda: world.observe,
+        lambda: world.forward.tenants,
+        reader,
+        world.builder.session_overrides,
+        lambda: memories or FakeMemories(),
+        sent,
+    )
+    api = RestApi(
+        lambda: world.observe,
+        lambda: world.forward.tenants,
+        Metrics(),
+        lambda error: PROTOCOLS["chat"].render_error(error, "req-1"),
+        "1.2.3",
+        world.builder.session_overrides,
+        [
+            *more.routes(),
+            *AdminApi(lambda: world.forward.tenants, administration, world.clock.now).routes(),
+            *pages.routes(),
+        ],
+        now=world.clock.now,
+    )
+    headers = {"x-accordion-token": token}
+    return TestClient(api.app(), base_url=base_url, headers=headers, follow_redirects=False)

@@ -1,0 +1,110 @@
+"""An import is written in small parts, whose order leaves nothing half-written; others may write meanwhile."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from accordion.http.memory_responses import ImportMemoriesResponse
+from accordion.http.memory_transfer import import_memories
+from accordion.memory.entries import export_line, finish_memory
+from accordion.model.errors import StoreUnavailable
+from accordion.model.memories import Entity, Memory, MemoryChange, Relation
+from accordion.model.tenant import TenantScope
+from accordion.sessions.tenants import Caller
+from tests.fakes import FakeClock
+from tests.memory.fake_memories import FakeMemories
+
+TENANT = TenantScope("tenant", b"one")
+CALLER = Caller(TENANT, has_proxy_key=True, credential="")
+MANY = 250
+
+
+def build_export() -> list[bytes]:
+    """Relations first, as no export has them."""
+    memories = [finish_memory(Memory(f"mem-{at}", "fact", f"Gate {at} is green."), now=1.0) for at in range(MANY)]
+    entities = [Entity(f"gate {at}", "place") for at in range(MANY)]
+    relations = [Relation(f"gate {at}", f"gate {at + 1}", "near", f"mem-{at}") for at in range(MANY - 1)]
+    markers = [(f"compacted/{at}/s-1", b"{}") for at in range(MANY)]
+    return [export_line(each) for each in (*relations, *markers, *entities, *memories)]
+
+
+class Watched(FakeMemories):
+    """Remembers how much each change wrote, and goes away before a certain one."""
+
+    def __init__(self, away_at: int = -1) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+        self.away_at = away_at
+
+    async def write(self, tenant: TenantScope, change: MemoryChange) -> tuple[Entity, ...]:
+        if len(self.sizes) == self.away_at:
+            raise StoreUnavailable("gone")
+        parts = (change.put, change.entities, change.relations, change.markers)
+        self.sizes.append(sum(map(len, parts)))
+        return await super().write(tenant, change)
+
+
+async def import_export(memories: FakeMemories) -> ImportMemoriesResponse:
+    rooms: Any = SimpleNamespace(clock=FakeClock(), memories=memories)
+    return await import_memories(rooms, CALLER, build_export())
+
+
+async def test_no_part_is_larger_than_a_hundred():
+    memories = Watched()
+    told = await import_export(memories)
+    assert (told.memories, told.entities, told.relations, told.markers) == (MANY, MANY, MANY - 1, MANY)
+    assert max(memories.sizes) == 100
+    assert sum(memories.sizes) == 4 * MANY - 1
+
+
+@pytest.mark.parametrize("parts", range(13))
+async def test_wherever_it_is_cut_short_nothing_lacks_what_it_rests_on_and_the_same_again_completes_it(
+    parts: int,
+):
+    memories = Watched(parts)
+    if parts < 12:
+        with pytest.raises(StoreUnavailable):
+            await import_export(memories)
+    kept = memories.of(TENANT)
+    names = {entity.name for entity in kept.entities.values()}
+    assert all({each.start, each.end} <= names and each.memory in kept.memories for each in kept.relations)
+    assert not kept.markers or len(kept.relations) == MANY - 1
+    before = len(kept.memories)
+    memories.away_at = -1
+    again = await import_export(memories)
+    assert (again.memories, again.kept) == (MANY - before, before)
+    assert [len(each) for each in (kept.memories, kept.entities, kept.relations, kept.markers)] == [
+        MANY, MANY, MANY - 1, MANY,
+    ]  # fmt: skip
+
+
+async def test_what_is_there_already_is_not_written_again():
+    memories = Watched()
+    await import_export(memories)
+    memories.sizes.clear()
+    again = await import_export(memories)
+    assert (again.memories, again.kept, again.markers) == (0, MANY, 0)
+    assert sum(memories.sizes) == 2 * MANY - 1
+
+
+async def test_what_somebody_writes_meanwhile_stays_as_it_is():
+    class Raced(Watched):
+        """Somebody is faster by one memory and one marker."""
+
+        async def write(self, tenant: TenantScope, change: MemoryChange) -> tuple[Entity, ...]:
+            kept = self.of(tenant)
+            if any(memory.id == "mem-7" for memory in change.put):
+                kept.memories.setdefault("mem-7", finish_memory(Memory("mem-7", "fact", "Mine."), now=1.0))
+            if any(name == "compacted/9/s-1" for name, _ in change.markers):
+                kept.markers.setdefault("compacted/9/s-1", b"mine")
+            return await super().write(tenant, change)
+
+    memories = Raced()
+    told = await import_export(memories)
+    assert (told.memories, told.kept, told.markers) == (MANY - 1, 1, MANY - 1)
+    assert memories.of(TENANT).memories["mem-7"].content == "Mine."
+    assert memories.of(TENANT).markers["compacted/9/s-1"] == b"mine"
+    assert len(memories.of(TENANT).memories) == len(memories.of(TENANT).markers) == MANY

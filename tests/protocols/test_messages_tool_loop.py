@@ -1,0 +1,312 @@
+"""Our tool in streamed replies of Anthropic's Messages: what the client sees, and what the provider said."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accordion.model.records import Usage
+from accordion.protocols.anthropic_messages.tools import MessagesArtifactTool
+from accordion.protocols.tool_loop import ArtifactToolCall
+from tests.protocols.messages_streams import (
+    OURS,
+    PLACES,
+    START,
+    TOOL,
+    block_events,
+    call,
+    cut,
+    data,
+    hosted,
+    read_entries,
+    reply,
+    run_rounds,
+    text,
+    thought,
+    whole,
+)  # fmt: skip
+from tests.sample_responses import sse
+
+BLOCK = st.one_of(
+    st.text(min_size=1, max_size=12).map(text),
+    st.text(max_size=8).map(thought),
+    st.just(hosted()),
+    st.dictionaries(st.text(max_size=3), st.text(max_size=9), max_size=2).map(lambda given: call("theirs", given)),
+)
+BLOCKS = st.lists(BLOCK, max_size=4)
+
+
+@given(BLOCKS, PLACES, st.sampled_from(["\n", "\r\n"]))
+def test_a_reply_without_our_tool_goes_on_in_the_very_same_bytes(blocks: Any, places: Any, end: str) -> None:
+    stream = b": hello\n\n" + reply(blocks, end=end)
+    out, (seen,) = run_rounds(cut(stream, places))
+    assert out == stream
+    assert seen.own_calls == ()
+    assert seen.finished
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_a_round_tells_in_which_container_its_code_ran(stream: bool) -> None:
+    ran = {"id": "container_1", "expires_at": "2030-01-01T00:00:00Z"}
+    ending = b'"stop_sequence": null'
+    body = reply([hosted(), OURS], stop="tool_use")
+    assert ending in body
+    body = body.replace(ending, ending + b',"container":' + json.dumps(ran).encode())
+    if not stream:
+        message = {**START, "content": [hosted(), OURS], "stop_reason": "tool_use", "container": ran}
+        body = json.dumps(message).encode()
+    splice = MessagesArtifactTool().open_response(TOOL, stream)
+    splice.feed(body)
+    assert splice.pending_placeholders == ()
+    assert splice.read_round().container == "container_1"
+    assert run_rounds([reply([OURS], stop="tool_use")])[1][0].container == ""
+
+
+@given(st.lists(BLOCKS, min_size=1, max_size=3), PLACES, st.data())
+def test_any_split_gives_the_same_reply_and_no_byte_of_our_calls(rounds: Any, places: Any, draw: st.DataObject) -> None:
+    *before, last = rounds
+    streams = []
+    for blocks in before:
+        visible = [block for block in blocks if block["type"] != "tool_use"]
+        visible.insert(draw.draw(st.integers(0, len(visible))), OURS)
+        streams.append(reply(visible, stop="tool_use"))
+    streams.append(reply(last, stop="tool_use" if any(b["type"] == "tool_use" for b in last) else "end_turn"))
+    out, seen = run_rounds(*[cut(stream, places) for stream in streams])
+    assert out == run_rounds(*[[stream] for stream in streams])[0]
+    shown = [b for blocks in rounds for b in blocks if b["type"] != "tool_use" or blocks is last]
+    content = [each for each in data(out) if each["type"].startswith("content_block")]
+    assert content == [event for at, block in enumerate(shown) for event in block_events(at, block)]
+    message = whole(out)
+    assert [b["type"] for b in message["content"]] == [b["type"] for b in shown]
+    assert message["usage"]["output_tokens"] == 20 * len(rounds)
+    assert message["stop_reason"] == ("tool_use" if seen[-1].client_call_ids else "end_turn")
+    assert [len(each.own_calls) for each in seen] == [1] * len(before) + [0]
+    assert out.count(b"event: message_start") == out.count(b"event: message_stop") == 1
+
+
+SAYING = st.text(st.sampled_from('ab"\\{}\n\r é😀'), min_size=1, max_size=60).filter(lambda words: not words.isspace())
+SAID = st.one_of(
+    SAYING.map(text), SAYING.map(thought), SAYING.map(lambda words: call("theirs", {words: {"a": words}}))
+)  # fmt: skip
+
+
+@given(st.lists(SAID, max_size=4), PLACES, st.sampled_from(["\n", "\r\n"]), st.sampled_from(["", " "]))
+def test_what_was_said_is_kept_to_the_letter(blocks: Any, places: Any, end: str, space: str) -> None:
+    stream = reply([*blocks, OURS], stop="tool_use", end=end, space=space)
+    out, (seen,) = run_rounds(cut(stream, places))
+    assert read_entries(seen) == [*blocks, OURS]
+    shown = whole(out)["content"]
+    assert [{name: got[name] for name in block} for got, block in zip(shown, blocks, strict=True)] == blocks
+    assert seen.text == " ".join(block["text"] for block in blocks if "text" in block)
+    odd = stream.replace(b'"}}' + end.encode(), b'"}   }' + end.encode())
+    assert read_entries(run_rounds(cut(odd, places))[1][0]) == [*blocks, OURS]
+
+
+def test_a_stream_that_breaks_off_anywhere_shows_nothing_of_our_call() -> None:
+    stream = reply([text("see"), OURS, text("more")], stop="tool_use")
+    for end in range(len(stream)):
+        out, (seen,) = run_rounds([stream[:end]])
+        assert b"toolu_ours" not in out
+        assert b"input_json_delta" not in out
+        assert seen.finished or b"toolu_ours" not in b"".join(seen.entries)
+
+
+def test_our_call_is_told_and_held_until_the_round_is_over() -> None:
+    splice = MessagesArtifactTool().open_response(TOOL, True)
+    stream = reply([text("see"), OURS], stop="tool_use")
+    end = stream.index(b"event: message_delta")
+    assert splice.feed(stream[:end]).endswith(b'"content_block_stop", "index": 0}\n\n')
+    assert not splice.is_round_over
+    assert splice.feed(stream[end:]) == b""
+    assert splice.is_round_over
+    seen = splice.read_round()
+    assert seen.own_calls == (ArtifactToolCall("toolu_ours", TOOL, json.dumps(OURS["input"])),)
+    assert (seen.client_call_ids, seen.text, seen.finished, seen.usage) == ((), "see", True, Usage(100, 20, 64, 8, 0))
+    assert read_entries(seen) == [text("see"), OURS]
+
+
+def test_calls_of_both_leave_the_clients_and_its_finish() -> None:
+    theirs = call("theirs", {"a": 1})
+    out, (seen,) = run_rounds([reply([OURS, text("x"), theirs], stop="tool_use")])
+    message = whole(out)
+    assert [b["type"] for b in message["content"]] == ["text", "tool_use"]
+    assert message["stop_reason"] == "tool_use"
+    assert seen.client_call_ids == ("toolu_theirs",)
+    assert [b["type"] for b in read_entries(seen)] == ["tool_use", "text", "tool_use"]
+
+
+@pytest.mark.parametrize(
+    "stop", ["max_tokens", "pause_turn", "refusal", "model_context_window_exceeded", "compaction", None, "new"]
+)
+def test_a_reply_that_ended_for_another_reason_is_not_answered(stop: str | None) -> None:
+    out, (seen,) = run_rounds([reply([text("see"), thought("hm"), OURS], stop=stop)])
+    assert not seen.finished
+    assert read_entries(seen) == [text("see")]
+    assert whole(out)["stop_reason"] == stop
+
+
+def test_an_error_ends_the_reply_and_goes_on_as_it_came() -> None:
+    error = sse({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}, named=True)
+    begun = reply([text("a")]).split(b"event: message_delta")[0]
+    out, (seen,) = run_rounds([begun + error])
+    assert out == begun + error
+    assert not seen.finished
+    first = reply([OURS], stop="tool_use")
+    opening = first[: first.index(b"event: content_block_start")]
+    assert run_rounds([first], [error])[0] == opening + error
+    late = reply([text("a")]).split(b"event: message_stop")[0] + error
+    assert run_rounds([late])[0] == late
+
+
+def test_pings_and_comments_pass_while_the_end_is_held() -> None:
+    splice = MessagesArtifactTool().open_response(TOOL, True)
+    splice.feed(reply([OURS], stop="tool_use"))
+    for sign in (sse({"type": "ping"}, named=True), b": alive\n\n"):
+        assert splice.feed(sign) == sign
+
+
+def test_usage_is_the_last_rounds_input_and_the_output_of_all() -> None:
+    first = {"input_tokens": 5, "cache_read_input_tokens": 900, "output_tokens": 1}
+    detail = {"output_tokens": 7, "output_tokens_details": {"thinking_tokens": 3}, "server_tool_use": {"web": 1}}
+    one = reply([OURS], stop="tool_use", start=START | {"usage": first}, usage=detail)
+    bare = START | {"usage": {"input_tokens": 30, "cache_creation_input_tokens": 4, "output_tokens": 1}}
+    out, (_, seen) = run_rounds([one], [reply([text("done")], start=bare, usage=detail | {"input_tokens": None})])
+    (end,) = [each for each in data(out) if each["type"] == "message_delta"]
+    assert end["usage"] == {
+        "cache_read_input_tokens": 0, "input_tokens": 30, "cache_creation_input_tokens": 4, "output_tokens": 14,
+        "output_tokens_details": {"thinking_tokens": 6}, "server_tool_use": {"web": 2},
+    }  # fmt: skip
+    assert seen.usage == Usage(34, 7, 0, 4, 3)
+
+
+def test_blocks_are_sent_back_as_they_were_said() -> None:
+    cited = {"type": "char_location", "cited_text": "é"}
+    compaction = {"type": "compaction", "content": None}
+    events = [
+        *block_events(0, compaction, {"type": "compaction_delta", "content": "short", "encrypted_content": "c"}),
+        *block_events(1, thought("hm")),
+        *block_events(2, {"type": "redacted_thinking", "data": "sealed"}),
+        *block_events(3, text("  \n")),
+        *block_events(
+            4, {"type": "text", "text": "a", "citations": []}, {"type": "citations_delta", "citation": cited}
+        ),
+        *block_events(5, {"type": "new_block", "x": [1.0]}),
+        *block_events(6, call("theirs", {})),
+        *block_events(7, OURS | {"input": {}}, {"type": "input_json_delta", "partial_json": '{"id": "a'}),
+        *block_events(8, call("none", None), whole=True),
+    ]
+    _, (seen,) = run_rounds([reply(events=events, stop="tool_use")])
+    assert read_entries(seen) == [
+        {"type": "compaction", "content": "short", "encrypted_content": "c"},
+        thought("hm"),
+        {"type": "redacted_thinking", "data": "sealed"},
+        {"type": "text", "text": "a", "citations": [cited]},
+        {"type": "new_block", "x": [1.0]},
+        call("theirs", {}),
+        OURS | {"input": {"INVALID_JSON": '{"id": "a'}},
+        call("none", {}),
+    ]
+    assert b'{"type": "new_block", "x": [1.0]}' in seen.entries[0]
+    assert seen.own_calls[0].arguments == '{"id": "a'
+    assert seen.finished
+
+
+def test_a_block_that_is_not_understood_makes_the_round_unanswerable() -> None:
+    odd = block_events(0, {"type": "new_block"}, {"type": "new_delta", "x": 1})
+    stream = reply(events=[*odd, *block_events(1, OURS)], stop="tool_use")
+    out, (seen,) = run_rounds([stream])
+    assert not seen.finished
+    assert [b["type"] for b in read_entries(seen)] == ["new_block"]
+    assert b"new_delta" in out
+    assert data(out)[-2]["delta"]["stop_reason"] == "end_turn"
+
+
+def test_an_event_that_cannot_be_read_passes_unless_our_call_is_open() -> None:
+    half = b'event: content_block_delta\ndata: {"type": "content_block_delta", "index": 0, "delta": {"half\n\n'
+    for block, shown in ((OURS, False), (text("a"), True)):
+        stream = reply([block], stop="tool_use")
+        at = stream.index(b"event: content_block_stop")
+        out, (seen,) = run_rounds([stream[:at] + half + stream[at:]])
+        assert (half in out) is shown
+        assert not seen.finished
+
+
+def test_events_of_any_layout_are_numbered_anew() -> None:
+    odd = [{"index": 1, "content_block": text(""), "type": "content_block_start"},
+           {"delta": {"text": "x", "type": "text_delta"}, "index": 1, "type": "content_block_delta"}]  # fmt: skip
+    out, _ = run_rounds([reply(events=[*block_events(0, OURS), *odd], stop="tool_use")])
+    assert [each["index"] for each in data(out) if "index" in each] == [0, 0]
+
+
+def test_events_keep_their_order_whatever_is_read_of_them() -> None:
+    delta = {"type": "text_delta", "text": "x"}
+    begun, more, *_, over = block_events(0, text(""), delta, delta)
+    stream = reply(events=[begun, more, more])
+    ended = stream.index(b"event: message_delta")
+    again = sse(more, named=True)
+    odd = again.replace(b"}}", b', "n": 1}}')
+    for pieces, words in (
+        ([stream[:ended], b": so far\n", again, stream[ended:]], "xxx"),
+        ([stream[:ended], again, stream[ended:], again, sse(over, named=True)], "xxx"),
+        ([stream[:ended], odd, again, stream[ended:]], "xxxx"),
+    ):
+        out, (seen,) = run_rounds(pieces)
+        assert out == b"".join(pieces)
+        assert seen.text == words
+
+
+def test_large_events_may_come_in_pieces() -> None:
+    big = "hidden " * 20_000
+    stream = reply([OURS | {"input": {"id": big}}, text("big " * 40_000)], stop="tool_use")
+    out, (seen,) = run_rounds([stream[at : at + 65_536] for at in range(0, len(stream), 65_536)])
+    assert whole(out)["content"][0]["text"] == "big " * 40_000
+    assert b"hidden" not in out
+    assert json.loads(seen.own_calls[0].arguments) == {"id": big}
+    assert read_entries(seen)[1]["text"] == "big " * 40_000
+
+
+def test_a_last_event_without_its_empty_line_is_heard() -> None:
+    stream = reply([text("a"), OURS], stop="tool_use").rstrip(b"\n")
+    out, (seen,) = run_rounds([stream])
+    assert seen.finished
+    assert out.rstrip(b"\n").endswith(b'{"type": "message_stop"}')
+    assert b"end_turn" in out
+    out, _ = run_rounds([stream], [reply([text("b")])])
+    assert [block["text"] for block in whole(out)["content"]] == ["a", "b"]
+
+
+def test_what_is_nested_too_deeply_goes_on_as_it_came() -> None:
+    deep = b'event: new\ndata: {"type": "new", "a": ' + b"[" * 100_000 + b"\n\n"
+    assert run_rounds([deep])[0] == deep
+
+
+ODD = st.sampled_from([None, 3, 1.5, "x", [], [1], {}, {"type": 3}, {"type": "tool_use", "name": 4, "input": 5},
+                       text("a"), call("theirs", "x"), {"stop_reason": 5}, {"stop_reason": "tool_use"}, {"usage": 5},
+                       {"type": "citations_delta"}, {"type": "compaction_delta", "content": None}])  # fmt: skip
+KINDS = [*("message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta"),
+         *("message_stop", "error", "new_event")]  # fmt: skip
+EVENT = st.fixed_dictionaries(
+    {"type": st.sampled_from(KINDS)},
+    optional={
+        "index": st.one_of(st.integers(-1, 2), ODD), "delta": ODD, "content_block": ODD, "message": ODD, "usage": ODD
+    },
+)  # fmt: skip
+
+
+LINES = st.sampled_from(["", "event: x\n", "data: x\n", "id: 3\n: y\n", "data\n"])
+
+
+@given(st.lists(st.tuples(LINES, st.one_of(EVENT, ODD)), max_size=8), PLACES)
+def test_what_is_not_understood_goes_on_as_it_came(events: Any, places: Any) -> None:
+    stream = "".join(f"{lines}data: {json.dumps(event)}\n\n" for lines, event in events).encode()
+    out, (seen,) = run_rounds(cut(stream, places))
+    assert out == stream
+    assert seen.own_calls == ()
+    before = reply([OURS, text("a")], stop="tool_use")
+    assert run_rounds([before], [stream], [before])[0].startswith(
+        run_rounds([before.split(b"event: message_delta")[0]])[0]
+    )

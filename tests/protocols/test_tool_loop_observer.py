@@ -1,0 +1,80 @@
+"""The observable output of a tool loop: an observer that reads only it understands the whole response."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from accordion.protocols.anthropic_messages.tools import MessagesArtifactTool
+from accordion.protocols.openai_chat.tools import ChatArtifactTool
+from accordion.protocols.openai_responses.tools import ResponsesArtifactTool
+from accordion.protocols.tool_loop import ArtifactToolProtocol
+from tests import sample_responses
+from tests.sample_responses import CHAT, MESSAGES, RESPONSES, sse
+
+WEAVERS: dict[str, ArtifactToolProtocol] = {
+    "chat": ChatArtifactTool(),
+    "responses": ResponsesArtifactTool(),
+    "messages": MessagesArtifactTool(),
+}
+STREAMS = {"chat": (CHAT, False), "responses": (RESPONSES, True), "messages": (MESSAGES, True)}
+
+
+def blocks(events: Any, sizes: list[int], *, named: bool, end: str) -> list[bytes]:
+    """The stream in blocks of so many events; the rest one by one."""
+    each = [sse(event, named=named and not isinstance(event, str), space="", end=end) for event in events]
+    out, at = [], 0
+    for size in sizes:
+        out.append(b"".join(each[at : at + size]))
+        at += size
+    return [block for block in (*out, *each[at:]) if block]
+
+
+@pytest.mark.parametrize("dialect", sample_responses.DIALECTS, ids=lambda dialect: dialect.name)
+@given(sizes=st.lists(st.integers(1, 9), max_size=8), end=st.sampled_from(["\n", "\r\n"]))
+def test_who_hears_what_a_splice_tells_of_understands_the_whole_reply(dialect: Any, sizes: list[int], end: str) -> None:
+    events, named = STREAMS[dialect.name]
+    splice = WEAVERS[dialect.name].open_response("read_artifact", True)
+    whole, told = dialect.observer(True), dialect.observer(True)
+    for block in blocks(events, sizes, named=named, end=end):
+        shown = splice.feed(block)
+        assert not splice.pending_placeholders
+        whole.feed(shown)
+        told.feed(shown if splice.observable_output is None else splice.observable_output)
+        assert told.observation() == whole.observation()
+    rest = splice.close()
+    whole.feed(rest)
+    told.feed(rest)
+    assert told.observation() == whole.observation()
+    assert whole.observation().calls
+
+
+@pytest.mark.parametrize("dialect", sample_responses.DIALECTS, ids=lambda dialect: dialect.name)
+def test_of_a_text_that_goes_on_nothing_is_told(dialect: Any) -> None:
+    words = {
+        "chat": [sample_responses.chunk({"content": f"word {at}"}) for at in range(9)],
+        "responses": [
+            {"type": "response.output_text.delta", "item_id": "m", "output_index": 0, "delta": f"word {at}"}
+            for at in range(9)
+        ],
+        "messages": [
+            {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}},
+            *(
+                {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": f"word {at}"}}
+                for at in range(9)
+            ),
+        ],
+    }
+    splice = WEAVERS[dialect.name].open_response("read_artifact", True)
+    first, several, alone = blocks(words[dialect.name], [3, 6], named=dialect.name != "chat", end="\n") + [b""] * (
+        dialect.name != "messages"
+    )
+    assert splice.feed(first) == first
+    assert splice.feed(several) == several
+    assert splice.observable_output == b""
+    if alone:
+        assert splice.feed(alone) == alone
+        assert splice.observable_output == b""

@@ -1,0 +1,209 @@
+"""The bounds of a translation: content that it forwards, refuses or hides, and its time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from accordion.model.errors import UpstreamDisconnected, UpstreamError
+from accordion.model.ports import Route
+from accordion.providers.litellm.litellm_compat import load_litellm
+from accordion.providers.litellm.translator import LiteLLMTranslator
+from accordion.providers.litellm.worker import ResponseChannel, ResponseEnd
+from tests.providers.litellm.translator_setup import DIALECTS, KEY, Rig, chat, request, say
+
+
+async def test_fields_that_litellm_would_take_for_its_own_never_steer_it(rig: Rig) -> None:
+    evil = {"api_base": "http://127.0.0.1:9", "api_key": "x", "mock_response": "no", "custom_llm_provider": "openai"}
+    rig.route = rig.to_openai()
+    status, _ = await rig.ask("chat", chat(**evil, chat_template_kwargs={"a": 1}))
+    assert status == 200
+    _, headers, body = rig.provider.seen[0]
+    assert headers["authorization"] == f"Bearer {KEY}"
+    assert evil.items() <= body.items()
+    assert body["chat_template_kwargs"] == {"a": 1}
+
+
+async def test_a_field_that_cannot_be_translated_is_refused_by_name_or_left_out(rig: Rig) -> None:
+    for field in ("moderation", "seed"):  # one that LiteLLM does not know, and one that Anthropic has not
+        rig.route = rig.to_anthropic()
+        status, body = await rig.ask("chat", chat(**{field: 1}))
+        assert (status, json.loads(body)["error"]["code"]) == (400, "unsupported_parameter")
+        assert field in json.loads(body)["error"]["message"]
+        assert "drop_params" in json.loads(body)["error"]["message"]
+        rig.route = rig.to_anthropic(drop_params=True)
+        status, _ = await rig.ask("chat", chat(**{field: 1}))
+        assert (status, field in rig.provider.last) == (200, False)
+    assert len(rig.provider.seen) == 2
+
+
+async def test_a_route_without_a_model_asks_for_the_client_s_and_adds_its_own_headers(rig: Rig) -> None:
+    rig.route = Route("r", "litellm", base_url=rig.origin, extra_headers=(("x-team", "blue"),))
+    status, body = await rig.ask("chat", chat() | {"model": "anthropic/claude-haiku-4-5"})
+    assert (status, json.loads(body)["model"]) == (200, "anthropic/claude-haiku-4-5")
+    _, headers, sent = rig.provider.seen[0]
+    assert (sent["model"], headers["x-team"]) == ("claude-haiku-4-5", "blue")
+
+
+@pytest.mark.parametrize("dialect", ["chat", "messages", "responses"])
+async def test_a_beta_that_is_asked_for_reaches_the_provider_beside_those_that_a_translation_needs(
+    rig: Rig, dialect: str
+) -> None:
+    asked = (("Anthropic-Beta", "context-1m-2025-08-07,interleaved-thinking-2025-05-14"),)
+    rig.route = Route("r", "litellm", base_url=rig.origin, model="anthropic/claude-sonnet-4-5", extra_headers=asked)
+    status, _ = await rig.ask(dialect, request(dialect))
+    _, headers, _ = rig.provider.seen[0]
+    assert status == 200
+    assert {"context-1m-2025-08-07", "interleaved-thinking-2025-05-14"} <= {*headers["anthropic-beta"].split(",")}
+
+
+async def test_an_image_is_not_fetched_by_the_proxy(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load_litellm(), "user_url_validation", False)  # its own guard would refuse a loopback address
+    rig.route = Route("g", "litellm", base_url=rig.origin, model="gemini/gemini-2.5-pro")
+    image = {"type": "image_url", "image_url": {"url": f"{rig.origin}/image.png"}}
+    status, body = await rig.ask("chat", {"model": "m", "messages": [{"role": "user", "content": [image]}]})
+    assert (status, rig.provider.asked.is_set()) == (400, False)
+    assert "`data:` URL" in json.loads(body)["error"]["message"]
+
+
+async def test_hints_that_ask_nothing_of_the_answer_do_not_stop_a_translation(rig: Rig) -> None:
+    hints = {"store": True, "prompt_cache_key": "k", "client_metadata": {"a": "b"}, "metadata": {"user_id": "u"}}
+    status, _ = await rig.ask("chat", chat(**hints))
+    assert status == 200
+    assert rig.provider.last["metadata"] == {"user_id": "u"}
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"type": "advisor_20260301", "name": "advisor", "model": "openai/gpt-4o", "api_base": "https://127.0.0.1:9"},
+        {"type": "mcp", "server_url": "litellm_proxy/mcp/x"},
+        {"type": "file_search", "vector_store_ids": ["v"]},
+    ],
+)
+async def test_tools_that_litellm_would_run_by_asking_others_are_refused(rig: Rig, tool: dict[str, Any]) -> None:
+    rig.route = rig.to_openai()
+    status, _ = await rig.ask("messages", {"model": "m", "max_tokens": 9, "messages": say(), "tools": [tool]})
+    assert (status, rig.provider.seen) == (400, [])
+
+
+async def test_a_caller_without_a_key_is_not_lent_the_operator_s(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-operator")
+    await rig.ask("chat", chat(), credential="")
+    assert "sk-operator" not in json.dumps(rig.provider.seen)
+    status, _ = await rig.ask("chat", chat(), credential="os.environ/ANTHROPIC_API_KEY")
+    assert (status, len(rig.provider.seen)) == (401, 1)
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'{"model": "m"}', b'{"model": "m", "messages": 7}'])
+async def test_a_body_that_cannot_be_read_is_refused_as_the_client_s_doing(rig: Rig, body: bytes) -> None:
+    reply = await rig.translator.send("chat", body, rig.route, KEY)
+    answer = json.loads(b"".join([chunk async for chunk in reply.chunks()]))
+    assert (reply.status, answer["error"]["type"]) == (400, "invalid_request_error")
+    assert rig.provider.seen == []
+
+
+async def test_a_provider_that_cannot_be_reached_is_a_502_that_names_no_address(rig: Rig) -> None:
+    rig.route = Route("r", "litellm", base_url="http://127.0.0.1:1", model="anthropic/claude-sonnet-4-5")
+    status, body = await rig.ask("chat", chat())
+    assert (status, json.loads(body)["error"]["code"]) == (502, "upstream_unreachable")
+    assert b"127.0.0.1" not in body
+
+
+async def test_a_time_out_is_a_504(rig: Rig) -> None:
+    rig.route = rig.to_anthropic(timeout=0.2)
+    status, body = await rig.ask("chat", chat("cue:hang"))
+    assert (status, json.loads(body)["error"]["code"]) == (504, "upstream_timeout")
+
+
+async def test_without_litellm_the_client_is_told_so(rig: Rig) -> None:
+    def missing() -> Any:
+        raise UpstreamError("LiteLLM could not be imported.", code="translation_unavailable")
+
+    translator = LiteLLMTranslator(DIALECTS, missing)
+    reply = await translator.send("messages", b"{}", rig.route, KEY)
+    assert reply.status == 502
+    assert b"LiteLLM could not be imported." in b"".join([chunk async for chunk in reply.chunks()])
+    await translator.close()
+
+
+async def test_nothing_of_a_conversation_is_logged_or_printed(
+    rig: Rig, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    await rig.ask("chat", chat("a-private-word"))
+    await rig.ask("chat", chat("a-private-word cue:long", stream=True))
+    printed = capfd.readouterr()
+    assert "a-private-word" not in caplog.text + printed.out + printed.err
+    assert KEY not in caplog.text + printed.out + printed.err
+
+
+async def test_a_channel_holds_its_sender_up_until_there_is_room() -> None:
+    loop = asyncio.get_running_loop()
+    channel = ResponseChannel(receiver=loop, sender=loop, capacity=2)
+    sent: list[bytes] = []
+
+    async def send() -> None:
+        for piece in (b"1", b"2", b"3", b"4"):
+            await channel.send(piece)
+            sent.append(piece)
+        channel.finish()
+        channel.end()
+
+    sending = asyncio.create_task(send())
+    for _ in range(9):
+        await asyncio.sleep(0)
+    assert sent == [b"1", b"2"]
+    assert [await channel.receive() for _ in range(6)] == [
+        *(b"1", b"2", b"3", b"4"),
+        ResponseEnd(None),
+        ResponseEnd(None),
+    ]
+    await sending
+
+
+async def test_a_channel_that_was_not_finished_ends_as_broken_off() -> None:
+    loop = asyncio.get_running_loop()
+    channel = ResponseChannel(receiver=loop, sender=loop)
+    channel.end()
+    end = await channel.receive()
+    assert isinstance(end, ResponseEnd)
+    assert isinstance(end.error, UpstreamDisconnected)
+
+
+_FRESH = """
+import asyncio, gc, json, sys
+from accordion.model.ports import Route
+from accordion.protocols.openai_chat.protocol import OpenAIChat
+from accordion.providers.litellm.translator import LiteLLMTranslator
+
+async def main():
+    assert "litellm" not in sys.modules
+    translator = LiteLLMTranslator({"chat": OpenAIChat()})
+    ticks = 0
+    route = Route("r", "litellm", base_url="http://127.0.0.1:1", model="anthropic/claude-sonnet-4-5")
+    body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "hi"}]}).encode()
+    sending = asyncio.create_task(translator.send("chat", body, route, "k"))
+    while not sending.done():
+        await asyncio.sleep(0.001)
+        ticks += 1
+    assert "litellm" in sys.modules
+    assert (await sending).status == 502
+    assert gc.isenabled()
+    await translator.close()
+    print(ticks)
+
+asyncio.run(main())
+"""
+
+
+def test_litellm_is_imported_at_the_first_use_and_the_loop_goes_on_meanwhile() -> None:
+    done = subprocess.run([sys.executable, "-c", _FRESH], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 50  # a loop that the import had blocked would have gone round once or twice
