@@ -12,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bench import machine, report
-from bench.run_settings import Setting, default_pins
+from bench.run_settings import RunSettings, default_pins
 from bench.scenarios import SCENARIOS
 from bench.servers import Pins, Unavailable
 
@@ -44,7 +44,7 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     given = arguments()
-    setting = Setting(
+    setting = RunSettings(
         quick=given.quick,
         rounds=min(max(given.rounds, 1), 9),
         only=tuple(filter(None, (given.only or "").split(","))),

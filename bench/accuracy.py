@@ -34,7 +34,7 @@ def with_usage(transcript: TranscriptFile, provider: StandIn) -> TranscriptFile:
     return msgspec.structs.replace(transcript, usage=usage)
 
 
-async def measure(file: str, provider: StandIn, limit: int | None = None) -> list[ReplayMeasurement]:
+async def measure_file(file: str, provider: StandIn, limit: int | None = None) -> list[ReplayMeasurement]:
     """Every request of a file's conversations, at most `limit` of them."""
     rooms, rows, left = OfflinePipeline(SettingsFile(None, os.environ).settings), [], limit
     try:
@@ -60,7 +60,7 @@ def main() -> int:
     err = Console(stderr=True)
     for file in files:
         err.print(file, style="dim")
-        rows = asyncio.run(measure(file, provider, given.limit))
+        rows = asyncio.run(measure_file(file, provider, given.limit))
         everything += rows
         found.append(measure_accuracy(Path(file).name, rows))
     found.append(measure_accuracy("all", everything))

@@ -47,7 +47,7 @@ class Conversation:
         self._turns = 0
         self._messages: list[bytes] = []
         self._marked: bytes | None = None
-        self._head = self._opening()
+        self._head = self._first_part()
 
     def body(self) -> bytes:
         """The whole request, history included; the newest user message carries the cache breakpoint."""
@@ -76,7 +76,7 @@ class Conversation:
         self._add("assistant", self._texts.prose(int(size * 0.4)))
         self._add("user", self._texts.prose(int(size * 0.52)))
 
-    def _opening(self) -> bytes:
+    def _first_part(self) -> bytes:
         system: Any = SYSTEM
         if self._dialect == CHAT:
             self._messages.append(encode({"role": "system", "content": system}))
@@ -111,7 +111,7 @@ class Conversation:
 
     def _call(self, size: int) -> None:
         name = TOOLS[self._turns % len(TOOLS)]
-        call = f"call_{self._texts.mark().replace('-', '')}"
+        call = f"call_{self._texts.unique_name().replace('-', '')}"
         arguments = {"path": f"src/part_{self._turns}.py", "why": self._texts.prose(int(size * 0.12))}
         said = self._texts.prose(max(40, int(size * 0.06)))
         result = self._texts.code(int(size * 0.66))

@@ -14,7 +14,7 @@ V1, V2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
 
 
 @contextmanager
-def allotted(pids: Iterable[int], share: float) -> Iterator[None]:
+def limit_cpu(pids: Iterable[int], share: float) -> Iterator[None]:
     """Each of these processes has at most this share of one core. They must have ended before the block does. Raises
     Unavailable where control groups cannot be made (Linux, as root; of version 2, where the root group hands the
     controller `cpu` on)."""

@@ -31,11 +31,11 @@ from rich.console import Console
 
 from bench import report
 from tests.agents import Client, Run
-from tests.e2e.keeping import Keeper
-from tests.history_content import atoms
+from tests.e2e.storing_provider import StoringProvider
+from tests.history_content import content_items
 from tests.loopback import Answer, Loopback, Recorded
-from tests.proxy_process import Proxy, held_port, started
-from tests.reading_provider import _ARTIFACT, Reader
+from tests.proxy_process import Proxy, held_port, start_proxy
+from tests.reading_provider import _ARTIFACT, ReadingProvider
 from tests.strict_provider import LISTS
 from tests.valkey import Valkey, running_valkey
 
@@ -132,17 +132,17 @@ class Remarks:
 
     remarks: list[str] = field(default_factory=list)
 
-    def _odd(self, problem: str) -> None:
+    def _add_problem(self, problem: str) -> None:
         self.remarks.append(problem)
 
 
 @dataclass
-class WholeListModel(Remarks, Reader):
+class WholeListModel(Remarks, ReadingProvider):
     """A provider's model that reads back."""
 
 
 @dataclass
-class ChainModel(Remarks, Keeper):
+class ChainModel(Remarks, StoringProvider):
     """The same where the provider keeps what was said."""
 
 
@@ -257,7 +257,7 @@ class Agent:
         """All that it sent, each with the index of its entry. A chain sends no replies."""
         entries = json.loads(json.dumps(self.run.history[: self.sent], default=_plain))
         own = [(at, each) for at, each in enumerate(entries) if self.kind != "chain" or _is_input(each)]
-        return [(at, _text(atom)) for at, each in own for atom in atoms(KINDS[self.kind], [each])]
+        return [(at, _text(atom)) for at, each in own for atom in content_items(KINDS[self.kind], [each])]
 
 
 def _is_input(entry: Json) -> bool:
@@ -428,7 +428,7 @@ async def compared(url: str, agent: Agent, record: str) -> Outcome:
             body = await _json(client, f"/accordion/sessions/{session}/original")
             if body is not None:
                 entries = body[LISTS[KINDS[agent.kind]]]
-                there |= {_text(atom) for each in entries for atom in atoms(KINDS[agent.kind], [each])}
+                there |= {_text(atom) for each in entries for atom in content_items(KINDS[agent.kind], [each])}
         sent = agent.messages() if record == "all" or agent.compactions else []
         outcome.messages = len(sent)
         outcome.missing = [(at, text) for at, text in sent if text not in there]
@@ -547,7 +547,7 @@ def run(options: Options) -> tuple[list[Outcome], list[str]]:
         environ = {"ACCORDION_STORE": url, "ACCORDION_LOG": options.log}
         port = stack.enter_context(held_port())
         proxy = stack.enter_context(
-            started(folder, config, "--workers", str(options.workers), upstream_port=port, **environ)
+            start_proxy(folder, config, "--workers", str(options.workers), upstream_port=port, **environ)
         )
         return asyncio.run(campaign(options, proxy, valkey))
 

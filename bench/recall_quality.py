@@ -133,23 +133,23 @@ class Replaying:
     def replay(self, run: Run) -> Counter[str]:
         """The figures of one run."""
         figures = Counter[str]()
-        told = _Told(self._quality, run, self._far, figures)
+        told = _RunScore(self._quality, run, self._far, figures)
         rules = partial(find_rules, ExtractiveWriter())
         recaller = ArtifactRecaller(WordClassifier().find_claims, rules=rules)
         recalls, before = list[RecallInsertion](), 0
         sent: tuple[list[bytes], list[bytes]] = ([], [])
         for step in told.steps:
-            gauge = self._prepare(run, step)
+            measured = self._prepare(run, step)
             newest, before = before, step
-            if gauge.history is None or gauge.history.compaction is None or gauge.session_match is None:
+            if measured.history is None or measured.history.compaction is None or measured.session_match is None:
                 continue
-            client, bare = gauge.session_match.conversation, gauge.history
+            client, bare = measured.session_match.conversation, measured.history
             lead = step - len(client.messages)
             places = range(max(0, newest - lead), len(client.messages))
-            shown = self._dressed(gauge, bare, client, recalls)
+            shown = self._dressed(measured, bare, client, recalls)
             began = time.process_time()
             found = recaller.find_excerpt(
-                gauge.caller.tenant, shown, client, places, self._quality.tokens,
+                measured.caller.tenant, shown, client, places, self._quality.tokens,
                 tokens=self._tokens, sources=self._sources,
             )  # fmt: skip
             self.ms.append(1_000 * (time.process_time() - began))
@@ -157,7 +157,7 @@ class Replaying:
             if found is not None:
                 wire = json.dumps({"role": "user", "content": found.text}).encode()
                 recalls.append(RecallInsertion(client.chain[-1], wire, float(step), found.artifacts))
-                shown = self._dressed(gauge, bare, client, recalls)
+                shown = self._dressed(measured, bare, client, recalls)
             for name, old, folded in zip(("cost", "cost with"), sent, (bare, shown), strict=True):
                 wires = [message.wire for message in folded.conversation.messages]
                 figures[name] += round(self._quality.cost(old, wires))
@@ -178,7 +178,7 @@ class Replaying:
 
     def _dressed(
         self,
-        gauge: PreparedRequest,
+        measured: PreparedRequest,
         bare: CompactedConversation,
         client: Conversation,
         recalls: Sequence[RecallInsertion],
@@ -186,8 +186,8 @@ class Replaying:
         covered = bare.covered_count
         anchors = set(client.chain[covered - 1 :])
         live = [recall for recall in recalls if recall.anchor in anchors]
-        read = self._reader.reader_for(gauge.protocol, gauge.caller.tenant)
-        return compose_once(gauge.protocol, ChatArtifactTool(), bare, live, None, read)
+        read = self._reader.reader_for(measured.protocol, measured.caller.tenant)
+        return compose_once(measured.protocol, ChatArtifactTool(), bare, live, None, read)
 
 
 def _visible(folded: CompactedConversation, client: Conversation, newest: range) -> str:
@@ -200,7 +200,7 @@ def _visible(folded: CompactedConversation, client: Conversation, newest: range)
     return "\n".join(text for parts in (client.preamble, *shown) for text in read_texts(parts)[0])
 
 
-class _Told:
+class _RunScore:
     """What one run goes on to need, and what of it was there."""
 
     def __init__(self, quality: Quality, run: Run, far: int, figures: Counter[str]) -> None:

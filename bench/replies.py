@@ -72,12 +72,12 @@ def parts(dialect: str, size: int) -> tuple[tuple[tuple[bytes, bytes], ...], byt
 @lru_cache(maxsize=64)
 def stream(dialect: str, size: int, events: int) -> list[bytes]:
     """Head with the first event, then one chunk an event, the last with the stream's end."""
-    texts = told(dialect, size, events)
+    texts = stream_parts(dialect, size, events)
     chunks = [b"%x\r\n%b\r\n" % (len(text), text) for text in (each.encode() for each in texts)]
     return [STREAM_HEAD + chunks[0], *chunks[1:-1], chunks[-1] + b"0\r\n\r\n"]
 
 
-def told(dialect: str, size: int, events: int) -> list[str]:
+def stream_parts(dialect: str, size: int, events: int) -> list[str]:
     """The events of such a stream."""
     return _chat(size, events) if dialect == "chat" else _messages(size, events)
 

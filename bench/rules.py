@@ -134,7 +134,7 @@ def made(language: str, seed: int, rounds: int, turns: int) -> Conversation:
     chance = random.Random(f"{language}/{seed}")
     statements = _statements(language, chance)
     messages: list[dict[str, Any]] = [{"role": "system", "content": "You help with a software project."}]
-    messages += _opening(_remark(language, chance), statements)
+    messages += _with_corrected_statements(_remark(language, chance), statements)
     for turn in _turns(language, statements, chance):
         messages += [message for _ in range(3) for message in _remark(language, chance)] + turn
     messages += [message for _ in range(12) for message in _remark(language, chance)]
@@ -147,7 +147,11 @@ def planted(language: str, seed: int, rounds: int, recorded: Sequence[dict[str, 
     chance = random.Random(f"{language}/{seed}/planted")
     statements = _statements(language, chance)
     first = next(at for at, message in enumerate(recorded) if message["role"] == "user")
-    messages = [*recorded[:first], *_opening([dict(recorded[first])], statements), *recorded[first + 1 :]]
+    messages = [
+        *recorded[:first],
+        *_with_corrected_statements([dict(recorded[first])], statements),
+        *recorded[first + 1 :],
+    ]
     half = len(messages) // 2
     # Nothing may stand between a call and its results.
     free = [at for at in range(first + 2, half) if messages[at]["role"] != "tool"]
@@ -204,7 +208,7 @@ def _statements(language: str, chance: random.Random) -> list[Statement]:
     return found
 
 
-def _opening(messages: list[dict[str, Any]], statements: Sequence[Statement]) -> list[dict[str, Any]]:
+def _with_corrected_statements(messages: list[dict[str, Any]], statements: Sequence[Statement]) -> list[dict[str, Any]]:
     """The same with what is corrected later in the first message."""
     stated = [each.earlier for each in statements if each.kind == "correction of the opening"]
     messages[0]["content"] = "\n\n".join([str(messages[0]["content"]), *stated])

@@ -21,7 +21,7 @@ def default_pins() -> Pins:
 
 
 @dataclass
-class Setting:
+class RunSettings:
     """The choices of this run."""
 
     quick: bool = False

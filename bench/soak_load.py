@@ -25,7 +25,7 @@ SAMPLES: Final = 120
 _ID = re.compile(rb'"id":"(resp_[^"]+)"')
 
 
-class Reading(Connection):
+class ReadingConnection(Connection):
     """A connection that keeps the body of the last answer."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ class ResponsesAgent:
     def _turn(self) -> list[dict[str, Any]]:
         if self._chained or self._turns % 8 == 0:
             return [{"role": "user", "content": self._texts.prose(TURN)}]
-        call = f"call_{self._texts.mark().replace('-', '')}"
+        call = f"call_{self._texts.unique_name().replace('-', '')}"
         arguments = encode({"path": f"src/part_{self._turns}.py"}).decode()
         made = {"type": "function_call", "call_id": call, "name": "read_file", "arguments": arguments}
         return [made, {"type": "function_call_output", "call_id": call, "output": self._texts.code(TURN)}]
@@ -138,8 +138,8 @@ def _agent(seed: int, number: int) -> Agent:
     return ResponsesAgent(texts, chained=kind == 3)
 
 
-async def _connect(port: int) -> Reading:
-    _, connection = await asyncio.get_running_loop().create_connection(Reading, "127.0.0.1", port)
+async def _connect(port: int) -> ReadingConnection:
+    _, connection = await asyncio.get_running_loop().create_connection(ReadingConnection, "127.0.0.1", port)
     return connection
 
 

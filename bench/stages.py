@@ -74,10 +74,10 @@ class Provider:
 
 
 class Rounds:
-    """A house, and the stages of its small requests."""
+    """An application, and the stages of its small requests."""
 
-    def __init__(self, house: Application, seed: int) -> None:
-        self._house, self._texts = house, Texts(seed)
+    def __init__(self, application: Application, seed: int) -> None:
+        self._house, self._texts = application, Texts(seed)
 
     async def whole(self, count: int) -> dict[str, float]:
         """Requests one after the other as they are served, in µs of CPU: the event loop's thread, and all threads with
@@ -170,19 +170,19 @@ async def measured(rounds: int, count: int) -> tuple[dict[str, float], dict[str,
     """The stages and the whole, each figure the least of the rounds, in µs a request."""
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         config = f"store: {{url: 'sqlite:///{Path(folder) / 'accordion.db'}'}}\n"
-        house = Application(build(config.encode(), {}, {}), {})
-        house._upstream = Provider()  # type: ignore[assignment]  # the one wall that is not real
-        house._build_configured(house.settings)
+        application = Application(build(config.encode(), {}, {}), {})
+        application._upstream = Provider()  # type: ignore[assignment]  # the one wall that is not real
+        application._build_configured(application.settings)
         set_up_interpreter()
-        await house.start()
+        await application.start()
         await asyncio.sleep(1.0)
-        bench = Rounds(house, 11)
+        bench = Rounds(application, 11)
         await bench.whole(count)
         stages, whole = [], []
         for _ in range(rounds):
             whole.append(await bench.whole(count))
             stages.append(await bench.stages(count))
-        await house.stop()
+        await application.stop()
     return _least(stages), _least(whole)
 
 

@@ -32,13 +32,13 @@ class Texts:
     def code(self, length: int) -> str:
         return self._cut(CODE, length)
 
-    def mark(self) -> str:
+    def unique_name(self) -> str:
         """A name that no other piece of any seed has."""
         self._pieces += 1
         return f"{self._seed:x}-{self._pieces:05x}-{self._random.getrandbits(32):08x}"
 
     def _cut(self, source: str, length: int) -> str:
-        pieces = [self.mark()]
+        pieces = [self.unique_name()]
         have = len(pieces[0])
         while have < length:
             size = min(self._random.randint(SHORTEST, LONGEST), max(1, length - have - 1))

@@ -22,7 +22,7 @@ TOOLS: dict[str, list[Json]] = {
 
 
 @dataclass(frozen=True)
-class Reply:
+class AgentReply:
     """What is said: `calls` are call ids, `text` may be empty, `thought` is what was reasoned."""
 
     number: int
@@ -39,7 +39,7 @@ class Reply:
         return f'{{"path": "src/{call}/main.py"}}'
 
 
-def chat(reply: Reply) -> Json:
+def chat(reply: AgentReply) -> Json:
     function = [
         {"id": call, "type": "function", "function": {"name": TOOL, "arguments": reply.arguments(call)}}
         for call in reply.calls
@@ -55,7 +55,7 @@ def chat(reply: Reply) -> Json:
     }  # fmt: skip
 
 
-def chat_events(reply: Reply, body: Json) -> bytes:
+def chat_events(reply: AgentReply, body: Json) -> bytes:
     base = {"id": f"chatcmpl-{reply.number}", "object": "chat.completion.chunk", "created": 1, "model": "small"}
 
     def chunk(delta: Json, finish: str | None = None) -> Json:
@@ -73,7 +73,7 @@ def chat_events(reply: Reply, body: Json) -> bytes:
     return events(*out)
 
 
-def responses(reply: Reply) -> Json:
+def responses(reply: AgentReply) -> Json:
     output: list[Json] = []
     if reply.thought is not None:
         sealed = {"id": f"rs_{reply.number}", "type": "reasoning", "summary": []}
@@ -93,7 +93,7 @@ def responses(reply: Reply) -> Json:
     }  # fmt: skip
 
 
-def responses_events(reply: Reply, body: Json) -> bytes:
+def responses_events(reply: AgentReply, body: Json) -> bytes:
     whole = responses(reply)
     begun = {**whole, "status": "in_progress", "output": [], "usage": None}
     told: list[Json] = [{"type": "response.created", "response": begun}]
@@ -105,7 +105,7 @@ def responses_events(reply: Reply, body: Json) -> bytes:
     return events(*({**event, "sequence_number": at} for at, event in enumerate(told)), done=False, named=True)
 
 
-def messages(reply: Reply) -> Json:
+def messages(reply: AgentReply) -> Json:
     content: list[Json] = []
     if reply.thought is not None:
         content.append({"type": "thinking", "thinking": reply.thought, "signature": reply.signature})
@@ -121,7 +121,7 @@ def messages(reply: Reply) -> Json:
     }  # fmt: skip
 
 
-def messages_events(reply: Reply, body: Json) -> bytes:
+def messages_events(reply: AgentReply, body: Json) -> bytes:
     whole = messages(reply)
     told: list[Json] = [{"type": "message_start", "message": {**whole, "content": [], "stop_reason": None}}]
     for at, block in enumerate(whole["content"]):
@@ -134,7 +134,7 @@ def messages_events(reply: Reply, body: Json) -> bytes:
     return events(*told, done=False, named=True)
 
 
-def gemini(reply: Reply) -> Json:
+def gemini(reply: AgentReply) -> Json:
     signed = {"thoughtSignature": reply.signature} if reply.thought is not None else {}
     parts: list[Json] = []
     if reply.thought is not None:
@@ -160,7 +160,7 @@ def gemini_response(number: int, parts: list[Json], finish: str, counts: tuple[i
     }  # fmt: skip
 
 
-def gemini_events(reply: Reply, body: Json) -> bytes:
+def gemini_events(reply: AgentReply, body: Json) -> bytes:
     parts = gemini(reply)["candidates"][0]["content"]["parts"]
     counts = (reply.tokens, 20, 0)
     told = [gemini_response(reply.number, [part], "", counts) for part in parts[:-1]]
@@ -172,12 +172,16 @@ def streamed_error(dialect: str, said: Json) -> bytes:
     if dialect == "messages":
         return events(said, done=False, named=True)
     if dialect == "responses":
-        begun = {"type": "response.created", "sequence_number": 0, "response": responses(Reply(0, (), "", None, 0))}
+        begun = {
+            "type": "response.created",
+            "sequence_number": 0,
+            "response": responses(AgentReply(0, (), "", None, 0)),
+        }
         return events(begun, {"type": "error", "sequence_number": 1, **said}, done=False, named=True)
     return events(said, done=False)
 
 
-def _block(reply: Reply, block: Json) -> tuple[Json, list[Json]]:
+def _block(reply: AgentReply, block: Json) -> tuple[Json, list[Json]]:
     """How a content block begins, and its deltas."""
     if block["type"] == "thinking":
         begun = [{"type": "thinking_delta", "thinking": word} for word in _words(block["thinking"])]
@@ -193,12 +197,12 @@ def _words(text: str) -> list[str]:
     return [f"{word} " for word in text.split(" ")[:-1]] + text.split(" ")[-1:] if text else []
 
 
-def _halves(reply: Reply, call: str) -> tuple[str, str]:
+def _halves(reply: AgentReply, call: str) -> tuple[str, str]:
     whole = reply.arguments(call)
     return whole[: len(whole) // 2], whole[len(whole) // 2 :]
 
 
-def _usage(reply: Reply) -> Json:
+def _usage(reply: AgentReply) -> Json:
     return {"prompt_tokens": reply.tokens, "completion_tokens": 20, "total_tokens": reply.tokens + 20}
 
 

@@ -17,7 +17,7 @@ import httpx
 import openai
 
 from tests.agent_replies import TOOL, TOOLS, Json
-from tests.response_recorder import Witness
+from tests.response_recorder import ResponseRecorder
 from tests.strict_provider import SYSTEM, result_of, turn_text
 
 MODEL = "small"
@@ -247,7 +247,7 @@ def _plain(value: Any) -> Any:
     return value.model_dump(exclude_none=True)
 
 
-def connected(url: str, dialect: str, witness: Witness | None = None) -> Client:
+def connected(url: str, dialect: str, witness: ResponseRecorder | None = None) -> Client:
     """The dialect's official client, with no retries of its own; `witness` hears all that comes."""
     more: Any = {"api_key": "sk-test-agents", "max_retries": 0, "timeout": 60}
     if dialect == "gemini":

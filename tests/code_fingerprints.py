@@ -39,7 +39,7 @@ def _digest(source: str, node: ast.AST | None) -> str:
     return hashlib.sha256("\n".join(line.strip() for line in lines).encode()).hexdigest()[:12]
 
 
-def changed(known: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+def find_changes(known: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """Returns the new fingerprints of code that is not as it was when its override was written, by module and name.
 
     Read the library's difference, check the override and its reason, then enter the new fingerprint.

@@ -1,4 +1,4 @@
-"""What tests of all rooms may ask for: a started proxy, a real Valkey. And what holds for all of them."""
+"""Fixtures for all tests: a started proxy, a real Valkey server, and guards that hold for every test."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.proxy_process import Proxy, held_port, started
+from tests.proxy_process import Proxy, held_port, start_proxy
 from tests.valkey import valkey_server  # noqa: F401
 
 Start = Callable[..., Proxy]
@@ -32,7 +32,7 @@ def _no_proxy_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
     """A proxy as it comes, but for its two upstreams, its store (in memory) and its log (debug). One for all tests."""
-    with held_port() as port, started(tmp_path_factory.mktemp("proxy"), upstream_port=port) as running:
+    with held_port() as port, start_proxy(tmp_path_factory.mktemp("proxy"), upstream_port=port) as running:
         yield running
     assert "Traceback" not in running.log
 
@@ -46,7 +46,7 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
         def run(config: str = "", *options: str, **environ: str) -> Proxy:
             port = stack.enter_context(held_port())
             folder = tmp_path_factory.mktemp("proxy")
-            running.append(stack.enter_context(started(folder, config, *options, upstream_port=port, **environ)))
+            running.append(stack.enter_context(start_proxy(folder, config, *options, upstream_port=port, **environ)))
             return running[-1]
 
         yield run

@@ -1,4 +1,4 @@
-"""A conversation that grows until it is folded, and a house where that is soon."""
+"""A conversation that grows until it is compacted, and a setup with a small window for it."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from accordion.model.http import Outbound
-from tests.compaction.compactor_setup import fat, long_history
+from tests.compaction.compactor_setup import long_history, with_long_results
 from tests.fakes import FakeReply, FakeWindows
 from tests.histories import DialectName, History, Turn, body
-from tests.pipeline_setup import CHAT, GEMINI, MESSAGES, RESPONSES, World, header
+from tests.pipeline_setup import CHAT, GEMINI, MESSAGES, RESPONSES, PipelineSetup, header
 
 PATHS: dict[DialectName, str] = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES, "gemini": GEMINI}
-_LONG = fat(long_history(16))
-FOLDS_AT = 7
+_LONG = with_long_results(long_history(16))
+COMPACTED_AT = 7
 """The turn whose request is over the trigger in a small window; each has one call, `call_id(turn)`."""
 
 
-def small(**fields: Any) -> World:
-    """A house where every model has a window of 4,000 tokens, each a word."""
-    return World(windows=FakeWindows(4_000), **fields)
+def small_window_setup(**fields: Any) -> PipelineSetup:
+    """A setup in which every model has a window of 4,000 tokens, each a word."""
+    return PipelineSetup(windows=FakeWindows(4_000), **fields)
 
 
 def call_id(turn: int) -> str:
@@ -29,10 +29,10 @@ def call_id(turn: int) -> str:
 
 
 @dataclass
-class Talk:
-    """One conversation in one house."""
+class GrowingConversation:
+    """One conversation in one process."""
 
-    world: World
+    world: PipelineSetup
     dialect: DialectName = "chat"
     bodies: list[bytes] = field(default_factory=list)
 
@@ -59,13 +59,13 @@ class Talk:
         return sent
 
 
-def record(out: Outbound) -> dict[str, Any]:
+def compaction_record(out: Outbound) -> dict[str, Any]:
     """What a response says of folding; empty where it says nothing."""
     found: dict[str, Any] = json.loads(header(out, "x-accordion-compaction") or "{}")
     return found
 
 
-def reported(prompt: int) -> FakeReply:
+def reply_with_usage(prompt: int) -> FakeReply:
     """A provider's answer that reports usage."""
     usage = {"prompt_tokens": prompt, "completion_tokens": 5, "total_tokens": prompt + 5}
     return FakeReply(pieces=(json.dumps({"choices": [], "usage": usage}).encode(),))

@@ -61,7 +61,7 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Round:
+class HistoryRound:
     """One reply that calls tools (several at once are a parallel batch)."""
 
     calls: tuple[Call, ...]
@@ -74,7 +74,7 @@ class Turn:
     """What the user says, what the agent does about it, and what it answers; an open turn has no answer yet."""
 
     said: tuple[str | Image, ...]
-    rounds: tuple[Round, ...] = ()
+    rounds: tuple[HistoryRound, ...] = ()
     answer: str = ""
 
 
@@ -115,7 +115,7 @@ def histories(draw: st.DrawFn, min_turns: int = 1, max_turns: int = 4) -> Histor
                 used += 1
                 result, failed = draw(st.text(max_size=60)), draw(st.booleans())
                 calls.append(Call(f"call_{used:08d}", draw(names), draw(arguments), result, failed))
-            rounds.append(Round(tuple(calls), draw(st.just("") | words), draw(st.just("") | words)))
+            rounds.append(HistoryRound(tuple(calls), draw(st.just("") | words), draw(st.just("") | words)))
         said = (draw(words), *draw(st.lists(words | images, max_size=2)))
         open_turn = at == count - 1 and draw(st.booleans())
         turns.append(Turn(said, tuple(rounds), "" if open_turn else draw(words)))

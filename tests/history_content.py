@@ -7,22 +7,22 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.agent_replies import Json
-from tests.reply_parts import Said, Thought, Words
+from tests.reply_parts import ReplyText, ReplyThought, ScriptedReply
 
-Atom = tuple[Any, ...]
+ContentItem = tuple[Any, ...]
 
 
-def atoms(dialect: str, entries: Iterable[bytes | Json]) -> list[Atom]:
+def content_items(dialect: str, entries: Iterable[bytes | Json]) -> list[ContentItem]:
     """("user", text), ("thought", signature), ("words", text), ("call", id, name, arguments), ("result", id, text)."""
-    out: list[Atom] = []
+    out: list[ContentItem] = []
     for entry in entries:
         out += _ATOMS[dialect](entry if isinstance(entry, dict) else json.loads(entry))
     return _joined(out)
 
 
-def _joined(said: Iterable[Atom]) -> list[Atom]:
+def _joined(said: Iterable[ContentItem]) -> list[ContentItem]:
     """The same with words in a row as one; what says nothing is left out."""
-    out: list[Atom] = []
+    out: list[ContentItem] = []
     for atom in said:
         if atom[0] == "words" and out and out[-1][0] == "words":
             out[-1] = ("words", out[-1][1] + atom[1])
@@ -31,24 +31,24 @@ def _joined(said: Iterable[Atom]) -> list[Atom]:
     return out
 
 
-def _chat(entry: Json) -> Iterable[Atom]:
+def _chat(entry: Json) -> Iterable[ContentItem]:
     text = _text(entry.get("content"))
     if entry["role"] == "tool":
         yield "result", entry["tool_call_id"], text
     elif entry["role"] == "assistant":
         yield "words", _bare(text)
         for call in entry.get("tool_calls") or ():
-            yield "call", call["id"], call["function"]["name"], _given(call["function"]["arguments"])
+            yield "call", call["id"], call["function"]["name"], _read_arguments(call["function"]["arguments"])
     else:
         yield "user", text
 
 
-def _responses(item: Json) -> Iterable[Atom]:
+def _responses(item: Json) -> Iterable[ContentItem]:
     kind = item.get("type", "message")
     if kind == "reasoning":
         yield "thought", item["encrypted_content"]
     elif kind == "function_call":
-        yield "call", item["call_id"], item["name"], _given(item["arguments"])
+        yield "call", item["call_id"], item["name"], _read_arguments(item["arguments"])
     elif kind == "function_call_output":
         yield "result", item["call_id"], _text(item["output"])
     else:
@@ -56,7 +56,7 @@ def _responses(item: Json) -> Iterable[Atom]:
         yield ("words", _bare(said)) if item["role"] == "assistant" else ("user", said)
 
 
-def _messages(entry: Json) -> Iterable[Atom]:
+def _messages(entry: Json) -> Iterable[ContentItem]:
     content = entry["content"]
     for block in [{"type": "text", "text": content}] if isinstance(content, str) else content:
         if block["type"] == "thinking":
@@ -69,7 +69,7 @@ def _messages(entry: Json) -> Iterable[Atom]:
             yield ("words", _bare(block["text"])) if entry["role"] == "assistant" else ("user", block["text"])
 
 
-def _gemini(entry: Json) -> Iterable[Atom]:
+def _gemini(entry: Json) -> Iterable[ContentItem]:
     for part in entry["parts"]:
         if part.get("thought"):
             yield "thought", part["thoughtSignature"]
@@ -90,28 +90,28 @@ def _bare(text: str) -> str:
     return "".join(text.split())
 
 
-def _given(arguments: Any) -> Any:
+def _read_arguments(arguments: Any) -> Any:
     try:
         return json.loads(arguments) if isinstance(arguments, str) else arguments
     except ValueError:
         return arguments
 
 
-_ATOMS: dict[str, Callable[[Json], Iterable[Atom]]] = {
+_ATOMS: dict[str, Callable[[Json], Iterable[ContentItem]]] = {
     "chat": _chat, "responses": _responses, "messages": _messages, "gemini": _gemini
 }  # fmt: skip
 
 
-def said_atoms(dialect: str, said: Said) -> list[Atom]:
+def reply_content_items(dialect: str, said: ScriptedReply) -> list[ContentItem]:
     """A reply as it is to stand in a list."""
-    out: list[Atom] = []
+    out: list[ContentItem] = []
     for piece in said.pieces:
-        if isinstance(piece, Thought):
+        if isinstance(piece, ReplyThought):
             out += [] if dialect == "chat" else [("thought", piece.sealed)]
-        elif isinstance(piece, Words):
+        elif isinstance(piece, ReplyText):
             out.append(("words", _bare(piece.text)))
         else:
-            given = piece.given
+            given = piece.parsed_arguments
             if not isinstance(given, dict):
                 # No JSON is sent back: servers of open models, and Anthropic, refuse it.
                 given = {"INVALID_JSON": piece.arguments}

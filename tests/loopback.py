@@ -288,7 +288,7 @@ async def _read_body(reader: asyncio.StreamReader, request: Recorded) -> None:
         request.raw, request.body = bytes(raw), bytes(body)
 
 
-async def stands_still(count: Callable[[], int], seconds: float = 0.4) -> None:
+async def wait_until_still(count: Callable[[], int], seconds: float = 0.4) -> None:
     """Wait until a count that grows from 0 has begun to, and then has not changed for so long.
 
     On a busy machine it may just have paused: test with it only what holds all the time, such as a highest value.
@@ -320,7 +320,7 @@ def split(data: bytes, at: Iterable[int]) -> list[bytes]:
     return [data[a:b] for a, b in itertools.pairwise(cuts) if b > a]
 
 
-def encoded(data: bytes, encoding: str) -> bytes:
+def compress(data: bytes, encoding: str) -> bytes:
     """`data` in a content encoding: gzip, deflate or zstd."""
     if encoding == "gzip":
         return gzip.compress(data, mtime=0)
@@ -354,7 +354,7 @@ def replies_json(
     body = json.dumps(value).encode()
     extra = [("Content-Type", "application/json"), *headers]
     if encoding is not None:
-        body = encoded(body, encoding)
+        body = compress(body, encoding)
         extra.append(("Content-Encoding", encoding))
 
     async def script(request: Recorded, answer: Answer) -> None:

@@ -40,7 +40,7 @@ async def put(store: MemoryStore, *memories: Memory, tenant: TenantScope = TENAN
     await store.write(tenant, MemoryChange(put=memories))
 
 
-async def found(
+async def find_candidates(
     store: MemoryStore, *words: str, wanted: MemoryFilter = ALL, vector: bytes = b"", tenant: TenantScope = TENANT
 ) -> list[SearchCandidate]:
     return await store.find_candidates(tenant, words, vector, wanted, pool=64)
@@ -58,7 +58,7 @@ def everything(folder: Path) -> bytes:
 
 
 @contextmanager
-def looking(url: str) -> Iterator[Redis]:
+def connect_redis(url: str) -> Iterator[Redis]:
     """A client of a server, to look what is there."""
     with Redis.from_url(url) as client:
         yield client
@@ -66,12 +66,12 @@ def looking(url: str) -> Iterator[Redis]:
 
 def everything_on(url: str) -> bytes:
     """All keys of a server with all that they hold."""
-    found: list[bytes] = []
-    with looking(url) as client:
+    values: list[bytes] = []
+    with connect_redis(url) as client:
         for key in client.scan_iter():
-            found.append(key)
+            values.append(key)
             if client.type(key) == b"hash":
-                found += [part for pair in client.hgetall(key).items() for part in pair]
+                values += [part for pair in client.hgetall(key).items() for part in pair]
             else:
-                found += client.zrange(key, 0, -1)
-    return b"\n".join(found)
+                values += client.zrange(key, 0, -1)
+    return b"\n".join(values)

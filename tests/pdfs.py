@@ -6,7 +6,7 @@ import random
 import zlib
 
 
-def scanned(pages: int, each: int = 5_000, count: int | None = None, tight: bool = False) -> bytes:
+def scanned_pdf(pages: int, each: int = 5_000, count: int | None = None, tight: bool = False) -> bytes:
     """A scan: one picture a page. `tight`: without the blanks that may be left out."""
     noise, blank = random.Random(pages), b"" if tight else b" "
     out = b"%PDF-1.4\n1 0 obj<</Type/Catalog/Pages 2 0 R>>endobj\n"
@@ -18,7 +18,7 @@ def scanned(pages: int, each: int = 5_000, count: int | None = None, tight: bool
     return out + b"trailer<</Root 1 0 R>>\n%%EOF"
 
 
-def packed(pages: int, each: int = 50) -> bytes:
+def packed_pdf(pages: int, each: int = 50) -> bytes:
     """The same tree in object streams, as newer writers have it."""
     objects = [b"<</Type/Pages/Count %d/Kids[]>>" % pages, *[b"<</Type/Page/Parent 2 0 R>>"] * pages]
     out = b"%PDF-1.7\n"

@@ -54,7 +54,7 @@ OWNER = {"x-accordion-token": OWNER_TOKEN}
 """The header with which a caller of this machine may erase and export."""
 
 
-class Seen:
+class ExchangeRecorder:
     """An observer that keeps what it is told."""
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class Seen:
 
 
 @dataclass
-class World:
+class PipelineSetup:
     """A pipeline whose steps are real, with fakes for everything outside of it."""
 
     keys: tuple[ProxyKey, ...] = ()
@@ -80,7 +80,7 @@ class World:
     router: FakeRouter = field(default_factory=FakeRouter)
     clock: FakeClock = field(default_factory=FakeClock)
     tasks: FakeTasks = field(default_factory=FakeTasks)
-    seen: Seen = field(default_factory=Seen)
+    recorder: ExchangeRecorder = field(default_factory=ExchangeRecorder)
     summarizer: Summarizer | None = None
     config: str = ""
     """More of config.yaml; the store is in memory, and no model writes summaries."""
@@ -161,7 +161,7 @@ class World:
             "response_links": builder.response_links,
             "insertion_store": builder.insertion_store,
             "calibrator": Calibrator(sessions, visibility, calibrations, self.windows),
-            "ledger": (ledger := Ledger(self.outbox, [self.seen], "worker")),
+            "ledger": (ledger := Ledger(self.outbox, [self.recorder], "worker")),
             "erasures": self.archive.erasures,
             "key_usage": self.key_usage,
             "key_limiter": KeyLimiter(self.store, self.key_usage, self.clock, self._note_refusal),
@@ -190,7 +190,7 @@ class World:
     def inbound(self, path: str, body: Any, headers: dict[str, str] | None = None, method: str = "POST") -> Inbound:
         raw = body if isinstance(body, bytes) else json.dumps(body).encode()
         pairs = tuple((name.lower().encode(), value.encode()) for name, value in (headers or {}).items())
-        return Inbound(method, path, "", pairs, raw, f"req-{len(self.seen.exchanges)}")
+        return Inbound(method, path, "", pairs, raw, f"req-{len(self.recorder.exchanges)}")
 
     def rebuild(self, **steps: Any) -> None:
         """Builds the pipelines, with other steps if given. `steps` are the parameters of `build_pipelines`."""

@@ -12,7 +12,7 @@ from tests import strict_provider
 from tests.agent_replies import TOOLS, Json
 
 if TYPE_CHECKING:
-    from tests.strict_provider import Strict
+    from tests.strict_provider import StrictProvider
 
 # What reasoning may stand before.
 _LED = ("function_call", "message", "reasoning")
@@ -22,10 +22,10 @@ _MEMORY = re.compile(r"\[Session memory |\[From the memory, ")
 _CALL = re.compile(r"call_\d+_\d+$")
 
 
-def problems(dialect: str, body: Json, provider: Strict) -> list[str]:
+def problems(dialect: str, body: Json, provider: StrictProvider) -> list[str]:
     """All that is wrong with a request."""
     own = provider.tools or TOOLS[dialect]
-    tools = declared(body)
+    tools = declared_tools(body)
     if tools[: len(own)] != own or len(tools) > len(own) + 1:
         return ["the tools are not those of the client, with one more behind them at most"]
     entries = body[strict_provider.LISTS[dialect]]
@@ -37,13 +37,13 @@ def problems(dialect: str, body: Json, provider: Strict) -> list[str]:
         return [f"malformed: {error!r}"]
 
 
-def declared(body: Json) -> list[Json]:
+def declared_tools(body: Json) -> list[Json]:
     """The tools of a request: Gemini's are lists of functions."""
     tools: list[Json] = body["tools"]
     return [each for tool in tools for each in tool.get("functionDeclarations", [tool])]
 
 
-def _chat(body: Json, entries: list[Json], provider: Strict) -> Iterator[str]:
+def _chat(body: Json, entries: list[Json], provider: StrictProvider) -> Iterator[str]:
     if entries[0] != {"role": "system", "content": strict_provider.SYSTEM}:
         yield "the system prompt is not the client's"
     wanted: list[str] = []
@@ -65,7 +65,9 @@ def _chat(body: Json, entries: list[Json], provider: Strict) -> Iterator[str]:
             yield f"an empty or odd message ({at}): {entry}"
     if wanted:
         yield f"calls without results at the end: {wanted}"
-    yield from _kept([_texts(entry.get("content")) for entry in entries if entry["role"] == "user"], provider)
+    yield from _check_task_is_there(
+        [_texts(entry.get("content")) for entry in entries if entry["role"] == "user"], provider
+    )
     results = {entry["tool_call_id"]: entry["content"] for entry in entries if entry["role"] == "tool"}
     if entries[-1]["role"] == "tool":
         last = max(at for at, entry in enumerate(entries) if entry["role"] == "assistant")
@@ -74,7 +76,7 @@ def _chat(body: Json, entries: list[Json], provider: Strict) -> Iterator[str]:
         yield from _newest_text(_texts(entries[-1]["content"]), provider)
 
 
-def _messages(body: Json, entries: list[Json], provider: Strict) -> Iterator[str]:
+def _messages(body: Json, entries: list[Json], provider: StrictProvider) -> Iterator[str]:
     system = body.get("system")
     if _texts(system) != [strict_provider.SYSTEM]:
         yield f"the system prompt is not the client's: {system}"
@@ -105,7 +107,9 @@ def _messages(body: Json, entries: list[Json], provider: Strict) -> Iterator[str
             yield f"messages.{at}: an open tool turn must begin with its thinking block"
     if asked:
         yield f"calls without results at the end: {asked}"
-    yield from _kept([_texts(entry["content"]) for entry in entries if entry["role"] == "user"], provider)
+    yield from _check_task_is_there(
+        [_texts(entry["content"]) for entry in entries if entry["role"] == "user"], provider
+    )
     last = entries[-1]["content"]
     results = (
         {b["tool_use_id"]: b.get("content") for b in last if b["type"] == "tool_result"}
@@ -119,7 +123,7 @@ def _messages(body: Json, entries: list[Json], provider: Strict) -> Iterator[str
         yield from _newest_text(_texts(last), provider)
 
 
-def _blocks(at: int, blocks: list[Json], provider: Strict) -> Iterator[str]:
+def _blocks(at: int, blocks: list[Json], provider: StrictProvider) -> Iterator[str]:
     for block in blocks:
         if block["type"] == "text" and not block["text"].strip():
             yield f"messages.{at}: text content blocks must be non-empty"
@@ -134,7 +138,7 @@ def _blocks(at: int, blocks: list[Json], provider: Strict) -> Iterator[str]:
             yield f"messages.{at}: tool_use.input must be an object"
 
 
-def _bound(at: int, body: Json, blocks: list[Json], provider: Strict) -> Iterator[str]:
+def _bound(at: int, body: Json, blocks: list[Json], provider: StrictProvider) -> Iterator[str]:
     """Newer models bind each thought to all that stood before it."""
     for block in blocks:
         if block["type"] == "thinking" and provider.bound.get(block["signature"]) != prefix(body, at):
@@ -154,7 +158,7 @@ def prefix(body: Json, end: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _responses(body: Json, entries: list[Json], provider: Strict) -> Iterator[str]:
+def _responses(body: Json, entries: list[Json], provider: StrictProvider) -> Iterator[str]:
     if body.get("instructions") != strict_provider.SYSTEM:
         yield "the instructions are not the client's"
     wanted: list[str] = []
@@ -192,7 +196,9 @@ def _responses(body: Json, entries: list[Json], provider: Strict) -> Iterator[st
         yield f"No tool output found for function call {wanted[0]}."
     if reasoned:
         yield f"Item '{reasoned}' of type 'reasoning' was provided without its required following item."
-    yield from _kept([_texts(item["content"]) for item in entries if item.get("role") == "user"], provider)
+    yield from _check_task_is_there(
+        [_texts(item["content"]) for item in entries if item.get("role") == "user"], provider
+    )
     results = {item["call_id"]: item["output"] for item in entries if item.get("type") == "function_call_output"}
     if entries[-1].get("type") == "function_call_output":
         newest = f"{entries[-1]['call_id'].rpartition('_')[0]}_"
@@ -210,7 +216,7 @@ def _reply_of(item: Json) -> int | None:
     return int(found[-1]) if found else None
 
 
-def _gemini(body: Json, entries: list[Json], provider: Strict) -> Iterator[str]:
+def _gemini(body: Json, entries: list[Json], provider: StrictProvider) -> Iterator[str]:
     if _texts(body.get("systemInstruction", {}).get("parts")) != [strict_provider.SYSTEM]:
         yield "the system prompt is not the client's"
     asked: list[str] = []
@@ -233,7 +239,7 @@ def _gemini(body: Json, entries: list[Json], provider: Strict) -> Iterator[str]:
         yield from _gemini_thoughts(at, entry, provider)
     if asked:
         yield f"calls without results at the end: {asked}"
-    yield from _kept([_texts(entry["parts"]) for entry in entries if entry["role"] == "user"], provider)
+    yield from _check_task_is_there([_texts(entry["parts"]) for entry in entries if entry["role"] == "user"], provider)
     results = {result["id"]: result["response"].get("output") for result in _responses_in(entries[-1])}
     if results:
         calls = [part["functionCall"]["id"] for part in entries[-2]["parts"] if "functionCall" in part]
@@ -246,7 +252,7 @@ def _responses_in(entry: Json) -> list[Json]:
     return [part["functionResponse"] for part in entry["parts"] if "functionResponse" in part]
 
 
-def _gemini_thoughts(at: int, entry: Json, provider: Strict) -> Iterator[str]:
+def _gemini_thoughts(at: int, entry: Json, provider: StrictProvider) -> Iterator[str]:
     for part in entry["parts"]:
         signature = part.get("thoughtSignature")
         if signature is not None and provider.thoughts.get(signature) is None:
@@ -261,28 +267,28 @@ _RULES = {"chat": _chat, "responses": _responses, "messages": _messages, "gemini
 # -- what must still be there ------------------------------------------------------------------------------------------
 
 
-def _kept(user: list[list[str]], provider: Strict) -> Iterator[str]:
+def _check_task_is_there(user: list[list[str]], provider: StrictProvider) -> Iterator[str]:
     task = strict_provider.turn_text(0, provider.run)
     if not any(text.startswith(task) for texts in user for text in texts):
         yield "the first task is not there"
 
 
-def _newest(calls: list[str], results: dict[str, Any], provider: Strict) -> Iterator[str]:
+def _newest(calls: list[str], results: dict[str, Any], provider: StrictProvider) -> Iterator[str]:
     if not calls:
         yield "the newest results are not there"
     for call in calls if provider.whole else ():
-        if returned(results.get(call)) != strict_provider.result_of(call, provider.words) and _CALL.match(call):
+        if result_text(results.get(call)) != strict_provider.result_of(call, provider.words) and _CALL.match(call):
             yield f"the newest result is not whole: {call}"
 
 
-def returned(text: Any) -> Any:
+def result_text(text: Any) -> Any:
     """What a tool returned, without what was recalled in front of it."""
     return (
         text.rpartition("[What follows is what the tool returned.]")[2].lstrip("\n") if isinstance(text, str) else text
     )
 
 
-def _newest_text(texts: list[str], provider: Strict) -> Iterator[str]:
+def _newest_text(texts: list[str], provider: StrictProvider) -> Iterator[str]:
     known = [strict_provider.turn_text(turn, provider.run) for turn in range(40)]
     # Where all before it was folded, it is one message with what stands for that.
     ends = tuple(f"\n\n{each}" for each in known)

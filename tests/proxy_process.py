@@ -174,7 +174,7 @@ class Proxy:
 
 
 @contextlib.contextmanager
-def started(folder: Path, config: str = "", *options: str, upstream_port: int, **environ: str) -> Iterator[Proxy]:
+def start_proxy(folder: Path, config: str = "", *options: str, upstream_port: int, **environ: str) -> Iterator[Proxy]:
     """A proxy with this config file, these options of `serve` and these variables; `{upstream}` in the config stands
     for its provider's URL."""
     running = Proxy(folder, upstream_port, options, environ)

@@ -20,10 +20,10 @@ from typing import Any
 
 from tests import provider_rules, reply_parts, strict_provider
 from tests.agent_replies import TOOL, TOOLS, Json
-from tests.history_content import Atom, atoms, said_atoms
+from tests.history_content import ContentItem, content_items, reply_content_items
 from tests.loopback import Answer
-from tests.reply_parts import Call, Piece, Said, Thought, Words
-from tests.strict_provider import LISTS, Strict
+from tests.reply_parts import Piece, ReplyCall, ReplyText, ReplyThought, ScriptedReply
+from tests.strict_provider import LISTS, StrictProvider
 
 OURS = "ours_"
 """What the ids of calls of our tool begin with."""
@@ -31,11 +31,11 @@ WAYS = ("o", "oo", "ot", "wo", "to", "p", "wo wop o", "tot", "b", "u", "wot", "o
 _ARTIFACT = re.compile(r"art_[0-9a-f]{12}")
 _RANGE = re.compile(r"\[(\d+)-(\d+)\] whole as (art_[0-9a-f]{12})")
 _LINE = re.compile(r"^src/(call_\d+_\d+)/main\.py: read_file \[(\d+)", re.MULTILINE)
-Instead = Callable[["Exchange", Answer], Awaitable[bool]]
+Instead = Callable[["ProviderExchange", Answer], Awaitable[bool]]
 
 
 @dataclass(frozen=True)
-class Artifact:
+class ReadableArtifact:
     """What the result of a call left the window as; a `range` holds other messages beside it."""
 
     id: str
@@ -47,10 +47,10 @@ class Artifact:
 
 
 @dataclass
-class Exchange:
+class ProviderExchange:
     """A request that was taken, and what was said to it."""
 
-    said: Said
+    said: ScriptedReply
     entries: list[bytes]
     way: str
     tool: str
@@ -79,14 +79,14 @@ class Exchange:
 
 
 @dataclass
-class Reader(Strict):
+class ReadingProvider(StrictProvider):
     """A provider whose model reads back. `exchanges` goes with `taken`."""
 
     ways: Sequence[str] = WAYS
     """In turn; again from the first when all were gone through."""
     every: int = 2
     """So many of the client's requests from one way to the next."""
-    exchanges: list[Exchange] = field(default_factory=list)
+    exchanges: list[ProviderExchange] = field(default_factory=list)
     answers: dict[str, str] = field(default_factory=dict)
     """What our calls were answered, by their ids."""
     loose: bool = False
@@ -119,25 +119,25 @@ class Reader(Strict):
     async def _replied(self, body: Json, tokens: int, answer: Answer) -> None:
         entries = self.taken[-1].entries
         own = self.tools or TOOLS[self.dialect]
-        extra = provider_rules.declared(body)[len(own) :]
+        extra = provider_rules.declared_tools(body)[len(own) :]
         tool = (extra[0].get("name") or extra[0]["function"]["name"]) if extra else ""
-        before, whole = self._heard(body, entries)
+        before, whole = self._check_request(body, entries)
         continues = before if whole else None
-        one = Exchange(Said(0, (), 0, 0), entries, "", tool, continues, body=body)
-        one.said, one.way = self._said(one, tokens), self._way
+        one = ProviderExchange(ScriptedReply(0, (), 0, 0), entries, "", tool, continues, body=body)
+        one.said, one.way = self._write_reply(one, tokens), self._way
         self.exchanges.append(one)
         if continues is not None and tool and self._fields(body) != self._fields(self.exchanges[continues].body):
-            self._odd("the request that goes on has other fields")
+            self._add_problem("the request that goes on has other fields")
         if self.instead is None or not await self.instead(one, answer):
-            await self._sent(one.said, body, answer)
+            await self._send_reply(one.said, body, answer)
 
     def _fields(self, body: Json) -> Json:
         return {name: value for name, value in body.items() if name != LISTS[self.dialect]}
 
-    async def _sent(self, said: Said, body: Json, answer: Answer) -> None:
+    async def _send_reply(self, said: ScriptedReply, body: Json, answer: Answer) -> None:
         if not strict_provider.is_streamed(self.taken[-1].request, body):
-            return await strict_provider.send_json(answer, 200, reply_parts.whole(self.dialect, said, body))
-        events = reply_parts.response_pieces(self.dialect, said, body)
+            return await strict_provider.send_json(answer, 200, reply_parts.reply_document(self.dialect, said, body))
+        events = reply_parts.reply_events(self.dialect, said, body)
         if said.number % 3:
             return await strict_provider.send_events(answer, b"".join(events))
         await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
@@ -157,9 +157,9 @@ class Reader(Strict):
 
     # -- what it hears ------------------------------------------------------------
 
-    def _heard(self, body: Json, entries: list[bytes]) -> tuple[int | None, bool]:
+    def _check_request(self, body: Json, entries: list[bytes]) -> tuple[int | None, bool]:
         """The exchange that a request goes on from, and whether it does so within one reply to the client."""
-        listed = atoms(self.dialect, entries)
+        listed = content_items(self.dialect, entries)
         tail = len(listed) - (listed[-1][0] == "user")
         count = next((at for at, atom in enumerate(reversed(listed[:tail])) if atom[0] != "result"), 0)
         results = {atom[1]: atom[2] for atom in listed[tail - count : tail]}
@@ -173,40 +173,42 @@ class Reader(Strict):
             self._behind[len(self.taken) - 1] = at
         ids, want = list(results), [*one.ours, *one.theirs]
         if one.tool and one.ours and not one.said.finish and ids != want:
-            self._odd(f"the results of {one.way!r} are {ids}, not {want}")
+            self._add_problem(f"the results of {one.way!r} are {ids}, not {want}")
         end = tail - count
-        said = said_atoms(self.dialect, one.said)
+        said = reply_content_items(self.dialect, one.said)
         if self.loose:
             said = [atom for atom in said if atom[0] == "call"]
             heard = [atom for atom in listed[:end] if atom[0] == "call"][-len(said) :] if said else []
         else:
             heard = listed[end - len(said) : end]
         if heard != said:
-            self._odd(f"what was said ({one.way!r}) is not there: {heard} for {said}")
+            self._add_problem(f"what was said ({one.way!r}) is not there: {heard} for {said}")
         for call, wanted in one.wanted.items():
             told = results.get(call, "")
             self.answers[call] = told
             if wanted not in told or not told:
-                self._odd(f"the answer to {call} does not hold {wanted[:60]!r}: {told[:300]!r}")
+                self._add_problem(f"the answer to {call} does not hold {wanted[:60]!r}: {told[:300]!r}")
         return at, bool(one.ours) and not one.theirs and tail == len(listed)
 
-    def _before(self, results: dict[str, str], listed: list[Atom]) -> int | None:
+    def _before(self, results: dict[str, str], listed: list[ContentItem]) -> int | None:
         found = [
             at for at, each in enumerate(self.exchanges) if any(call.id in results for call in each.said.calls)
         ]  # fmt: skip
         if found:
             return found[-1]
         # A turn begins behind a reply that called nothing.
-        said = [said_atoms(self.dialect, each.said) if not each.said.calls else None for each in self.exchanges]
+        said = [
+            reply_content_items(self.dialect, each.said) if not each.said.calls else None for each in self.exchanges
+        ]
         ends = [at for at, each in enumerate(said) if each and listed[-1 - len(each) : -1] == each]
         return ends[-1] if ends and listed[-1][0] == "user" else None
 
-    def _odd(self, problem: str) -> None:
+    def _add_problem(self, problem: str) -> None:
         self.problems.append(f"request {len(self.taken) - 1}: {problem}")
 
     # -- what it says -------------------------------------------------------------
 
-    def _said(self, one: Exchange, tokens: int) -> Said:
+    def _write_reply(self, one: ProviderExchange, tokens: int) -> ScriptedReply:
         artifacts = self.artifacts(one.entries)
         tool = "" if one.forbidden else one.tool
         if one.continues is None:
@@ -219,7 +221,7 @@ class Reader(Strict):
             tool = self.exchanges[one.continues].tool
         self.given += 1
         if one.forbidden and not (tool and self._left):
-            return Said(self.given, (Words("That is all."),), tokens, 20)
+            return ScriptedReply(self.given, (ReplyText("That is all."),), tokens, 20)
         if not tool or not self._left:
             return self._plain(tokens)
         made: list[Piece] = [self._thought(0)] if self.thinks else []
@@ -228,11 +230,11 @@ class Reader(Strict):
             piece = self._piece(letter, at, tool, artifacts, theirs)
             theirs += letter in "tan"
             made.append(piece)
-            if isinstance(piece, Call) and letter in "opluba":
+            if isinstance(piece, ReplyCall) and letter in "opluba":
                 self._expect(one, letter, piece.id, self._chosen(artifacts, at))
-        return Said(self.given, tuple(made), tokens, 20 + self.given % 7)
+        return ScriptedReply(self.given, tuple(made), tokens, 20 + self.given % 7)
 
-    def _expect(self, one: Exchange, letter: str, call: str, chosen: Artifact) -> None:
+    def _expect(self, one: ProviderExchange, letter: str, call: str, chosen: ReadableArtifact) -> None:
         text = strict_provider.result_of(chosen.call, self.words)
         if letter == "a":
             one.named[call] = text
@@ -244,58 +246,58 @@ class Reader(Strict):
         one.wanted[call] = told if one.tool and not one.forbidden else ""
 
     def _piece(
-        self, letter: str, at: int, tool: str, artifacts: list[Artifact], theirs: int
+        self, letter: str, at: int, tool: str, artifacts: list[ReadableArtifact], theirs: int
     ) -> Piece:  # fmt: skip
         artifact = self._chosen(artifacts, at)
         name = f"{OURS}{self.given}_{at}"
         if letter == "w":
-            return Words(f"Step {self.given}.{at}: I look at what was found.")
+            return ReplyText(f"Step {self.given}.{at}: I look at what was found.")
         if letter == "h":
-            return self._thought(at + 1) if self.thinks else Words("It may be known.")
+            return self._thought(at + 1) if self.thinks else ReplyText("It may be known.")
         if letter in "tan":
             called = "read_artifact" if letter == "n" else TOOL
             value: Any = {"$artifact": artifact.id} if letter == "a" else f"src/{self.given}/{theirs}/main.py"
-            return Call(f"call_{self.given}_{theirs}", called, json.dumps({"path": value}))
+            return ReplyCall(f"call_{self.given}_{theirs}", called, json.dumps({"path": value}))
         asked: Json = {"id": artifact.id} if letter != "u" else {"id": "art_00000000dead"}
         if letter == "p" or (artifact.range and letter != "l"):
             asked["pattern"] = rf"src/{artifact.call}/main_\d+"
-        return Call(name, tool, '{"id": art, oops' if letter == "b" else json.dumps(asked))
+        return ReplyCall(name, tool, '{"id": art, oops' if letter == "b" else json.dumps(asked))
 
-    def _plain(self, tokens: int) -> Said:
+    def _plain(self, tokens: int) -> ScriptedReply:
         """A reply without any call of ours, as `Strict` gives it."""
         number, made = self.given, list[Piece]([self._thought(0)] if self.thinks else [])
         count = 0 if number % (self.rounds + 1) == 0 else self.batch(number)
         if not count or number % 3 == 0:
-            made.append(Words(f"Step {number} is done."))
+            made.append(ReplyText(f"Step {number} is done."))
         made += [
-            Call(f"call_{number}_{at}", TOOL, json.dumps({"path": f"src/call_{number}_{at}/main.py"}))
+            ReplyCall(f"call_{number}_{at}", TOOL, json.dumps({"path": f"src/call_{number}_{at}/main.py"}))
             for at in range(count)
         ]
-        return Said(number, tuple(made), tokens, 20 + number % 7)
+        return ScriptedReply(number, tuple(made), tokens, 20 + number % 7)
 
-    def _thought(self, at: int) -> Thought:
+    def _thought(self, at: int) -> ReplyThought:
         text = f"Reply {self.given}.{at}: what was found so far does not explain it; look further. "
-        thought = Thought(text, f"c2lnbmF0dXJl{self.given:06d}{at:02d}+/=")
+        thought = ReplyThought(text, f"c2lnbmF0dXJl{self.given:06d}{at:02d}+/=")
         self.thoughts[thought.sealed] = text
         body = self.taken[-1].request.json()
         self.bound[thought.sealed] = provider_rules.prefix(body, len(body[LISTS[self.dialect]]))
         return thought
 
-    def _chosen(self, artifacts: list[Artifact], at: int) -> Artifact:
+    def _chosen(self, artifacts: list[ReadableArtifact], at: int) -> ReadableArtifact:
         return artifacts[(7 * self.given + at) % len(artifacts)]
 
-    def artifacts(self, entries: Iterable[bytes]) -> list[Artifact]:
+    def artifacts(self, entries: Iterable[bytes]) -> list[ReadableArtifact]:
         """The results that left the window, as the list tells of them."""
         out = []
-        for atom in atoms(self.dialect, entries):
+        for atom in content_items(self.dialect, entries):
             if atom[0] == "result" and atom[1].startswith("call_"):
-                told = provider_rules.returned(atom[2])
+                told = provider_rules.result_text(atom[2])
                 found = _ARTIFACT.search(told)
                 if found and told != strict_provider.result_of(atom[1], self.words):
-                    out.append(Artifact(found.group(), atom[1]))
+                    out.append(ReadableArtifact(found.group(), atom[1]))
             elif atom[0] == "user":
                 ranges = [(int(a), int(b), name) for a, b, name in _RANGE.findall(atom[1])]
                 for call, number in _LINE.findall(atom[1]):
                     held = [name for a, b, name in ranges if a <= int(number) < b]
-                    out += [Artifact(name, call, range=True) for name in held[:1]]
+                    out += [ReadableArtifact(name, call, range=True) for name in held[:1]]
         return out

@@ -26,13 +26,13 @@ def transcripts() -> list[Path]:
 
 
 @cache
-def recorded(path: Path, number: int | None = None) -> list[list[dict[str, Any]]]:
+def read_recording(path: Path, number: int | None = None) -> list[list[dict[str, Any]]]:
     """The messages of so many of a file's conversations; of all where nothing is said."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         return [json.loads(line)["messages"] for line in islice(lines, number)]
 
 
-def written(entry: dict[str, Any], name: DialectName) -> list[Any]:
+def write_entry(entry: dict[str, Any], name: DialectName) -> list[Any]:
     """An entry of Chat Completions in another dialect."""
     role, content, calls = entry["role"], entry["content"], entry.get("tool_calls") or []
     if role == "system":

@@ -17,7 +17,7 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Thought:
+class ReplyThought:
     """What was reasoned; `sealed` is its signature, or what stands for it where it is not told."""
 
     text: str
@@ -25,14 +25,14 @@ class Thought:
 
 
 @dataclass(frozen=True)
-class Words:
+class ReplyText:
     """What is said."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Call:
+class ReplyCall:
     """A call. `arguments` is what the model wrote."""
 
     id: str
@@ -40,7 +40,7 @@ class Call:
     arguments: str
 
     @property
-    def given(self) -> Any:
+    def parsed_arguments(self) -> Any:
         """The arguments, read; the text itself where they are no JSON."""
         try:
             return json.loads(self.arguments)
@@ -48,11 +48,11 @@ class Call:
             return self.arguments
 
 
-Piece = Thought | Words | Call
+Piece = ReplyThought | ReplyText | ReplyCall
 
 
 @dataclass(frozen=True)
-class Said:
+class ScriptedReply:
     """A reply and its usage; `finish` overrides why it ended, in the dialect's own word."""
 
     number: int
@@ -62,20 +62,20 @@ class Said:
     finish: str = ""
 
     @property
-    def calls(self) -> list[Call]:
-        return [piece for piece in self.pieces if isinstance(piece, Call)]
+    def calls(self) -> list[ReplyCall]:
+        return [piece for piece in self.pieces if isinstance(piece, ReplyCall)]
 
     @property
     def text(self) -> str:
-        return "".join(piece.text for piece in self.pieces if isinstance(piece, Words))
+        return "".join(piece.text for piece in self.pieces if isinstance(piece, ReplyText))
 
 
 # -- Chat Completions --------------------------------------------------------------------------------------------------
 
 
-def _chat(said: Said, body: Json) -> Json:
+def _chat(said: ScriptedReply, body: Json) -> Json:
     message: Json = {"role": "assistant", "content": said.text or None, "refusal": None}
-    thought = "".join(piece.text for piece in said.pieces if isinstance(piece, Thought))
+    thought = "".join(piece.text for piece in said.pieces if isinstance(piece, ReplyThought))
     if thought:
         message["reasoning_content"] = thought
     calls = [
@@ -90,7 +90,7 @@ def _chat(said: Said, body: Json) -> Json:
     return {**frame, "choices": [choice], "usage": _chat_usage(said)}
 
 
-def _chat_usage(said: Said) -> Json:
+def _chat_usage(said: ScriptedReply) -> Json:
     return {
         "prompt_tokens": said.input, "completion_tokens": said.output, "total_tokens": said.input + said.output,
         "prompt_tokens_details": {"cached_tokens": said.input // 2},
@@ -98,7 +98,7 @@ def _chat_usage(said: Said) -> Json:
     }  # fmt: skip
 
 
-def _chat_events(said: Said, body: Json) -> list[bytes]:
+def _chat_events(said: ScriptedReply, body: Json) -> list[bytes]:
     frame = {"id": f"chatcmpl-{said.number}", "object": "chat.completion.chunk", "created": said.number}
 
     def chunk(delta: Json, finish: str | None = None) -> Json:
@@ -108,9 +108,9 @@ def _chat_events(said: Said, body: Json) -> list[bytes]:
     counted = bool((body.get("stream_options") or {}).get("include_usage"))
     out, at = [chunk({"role": "assistant", "content": "", "refusal": None})], 0
     for piece in said.pieces:
-        if isinstance(piece, Thought):
+        if isinstance(piece, ReplyThought):
             out += [chunk({"reasoning_content": part}) for part in _parts(piece.text)]
-        elif isinstance(piece, Words):
+        elif isinstance(piece, ReplyText):
             out += [chunk({"content": part}) for part in _parts(piece.text)]
         else:
             begun = {"index": at, "id": piece.id, "type": "function", "function": {"name": piece.name, "arguments": ""}}
@@ -127,13 +127,13 @@ def _chat_events(said: Said, body: Json) -> list[bytes]:
 # -- Responses ---------------------------------------------------------------------------------------------------------
 
 
-def _items(said: Said) -> list[Json]:
+def _items(said: ScriptedReply) -> list[Json]:
     out: list[Json] = []
     for at, piece in enumerate(said.pieces):
-        if isinstance(piece, Thought):
+        if isinstance(piece, ReplyThought):
             name = f"rs_{said.number}" if at == 0 else f"rs_{said.number}_{at}"
             out.append({"id": name, "type": "reasoning", "summary": [], "encrypted_content": piece.sealed})
-        elif isinstance(piece, Words):
+        elif isinstance(piece, ReplyText):
             part = {"type": "output_text", "text": piece.text, "annotations": [], "logprobs": []}
             item = {"id": f"msg_{said.number}_{at}", "type": "message", "status": "completed", "role": "assistant"}
             out.append({**item, "content": [part]})
@@ -143,7 +143,7 @@ def _items(said: Said) -> list[Json]:
     return out
 
 
-def _responses(said: Said, body: Json) -> Json:
+def _responses(said: ScriptedReply, body: Json) -> Json:
     used = {"input_tokens": said.input, "input_tokens_details": {"cached_tokens": said.input // 2}}
     used |= {"output_tokens": said.output, "output_tokens_details": {"reasoning_tokens": said.output // 3}}
     cut = {"incomplete_details": {"reason": said.finish}} if said.finish else {}
@@ -155,14 +155,14 @@ def _responses(said: Said, body: Json) -> Json:
     }  # fmt: skip
 
 
-def _responses_events(said: Said, body: Json) -> list[bytes]:
-    whole = _responses(said, body)
-    begun = {**whole, "status": "in_progress", "output": [], "usage": None}
+def _responses_events(said: ScriptedReply, body: Json) -> list[bytes]:
+    response = _responses(said, body)
+    begun = {**response, "status": "in_progress", "output": [], "usage": None}
     told: list[Json] = [{"type": f"response.{word}", "response": begun} for word in ("created", "in_progress")]
-    for at, item in enumerate(whole["output"]):
+    for at, item in enumerate(response["output"]):
         told += _item_events(at, item)
-    told.append({"type": "response.incomplete" if said.finish else "response.completed", "response": whole})
-    return [_named({**event, "sequence_number": at}) for at, event in enumerate(told)]
+    told.append({"type": "response.incomplete" if said.finish else "response.completed", "response": response})
+    return [_named_event({**event, "sequence_number": at}) for at, event in enumerate(told)]
 
 
 def _item_events(at: int, item: Json) -> Iterator[Json]:
@@ -182,8 +182,8 @@ def _item_events(at: int, item: Json) -> Iterator[Json]:
         yield _item("added", at, {**item, "status": "in_progress", "arguments": ""})
         for text in _parts(item["arguments"]):
             yield {"type": "response.function_call_arguments.delta", **place, "delta": text}
-        whole = {"name": item["name"], "arguments": item["arguments"]}
-        yield {"type": "response.function_call_arguments.done", **place, **whole}
+        fields = {"name": item["name"], "arguments": item["arguments"]}
+        yield {"type": "response.function_call_arguments.done", **place, **fields}
     else:
         yield _item("added", at, {**item, "encrypted_content": ""})
     yield _item("done", at, item)
@@ -196,15 +196,19 @@ def _item(word: str, at: int, item: Json) -> Json:
 # -- Messages ----------------------------------------------------------------------------------------------------------
 
 
-def _messages(said: Said, body: Json) -> Json:
+def _messages(said: ScriptedReply, body: Json) -> Json:
     content: list[Json] = []
     for piece in said.pieces:
-        if isinstance(piece, Thought):
+        if isinstance(piece, ReplyThought):
             content.append({"type": "thinking", "thinking": piece.text, "signature": piece.sealed})
-        elif isinstance(piece, Words):
+        elif isinstance(piece, ReplyText):
             content.append({"type": "text", "text": piece.text})
         else:
-            given = piece.given if isinstance(piece.given, dict) else {"INVALID_JSON": piece.arguments}
+            given = (
+                piece.parsed_arguments
+                if isinstance(piece.parsed_arguments, dict)
+                else {"INVALID_JSON": piece.arguments}
+            )
             content.append({"type": "tool_use", "id": piece.id, "name": piece.name, "input": given})
     return {
         "id": f"msg_{said.number}", "type": "message", "role": "assistant", "model": "small", "content": content,
@@ -213,7 +217,7 @@ def _messages(said: Said, body: Json) -> Json:
     }  # fmt: skip
 
 
-def _messages_input(said: Said) -> Json:
+def _messages_input(said: ScriptedReply) -> Json:
     cached = said.input // 3
     return {
         "input_tokens": said.input - cached,
@@ -222,28 +226,33 @@ def _messages_input(said: Said) -> Json:
     }
 
 
-def _messages_events(said: Said, body: Json) -> list[bytes]:
-    whole = _messages(said, body)
-    first = {**whole, "content": [], "stop_reason": None, "usage": {**whole["usage"], "output_tokens": 1}}
+def _messages_events(said: ScriptedReply, body: Json) -> list[bytes]:
+    message = _messages(said, body)
+    first = {
+        **message,
+        "content": [],
+        "stop_reason": None,
+        "usage": {**message["usage"], "output_tokens": 1},
+    }
     told: list[Json] = [{"type": "message_start", "message": first}, {"type": "ping"}]
-    for at, (block, piece) in enumerate(zip(whole["content"], said.pieces, strict=True)):
+    for at, (block, piece) in enumerate(zip(message["content"], said.pieces, strict=True)):
         start, deltas = _block(block, piece)
         told.append({"type": "content_block_start", "index": at, "content_block": start})
         told += [{"type": "content_block_delta", "index": at, "delta": delta} for delta in deltas]
         told.append({"type": "content_block_stop", "index": at})
     # Some servers tell the input again at the end, others do not.
-    used = whole["usage"] if said.number % 2 else {"output_tokens": said.output}
-    stopped = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
+    used = message["usage"] if said.number % 2 else {"output_tokens": said.output}
+    stopped = {"stop_reason": message["stop_reason"], "stop_sequence": None}
     told += [{"type": "message_delta", "delta": stopped, "usage": used}, {"type": "message_stop"}]
-    return [_named(event) for event in told]
+    return [_named_event(event) for event in told]
 
 
 def _block(block: Json, piece: Piece) -> tuple[Json, list[Json]]:
-    if isinstance(piece, Thought):
+    if isinstance(piece, ReplyThought):
         deltas = [{"type": "thinking_delta", "thinking": part} for part in _parts(piece.text)]
         sealed = {"type": "signature_delta", "signature": piece.sealed}
         return {"type": "thinking", "thinking": "", "signature": ""}, [*deltas, sealed]
-    if isinstance(piece, Words):
+    if isinstance(piece, ReplyText):
         return {"type": "text", "text": ""}, [{"type": "text_delta", "text": part} for part in _parts(piece.text)]
     parts = ["", *_parts(piece.arguments)]
     return {**block, "input": {}}, [{"type": "input_json_delta", "partial_json": part} for part in parts]
@@ -252,16 +261,20 @@ def _block(block: Json, piece: Piece) -> tuple[Json, list[Json]]:
 # -- Gemini ------------------------------------------------------------------------------------------------------------
 
 
-def _gemini_parts(said: Said) -> list[Json]:
+def _gemini_parts(said: ScriptedReply) -> list[Json]:
     parts: list[Json] = []
-    seal = next((piece.sealed for piece in said.pieces if isinstance(piece, Thought)), "")
+    seal = next((piece.sealed for piece in said.pieces if isinstance(piece, ReplyThought)), "")
     for piece in said.pieces:
-        if isinstance(piece, Thought):
+        if isinstance(piece, ReplyThought):
             parts.append({"text": piece.text, "thought": True, "thoughtSignature": piece.sealed})
-        elif isinstance(piece, Words):
+        elif isinstance(piece, ReplyText):
             parts.append({"text": piece.text})
         else:
-            given = piece.given if isinstance(piece.given, dict) else {"INVALID_JSON": piece.arguments}
+            given = (
+                piece.parsed_arguments
+                if isinstance(piece.parsed_arguments, dict)
+                else {"INVALID_JSON": piece.arguments}
+            )
             call: Json = {"functionCall": {"id": piece.id, "name": piece.name, "args": given}}
             # The first call of a step carries the signature of all of it.
             parts.append(call | ({"thoughtSignature": seal} if seal else {}))
@@ -269,16 +282,16 @@ def _gemini_parts(said: Said) -> list[Json]:
     return parts
 
 
-def _gemini_response(said: Said, parts: list[Json], finish: str) -> Json:
+def _gemini_response(said: ScriptedReply, parts: list[Json], finish: str) -> Json:
     thoughts = said.output // 3
     return gemini_response(said.number, parts, finish, (said.input, said.output - thoughts, thoughts))
 
 
-def _gemini(said: Said, body: Json) -> Json:
+def _gemini(said: ScriptedReply, body: Json) -> Json:
     return _gemini_response(said, _gemini_parts(said), said.finish or "STOP")
 
 
-def _gemini_events(said: Said, body: Json) -> list[bytes]:
+def _gemini_events(said: ScriptedReply, body: Json) -> list[bytes]:
     chunks: list[list[Json]] = []
     for part in _gemini_parts(said):
         words = part.keys() == {"text"}
@@ -302,7 +315,7 @@ def _bytes(value: Json) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _named(event: Json) -> bytes:
+def _named_event(event: Json) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (event["type"].encode(), _bytes(event))
 
 
@@ -312,11 +325,11 @@ _EVENTS = {
 }  # fmt: skip
 
 
-def whole(dialect: str, said: Said, body: Json) -> Json:
+def reply_document(dialect: str, said: ScriptedReply, body: Json) -> Json:
     """The reply as one document; `body` is the request."""
     return _WHOLE[dialect](said, body)
 
 
-def response_pieces(dialect: str, said: Said, body: Json) -> list[bytes]:
+def reply_events(dialect: str, said: ScriptedReply, body: Json) -> list[bytes]:
     """The reply as events, each with its end."""
     return _EVENTS[dialect](said, body)

@@ -23,7 +23,7 @@ HIDDEN = (b"read_artifact", OURS.encode())
 
 
 @dataclass
-class Heard:
+class RecordedResponse:
     """One answer, as far as it was read."""
 
     streamed: bool
@@ -41,14 +41,14 @@ class Heard:
 
 
 @dataclass
-class Witness:
+class ResponseRecorder:
     """The answers that a client was given."""
 
-    heard: list[Heard] = field(default_factory=list)
+    heard: list[RecordedResponse] = field(default_factory=list)
 
     def problems(self, dialect: str) -> list[str]:
         """All that is odd about them."""
-        return [f"answer {at}: {each}" for at, one in enumerate(self.heard) for each in odd(dialect, one)]
+        return [f"answer {at}: {each}" for at, one in enumerate(self.heard) for each in find_problems(dialect, one)]
 
     def openai(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(transport=_Transport(self), timeout=60, trust_env=False)
@@ -56,15 +56,15 @@ class Witness:
     def anthropic(self) -> httpx2.AsyncClient:
         return httpx2.AsyncClient(transport=_Transport2(self), timeout=60, trust_env=False)
 
-    def note(self, status: int, kind: str) -> Heard:
-        self.heard.append(Heard(kind.startswith("text/event-stream"), status))
+    def note(self, status: int, kind: str) -> RecordedResponse:
+        self.heard.append(RecordedResponse(kind.startswith("text/event-stream"), status))
         return self.heard[-1]
 
 
 class _Tee:
     """A body that is heard as it is read."""
 
-    def __init__(self, stream: Any, heard: Heard) -> None:
+    def __init__(self, stream: Any, heard: RecordedResponse) -> None:
         self._stream, self._heard = stream, heard
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -76,7 +76,7 @@ class _Tee:
         await self._stream.aclose()
 
     @classmethod
-    def on(cls, response: Any, witness: Witness) -> Any:
+    def on(cls, response: Any, witness: ResponseRecorder) -> Any:
         """The response, whose body the witness hears."""
         one = witness.note(response.status_code, response.headers.get("content-type", ""))
         response.stream = cls(response.stream, one)
@@ -95,7 +95,7 @@ class _Body2(_Tee, httpx2.AsyncByteStream):
 
 
 class _Transport(httpx.AsyncHTTPTransport):
-    def __init__(self, witness: Witness) -> None:
+    def __init__(self, witness: ResponseRecorder) -> None:
         super().__init__()
         self._witness = witness
 
@@ -104,7 +104,7 @@ class _Transport(httpx.AsyncHTTPTransport):
 
 
 class _Transport2(httpx2.AsyncHTTPTransport):
-    def __init__(self, witness: Witness) -> None:
+    def __init__(self, witness: ResponseRecorder) -> None:
         super().__init__()
         self._witness = witness
 
@@ -115,7 +115,7 @@ class _Transport2(httpx2.AsyncHTTPTransport):
 # -- what is odd about an answer ---------------------------------------------------------------------------------------
 
 
-def odd(dialect: str, one: Heard) -> Iterator[str]:
+def find_problems(dialect: str, one: RecordedResponse) -> Iterator[str]:
     """What one reply of a provider would not look like."""
     for word in HIDDEN:
         if word in one.body:
@@ -129,7 +129,7 @@ def odd(dialect: str, one: Heard) -> Iterator[str]:
         yield from _DOCUMENTS[dialect](json.loads(one.body))
 
 
-def used(dialect: str, one: Heard) -> tuple[int, int]:
+def read_usage(dialect: str, one: RecordedResponse) -> tuple[int, int]:
     """Input and output tokens as the client reads them."""
     if dialect == "messages":
         if not one.streamed:

@@ -127,8 +127,8 @@ MESSAGES_SEEN = ObservedResponse(
 )
 
 
-def tapped(dialect: WireProtocol, *pieces: bytes, stream: bool = True) -> ObservedResponse:
-    tap = dialect.observer(stream)
+def observe(dialect: WireProtocol, *pieces: bytes, stream: bool = True) -> ObservedResponse:
+    observer = dialect.observer(stream)
     for piece in pieces:
-        tap.feed(piece)
-    return tap.observation()
+        observer.feed(piece)
+    return observer.observation()

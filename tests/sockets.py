@@ -19,7 +19,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from tests.agent_replies import TOOLS, Json
 from tests.loopback import Answer, Recorded
 from tests.proxy_process import Proxy
-from tests.strict_provider import SYSTEM, Strict, result_of, turn_text
+from tests.strict_provider import SYSTEM, StrictProvider, result_of, turn_text
 
 PATH = "/v1/responses"
 KEY = "sk-test-sockets"
@@ -54,7 +54,7 @@ class AnswerBuffer(Answer):
 class SocketProvider:
     """A provider with a model. What came and what was sent, by connection, is as it was on the wire."""
 
-    model: Strict
+    model: StrictProvider
     received: list[list[str]] = field(default_factory=list)
     sent: list[list[str]] = field(default_factory=list)
     connections: list[ServerConnection] = field(default_factory=list)

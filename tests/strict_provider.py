@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from tests import agent_replies, provider_rules
-from tests.agent_replies import Json, Reply
+from tests.agent_replies import AgentReply, Json
 from tests.loopback import Answer, Recorded, Script
 
 SYSTEM = "You repair a build. Read what is needed, change little, and say what was done."
@@ -56,7 +56,7 @@ def turn_text(turn: int, run: str = "") -> str:
     )
 
 
-def refused(dialect: str, tokens: int, window: int) -> Json:
+def overflow_error(dialect: str, tokens: int, window: int) -> Json:
     """The provider's own words for what is too long."""
     if dialect == "gemini":
         said = f"The input token count ({tokens}) exceeds the maximum number of tokens allowed ({window})."
@@ -71,7 +71,7 @@ def refused(dialect: str, tokens: int, window: int) -> Json:
     return {"error": {"message": said, "type": "invalid_request_error", "param": LISTS[dialect], "code": code}}
 
 
-def refused_by_vllm(dialect: str, tokens: int, window: int) -> Json:
+def vllm_overflow_error(dialect: str, tokens: int, window: int) -> Json:
     """The same in the words of a vLLM server."""
     said = (
         f"This model's maximum context length is {window} tokens. However, your request has {tokens} input tokens. "
@@ -106,7 +106,7 @@ class Forwarded:
 
 
 @dataclass
-class Strict:
+class StrictProvider:
     """Turns of so many `rounds` of tools each, every reply with as many calls as `batch` says; `window` tokens are
     taken. `thinks`: replies reason. What breaks a rule is answered with 400 and kept in `problems`. `run` is the name
     of the run, as its client has it."""
@@ -120,7 +120,7 @@ class Strict:
     words: int = 110
     whole: bool = True
     """Whether the newest results must be what their tools returned, to the letter."""
-    overflow: Callable[[str, int, int], Json] = refused
+    overflow: Callable[[str, int, int], Json] = overflow_error
     streamed_errors: bool = False
     summary: Script | None = None
     """Answers the requests for summaries: those without tools."""
@@ -179,7 +179,7 @@ class Strict:
             return await send_events(answer, agent_replies.EVENTS[self.dialect](reply, body))
         return await send_json(answer, 200, agent_replies.WHOLE[self.dialect](reply))
 
-    def _next(self, tokens: int) -> Reply:
+    def _next(self, tokens: int) -> AgentReply:
         self.given += 1
         number, thought = self.given, None
         if self.thinks:
@@ -188,7 +188,9 @@ class Strict:
             calls: tuple[str, ...] = ()
         else:
             calls = tuple(f"call_{number}_{at}" for at in range(self.batch(number)))
-        reply = Reply(number, calls, f"Step {number} is done." if not calls or number % 3 == 0 else "", thought, tokens)
+        reply = AgentReply(
+            number, calls, f"Step {number} is done." if not calls or number % 3 == 0 else "", thought, tokens
+        )
         if thought is not None:
             self.thoughts[reply.signature] = thought
         return reply

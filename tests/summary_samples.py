@@ -67,7 +67,7 @@ def line(text: str, *cited: int) -> dict[str, Any]:
     return {"text": text, "sources": list(cited)}
 
 
-def good() -> dict[str, Any]:
+def good_summary() -> dict[str, Any]:
     """A true summary of `conversation()`."""
     return {
         "overview": [
@@ -88,7 +88,7 @@ def good() -> dict[str, Any]:
     }
 
 
-def good_generation() -> dict[str, Any]:
+def good_generation_summary() -> dict[str, Any]:
     """A true summary of what was done in `conversation()` since its first message."""
     return {
         "gist": [line("The sign of LEEWAY_SECONDS in `is_expired` was wrong and is changed", 4, 5, 6)],
@@ -120,7 +120,7 @@ def task(**changes: Any) -> SummaryTask:
 class FakeSummarizer:
     """Answers in order: a text, an object (as JSON), or an error that is raised. The last answer is given again."""
 
-    answers: list[str | dict[str, Any] | SummaryFailed] = field(default_factory=lambda: [good()])
+    answers: list[str | dict[str, Any] | SummaryFailed] = field(default_factory=lambda: [good_summary()])
     rooms: int = 100_000
     requests: list[SummaryRequest] = field(default_factory=list)
     askers: list[SummaryCaller] = field(default_factory=list)

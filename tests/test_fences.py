@@ -68,7 +68,7 @@ def test_private_names_of_libraries_stand_in_fences_only() -> None:
     assert {name for name, names in found.items() if names} <= set(FENCES.values())
 
 
-def test_no_private_module_of_a_library_is_imported() -> None:
+def test_no_private_module_of_a_dependency_is_imported() -> None:
     private = [
         (name, module)
         for name, tree in modules()
@@ -111,7 +111,7 @@ def test_litellms_modules_are_named_in_its_fence_only() -> None:
 
 
 @pytest.mark.parametrize("library", FENCES)
-def test_a_fenced_library_has_an_upper_bound(library: str) -> None:
+def test_a_fenced_dependency_has_an_upper_bound(library: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     name = DISTRIBUTIONS.get(library, library)
     groups = [project["dependencies"], *project["optional-dependencies"].values()]

@@ -139,7 +139,7 @@ def test_the_version_is_said_once_and_the_same() -> None:
     assert f'__version__ = "{version}"' in read("proxy/accordion/__init__.py")
 
 
-def test_the_release_workflow_publishes_what_was_built_and_tested_and_stores_no_credential() -> None:
+def test_the_release_workflow_publishes_the_tested_build_and_stores_no_credential() -> None:
     workflow = yaml.safe_load(read(".github/workflows/release.yml"))
     jobs = workflow["jobs"]
     assert workflow["permissions"] == {}

@@ -1,12 +1,18 @@
-"""The package's names are words of the field, and no two public classes have the same one."""
+"""Names are words of the field: in the package, its tests and its benchmarks. No two public classes share a name."""
 
 import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
-PACKAGE = Path(__file__).parents[1] / "proxy" / "accordion"
+ROOT = Path(__file__).parents[1]
+PACKAGE = Path("proxy/accordion")
+FOLDERS = (PACKAGE, Path("tests"), Path("bench"))
+THIRD_PARTY_NAMES = Path("bench/suites/runners")
+"""Their classes and functions implement interfaces of other projects."""
 
 # fmt: off
 METAPHORS = frozenset(
@@ -29,15 +35,34 @@ WHOLE_NAMES = METAPHORS | frozenset(
 """Words that are no name by themselves. In another name, a noun can make them clear."""
 # fmt: on
 
-Definition = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+class Definition(NamedTuple):
+    """A class or a function."""
+
+    module: Path
+    name: str
+    is_class: bool
+
+    def __str__(self) -> str:
+        return f"{self.module}: {self.name}"
 
 
-def definitions() -> Iterator[tuple[str, Definition]]:
-    for path in sorted(PACKAGE.rglob("*.py")):
-        module = path.relative_to(PACKAGE).as_posix()
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, Definition):
-                yield module, node
+def python_files() -> Iterator[Path]:
+    """The files below the root, by their paths from there. Hidden folders are caches, not ours."""
+    for folder in FOLDERS:
+        for path in (each.relative_to(ROOT) for each in sorted((ROOT / folder).rglob("*.py"))):
+            if not any(part.startswith(".") for part in path.parts) and THIRD_PARTY_NAMES not in path.parents:
+                yield path
+
+
+@cache
+def definitions() -> tuple[Definition, ...]:
+    return tuple(
+        Definition(path, node.name, isinstance(node, ast.ClassDef))
+        for path in python_files()
+        for node in ast.walk(ast.parse((ROOT / path).read_text("utf-8")))
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    )
 
 
 def words_of(name: str) -> set[str]:
@@ -48,21 +73,24 @@ def is_out_of_use(name: str) -> bool:
     return name.strip("_").lower() in WHOLE_NAMES or not METAPHORS.isdisjoint(words_of(name))
 
 
-def test_no_two_public_classes_have_the_same_name() -> None:
+def test_no_two_public_classes_of_the_package_have_the_same_name() -> None:
     modules = defaultdict(list)
-    for module, node in definitions():
-        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-            modules[node.name].append(module)
+    for each in definitions():
+        if PACKAGE in each.module.parents and each.is_class and not each.name.startswith("_"):
+            modules[each.name].append(str(each.module))
     assert {name: places for name, places in modules.items() if len(places) > 1} == {}
 
 
 def test_no_module_has_a_name_that_is_out_of_use() -> None:
-    paths = sorted(path.relative_to(PACKAGE) for path in PACKAGE.rglob("*.py"))
-    assert [str(path) for path in paths if any(map(is_out_of_use, path.with_suffix("").parts))] == []
+    assert [str(path) for path in python_files() if any(map(is_out_of_use, path.with_suffix("").parts))] == []
 
 
 def test_no_class_or_function_has_a_name_that_is_out_of_use() -> None:
-    assert [f"{module}: {node.name}" for module, node in definitions() if is_out_of_use(node.name)] == []
+    assert [str(each) for each in definitions() if is_out_of_use(each.name)] == []
+
+
+def test_the_names_of_tests_are_shorter_than_80_characters() -> None:
+    assert [str(each) for each in definitions() if each.name.startswith("test_") and len(each.name) >= 80] == []
 
 
 def test_the_words_out_of_use_are_recognized_in_any_spelling() -> None:

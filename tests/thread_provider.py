@@ -9,15 +9,15 @@ import json
 from dataclasses import dataclass, field, replace
 
 from tests import agent_replies
-from tests.agent_replies import Json, Reply
+from tests.agent_replies import AgentReply, Json
 from tests.loopback import Answer, Recorded
-from tests.strict_provider import Strict
+from tests.strict_provider import StrictProvider
 
 _BESIDE = ("system", "tools")
 
 
 @dataclass
-class Threads(Strict):
+class ThreadProvider(StrictProvider):
     """As strict as its base about the whole list. What it cannot go on from it answers with the error code that the
     SDK's helper looks for, and notes in `gone`."""
 
@@ -56,7 +56,7 @@ class Threads(Strict):
             return await self._asked(request, body, answer)
         return await super().__call__(request, answer)
 
-    def _next(self, tokens: int) -> Reply:
+    def _next(self, tokens: int) -> AgentReply:
         reply = super()._next(tokens)
         if (body := self._now) and not (self.loses and self.given % self.loses == 0):
             said = agent_replies.messages(reply)

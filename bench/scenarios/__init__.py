@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from bench.report import Table
-from bench.run_settings import Setting
+from bench.run_settings import RunSettings
 from bench.scenarios import (
     compaction,
     floor,
@@ -24,7 +24,7 @@ from bench.scenarios import (
     workers,
 )
 
-SCENARIOS: Mapping[str, Callable[[Setting], list[Table]]] = {
+SCENARIOS: Mapping[str, Callable[[RunSettings], list[Table]]] = {
     "small": small.run,
     "floor": floor.run,
     "growing": growing.run,

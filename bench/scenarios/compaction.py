@@ -18,7 +18,7 @@ from bench.compaction_steps import COUNT, FACTS, STEPS, Maker, Steps
 from bench.connection_load import percentile
 from bench.load import Job
 from bench.report import Table
-from bench.run_settings import Setting, medians
+from bench.run_settings import RunSettings, medians
 from bench.servers import ACCORDION, Pins, Server
 
 CONFIG: Final = "compaction.yaml"
@@ -58,7 +58,7 @@ MEMORY: Final = (
 )
 
 
-def run(setting: Setting) -> list[Table]:
+def run(setting: RunSettings) -> list[Table]:
     tables = _making(setting)
     with servers.upstream(setting.pins) as upstream:
         for pinned in (False, True) if setting.pins.server else (False,):
@@ -76,12 +76,12 @@ def run(setting: Setting) -> list[Table]:
 # -- making ------------------------------------------------------------------------------------------------------------
 
 
-def _making(setting: Setting) -> list[Table]:
+def _making(setting: RunSettings) -> list[Table]:
     made, again, waits = list[Steps](), list[Steps](), list[float]()
     for number in range(setting.fewer(max(3, setting.rounds), 1)):
         talk = compaction_steps.conversation(number + 1, MAKING_SIZE)
         case, client = asyncio.run(compaction_steps.captured(talk.body(), WINDOW))
-        with _as_the_house():
+        with _serving_interpreter():
             for _ in range(5):
                 maker = Maker()
                 made.append(maker.make(case, client))
@@ -114,7 +114,7 @@ def _making(setting: Setting) -> list[Table]:
 
 
 @contextmanager
-def _as_the_house() -> Iterator[None]:
+def _serving_interpreter() -> Iterator[None]:
     """Garbage collection and the change of threads as a serving process has them."""
     gc.collect()
     before, interval = gc.get_threshold(), sys.getswitchinterval()
@@ -138,7 +138,7 @@ def _written(one: Steps) -> Table:
 # -- others meanwhile --------------------------------------------------------------------------------------------------
 
 
-def _beside(setting: Setting, server: Server, pins: Pins, *, pinned: bool) -> Table:
+def _beside(setting: RunSettings, server: Server, pins: Pins, *, pinned: bool) -> Table:
     found: dict[str, list[dict[str, float]]] = {name: [] for name in ARMS}
     for number in range(setting.fewer(max(5, setting.rounds), 1)):
         for name in ARMS:
@@ -180,7 +180,7 @@ def _added(found: dict[str, list[dict[str, float]]], name: str, which: str) -> f
 # -- replaying, memory -------------------------------------------------------------------------------------------------
 
 
-def _replaying(setting: Setting, upstream: int) -> Table:
+def _replaying(setting: RunSettings, upstream: int) -> Table:
     title = f"A conversation from {SIZE // 1000:,} KB on, with a fold and without one"
     table = Table(title, ("request", "turns", "as expected", "CPU ms", "lowest block", "p50 ms", "times no fold"))
     with (
@@ -212,7 +212,7 @@ def _replaying(setting: Setting, upstream: int) -> Table:
     return table
 
 
-def _memory(setting: Setting, server: Server) -> Table:
+def _memory(setting: RunSettings, server: Server) -> Table:
     assert server.process is not None
     count = setting.fewer(200, 20)
     pids = processes.workers(server.process.pid)

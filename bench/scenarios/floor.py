@@ -12,7 +12,7 @@ import uvloop
 from bench import servers, stages
 from bench.load import Job
 from bench.report import Table
-from bench.run_settings import Setting
+from bench.run_settings import RunSettings
 from bench.servers import ACCORDION, ECHO, UNREAD, UVICORN, Server
 
 CONCURRENCY = (1, 16, 64)
@@ -21,13 +21,13 @@ PACES = (100, 200, 400)
 """Requests a second, each twice the one before."""
 
 
-def run(setting: Setting) -> list[Table]:
+def run(setting: RunSettings) -> list[Table]:
     took, whole = uvloop.run(stages.measured(setting.fewer(8, 1), 300))
     rounds = setting.fewer(max(5, setting.rounds), 1)
     return [_floors(setting, rounds), _stages(took, whole), _second(setting, rounds)]
 
 
-def _floors(setting: Setting, rounds: int) -> Table:
+def _floors(setting: RunSettings, rounds: int) -> Table:
     least: dict[tuple[str, int], float] = defaultdict(lambda: float("inf"))
     with servers.upstream(setting.pins) as upstream, ExitStack() as stack:
         servers.get(upstream, "/_mode", {"stream": False})
@@ -57,7 +57,7 @@ def _stages(took: dict[str, float], whole: dict[str, float]) -> Table:
     return table
 
 
-def _second(setting: Setting, rounds: int) -> Table:
+def _second(setting: RunSettings, rounds: int) -> Table:
     least: dict[tuple[int, int], float] = defaultdict(lambda: float("inf"))
     with servers.upstream(setting.pins) as upstream, ExitStack() as stack:
         servers.get(upstream, "/_mode", {"stream": False})
@@ -83,7 +83,7 @@ def _second(setting: Setting, rounds: int) -> Table:
     return table
 
 
-def _closed(setting: Setting, server: Server, concurrency: int, seed: int) -> dict[str, Any]:
+def _closed(setting: RunSettings, server: Server, concurrency: int, seed: int) -> dict[str, Any]:
     count = setting.fewer(1500, 300)
     job = Job("closed", 0, concurrency=concurrency, count=count, warmup=100 + 4 * concurrency, seconds=8, seed=seed)
     return setting.measure(server, job)

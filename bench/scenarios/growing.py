@@ -12,7 +12,7 @@ from bench import servers
 from bench.conversations import CHAT, MESSAGES
 from bench.load import Job
 from bench.report import Cell, Table
-from bench.run_settings import Setting
+from bench.run_settings import RunSettings
 from bench.servers import ACCORDION, DIRECT
 
 VARIANTS = (("Chat Completions", CHAT, False), ("Messages, cache breakpoint moved each turn", MESSAGES, True))
@@ -33,7 +33,7 @@ STEP, SIZE = 4096, 800_000
 Measured = dict[str, list[dict[str, Any]]]
 
 
-def run(setting: Setting) -> list[Table]:
+def run(setting: RunSettings) -> list[Table]:
     tables = []
     with servers.upstream(setting.pins) as upstream, setting.contenders(upstream) as running:
         for title, dialect, moving in VARIANTS:
@@ -50,7 +50,7 @@ def run(setting: Setting) -> list[Table]:
     return tables
 
 
-def _table(setting: Setting, title: str, measured: Measured) -> Table:
+def _table(setting: RunSettings, title: str, measured: Measured) -> Table:
     table = Table(f"Growing conversation, 4 KB a turn to 800 KB: {title}", COLUMNS, notes=setting.missing())
     figures = {name: _figures(rounds) for name, rounds in measured.items()}
     direct = figures[DIRECT]

@@ -10,7 +10,7 @@ from bench.body_shapes import SHAPES
 from bench.load import Job
 from bench.processes import workers
 from bench.report import Table
-from bench.run_settings import Setting
+from bench.run_settings import RunSettings
 from bench.servers import ACCORDION
 
 COLUMNS: Final = (
@@ -23,7 +23,7 @@ P99: Final = 50.0
 TIMES: Final = 8.0
 
 
-def run(setting: Setting) -> list[Table]:
+def run(setting: RunSettings) -> list[Table]:
     title = f"{SENDERS} senders of one body, again and again, beside a small request every {1000 * EVERY:.0f} ms"
     table, added, times = Table(title, COLUMNS), list[float](), list[float]()
     with servers.upstream(setting.pins) as upstream:

@@ -8,7 +8,7 @@ from bench import load, servers
 from bench.load import Job
 from bench.processes import workers
 from bench.report import Table
-from bench.run_settings import Setting
+from bench.run_settings import RunSettings
 from bench.servers import ACCORDION, DIRECT, Pins, Unavailable
 
 COLUMNS = (
@@ -26,7 +26,7 @@ COLUMNS = (
 CONCURRENCY = 16
 
 
-def run(setting: Setting) -> list[Table]:
+def run(setting: RunSettings) -> list[Table]:
     sessions = setting.fewer(1000, 200)
     title = f"Memory: {10 * sessions} requests over {sessions} sessions, {CONCURRENCY} at a time"
     table = Table(title, COLUMNS)
@@ -44,7 +44,7 @@ def run(setting: Setting) -> list[Table]:
     return [table]
 
 
-def _measure(setting: Setting, name: str, count: int, sessions: int, upstream: int, table: Table) -> None:
+def _measure(setting: RunSettings, name: str, count: int, sessions: int, upstream: int, table: Table) -> None:
     # Two workers on one core: the same one would accept every connection.
     pins = setting.pins if count == 1 else Pins()
     try:

@@ -20,7 +20,7 @@ from accordion.protocols.registry import PROTOCOLS
 from bench import replies, stages
 from bench.conversations import PATHS, small_body
 from bench.report import Table
-from bench.run_settings import Setting
+from bench.run_settings import RunSettings
 from bench.texts import Texts
 
 EVENTS = 500
@@ -45,32 +45,32 @@ class Stream:
         pass
 
 
-def run(setting: Setting) -> list[Table]:
+def run(setting: RunSettings) -> list[Table]:
     return [uvloop.run(_measured(setting.fewer(15, 2)))]
 
 
 async def _measured(rounds: int) -> Table:
     table = Table(f"A stream of {EVENTS} events, our own tool offered and not called", COLUMNS)
-    house = Application(build(b"store: {url: 'memory://'}", {}, {}), {})
+    application = Application(build(b"store: {url: 'memory://'}", {}, {}), {})
     for dialect in ("chat", "messages"):
-        events = [each.encode() for each in replies.told(dialect, 1_000, EVENTS)]
+        events = [each.encode() for each in replies.stream_parts(dialect, 1_000, EVENTS)]
         whole = b"".join(events)
         burst = [whole[at : at + PIECE] for at in range(0, len(whole), PIECE)]
         for name, pieces in (("in a burst", burst), ("one by one", events)):
-            outcomes = [await _passed(house, dialect, pieces, offered=offered) for offered in (False, True)]
+            outcomes = [await _passed(application, dialect, pieces, offered=offered) for offered in (False, True)]
             same = outcomes[0] == outcomes[1] and outcomes[0][0] == whole
             least = [float("inf")] * 2
             for _ in range(rounds):
                 for offered in (False, True):
                     began = time.thread_time()
                     for _ in range(10):
-                        await _passed(house, dialect, pieces, offered=offered)
+                        await _passed(application, dialect, pieces, offered=offered)
                     took = 1e6 * (time.thread_time() - began) / (10 * EVENTS)
                     least[offered] = min(least[offered], took)
                 await asyncio.sleep(0)
             more = least[1] - least[0]
             table.rows.append([f"{dialect}, {name}", *least, more, "yes" if same else "no"])
-    await house.stop()
+    await application.stop()
     table.notes.append(
         "the relay, the observer and the filter alone, without sockets; the least of the rounds, taking turns"
     )
@@ -78,24 +78,24 @@ async def _measured(rounds: int) -> Table:
 
 
 async def _passed(
-    house: Application, dialect: str, pieces: Sequence[bytes], *, offered: bool
+    application: Application, dialect: str, pieces: Sequence[bytes], *, offered: bool
 ) -> tuple[bytes, ObservedResponse]:
     """What the client gets of the stream, and what was understood of it."""
-    forward, course, seen = house.forward, ExchangeProgress(0.0), list[ObservedResponse]()
+    forward, course, seen = application.forward, ExchangeProgress(0.0), list[ObservedResponse]()
     spoken = PROTOCOLS[dialect]
     reply: Any = Stream(pieces)
     if offered:
-        reply = await forward.tool_loop.run(reply, await _prepare(house, dialect), _nobody, course)
+        reply = await forward.tool_loop.run(reply, await _prepare(application, dialect), _nobody, course)
     out = [piece async for piece in relay(reply, spoken, course, forward.clock, "r", seen.append)]
     return b"".join(out), seen[0]
 
 
-async def _prepare(house: Application, dialect: str) -> PreparedRequest:
+async def _prepare(application: Application, dialect: str) -> PreparedRequest:
     """A short request to which our tool was offered."""
     inbound = Inbound("POST", PATHS[dialect], "", stages.HEADERS, small_body(Texts(1), dialect), "r")
-    request = await house.forward.reader.read(inbound, house.forward.tenants.identify(inbound.fields))
+    request = await application.forward.reader.read(inbound, application.forward.tenants.identify(inbound.fields))
     assert isinstance(request, MeasuredRequest)
-    return structs.replace(await house.forward.prepare(request), tool_name="read_artifact")
+    return structs.replace(await application.forward.prepare(request), tool_name="read_artifact")
 
 
 async def _nobody(_request: PreparedRequest) -> Any:

@@ -17,7 +17,7 @@ from bench import compaction_steps, servers
 from bench.connection_load import percentile
 from bench.load import Job
 from bench.report import Cell, Table
-from bench.run_settings import Setting
+from bench.run_settings import RunSettings
 from bench.serve_without import AS_SHIPPED, MEASURES
 from bench.servers import ACCORDION, Server
 
@@ -40,12 +40,12 @@ STREAM: Final = {"stream": True, "events": 500, "pace_ms": 0}
 Rounds = dict[str, list[list[float]]]
 
 
-def run(setting: Setting) -> list[Table]:
+def run(setting: RunSettings) -> list[Table]:
     with servers.upstream(setting.pins) as upstream:
         return [_cost(setting, upstream), _collections(setting, upstream), _waits(setting)]
 
 
-def _cost(setting: Setting, upstream: int) -> Table:
+def _cost(setting: RunSettings, upstream: int) -> Table:
     measured: Rounds = defaultdict(list)
     with ExitStack() as stack:
         running = {
@@ -67,11 +67,11 @@ def _cost(setting: Setting, upstream: int) -> Table:
     return table
 
 
-def _serving(setting: Setting, upstream: int, measure: str) -> Any:
+def _serving(setting: RunSettings, upstream: int, measure: str) -> Any:
     return servers.serving(ACCORDION, upstream, pins=setting.pins, store=setting.store, without=measure)
 
 
-def _figures(setting: Setting, upstream: int, server: Server, number: int) -> list[float]:
+def _figures(setting: RunSettings, upstream: int, server: Server, number: int) -> list[float]:
     """Returns the figures of one server in one round, in the order of the columns."""
     servers.get(upstream, "/_mode", {"stream": False})
     small = Job("closed", 0, count=setting.fewer(3000, 400), warmup=100, seconds=8, seed=number)
@@ -87,7 +87,7 @@ def _figures(setting: Setting, upstream: int, server: Server, number: int) -> li
     return [one["cpu_ms"], sixteen["cpu_ms"], last, events, one["p99_ms"]]
 
 
-def _collections(setting: Setting, upstream: int) -> Table:
+def _collections(setting: RunSettings, upstream: int) -> Table:
     """Measures garbage collections of a server by themselves, so that it does not matter how busy the machine is."""
     table = Table("Garbage collections while 6,000 small requests, and 205 growing ones, are served", COLLECTIONS)
     servers.get(upstream, "/_mode", {"stream": False})
@@ -103,7 +103,7 @@ def _collections(setting: Setting, upstream: int) -> Table:
     return table
 
 
-def _collected(setting: Setting, upstream: int, measure: str, job: Job | None) -> tuple[list[int], float, int]:
+def _collected(setting: RunSettings, upstream: int, measure: str, job: Job | None) -> tuple[list[int], float, int]:
     """Returns collections by generation, their CPU time in ms while requests are served, and the requests' number."""
     with servers.serving(
         ACCORDION, upstream, pins=setting.pins, without=measure, program="bench.garbage_collections"
@@ -123,7 +123,7 @@ def _report(server: Server) -> tuple[list[int], float]:
     return counts, taken
 
 
-def _waits(setting: Setting) -> Table:
+def _waits(setting: RunSettings) -> Table:
     """Measures how long a thread waits for the interpreter while another one makes a compaction."""
     table = Table("A thread that wants the interpreter while another one makes a compaction", WAITS)
     case, client = asyncio.run(compaction_steps.captured(compaction_steps.conversation(1, MAKING_SIZE).body(), WINDOW))

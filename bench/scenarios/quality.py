@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from bench.published_figures import GOALS, PUBLISHED, PUBLISHED_AT, Goal, Row
 from bench.report import Cell, Table
-from bench.run_settings import Setting
+from bench.run_settings import RunSettings
 from bench.servers import HERE, Unavailable
 
 COLUMNS: Final = (
@@ -62,7 +62,7 @@ QUICK: Final = ("--sample", "1", "--sample-steps", "10", "--max-steps", "60")
 LONGEST: Final = 3 * 3600
 
 
-def run(setting: Setting) -> list[Table]:
+def run(setting: RunSettings) -> list[Table]:
     tables, script = list[Table](), tool("quality", setting)
     for window in windows("quality", setting):
         began = time.monotonic()
@@ -71,7 +71,7 @@ def run(setting: Setting) -> list[Table]:
     return tables
 
 
-def tool(scenario: str, setting: Setting) -> Path:
+def tool(scenario: str, setting: RunSettings) -> Path:
     """Where `quality.py` is. Raises Unavailable."""
     if setting.tools is None:
         raise Unavailable(f"{scenario}: say where the folder with quality.py is, by --tools FOLDER or BENCH_TOOLS")
@@ -80,14 +80,14 @@ def tool(scenario: str, setting: Setting) -> Path:
     return found
 
 
-def windows(scenario: str, setting: Setting) -> Sequence[int]:
+def windows(scenario: str, setting: RunSettings) -> Sequence[int]:
     """The windows that are wanted. Raises Unavailable."""
     if not RUNS.keys() >= set(setting.windows):
         raise Unavailable(f"{scenario}: windows are {', '.join(f'{each // 1000}k' for each in RUNS)}")
     return setting.windows or tuple(RUNS)
 
 
-def _measured(setting: Setting, script: Path, window: int) -> dict[str, Any]:
+def _measured(setting: RunSettings, script: Path, window: int) -> dict[str, Any]:
     """What the tool wrote as JSON."""
     far, sample, only = RUNS[window]
     chosen = ["--far", str(far), "--sample", str(sample), *(("--only", *only) if only else ())]

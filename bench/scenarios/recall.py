@@ -31,7 +31,7 @@ from bench import compaction_steps
 from bench.connection_load import percentile
 from bench.recall_quality import Quality, Replaying
 from bench.report import Cell, Table
-from bench.run_settings import Setting
+from bench.run_settings import RunSettings
 from bench.scenarios.quality import RUNS, tool, windows
 from bench.servers import Unavailable
 
@@ -73,7 +73,7 @@ ASKED: Final = {
 }
 
 
-def run(setting: Setting) -> list[Table]:
+def run(setting: RunSettings) -> list[Table]:
     script = tool("recall", setting)
     quality, data = Quality(script), setting.data or script.parents[1] / "data" / "trajectories"
     if not data.exists():

@@ -11,7 +11,7 @@ from typing import Any
 from bench.quality_adapter import compact
 from bench.report import Table
 from bench.rules import KINDS, LANGUAGES, Conversation, made, planted, recordings
-from bench.run_settings import Setting
+from bench.run_settings import RunSettings
 from bench.servers import Unavailable
 
 ROUNDS = 5
@@ -30,7 +30,7 @@ _LENGTH = 16
 Counts = dict[tuple[str, int], list[bool]]
 
 
-def run(setting: Setting) -> list[Table]:
+def run(setting: RunSettings) -> list[Table]:
     windows = setting.windows or tuple(PLANTED)
     tables = [_table(window, setting.fewer(6, 2)) for window in MADE if window in windows]
     data = setting.data or (setting.tools.parent / "data" / "trajectories" if setting.tools else None)

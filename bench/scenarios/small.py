@@ -8,7 +8,7 @@ from typing import Any
 from bench import servers
 from bench.load import Job
 from bench.report import Table
-from bench.run_settings import Setting, medians
+from bench.run_settings import RunSettings, medians
 from bench.servers import ACCORDION, DIRECT
 
 CONCURRENCY = (1, 16, 64)
@@ -27,7 +27,7 @@ COLUMNS = (
 HTTPX = "Starlette + httpx passthrough"
 
 
-def run(setting: Setting) -> list[Table]:
+def run(setting: RunSettings) -> list[Table]:
     measured: dict[tuple[int, str], list[dict[str, Any]]] = defaultdict(list)
     with servers.upstream(setting.pins) as upstream, setting.contenders(upstream) as running:
         servers.get(upstream, "/_mode", {"stream": False})
@@ -40,13 +40,13 @@ def run(setting: Setting) -> list[Table]:
     return [_table(setting, concurrency, measured) for concurrency in CONCURRENCY]
 
 
-def _job(setting: Setting, concurrency: int, seed: int) -> Job:
+def _job(setting: RunSettings, concurrency: int, seed: int) -> Job:
     count = setting.fewer(3000 if concurrency == 1 else 6000, 800)
     warmup = max(100, 4 * concurrency)
     return Job("closed", 0, concurrency=concurrency, count=count, warmup=warmup, seconds=8, seed=seed)
 
 
-def _table(setting: Setting, concurrency: int, measured: dict[tuple[int, str], list[dict[str, Any]]]) -> Table:
+def _table(setting: RunSettings, concurrency: int, measured: dict[tuple[int, str], list[dict[str, Any]]]) -> Table:
     table = Table(f"Small chat request (280 B), {concurrency} at a time", COLUMNS, notes=setting.missing())
     by_name = {
         name: {**medians(rounds), "lowest": min(each["cpu_ms"] for each in rounds)}

@@ -9,7 +9,7 @@ from bench import load, servers
 from bench.load import Job
 from bench.processes import workers
 from bench.report import Table
-from bench.run_settings import Setting
+from bench.run_settings import RunSettings
 from bench.servers import ACCORDION
 
 COLUMNS = ("minute", "requests", "failed", "folds", "conversations", "RSS MB", "fds", "threads", "WAL MB", "DB MB")
@@ -21,7 +21,7 @@ DELAY_MS = 300
 """How long the provider takes. After 0.2 s a request has a task that notices a client that leaves."""
 
 
-def run(setting: Setting) -> list[Table]:
+def run(setting: RunSettings) -> list[Table]:
     seconds = setting.seconds or setting.fewer(300, 20)
     with servers.upstream(setting.pins) as upstream:
         servers.get(upstream, "/_mode", {"delay_ms": DELAY_MS})

@@ -7,7 +7,7 @@ from statistics import median
 
 from bench import conversations, processes, servers
 from bench.report import Table
-from bench.run_settings import Setting
+from bench.run_settings import RunSettings
 from bench.servers import ACCORDION, DIRECT, Pins, Server, Unavailable
 from bench.texts import Texts
 
@@ -16,7 +16,7 @@ UNWANTED = ("litellm", "redis", "mcp")
 LINE = re.compile(r"^import time:\s+(\d+) \|\s+\d+ \|\s+(\S+)$", re.MULTILINE)
 
 
-def run(setting: Setting) -> list[Table]:
+def run(setting: RunSettings) -> list[Table]:
     table = Table("Start-up, to the first answer of the health path", COLUMNS)
     with servers.upstream(Pins()) as upstream:
         for name in setting.names():
@@ -29,7 +29,7 @@ def run(setting: Setting) -> list[Table]:
     return [table]
 
 
-def _measure(setting: Setting, name: str, upstream: int, table: Table) -> None:
+def _measure(setting: RunSettings, name: str, upstream: int, table: Table) -> None:
     figures = []
     try:
         for _ in range(setting.fewer(1 if "LiteLLM" in name else 5, 1)):
@@ -50,7 +50,7 @@ def _measure(setting: Setting, name: str, upstream: int, table: Table) -> None:
         table.notes.append("slowest imports (ms): " + ", ".join(f"{key} {own / 1000:.0f}" for key, own in slowest))
 
 
-def _imported(setting: Setting, name: str, upstream: int) -> dict[str, int]:
+def _imported(setting: RunSettings, name: str, upstream: int) -> dict[str, int]:
     """Every module the server imported, with its own microseconds."""
     with servers.serving(name, upstream, store=setting.store, variables={"PYTHONPROFILEIMPORTTIME": "1"}) as server:
         _ask_once(server)

@@ -10,7 +10,7 @@ from bench import servers
 from bench.conversations import CHAT, MESSAGES
 from bench.load import Job
 from bench.report import Cell, Table
-from bench.run_settings import Setting, medians
+from bench.run_settings import RunSettings, medians
 from bench.servers import ACCORDION, DIRECT
 
 BARE = "aiohttp passthrough"
@@ -47,7 +47,7 @@ VARIANTS = (
 )
 
 
-def run(setting: Setting) -> list[Table]:
+def run(setting: RunSettings) -> list[Table]:
     tables = []
     with servers.upstream(setting.pins) as upstream, setting.contenders(upstream) as running:
         for variant in VARIANTS:
@@ -61,7 +61,7 @@ def run(setting: Setting) -> list[Table]:
     return tables
 
 
-def _job(setting: Setting, variant: Variant, number: int) -> Job:
+def _job(setting: RunSettings, variant: Variant, number: int) -> Job:
     return Job(
         "closed",
         0,
@@ -75,7 +75,7 @@ def _job(setting: Setting, variant: Variant, number: int) -> Job:
     )
 
 
-def _table(setting: Setting, variant: Variant, measured: dict[str, list[dict[str, Any]]]) -> Table:
+def _table(setting: RunSettings, variant: Variant, measured: dict[str, list[dict[str, Any]]]) -> Table:
     table = Table(f"Stream: {variant.title}", COLUMNS, notes=setting.missing())
     figures = {name: medians(rounds) for name, rounds in measured.items()}
     bare = figures.get(BARE)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import Cell, Table
-from bench.run_settings import Setting
+from bench.run_settings import RunSettings
 from bench.servers import Unavailable
 from bench.suites import named_files
 from bench.suites.environments import environment, templates
@@ -29,7 +29,7 @@ _UNBOUND = ("none", "tool_result", "selective_tool_call", "anchored_no_assistant
 Rows = list[list[Cell]]
 
 
-def run(setting: Setting) -> list[Table]:
+def run(setting: RunSettings) -> list[Table]:
     """A table of all goals, and one for each suite."""
     parts: list[Callable[[Rows], list[Table]]] = [
         _kit,
@@ -62,7 +62,9 @@ def _kit(rows: Rows) -> list[Table]:
     )
     table.notes.append("* knows the headers with which the kit marks what must survive; none but accordion has a limit")
     for title, goal in (("corpus", "95"), ("generated", "99")):
-        ends = {name: f"{_round(each[title][0])} / {_round(each[title][-1])}" for name, each in shares.items()}
+        ends = {
+            name: f"{_format_share(each[title][0])} / {_format_share(each[title][-1])}" for name, each in shares.items()
+        }
         last = {name: each[title][-1] for name, each in shares.items()}
         named = f"kit, {title}: all types, round 1 / 5"
         rows.append([f"{named}, the list grows", ends["accordion, growing list"], goal, *_best(last, ends)])
@@ -76,7 +78,7 @@ def _best(last: dict[str, float], ends: dict[str, Any]) -> list[Cell]:
     return [ends[max(group, key=last.__getitem__)] for group in groups]
 
 
-def _round(share: float) -> str:
+def _format_share(share: float) -> str:
     return f"{share:.0f}"
 
 

@@ -27,7 +27,7 @@ from accordion.model.ports import Headers, UpstreamRequest
 from bench import stages
 from bench.conversations import CHAT, PATHS, Conversation
 from bench.report import Table
-from bench.run_settings import Setting
+from bench.run_settings import RunSettings
 from bench.texts import Texts
 
 COLUMNS = ("request", "modules", "functions")
@@ -43,7 +43,7 @@ _JSON: Final[Headers] = ((b"content-type", b"application/json"),)
 _EVENTS: Final[Headers] = ((b"content-type", b"text/event-stream"),)
 
 
-def run(setting: Setting) -> list[Table]:
+def run(setting: RunSettings) -> list[Table]:
     return [uvloop.run(_measure())]
 
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from statistics import median
 
 from bench import native_load, processes, servers
-from bench.cpu_share import allotted
+from bench.cpu_share import limit_cpu
 from bench.report import Table
-from bench.run_settings import Setting
+from bench.run_settings import RunSettings
 from bench.servers import ACCORDION, DIRECT, Pins, Unavailable
 
 SHARE = 0.5
@@ -37,7 +37,7 @@ class Point:
 Points = dict[tuple[str, int, str], Point]
 
 
-def run(setting: Setting) -> list[Table]:
+def run(setting: RunSettings) -> list[Table]:
     first, second = frozenset({0}), frozenset({0, 1})
     layouts = (
         (1, HALVES, Pins()),
@@ -61,7 +61,7 @@ def run(setting: Setting) -> list[Table]:
     return _tables(setting, {key: _best(each) for key, each in points.items() if each})
 
 
-def _measure(setting: Setting, name: str, workers: int, pins: Pins, share: float | None) -> Point:
+def _measure(setting: RunSettings, name: str, workers: int, pins: Pins, share: float | None) -> Point:
     with (
         ExitStack() as behind,  # Groups go when the server in them has gone.
         native_load.upstream(pins) as (port, helpers),
@@ -70,7 +70,7 @@ def _measure(setting: Setting, name: str, workers: int, pins: Pins, share: float
         assert server.process is not None
         pids = processes.tree(server.process.pid)
         if share is not None:
-            behind.enter_context(allotted(pids, share))
+            behind.enter_context(limit_cpu(pids, share))
         native_load.drive(server, 2, pins)
         before, helped = {pid: processes.cpu_seconds([pid]) for pid in pids}, processes.cpu_seconds(helpers)
         load = native_load.drive(server, setting.fewer(6, 2), pins)
@@ -85,7 +85,7 @@ def _best(points: list[Point]) -> Point:
     return max(points, key=lambda point: point.rps)
 
 
-def _tables(setting: Setting, points: Points) -> list[Table]:
+def _tables(setting: RunSettings, points: Points) -> list[Table]:
     load = "wrk and nginx" if native_load.installed() else "the generator and upstream of this folder"
     title = f"Workers: small unique requests, {native_load.CONNECTIONS} connections, load by {load}"
     table, ratios = Table(title, COLUMNS), Table("Two workers against one", RATIOS)

@@ -52,7 +52,7 @@ def test_what_an_exchange_used_is_added_without_any_fold() -> None:
     assert totals_of_exchange(exchange(status=500)).errors == 1
 
 
-def test_a_fold_adds_itself_what_it_saved_and_what_its_summary_took_apart_from_the_request() -> None:
+def test_the_ledger_adds_what_a_compaction_saved_and_what_its_summary_cost() -> None:
     gain = totals_of_exchange(exchange(FOLDED))
     assert (gain.compactions, gain.saved, gain.summary_input, gain.summary_output) == (1, 600, 800, 120)
     assert (gain.input, gain.output) == (310, 20)
@@ -97,7 +97,7 @@ async def test_sums_of_session_and_model_hold_the_folds_and_the_log_their_record
     assert [each.compaction for each in log] == [None, FOLDED, REPLAYED, REPLAYED]
 
 
-async def test_the_only_exchange_of_a_session_stands_in_its_row_and_goes_to_the_log_with_the_second() -> None:
+async def test_a_first_exchange_is_in_the_session_row_and_logged_with_the_second() -> None:
     store = InMemoryStore()
     outbox = DirectOutbox(store)
     journal = Ledger(outbox, [], "worker")
@@ -145,7 +145,7 @@ class Late:
         return [msgspec.msgpack.decode(value, type=ModelTotals) for _, value in made]
 
 
-def test_what_is_written_late_of_a_model_holds_all_of_its_exchanges_its_highest_peak_and_its_last_utilization() -> None:
+def test_a_late_write_for_a_model_has_all_exchanges_the_peak_and_last_utilization() -> None:
     outbox = Late()
     journal = Ledger(outbox, [], "worker")
     for tokens, at in ((300, 5.0), (900, 6.0), (500, 7.0)):
@@ -156,7 +156,7 @@ def test_what_is_written_late_of_a_model_holds_all_of_its_exchanges_its_highest_
     assert row.utilization.messages == 500
 
 
-def test_a_model_that_was_forgotten_and_comes_back_gets_another_row_and_keeps_what_the_first_one_says() -> None:
+def test_an_evicted_model_that_returns_gets_a_second_row_beside_its_first() -> None:
     outbox = Late()
     journal = Ledger(outbox, [], "worker")
     for name in ("m", *(f"other-{number}" for number in range(1_024)), "m", "m"):

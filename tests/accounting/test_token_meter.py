@@ -171,7 +171,7 @@ def test_what_a_provider_drops_before_its_own_compaction_block_is_not_counted() 
     assert meter.measure(before, WINDOW).messages == 20 * (4 + rules.MESSAGE) + rules.REPLY
 
 
-def test_what_people_said_before_a_compaction_item_counts_and_what_models_and_tools_said_does_not() -> None:
+def test_before_a_compaction_item_only_user_messages_are_counted() -> None:
     """As `/responses/compact` gives it back: what the user said, and the item."""
     called, gave = from_model(ToolCall("a", "read", "{}")), replace(message("a long result"), role="tool")
     item = replace(message(Opaque("compaction", 40)), role="other")
@@ -193,7 +193,7 @@ def test_a_compaction_that_failed_drops_nothing() -> None:
     assert TokenMeter(Words()).measure(asked, WINDOW).messages == 3 * 4 + 4 * rules.MESSAGE + rules.REPLY
 
 
-def test_what_stands_behind_a_place_is_all_that_counts_where_a_compaction_is_behind_it() -> None:
+def test_behind_an_index_only_what_follows_the_last_compaction_item_counts() -> None:
     block = from_model(Opaque("compaction", 40))
     asked = conversation(*turns(3), block, message("now"), dialect="messages")
     meter = TokenMeter(Words())
@@ -306,7 +306,7 @@ TOLD = st.lists(st.sampled_from(["a", "b c", "d e f", IMAGE, Opaque("compaction"
 
 
 @given(st.lists(TOLD, max_size=24), st.lists(st.tuples(st.integers(0, 12), TOLD), max_size=3), st.data())
-def test_by_how_much_a_list_is_longer_for_what_was_put_into_it_is_known_as_by_counting_both(
+def test_the_tokens_of_insertions_equal_the_difference_of_both_counts(
     contents: list[list[Part | str]], put: list[tuple[int, list[Part | str]]], data: st.DataObject
 ) -> None:
     history, meter = [message(*parts) for parts in contents], TokenMeter(Words())

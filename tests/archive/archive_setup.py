@@ -1,4 +1,4 @@
-"""An archive with the rooms around it, on any store."""
+"""An archive with the setup around it, on any store."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DAY = 86_400.0
 
 
 @dataclass
-class Vault:
+class ArchiveSetup:
     """All that keeps, bounds, records, gives out and erases."""
 
     store: KeyValueStore = field(default_factory=InMemoryStore)
@@ -57,7 +57,7 @@ class Vault:
         self.erasures.listen(self.transcripts.forget)
         self.spool = self.waiting()
         reader = WrittenMessageReader()
-        self.custody = ExportAndErasure(
+        self.export_and_erasure = ExportAndErasure(
             self.archive,
             self.tasks,
             describe_value,

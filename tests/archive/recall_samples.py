@@ -26,8 +26,8 @@ DIALECTS = {each.name: each for each in (OpenAIChat(), OpenAIResponses(), Anthro
 Json = dict[str, Any]
 
 
-def claims(text: str) -> Sequence[str]:
-    """As the house has them."""
+def find_claims(text: str) -> Sequence[str]:
+    """The claims that the product finds in a text."""
     return WordClassifier().find_claims(text)
 
 
@@ -74,12 +74,12 @@ def read(entries: Sequence[Json]) -> Conversation:
     return BodyReader().read(DIALECTS["chat"], json.dumps(request).encode(), TENANT)
 
 
-def written(entry: Json) -> Message:
-    """A message that the house wrote."""
+def read_message(entry: Json) -> Message:
+    """A message that Accordion wrote."""
     return read([entry]).messages[0]
 
 
-def fold(
+def compact_by_hand(
     client: Conversation, entries: Sequence[CompactionEntry], covered: int, artifacts: Sequence[str] = ()
 ) -> CompactedConversation:
     """The list with a fold that was made by hand."""
@@ -87,7 +87,7 @@ def fold(
         f"f-{covered}-{len(entries)}", client.chain[covered - 1], covered, tuple(entries), "conversation", "automatic",
         0.5, (), 1_000, 100, 1, 0.0, artifacts=tuple(artifacts),
     )  # fmt: skip
-    return apply_compaction(client, compaction, lambda wire: written(json.loads(wire)))
+    return apply_compaction(client, compaction, lambda wire: read_message(json.loads(wire)))
 
 
 def summarized(turn: Sequence[Json], artifacts: Sequence[str] = (), said: str = "Orders and rules were read.") -> tuple[
@@ -97,17 +97,17 @@ def summarized(turn: Sequence[Json], artifacts: Sequence[str] = (), said: str = 
     client = read([*OPENING_TURNS, *turn])
     covered = len(OPENING_TURNS)
     block = CompactionEntry(1, covered - 1, json.dumps(user(said)).encode())
-    compacted = fold(client, [CompactionEntry(0, 0), block], covered, artifacts)
+    compacted = compact_by_hand(client, [CompactionEntry(0, 0), block], covered, artifacts)
     return client, compacted, range(covered, len(client.messages))
 
 
-def recalled(turn: Sequence[Json], artifacts: Sequence[str] = (), **options: Any) -> Excerpt | None:
+def find_excerpt(turn: Sequence[Json], artifacts: Sequence[str] = (), **options: Any) -> Excerpt | None:
     """The excerpt that a turn behind the fold gets."""
     client, shown, newest = summarized(turn, artifacts)
-    return ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, newest, count, **options)
+    return ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, newest, count, **options)
 
 
-def archived(texts: Sequence[str], ask: str, **options: Any) -> Excerpt | None:
+def find_excerpt_of_results(texts: Sequence[str], ask: str, **options: Any) -> Excerpt | None:
     """The excerpt for a question about results that all left."""
     rounds = [
         entry
@@ -116,7 +116,9 @@ def archived(texts: Sequence[str], ask: str, **options: Any) -> Excerpt | None:
     ]
     client = read([user("Begin."), *rounds, {"role": "assistant", "content": "Read."}, user(ask)])
     covered = len(client.messages) - 1
-    shown = fold(
+    shown = compact_by_hand(
         client, [CompactionEntry(0, 0), CompactionEntry(1, covered - 1, json.dumps(user("Read.")).encode())], covered
     )
-    return ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(covered, covered + 1), count, **options)
+    return ArtifactRecaller(find_claims).find_excerpt(
+        TENANT, shown, client, range(covered, covered + 1), count, **options
+    )

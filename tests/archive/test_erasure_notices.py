@@ -20,13 +20,13 @@ from accordion.model.ports import Append, Key, Put
 from accordion.model.tenant import TenantScope
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.spool import SpooledStore
-from tests.archive.archive_setup import OTHER, TENANT, Vault, chat, wire
+from tests.archive.archive_setup import OTHER, TENANT, ArchiveSetup, chat, wire
 from tests.fakes import FakeClock, FickleStore
 
 BOTH, MINE = wire("both"), wire("mine")
 
 
-def entry_puts(vault: Vault, name: str, session: str, *wires: bytes, tenant: TenantScope = TENANT) -> list[Put]:
+def entry_puts(setup: ArchiveSetup, name: str, session: str, *wires: bytes, tenant: TenantScope = TENANT) -> list[Put]:
     """The writes of a fold that must wait for the store, and its claim."""
     rows = [ArchivedMessage(hashlib.sha256(each).digest(), each) for each in wires]
     made = [
@@ -34,10 +34,10 @@ def entry_puts(vault: Vault, name: str, session: str, *wires: bytes, tenant: Ten
         for at, row in enumerate(rows)
     ]
     claim = Key("", f"fold/{name}")
-    puts = vault.archive.build_puts(
-        tenant, rows, made, CompactionWrite(f"f-{name}", session, vault.clock.now(), "", (claim,), 10)
+    puts = setup.archive.build_puts(
+        tenant, rows, made, CompactionWrite(f"f-{name}", session, setup.clock.now(), "", (claim,), 10)
     )
-    sealed = vault.archive.sealed_put(tenant, claim, b"the fold")
+    sealed = setup.archive.sealed_put(tenant, claim, b"the fold")
     return [*puts, Put(sealed.key, sealed.value, sealed.ttl, if_absent=True)]
 
 
@@ -105,101 +105,101 @@ async def test_who_begins_while_the_store_is_away_is_told_of_what_was_erased_sin
 
 
 async def test_what_waits_on_this_machine_is_erased_with_the_rest() -> None:
-    vault = Vault()
-    await vault.spool.spool.hold(entry_puts(vault, "one", "s-1", MINE))
-    vault.clock.advance(1.0)
-    erased = await vault.custody.erase(TENANT, "s-1")
+    setup = ArchiveSetup()
+    await setup.spool.spool.hold(entry_puts(setup, "one", "s-1", MINE))
+    setup.clock.advance(1.0)
+    erased = await setup.export_and_erasure.erase(TENANT, "s-1")
     assert (erased.verified, erased.entries) == (True, 1)
-    await vault.spool.publish()
-    assert vault.spool.spool.is_empty
-    assert await vault.store.get_many([row_key(hashlib.sha256(MINE).digest()), Key("", "fold/one")]) == [None, None]
+    await setup.spool.publish()
+    assert setup.spool.spool.is_empty
+    assert await setup.store.get_many([row_key(hashlib.sha256(MINE).digest()), Key("", "fold/one")]) == [None, None]
 
 
 async def test_what_waited_on_another_machine_is_let_go_of_and_what_others_need_is_kept() -> None:
-    vault = Vault()
-    elsewhere = vault.waiting()
+    setup = ArchiveSetup()
+    elsewhere = setup.waiting()
     for name, session, tenant, wires in (
         ("one", "s-1", TENANT, (MINE, BOTH)),
         ("two", "s-2", TENANT, (BOTH,)),
         ("six", "s-1", OTHER, (wire("theirs"),)),
     ):
-        await elsewhere.spool.hold(entry_puts(vault, name, session, *wires, tenant=tenant))
-    vault.clock.advance(1.0)
-    await vault.custody.erase(TENANT, "s-1")
-    vault.clock.advance(1.0)
-    await elsewhere.spool.hold(entry_puts(vault, "new", "s-1", wire("said again")))
+        await elsewhere.spool.hold(entry_puts(setup, name, session, *wires, tenant=tenant))
+    setup.clock.advance(1.0)
+    await setup.export_and_erasure.erase(TENANT, "s-1")
+    setup.clock.advance(1.0)
+    await elsewhere.spool.hold(entry_puts(setup, "new", "s-1", wire("said again")))
     await elsewhere.publish()
     assert elsewhere.spool.is_empty
     rows = [row_key(hashlib.sha256(each).digest()) for each in (MINE, BOTH, wire("theirs"), wire("said again"))]
     folds = [Key("", f"fold/{name}") for name in ("one", "two", "six", "new")]
-    assert [value is not None for value in await vault.store.get_many(rows)] == [False, True, True, True]
-    assert [value is not None for value in await vault.store.get_many(folds)] == [False, True, True, True]
-    assert [each.id for each in await vault.archive.list_artifacts(TENANT, "s-1")] == ["art_new0"]
+    assert [value is not None for value in await setup.store.get_many(rows)] == [False, True, True, True]
+    assert [value is not None for value in await setup.store.get_many(folds)] == [False, True, True, True]
+    assert [each.id for each in await setup.archive.list_artifacts(TENANT, "s-1")] == ["art_new0"]
 
 
 async def test_what_another_worker_holds_in_the_same_file_is_let_go_of_too() -> None:
-    vault, file = Vault(), InMemoryStore()
-    one, other = (vault.waiting(file) for _ in range(2))
+    setup, file = ArchiveSetup(), InMemoryStore()
+    one, other = (setup.waiting(file) for _ in range(2))
     await one.publish()
-    await other.spool.hold(entry_puts(vault, "one", "s-1", MINE))
-    vault.clock.advance(1.0)
-    await vault.erasures.note(TENANT, "s-1")
+    await other.spool.hold(entry_puts(setup, "one", "s-1", MINE))
+    setup.clock.advance(1.0)
+    await setup.erasures.note(TENANT, "s-1")
     await one.publish()
-    assert await vault.store.get_many([row_key(hashlib.sha256(MINE).digest()), Key("", "fold/one")]) == [None, None]
+    assert await setup.store.get_many([row_key(hashlib.sha256(MINE).digest()), Key("", "fold/one")]) == [None, None]
 
 
-async def record_elsewhere(vault: Vault, elsewhere: SpooledStore, session: str, *texts: str) -> None:
+async def record_elsewhere(setup: ArchiveSetup, elsewhere: SpooledStore, session: str, *texts: str) -> None:
     """A request whose transcript waits in the spool of another machine."""
-    archive = Archive(elsewhere, vault.retention, sealer=vault.sealer, clock=vault.clock)
-    transcripts = TranscriptStore(archive, vault.tasks, vault.clock, "all")
+    archive = Archive(elsewhere, setup.retention, sealer=setup.sealer, clock=setup.clock)
+    transcripts = TranscriptStore(archive, setup.tasks, setup.clock, "all")
     transcripts.record(TENANT, session, chat(*texts, system=None), folded=True)
     await transcripts.flush()
 
 
-async def transcript_texts(vault: Vault, session: str) -> list[str]:
-    found = await vault.transcripts.read(TENANT, session, 0, 99)
+async def transcript_texts(setup: ArchiveSetup, session: str) -> list[str]:
+    found = await setup.transcripts.read(TENANT, session, 0, 99)
     return [json.loads(each)["content"] for each in found if each is not None]
 
 
 async def test_an_erased_transcript_that_waited_elsewhere_does_not_come_back() -> None:
-    vault = Vault(store=(store := FickleStore()))
-    elsewhere = vault.waiting()
+    setup = ArchiveSetup(store=(store := FickleStore()))
+    elsewhere = setup.waiting()
     store.away = True
-    await record_elsewhere(vault, elsewhere, "s-1", "mine", "both")
-    await record_elsewhere(vault, elsewhere, "s-2", "said", "both")
+    await record_elsewhere(setup, elsewhere, "s-1", "mine", "both")
+    await record_elsewhere(setup, elsewhere, "s-2", "said", "both")
     store.away = False
-    vault.clock.advance(1.0)
-    await vault.custody.erase(TENANT, "s-1")
-    vault.clock.advance(1.0)
+    setup.clock.advance(1.0)
+    await setup.export_and_erasure.erase(TENANT, "s-1")
+    setup.clock.advance(1.0)
     store.away = True
-    await record_elsewhere(vault, elsewhere, "s-1", "said again")
+    await record_elsewhere(setup, elsewhere, "s-1", "said again")
     store.away = False
     await elsewhere.publish()
     assert elsewhere.spool.is_empty
-    assert (await transcript_texts(vault, "s-1"), await transcript_texts(vault, "s-2")) == (
+    assert (await transcript_texts(setup, "s-1"), await transcript_texts(setup, "s-2")) == (
         ["said again"],
         ["said", "both"],
     )
-    rows = [value for key, value in vault.store._values.items() if key.name.startswith("row/")]
+    rows = [value for key, value in setup.store._values.items() if key.name.startswith("row/")]
     assert len(rows) == 3
 
 
 async def test_erased_links_that_waited_elsewhere_do_not_come_back() -> None:
-    vault = Vault()
-    elsewhere, key = vault.waiting(), Key("", "link/1")
-    await elsewhere.spool.hold(vault.archive.single_value_puts(TENANT, "s-1", "link", key, b"said"))
-    vault.clock.advance(1.0)
-    await vault.custody.erase(TENANT, "s-1")
+    setup = ArchiveSetup()
+    elsewhere, key = setup.waiting(), Key("", "link/1")
+    await elsewhere.spool.hold(setup.archive.single_value_puts(TENANT, "s-1", "link", key, b"said"))
+    setup.clock.advance(1.0)
+    await setup.export_and_erasure.erase(TENANT, "s-1")
     await elsewhere.publish()
     assert elsewhere.spool.is_empty
-    assert await vault.store.get(key) is None
+    assert await setup.store.get(key) is None
 
 
 async def test_where_nothing_was_erased_all_that_waits_is_published() -> None:
-    vault = Vault()
-    await vault.spool.spool.hold(entry_puts(vault, "one", "s-1", MINE))
-    await vault.spool.publish()
-    assert await vault.store.get(Key("", "fold/one")) is not None
+    setup = ArchiveSetup()
+    await setup.spool.spool.hold(entry_puts(setup, "one", "s-1", MINE))
+    await setup.spool.publish()
+    assert await setup.store.get(Key("", "fold/one")) is not None
 
 
 async def test_what_began_before_an_erasure_was_heard_of_is_told_from_what_begins_later() -> None:
@@ -223,7 +223,7 @@ async def test_what_began_before_an_erasure_was_heard_of_is_told_from_what_begin
     assert not here.was_erased_since(OTHER, "s-1", before)
 
 
-async def test_an_erasure_of_all_of_a_tenant_is_of_each_of_its_sessions_and_is_known_for_a_day() -> None:
+async def test_an_erasure_of_a_tenant_covers_each_session_and_is_known_for_a_day() -> None:
     clock = FakeClock()
     erasures = ErasureNotices(InMemoryStore(), clock, 100.0)
     clock.advance(1.0)
@@ -263,7 +263,7 @@ async def begin_and_end(here: ErasureNotices, there: ErasureNotices, clock: Fake
     return clock.monotonic()
 
 
-async def test_what_begins_behind_the_end_of_an_erasure_is_kept_by_those_too_who_hear_of_that_later() -> None:
+async def test_writes_after_an_erasure_are_kept_by_workers_that_learn_of_it_late() -> None:
     store, clock = InMemoryStore(), FakeClock()
     here, there = ErasureNotices(store, clock, 100.0), ErasureNotices(store, clock, 100.0)
     told = record_erasures(there)
@@ -308,7 +308,7 @@ class Apart(FakeClock):
     removing=st.floats(0.0, 2.0),
     ahead=st.floats(-0.2, 0.2),
 )
-async def test_of_what_was_under_way_nothing_is_kept_and_of_what_came_behind_nothing_is_lost(
+async def test_an_erasure_drops_pending_writes_and_loses_no_later_write(
     phase: float, began: float, lasts: float, removing: float, ahead: float
 ) -> None:
     store, clock = InMemoryStore(), FakeClock()
@@ -384,55 +384,55 @@ class Scripted(FickleStore):
 FOLD, LISTED = Key("", "fold/one"), [Key("", "fold/one"), row_key(hashlib.sha256(MINE).digest())]
 
 
-async def load_remaining(vault: Vault) -> list[bytes | None]:
+async def load_remaining(setup: ArchiveSetup) -> list[bytes | None]:
     """What the store has of the erased compaction `one`."""
-    listed = [each.id for each in await vault.archive.list_artifacts(TENANT, "s-1")]
-    return [each for each in [*await vault.store.get_many(LISTED), *listed] if each is not None]
+    listed = [each.id for each in await setup.archive.list_artifacts(TENANT, "s-1")]
+    return [each for each in [*await setup.store.get_many(LISTED), *listed] if each is not None]
 
 
 async def test_an_erased_compaction_whose_archive_was_published_before_does_not_come_back() -> None:
-    vault = Vault(store=(store := Scripted()))
-    elsewhere = vault.waiting()
-    await elsewhere.spool.hold(entry_puts(vault, "one", "s-1", MINE))
+    setup = ArchiveSetup(store=(store := Scripted()))
+    elsewhere = setup.waiting()
+    await elsewhere.spool.hold(entry_puts(setup, "one", "s-1", MINE))
     store.refuses = FOLD
     with pytest.raises(StoreUnavailable):
         await elsewhere.publish()
     store.away, store.refuses = False, None
-    vault.clock.advance(1.0)
-    await vault.custody.erase(TENANT, "s-1")
+    setup.clock.advance(1.0)
+    await setup.export_and_erasure.erase(TENANT, "s-1")
     await elsewhere.publish()
     assert elsewhere.spool.is_empty
-    assert await load_remaining(vault) == []
+    assert await load_remaining(setup) == []
 
 
 @pytest.mark.parametrize("at", [FOLD, LISTED[1]], ids=["claims", "values"])
 @pytest.mark.parametrize("session", ["s-1", None], ids=["session", "tenant"])
 async def test_an_erasure_while_another_machine_publishes_leaves_nothing(at: Key, session: str | None) -> None:
-    vault = Vault(store=(store := Scripted()))
-    elsewhere = vault.waiting()
-    await elsewhere.spool.hold(entry_puts(vault, "one", "s-1", MINE))
-    vault.clock.advance(1.0)
-    store.before = at, lambda: vault.custody.erase(TENANT, session)
+    setup = ArchiveSetup(store=(store := Scripted()))
+    elsewhere = setup.waiting()
+    await elsewhere.spool.hold(entry_puts(setup, "one", "s-1", MINE))
+    setup.clock.advance(1.0)
+    store.before = at, lambda: setup.export_and_erasure.erase(TENANT, session)
     await elsewhere.publish()
     assert store.before is None
     assert elsewhere.spool.is_empty
-    assert await load_remaining(vault) == []
+    assert await load_remaining(setup) == []
 
 
 async def test_what_is_written_again_behind_an_erasure_stays_while_that_is_published() -> None:
     """The same bytes wait once more: they are the new compaction's."""
-    vault = Vault(store=(store := Scripted()))
-    elsewhere = vault.waiting()
-    await elsewhere.spool.hold([*entry_puts(vault, "one", "s-1", MINE), Put(Key("", "other"), b"x")])
-    vault.clock.advance(1.0)
-    await vault.custody.erase(TENANT, "s-1")
-    vault.clock.advance(1.0)
-    store.before = Key("", "other"), lambda: elsewhere.write(entry_puts(vault, "new", "s-1", MINE))
+    setup = ArchiveSetup(store=(store := Scripted()))
+    elsewhere = setup.waiting()
+    await elsewhere.spool.hold([*entry_puts(setup, "one", "s-1", MINE), Put(Key("", "other"), b"x")])
+    setup.clock.advance(1.0)
+    await setup.export_and_erasure.erase(TENANT, "s-1")
+    setup.clock.advance(1.0)
+    store.before = Key("", "other"), lambda: elsewhere.write(entry_puts(setup, "new", "s-1", MINE))
     await elsewhere.publish()
     await elsewhere.publish()
     assert elsewhere.spool.is_empty
-    assert [each.id for each in await vault.archive.list_artifacts(TENANT, "s-1")] == ["art_new0"]
-    assert None not in await vault.store.get_many([Key("", "fold/new"), LISTED[1]])
+    assert [each.id for each in await setup.archive.list_artifacts(TENANT, "s-1")] == ["art_new0"]
+    assert None not in await setup.store.get_many([Key("", "fold/new"), LISTED[1]])
 
 
 class Full(FickleStore):
@@ -452,29 +452,29 @@ class Full(FickleStore):
 
 @pytest.mark.parametrize("session", ["s-1", None], ids=["session", "tenant"])
 async def test_on_a_full_disk_an_erasure_is_complete_with_what_waits_for_room(session: str | None) -> None:
-    vault = Vault(store=(store := Full()))
-    vault.archive.store = vault.spool
-    await vault.archive.keep(entry_puts(vault, "two", "s-1", BOTH))
+    setup = ArchiveSetup(store=(store := Full()))
+    setup.archive.store = setup.spool
+    await setup.archive.keep(entry_puts(setup, "two", "s-1", BOTH))
     store.full = True
-    await vault.archive.keep(entry_puts(vault, "one", "s-1", MINE))
-    await record_elsewhere(vault, vault.spool, "s-1", "mine", "both")
-    vault.clock.advance(1.0)
-    erased = await vault.custody.erase(TENANT, session)
+    await setup.archive.keep(entry_puts(setup, "one", "s-1", MINE))
+    await record_elsewhere(setup, setup.spool, "s-1", "mine", "both")
+    setup.clock.advance(1.0)
+    erased = await setup.export_and_erasure.erase(TENANT, session)
     assert (erased.verified, erased.entries) == (True, 3)
     store.full = False
-    await vault.spool.publish()
-    assert vault.spool.spool.is_empty
+    await setup.spool.publish()
+    assert setup.spool.spool.is_empty
     kept = {key.name.partition("/")[0] for key in (*store._values, *store._logs)}
     assert kept <= {"erased", TENANT.archive_namespace}
 
 
 async def test_a_worker_that_hears_of_an_erasure_on_a_full_disk_lets_go_of_what_waits() -> None:
-    vault = Vault(store=(store := Full()))
-    other = vault.waiting()
+    setup = ArchiveSetup(store=(store := Full()))
+    other = setup.waiting()
     store.full = True
-    await other.write(entry_puts(vault, "one", "s-1", MINE))
-    vault.clock.advance(1.0)
-    await vault.custody.erase(TENANT, "s-1")
+    await other.write(entry_puts(setup, "one", "s-1", MINE))
+    setup.clock.advance(1.0)
+    await setup.export_and_erasure.erase(TENANT, "s-1")
     other.drop_soon()
     await other.poll()
     assert await other.get(FOLD) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import jsonpath_rfc9535
 
 from accordion.archive.path_walk import select
-from tests.code_fingerprints import changed
+from tests.code_fingerprints import find_changes
 
 CODE = {
     "jsonpath_rfc9535.node": {
@@ -40,17 +40,17 @@ CODE = {
 
 
 def test_overridden_code_is_as_it_was() -> None:
-    assert changed(CODE) == {}
+    assert find_changes(CODE) == {}
 
 
-def test_the_library_itself_visits_every_node() -> None:
+def test_the_jsonpath_package_itself_visits_every_node() -> None:
     """A model may write such a path, and a document of 300,000 values may come from any tool."""
     document, path = [[0] * 1_000] * 300, "$..*"
     assert len(jsonpath_rfc9535.find(path, document)) == 300_300
     assert not select(document, path, 1_000_000).complete
 
 
-def test_paths_give_what_the_library_gives() -> None:
+def test_paths_select_the_same_nodes_as_the_jsonpath_package() -> None:
     document = {"a": [{"n": 1, "s": "one"}, {"n": 2, "s": "two"}], "b": {"c": [1, 2, 3]}}
     for path in ("$.a[*].n", "$..n", "$.a[?@.n>1].s", "$.b.c[1:]", "$.a[?match(@.s, 't.o')].n", "$.a[?!(@.n==1)].s"):
         found = select(document, path, 100)

@@ -1,5 +1,5 @@
 """Words that a client only names afterwards (`item_reference` of Responses): kept as they go by, told by folds, erased.
-The whole house in one process."""
+In one process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from accordion.model.ports import Headers
 from tests.fakes import FakeReply, FakeTasks, FakeWindows, FickleStore
-from tests.pipeline_setup import RESPONSES, World, header
+from tests.pipeline_setup import RESPONSES, PipelineSetup, header
 
 Json = dict[str, Any]
 
@@ -33,10 +33,10 @@ class Tasks(FakeTasks):
 
 
 class Talk:
-    """A conversation through a house: what the user says, and what is answered, under the id `msg_…` of the answer.
+    """A conversation in one process: what the user says, and what is answered, under the id `msg_…` of the answer.
     `names`: the client names the answers."""
 
-    def __init__(self, world: World, *, names: bool = True, store: bool = True, **headers: str) -> None:
+    def __init__(self, world: PipelineSetup, *, names: bool = True, store: bool = True, **headers: str) -> None:
         self.world = world
         self.names = names
         self.store = store
@@ -61,7 +61,7 @@ class Talk:
         self.input.append({"type": "item_reference", "id": said["id"]} if self.names else said)
         await tasks_of(self.world).done()
 
-    async def kept(self, *numbers: int) -> dict[int, str]:
+    async def load_archived(self, *numbers: int) -> dict[int, str]:
         """What the archive has of these answers for this tenant."""
         pairs: Headers = tuple((name.encode(), value.encode()) for name, value in self.headers.items())
         caller = self.world.forward.tenants.identify(dict(pairs))
@@ -81,20 +81,20 @@ def item(number: int, text: str) -> Json:
     }
 
 
-def tasks_of(world: World) -> Tasks:
+def tasks_of(world: PipelineSetup) -> Tasks:
     assert isinstance(world.tasks, Tasks)
     return world.tasks
 
 
-def world(**more: Any) -> World:
-    return World(tasks=Tasks(), **more)
+def world(**more: Any) -> PipelineSetup:
+    return PipelineSetup(tasks=Tasks(), **more)
 
 
 def answer(number: int) -> str:
     return f"Decided: the table of docs/plan_{number}.md stays, because migration_{number} failed without it."
 
 
-def forwarded_text(of: World) -> str:
+def forwarded_text(of: PipelineSetup) -> str:
     body = of.upstream.requests[-1].body
     assert isinstance(body, bytes)
     return body.decode()
@@ -121,10 +121,10 @@ async def test_a_fold_tells_what_the_client_only_named_as_it_tells_what_is_sent(
 async def test_what_is_named_is_kept_from_the_first_answer_on() -> None:
     talk = Talk(world())
     await talk.turn(0, answer(0))
-    assert await talk.kept(0) == {}
+    assert await talk.load_archived(0) == {}
     await talk.turn(1, answer(1))
     await talk.turn(2, answer(2))
-    assert await talk.kept(0, 1, 2) == {at: answer(at) for at in range(3)}
+    assert await talk.load_archived(0, 1, 2) == {at: answer(at) for at in range(3)}
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ async def test_nothing_is_kept_of_who_sends_the_words_or_is_not_folded(
     talk = Talk(world(config=config), names=names, store=store, **headers)
     for number in range(4):
         await talk.turn(number, answer(number))
-    assert await talk.kept(*range(4)) == {}
+    assert await talk.load_archived(*range(4)) == {}
 
 
 async def test_a_tenant_names_its_own_words_only() -> None:
@@ -154,8 +154,8 @@ async def test_a_tenant_names_its_own_words_only() -> None:
     other = Talk(made, authorization="Bearer other")
     other.input = list(one.input)
     await other.turn(3, "well")
-    assert await one.kept(0, 1) == {0: answer(0), 1: answer(1)}
-    assert await other.kept(0, 1) == {}
+    assert await one.load_archived(0, 1) == {0: answer(0), 1: answer(1)}
+    assert await other.load_archived(0, 1) == {}
 
 
 async def test_what_was_erased_is_gone_from_the_archive_and_from_memory() -> None:
@@ -165,13 +165,13 @@ async def test_what_was_erased_is_gone_from_the_archive_and_from_memory() -> Non
         await named.turn(number, answer(number))
     await fresh.turn(100, answer(100))
     caller = made.forward.tenants.identify({})
-    assert (await named.kept(0, 1))[0] == answer(0)
+    assert (await named.load_archived(0, 1))[0] == answer(0)
     for each in (named, fresh):
         erased = await made.builder.export_and_erasure.erase(caller.tenant, each.session)
         assert erased.verified
-    assert await named.kept(0, 1, 2) == {}
+    assert await named.load_archived(0, 1, 2) == {}
     await fresh.turn(101, answer(101))
-    assert set(await fresh.kept(100, 101)) == {101}
+    assert set(await fresh.load_archived(100, 101)) == {101}
 
 
 async def test_words_that_came_while_the_store_was_away_are_kept_when_it_is_back() -> None:
@@ -182,7 +182,7 @@ async def test_words_that_came_while_the_store_was_away_are_kept_when_it_is_back
     await talk.turn(1, answer(1))
     store.away = False
     await talk.turn(2, answer(2))
-    assert await talk.kept(0, 1, 2) == {at: answer(at) for at in range(3)}
+    assert await talk.load_archived(0, 1, 2) == {at: answer(at) for at in range(3)}
 
 
 async def test_what_nobody_has_named_yet_is_bounded_in_memory() -> None:
@@ -194,7 +194,7 @@ async def test_what_nobody_has_named_yet_is_bounded_in_memory() -> None:
         await talk.turn(number, f"{number} " + "long words " * 4_000)
     for number in (0, 199):
         await talks[number].turn(number + 1_000, "short")
-        assert (await talks[number].kept(number) != {}) == (number == 199)
+        assert (await talks[number].load_archived(number) != {}) == (number == 199)
     assert sum(map(len, (await made.builder.archive.load_items(caller.tenant, ["msg_199"])).values())) > 40_000
 
 
@@ -207,7 +207,7 @@ async def test_the_oldest_words_go_first_where_a_store_stays_away_for_long() -> 
         await talk.turn(number, f"{number} " + "long words " * 4_000)
     store.away = False
     await talk.turn(200, "short")
-    kept = await talk.kept(*range(200))
-    assert 50 < len(kept) < 150
-    assert min(kept) > 50
-    assert max(kept) == 199
+    load_archived = await talk.load_archived(*range(200))
+    assert 50 < len(load_archived) < 150
+    assert min(load_archived) > 50
+    assert max(load_archived) == 199

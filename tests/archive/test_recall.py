@@ -17,22 +17,22 @@ from tests.archive.recall_samples import (
     TENANT,
     Json,
     call,
-    claims,
+    compact_by_hand,
     count,
-    fold,
+    find_claims,
+    find_excerpt,
     read,
-    recalled,
+    read_message,
     result,
     summarized,
     user,
-    written,
 )
 
 # -- what is recalled --------------------------------------------------------------------------------------------------
 
 
 def test_what_the_user_names_comes_back_with_the_lines_around_it_and_its_source() -> None:
-    found = recalled([user("What is in W5918442?")])
+    found = find_excerpt([user("What is in W5918442?")])
     assert found is not None
     assert "> W5918442 holds item 7706410293, line 30 of the order list" in found.text.split("\n")
     assert 'Result of list_orders({"region": "north"}), message 2' in found.text
@@ -42,7 +42,7 @@ def test_what_the_user_names_comes_back_with_the_lines_around_it_and_its_source(
 
 def test_what_a_call_is_given_comes_back_too() -> None:
     turn = [call("cancel", {"order": "W5918442"}, "call_9"), result("call_9", "done")]
-    found = recalled(turn)
+    found = find_excerpt(turn)
     assert found is not None
     assert "7706410293" in found.text
 
@@ -52,18 +52,18 @@ def test_a_name_has_four_characters_at_least(value: str, comes: bool) -> None:
     client = read(
         [user("Begin."), {"role": "assistant", "content": f"The key is {value}."}, call("use", {"it": value}, "c")]
     )
-    shown = fold(client, [CompactionEntry(0, 0), CompactionEntry(1, 1, json.dumps(user("…")).encode())], 2)
-    assert (ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(2, 3), count) is not None) == comes
+    shown = compact_by_hand(client, [CompactionEntry(0, 0), CompactionEntry(1, 1, json.dumps(user("…")).encode())], 2)
+    assert (ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, range(2, 3), count) is not None) == comes
 
 
 def test_a_short_source_whose_call_is_named_is_shown_whole() -> None:
-    found = recalled([user("Have another look at src/billing/rules.py please.")])
+    found = find_excerpt([user("Have another look at src/billing/rules.py please.")])
     assert found is not None
     assert "> def round_half_even(amount):\n>     return amount" in found.text
 
 
 def test_a_quotation_of_plain_words_is_found() -> None:
-    found = recalled([user('Where did it say "line 41 of the order"?')])
+    found = find_excerpt([user('Where did it say "line 41 of the order"?')])
     assert found is not None
     assert "> line 41 of the order list" in found.text
 
@@ -72,8 +72,8 @@ def test_what_somebody_said_is_attributed_to_his_role() -> None:
     client = read(
         [user("Begin."), {"role": "assistant", "content": "The key is kx_773_alpha."}, user("Use kx_773_alpha.")]
     )
-    shown = fold(client, [CompactionEntry(0, 0), CompactionEntry(1, 1, json.dumps(user("…")).encode())], 2)
-    found = ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(2, 3), count)
+    shown = compact_by_hand(client, [CompactionEntry(0, 0), CompactionEntry(1, 1, json.dumps(user("…")).encode())], 2)
+    found = ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, range(2, 3), count)
     assert found is not None
     assert "Said by the assistant, message 1:\n> The key is kx_773_alpha." in found.text
 
@@ -87,8 +87,10 @@ def test_what_stands_in_the_arguments_of_a_call_is_shown_from_there() -> None:
         user("value_321 is wrong"),
     ]
     client = read(entries)
-    shown = fold(client, [CompactionEntry(0, 0), CompactionEntry(1, 2, json.dumps(user("Written.")).encode())], 3)
-    found = ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(3, 4), count)
+    shown = compact_by_hand(
+        client, [CompactionEntry(0, 0), CompactionEntry(1, 2, json.dumps(user("Written.")).encode())], 3
+    )
+    found = ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, range(3, 4), count)
     assert found is not None
     assert "Arguments of write_file(" in found.text
     assert "> value_321 = 321" in found.text.split("\n")
@@ -108,15 +110,17 @@ def test_what_a_call_was_given_is_found_however_its_json_was_written(arguments: 
     made = call("note", {}, "c")
     made["tool_calls"][0]["function"]["arguments"] = arguments
     client = read([user("Begin."), made, result("c", "ok"), user(f"What of `{named}`?")])
-    shown = fold(client, [CompactionEntry(0, 0), CompactionEntry(1, 2, json.dumps(user("Noted.")).encode())], 3)
-    assert ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(3, 4), count) is not None
+    shown = compact_by_hand(
+        client, [CompactionEntry(0, 0), CompactionEntry(1, 2, json.dumps(user("Noted.")).encode())], 3
+    )
+    assert ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, range(3, 4), count) is not None
 
 
 def test_a_result_that_was_replaced_by_a_reference_is_recalled_under_its_call() -> None:
     client = read([*OPENING_TURNS, user("What is in W5918442?")])
     reference = CompactionEntry(2, 2, json.dumps(result("call_1", "[Result moved]")).encode(), is_edited=True)
-    shown = fold(client, [CompactionEntry(0, 1), reference, CompactionEntry(3, 5)], 6)
-    found = ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(6, 7), count)
+    shown = compact_by_hand(client, [CompactionEntry(0, 1), reference, CompactionEntry(3, 5)], 6)
+    found = ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, range(6, 7), count)
     assert found is not None
     assert "Result of list_orders(" in found.text
     assert "7706410293" in found.text
@@ -126,8 +130,8 @@ def test_the_newest_turn_is_heard_also_where_the_fold_covers_it() -> None:
     turn = [call("cancel", {"order": "W5918442"}, "call_9"), result("call_9", "done")]
     client = read([*OPENING_TURNS, *turn])
     block = CompactionEntry(1, 5, json.dumps(user("Orders were read.")).encode())
-    shown = fold(client, [CompactionEntry(0, 0), block, CompactionEntry(6, 7)], 8)
-    found = ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(6, 8), count)
+    shown = compact_by_hand(client, [CompactionEntry(0, 0), block, CompactionEntry(6, 7)], 8)
+    found = ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, range(6, 8), count)
     assert found is not None
     assert "7706410293" in found.text
 
@@ -158,9 +162,9 @@ def test_it_works_in_every_dialect(dialect: str) -> None:
     body = json.dumps({"model": "a-model", **bodies[dialect]}).encode()
     client = BodyReader().read(DIALECTS[dialect], body, TENANT)
     block = CompactionEntry(1, len(client.messages) - 2, b'{"role":"user","content":"Orders were read."}')
-    shown = fold(client, [CompactionEntry(0, 0), block], len(client.messages) - 1)
+    shown = compact_by_hand(client, [CompactionEntry(0, 0), block], len(client.messages) - 1)
     newest = range(len(client.messages) - 1, len(client.messages))
-    found = ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, newest, count)
+    found = ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, newest, count)
     assert found is not None
     assert "Result of list_orders(" in found.text
     assert "7706410293" in found.text
@@ -172,24 +176,24 @@ def test_it_works_in_every_dialect(dialect: str) -> None:
 def test_nothing_is_recalled_where_no_fold_is_in_force() -> None:
     client = read([*OPENING_TURNS, user("What is in W5918442?")])
     bare = CompactedConversation(client, tuple(range(len(client.messages))))
-    assert ArtifactRecaller(claims).find_excerpt(TENANT, bare, client, range(6, 7), count) is None
+    assert ArtifactRecaller(find_claims).find_excerpt(TENANT, bare, client, range(6, 7), count) is None
 
 
 def test_nothing_is_recalled_for_what_nobody_ever_said() -> None:
-    assert recalled([user("What is in W0000001, and in src/other.py?")]) is None
+    assert find_excerpt([user("What is in W0000001, and in src/other.py?")]) is None
 
 
 def test_plain_words_recall_nothing() -> None:
-    assert recalled([user("Please return the amount of the order list.")]) is None
+    assert find_excerpt([user("Please return the amount of the order list.")]) is None
 
 
 def test_what_is_still_in_view_is_not_recalled() -> None:
     client, shown, newest = summarized([user("What is in W5918442?")], said="W5918442 was looked at.")
-    assert ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, newest, count) is None
+    assert ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, newest, count) is None
 
 
 def test_a_name_within_another_word_is_not_in_view() -> None:
-    found = recalled([call("show", {"order": "W5918442"}, "c"), result("c", "There are W59184421 and xW5918442.")])
+    found = find_excerpt([call("show", {"order": "W5918442"}, "c"), result("c", "There are W59184421 and xW5918442.")])
     assert found is not None
     assert "7706410293" in found.text
 
@@ -200,7 +204,7 @@ def test_a_name_within_another_word_is_not_in_view() -> None:
 )
 def test_what_came_into_view_since_the_first_look_is_in_view(told: str, comes: bool) -> None:
     recaller, told_so_far = (
-        ArtifactRecaller(claims),
+        ArtifactRecaller(find_claims),
         [user("What is in W5918442?"), {"role": "assistant", "content": "A mug."}],
     )
     client, shown, newest = summarized(told_so_far[:1])
@@ -214,7 +218,7 @@ def test_what_came_into_view_since_the_first_look_is_in_view(told: str, comes: b
 
 def test_a_path_whose_words_stand_apart_in_view_comes_back() -> None:
     told = "Of rules in billing, src has some: py."
-    found = recalled([user(told), {"role": "assistant", "content": told}, user("What is in src/billing/rules.py?")])
+    found = find_excerpt([user(told), {"role": "assistant", "content": told}, user("What is in src/billing/rules.py?")])
     assert found is not None
     assert "round_half_even" in found.text
 
@@ -222,33 +226,36 @@ def test_a_path_whose_words_stand_apart_in_view_comes_back() -> None:
 def test_what_the_system_prompt_says_is_in_view() -> None:
     client = read([{"role": "system", "content": "W5918442 is the test order."}, *OPENING_TURNS, user("W5918442?")])
     block = CompactionEntry(1, 5, json.dumps(user("Read.")).encode())
-    shown = fold(client, [CompactionEntry(0, 0), block], 6)
-    assert ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(6, 7), count) is None
+    shown = compact_by_hand(client, [CompactionEntry(0, 0), block], 6)
+    assert ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, range(6, 7), count) is None
 
 
 def test_what_the_newest_results_show_is_in_view() -> None:
     turn = [call("show", {"order": "W5918442"}, "call_9"), result("call_9", "W5918442: item 7706410293")]
-    assert recalled(turn) is None
+    assert find_excerpt(turn) is None
 
 
 def test_what_an_earlier_recall_put_back_is_not_recalled_again() -> None:
-    first = recalled([user("What is in W5918442?")])
+    first = find_excerpt([user("What is in W5918442?")])
     assert first is not None
     client, shown, _ = summarized(
         [user("What is in W5918442?"), {"role": "assistant", "content": "A mug."}, user("W5918442!")]
     )
     messages = list(shown.conversation.messages)
     at = len(messages) - 2
-    dressed = CompactedConversation(
+    composed = CompactedConversation(
         conversation=Conversation(
-            "chat", client.model, (*messages[:at], written(user(first.text)), *messages[at:]), shown.conversation.chain,
+            "chat",
+            client.model,
+            (*messages[:at], read_message(user(first.text)), *messages[at:]),
+            shown.conversation.chain,
         ),
         origins=(*shown.origins[:at], -2, *shown.origins[at:]),
         compaction=shown.compaction,
         spans=(*shown.spans[:at], (7, 6, False), *shown.spans[at:]),
     )  # fmt: skip
     newest = range(len(client.messages) - 1, len(client.messages))
-    assert ArtifactRecaller(claims).find_excerpt(TENANT, dressed, client, newest, count) is None
+    assert ArtifactRecaller(find_claims).find_excerpt(TENANT, composed, client, newest, count) is None
 
 
 def test_what_stands_nearly_everywhere_is_not_recalled() -> None:
@@ -262,26 +269,26 @@ def test_what_stands_nearly_everywhere_is_not_recalled() -> None:
     ]
     client = read([user("Begin."), *rounds, {"role": "assistant", "content": "Read."}, user("What of common_name_x?")])
     covered = len(client.messages) - 1
-    shown = fold(
+    shown = compact_by_hand(
         client, [CompactionEntry(0, 0), CompactionEntry(1, covered - 1, json.dumps(user("Read.")).encode())], covered
     )
-    assert ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(covered, covered + 1), count) is None
+    assert ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, range(covered, covered + 1), count) is None
 
 
 def test_the_old_answer_to_the_very_call_that_was_just_answered_is_not_recalled() -> None:
     turn = [call("read_file", {"path": "src/billing/rules.py"}, "call_9"), result("call_9", "def other(): ...")]
-    assert recalled(turn) is None
+    assert find_excerpt(turn) is None
 
 
 def test_nothing_is_recalled_of_a_result_whose_text_is_in_view() -> None:
     rules = "def round_half_even(amount):\n    return amount"
     turn = [call("open_file", {"name": "src/billing/rules.py"}, "call_9"), result("call_9", rules)]
-    assert recalled(turn) is None
+    assert find_excerpt(turn) is None
 
 
 def test_only_the_newest_round_is_heard() -> None:
     turn = [user("What is in W5918442?"), {"role": "assistant", "content": "A mug."}, user("Thank you.")]
-    assert recalled(turn) is None
+    assert find_excerpt(turn) is None
 
 
 def test_reasoning_neither_asks_nor_is_quoted() -> None:
@@ -297,5 +304,5 @@ def test_reasoning_neither_asks_nor_is_quoted() -> None:
         ],
     }  # fmt: skip
     client = BodyReader().read(DIALECTS["messages"], json.dumps(body).encode(), TENANT)
-    shown = fold(client, [CompactionEntry(0, 0), CompactionEntry(1, 1, b'{"role":"user","content":"x"}')], 2)
-    assert ArtifactRecaller(claims).find_excerpt(TENANT, shown, client, range(2, 3), count) is None
+    shown = compact_by_hand(client, [CompactionEntry(0, 0), CompactionEntry(1, 1, b'{"role":"user","content":"x"}')], 2)
+    assert ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, range(2, 3), count) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from accordion.archive.recall import ArtifactRecaller, Rule, find_omitted_rules
-from tests.archive.recall_samples import TENANT, call, claims, count, read, result, summarized, user
+from tests.archive.recall_samples import TENANT, call, count, find_claims, read, result, summarized, user
 
 RULE = Rule(1, "Never send invoices to the vendor Halloran.", "[1] Never send invoices to the vendor Halloran.")
 OTHER = Rule(2, "生产环境不要运行清理任务。", "[2] 生产环境不要运行清理任务。")
@@ -45,7 +45,7 @@ def test_what_stands_in_view_is_not_omitted() -> None:
 def test_there_are_no_more_rules_and_tokens_than_allowed() -> None:
     rules = [Rule(1, f"Never send invoice {at} to the vendor.", f"[1] Never send invoice {at}.") for at in range(9)]
     client, shown, newest = summarized([user("Send the invoice to the vendor.")])
-    recaller = ArtifactRecaller(claims, rules=lambda _messages, _covered: rules)
+    recaller = ArtifactRecaller(find_claims, rules=lambda _messages, _covered: rules)
     few = recaller.find_excerpt(TENANT, shown, client, newest, count, sources=2)
     assert few is not None
     assert (len(few.quotes), few.text.count("> [1] Never send invoice")) == (2, 2)
@@ -58,7 +58,7 @@ def test_there_are_no_more_rules_and_tokens_than_allowed() -> None:
 def test_a_rule_stands_in_front_of_what_is_named() -> None:
     turn = [call("send_invoices", {"to": "vendor", "order": "W5918442"}, "c9"), result("c9", "sent")]
     client, shown, newest = summarized(turn)
-    found = ArtifactRecaller(claims, rules=lambda _messages, _covered: [RULE]).find_excerpt(
+    found = ArtifactRecaller(find_claims, rules=lambda _messages, _covered: [RULE]).find_excerpt(
         TENANT, shown, client, newest, count
     )
     assert found is not None

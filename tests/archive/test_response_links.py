@@ -14,7 +14,7 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, Put
 from accordion.model.tenant import TenantScope
 from accordion.stores.memory_store import InMemoryStore
-from tests.archive.archive_setup import DAY, OTHER, TENANT, Vault
+from tests.archive.archive_setup import DAY, OTHER, TENANT, ArchiveSetup
 from tests.compaction.compactor_setup import read
 from tests.fakes import FakeClock, FickleStore
 
@@ -25,10 +25,10 @@ class Chain:
     """A client's conversation at one worker's ResponseLinks, and what went by."""
 
     def __init__(
-        self, vault: Vault, *, session: str = "s-1", tenant: TenantScope = TENANT, capacity: int = CAPACITY
+        self, setup: ArchiveSetup, *, session: str = "s-1", tenant: TenantScope = TENANT, capacity: int = CAPACITY
     ) -> None:
-        self.archive, self.session, self.tenant = vault, session, tenant
-        self.links = ResponseLinks(vault.archive, vault.tasks, vault.erasures, capacity)
+        self.archive, self.session, self.tenant = setup, session, tenant
+        self.links = ResponseLinks(setup.archive, setup.tasks, setup.erasures, capacity)
         self.told: list[Any] = []
         self.queue: list[Put] = []
         """What waits for the store."""
@@ -69,7 +69,7 @@ class Chain:
         found = await (links or self.links).history_up_to(tenant, f"r{number}")
         return None if found is None else [json.loads(wire) for wire in found]
 
-    async def kept(self, number: int) -> bool:
+    async def is_recorded(self, number: int) -> bool:
         return await self.archive.store.get(link_key(self.tenant, f"r{number}")) is not None
 
 
@@ -78,10 +78,10 @@ def read_request(given: list[Any], after: int | None) -> Conversation:
     return read({"model": "gpt-5", "input": given, **goes_on}, "responses", TENANT)
 
 
-def links_of_other_worker(vault: Vault) -> ResponseLinks:
+def links_of_other_worker(setup: ArchiveSetup) -> ResponseLinks:
     """Those of another worker with the same store."""
-    there = Vault(store=vault.store, clock=vault.clock)
-    return ResponseLinks(there.archive, vault.tasks, ErasureNotices(vault.store, vault.clock, 1.0, _at_once), CAPACITY)
+    there = ArchiveSetup(store=setup.store, clock=setup.clock)
+    return ResponseLinks(there.archive, setup.tasks, ErasureNotices(setup.store, setup.clock, 1.0, _at_once), CAPACITY)
 
 
 async def _at_once(_: float) -> None:
@@ -89,7 +89,7 @@ async def _at_once(_: float) -> None:
 
 
 async def test_what_led_to_a_reply_is_put_together_in_its_order() -> None:
-    chain = Chain(Vault())
+    chain = Chain(ArchiveSetup())
     for number in range(5):
         await chain.say(number, f"part {number}", number - 1 if number else None)
     assert await chain.before(4) == chain.told
@@ -99,7 +99,7 @@ async def test_what_led_to_a_reply_is_put_together_in_its_order() -> None:
 
 
 async def test_another_worker_finds_it_in_the_store_where_it_is_sealed() -> None:
-    chain = Chain(Vault())
+    chain = Chain(ArchiveSetup())
     for number in range(3):
         await chain.say(number, f"secret part {number}", number - 1 if number else None)
     assert await chain.before(2, links=links_of_other_worker(chain.archive)) == chain.told
@@ -107,7 +107,7 @@ async def test_another_worker_finds_it_in_the_store_where_it_is_sealed() -> None
 
 
 async def test_a_branch_has_what_led_to_it() -> None:
-    chain = Chain(Vault())
+    chain = Chain(ArchiveSetup())
     await chain.say(0, "one")
     await chain.say(1, "two", 0)
     await chain.say(2, "another two", 0)
@@ -118,18 +118,18 @@ async def test_a_branch_has_what_led_to_it() -> None:
 
 
 async def test_of_a_client_that_sends_its_history_itself_only_the_beginning_is_stored() -> None:
-    chain, given = Chain(Vault()), list[Any]()
+    chain, given = Chain(ArchiveSetup()), list[Any]()
     for number in range(6):
         given += [{"role": "user", "content": f"part {number}"}, {"role": "assistant", "content": "well"}]
         await chain.take(number, read_request(given[:-1], None), given[-1], known=number > 0)
-    assert [await chain.kept(number) for number in range(6)] == [True, *[False] * 5]
+    assert [await chain.is_recorded(number) for number in range(6)] == [True, *[False] * 5]
     # Of a session its beginning and its newest may be gone on from.
     assert [await chain.before(number) is not None for number in range(6)] == [True, *[False] * 4, True]
     assert await chain.before(5) == given
 
 
 async def test_a_list_with_replies_that_nobody_saw_is_stored_as_a_beginning() -> None:
-    chain, given = Chain(Vault()), [{"role": "user", "content": "one"}, {"role": "assistant", "content": "well"}]
+    chain, given = Chain(ArchiveSetup()), [{"role": "user", "content": "one"}, {"role": "assistant", "content": "well"}]
     await chain.take(0, read_request([*given, {"role": "user", "content": "x" * 70_000}], None), {"role": "assistant"})
     await chain.say(1, "two", 0, links=(there := links_of_other_worker(chain.archive)))
     found = await chain.before(1, links=there)
@@ -139,7 +139,7 @@ async def test_a_list_with_replies_that_nobody_saw_is_stored_as_a_beginning() ->
 
 async def test_conversations_that_begin_alike_keep_their_beginnings() -> None:
     """They are one session until they differ, and what is sent by their ids does not tell."""
-    one, two = Chain(vault := Vault()), Chain(vault)
+    one, two = Chain(setup := ArchiveSetup()), Chain(setup)
     two.links = one.links
     for at, chain in enumerate((one, two)):
         await chain.say(10 * at, "hi")
@@ -151,7 +151,7 @@ async def test_conversations_that_begin_alike_keep_their_beginnings() -> None:
 
 
 async def test_a_long_list_that_its_client_sends_itself_is_not_even_held() -> None:
-    chain = Chain(Vault())
+    chain = Chain(ArchiveSetup())
     long = {"role": "user", "content": "words " * 20_000}
     listed = read_request([long, {"role": "assistant", "content": "well"}, long], None)
     await chain.take(0, listed, {"role": "assistant"}, known=True)
@@ -161,7 +161,7 @@ async def test_a_long_list_that_its_client_sends_itself_is_not_even_held() -> No
 
 
 async def test_the_newest_replies_are_forgotten_with_their_links() -> None:
-    links = (chain := Chain(Vault(), capacity=20_000)).links
+    links = (chain := Chain(ArchiveSetup(), capacity=20_000)).links
     for number in range(100):
         chain.session = f"s-{number}"
         await chain.take(
@@ -171,8 +171,8 @@ async def test_the_newest_replies_are_forgotten_with_their_links() -> None:
 
 
 async def test_a_link_whose_predecessor_comes_later_leads_to_it_then() -> None:
-    chain, late = Chain(vault := Vault()), Chain(vault, session="s-1")
-    late.links = links_of_other_worker(vault)
+    chain, late = Chain(setup := ArchiveSetup()), Chain(setup, session="s-1")
+    late.links = links_of_other_worker(setup)
     link = late.links.add(
         TENANT,
         "s-1",
@@ -186,29 +186,29 @@ async def test_a_link_whose_predecessor_comes_later_leads_to_it_then() -> None:
     await chain.say(1, "two", 0)
     await chain.say(2, "three", 1)
     assert await chain.before(2) is None
-    await vault.archive.keep(waiting)
+    await setup.archive.keep(waiting)
     await chain.say(3, "four", 2)
-    for links in (chain.links, links_of_other_worker(vault)):
+    for links in (chain.links, links_of_other_worker(setup)):
         found = await chain.before(3, links=links)
         assert found is not None
         assert found[2:] == chain.told
     # It was found, and is kept for as long as the others.
-    vault.clock.advance(DAY + 1)
-    assert await chain.before(3, links=links_of_other_worker(vault)) is not None
+    setup.clock.advance(DAY + 1)
+    assert await chain.before(3, links=links_of_other_worker(setup)) is not None
 
 
 async def test_each_tenant_has_its_own() -> None:
-    chain = Chain(Vault())
+    chain = Chain(ArchiveSetup())
     await chain.say(0, "one")
     await chain.say(1, "two", 0)
     assert await chain.before(1, tenant=OTHER) is None
 
 
 async def test_one_that_is_too_large_does_not_take_the_place_of_others() -> None:
-    vault = Vault()
-    links = ResponseLinks(vault.archive, vault.tasks, vault.erasures, 60_000)
+    setup = ArchiveSetup()
+    links = ResponseLinks(setup.archive, setup.tasks, setup.erasures, 60_000)
     for number, size in enumerate((100, 30_000, 15_000, 100)):
-        await Chain(vault, session=f"s-{number}").say(number, "x" * size, links=links)
+        await Chain(setup, session=f"s-{number}").say(number, "x" * size, links=links)
     assert [await links.history_up_to(TENANT, f"r{number}") is not None for number in range(4)] == [
         True,
         False,
@@ -226,7 +226,7 @@ async def test_a_long_conversation_is_read_in_few_looks() -> None:
             return await super().get_many(keys)
 
     store = Counting()
-    chain = Chain(Vault(store=store))
+    chain = Chain(ArchiveSetup(store=store))
     for number in range(200):
         await chain.say(number, f"part {number}", number - 1 if number else None)
     store.looks = 0
@@ -235,18 +235,18 @@ async def test_a_long_conversation_is_read_in_few_looks() -> None:
 
 
 async def test_what_is_held_in_memory_is_bounded_and_the_oldest_goes() -> None:
-    vault = Vault(store=(store := FickleStore()))
-    links = ResponseLinks(vault.archive, vault.tasks, vault.erasures, 36_000)
+    setup = ArchiveSetup(store=(store := FickleStore()))
+    links = ResponseLinks(setup.archive, setup.tasks, setup.erasures, 36_000)
     store.away = True
     for number in range(10):
-        await Chain(vault, session=f"s-{number}").say(number, "x" * 5_000, links=links)
+        await Chain(setup, session=f"s-{number}").say(number, "x" * 5_000, links=links)
     store.away = False
     there = [await links.history_up_to(TENANT, f"r{number}") is not None for number in range(10)]
     assert there == [False] * 4 + [True] * 6
 
 
 async def test_what_the_store_has_is_found_again_however_little_is_at_hand() -> None:
-    chain = Chain(Vault(), capacity=6_000)
+    chain = Chain(ArchiveSetup(), capacity=6_000)
     for number in range(6):
         await chain.say(number, "x" * 400, number - 1 if number else None)
     assert await chain.before(5) == chain.told
@@ -254,7 +254,7 @@ async def test_what_the_store_has_is_found_again_however_little_is_at_hand() -> 
 
 async def test_what_came_while_the_store_was_away_is_kept_when_it_is_back() -> None:
     store = FickleStore()
-    chain = Chain(Vault(store=store))
+    chain = Chain(ArchiveSetup(store=store))
     await chain.say(0, "one")
     store.away = True
     await chain.say(1, "two", 0)
@@ -262,19 +262,19 @@ async def test_what_came_while_the_store_was_away_is_kept_when_it_is_back() -> N
     assert await chain.before(2) == chain.told
     store.away = False
     await chain.say(3, "four", 2)
-    assert [await chain.kept(number) for number in range(4)] == [True] * 4
+    assert [await chain.is_recorded(number) for number in range(4)] == [True] * 4
     assert await chain.before(3, links=links_of_other_worker(chain.archive)) == chain.told
 
 
 async def test_what_was_erased_is_gone_and_does_not_come_back() -> None:
-    chain = Chain(Vault())
+    chain = Chain(ArchiveSetup())
     for number in range(3):
         await chain.say(number, f"part {number}", number - 1 if number else None)
     waits = Chain(chain.archive, session="s-2")
     await waits.say(10, "waits", links=chain.links)
-    erased = await chain.archive.custody.erase(TENANT, "s-1")
+    erased = await chain.archive.export_and_erasure.erase(TENANT, "s-1")
     assert erased.verified
-    assert [await chain.kept(number) for number in range(3)] == [False] * 3
+    assert [await chain.is_recorded(number) for number in range(3)] == [False] * 3
     assert await chain.before(2) is None
     await chain.say(3, "on", 2)
     assert await chain.before(3) is None
@@ -282,7 +282,7 @@ async def test_what_was_erased_is_gone_and_does_not_come_back() -> None:
     assert await chain.before(10) == waits.told
     await chain.archive.erasures.note(OTHER, None)
     assert await chain.before(10) == waits.told
-    await chain.archive.custody.erase(TENANT, None)
+    await chain.archive.export_and_erasure.erase(TENANT, None)
     assert await chain.before(10) is None
 
 
@@ -290,15 +290,15 @@ async def test_what_is_read_while_it_is_erased_is_not_at_hand_afterwards() -> No
     class Slow(InMemoryStore):
         async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
             found = await super().get_many(keys)
-            await vault.erasures.note(TENANT, "s-1")
+            await setup.erasures.note(TENANT, "s-1")
             await self.delete(list(keys))
             return found
 
-    vault = Vault(store=(store := InMemoryStore()))
-    chain = Chain(vault)
+    setup = ArchiveSetup(store=(store := InMemoryStore()))
+    chain = Chain(setup)
     await chain.say(0, "one")
     await chain.say(1, "two", 0)
-    chain.links = ResponseLinks(vault.archive, vault.tasks, vault.erasures, CAPACITY)
+    chain.links = ResponseLinks(setup.archive, setup.tasks, setup.erasures, CAPACITY)
     store.__class__ = Slow
     await chain.before(1)
     store.__class__ = InMemoryStore
@@ -308,36 +308,36 @@ async def test_what_is_read_while_it_is_erased_is_not_at_hand_afterwards() -> No
 # -- where several workers serve -----------------------------------------------------------------------------------
 
 
-def shared(clock: FakeClock) -> Vault:
+def shared(clock: FakeClock) -> ArchiveSetup:
     """One of several with the same store."""
-    vault = Vault(store=InMemoryStore(now=clock.now), clock=clock)
-    vault.erasures = ErasureNotices(vault.store, clock, vault.retention, _at_once)
-    return vault
+    setup = ArchiveSetup(store=InMemoryStore(now=clock.now), clock=clock)
+    setup.erasures = ErasureNotices(setup.store, clock, setup.retention, _at_once)
+    return setup
 
 
-async def test_a_beginning_is_there_for_other_workers_too_and_stays_where_it_is_gone_on_from() -> None:
+async def test_a_response_link_is_shared_with_other_workers_and_outlives_its_continuation() -> None:
     clock = FakeClock()
-    chain, alone = Chain(vault := shared(clock)), Chain(vault, session="s-2")
+    chain, alone = Chain(setup := shared(clock)), Chain(setup, session="s-2")
     await chain.say(0, "one")
     await alone.say(10, "one")
-    assert [await chain.kept(number) for number in (0, 10)] == [True, True]
-    there = links_of_other_worker(vault)
+    assert [await chain.is_recorded(number) for number in (0, 10)] == [True, True]
+    there = links_of_other_worker(setup)
     await chain.say(1, "two", 0, links=there)
     assert await chain.before(1, links=there) == chain.told
     clock.advance(DAY + 1)
-    assert [await chain.kept(number) for number in (0, 1, 10)] == [True, True, False]
-    assert await chain.before(1, links=links_of_other_worker(vault)) == chain.told
+    assert [await chain.is_recorded(number) for number in (0, 1, 10)] == [True, True, False]
+    assert await chain.before(1, links=links_of_other_worker(setup)) == chain.told
 
 
 @pytest.mark.parametrize("value", [b"", b"\x00rubbish", b"\x01rubbish"])
 async def test_what_cannot_be_read_is_not_on_record(value: bytes) -> None:
-    vault = Vault(sealer=None)
-    await vault.store.put(link_key(TENANT, "r0"), value)
-    assert await ResponseLinks(vault.archive, vault.tasks, vault.erasures, CAPACITY).history_up_to(TENANT, "r0") is None
+    setup = ArchiveSetup(sealer=None)
+    await setup.store.put(link_key(TENANT, "r0"), value)
+    assert await ResponseLinks(setup.archive, setup.tasks, setup.erasures, CAPACITY).history_up_to(TENANT, "r0") is None
 
 
 async def test_replies_that_go_on_from_each_other_for_ever_are_no_conversation() -> None:
-    chain = Chain(Vault(sealer=None))
+    chain = Chain(ArchiveSetup(sealer=None))
     await chain.say(0, "one")
     await chain.say(1, "two", 0)
     value = await chain.archive.store.get(link_key(TENANT, "r1"))
@@ -349,7 +349,7 @@ async def test_replies_that_go_on_from_each_other_for_ever_are_no_conversation()
 
 async def test_replies_that_all_have_one_id_are_not_put_together() -> None:
     """As those of some gateways."""
-    chain = Chain(Vault())
+    chain = Chain(ArchiveSetup())
     await chain.say(0, "one")
     for text in ("two", "three"):
         await chain.say(0, text, 0)

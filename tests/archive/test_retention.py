@@ -10,7 +10,7 @@ from accordion.archive.archive import CompactionWrite
 from accordion.archive.archive_entries import ArchiveEntry
 from accordion.archive.retention import EVERY, sort_by_use
 from accordion.model.ports import Key
-from tests.archive.archive_setup import DAY, OTHER, TENANT, Vault, wire
+from tests.archive.archive_setup import DAY, OTHER, TENANT, ArchiveSetup, wire
 from tests.fakes import FickleStore
 
 NAMESPACE = TENANT.archive_namespace
@@ -21,29 +21,29 @@ def big(name: str) -> bytes:
 
 
 async def test_the_oldest_go_until_a_tenant_is_well_below_its_bound(store):
-    vault = Vault(store, max_bytes=60_000)
+    setup = ArchiveSetup(store, max_bytes=60_000)
     left = []
     for at in range(20):
-        vault.clock.advance(60)
-        left += await vault.leave(f"{at}", f"s-{at}", [big(f"{at}")])
-        await vault.tasks.done()
-    there = [await vault.there(artifact) for artifact in left]
+        setup.clock.advance(60)
+        left += await setup.leave(f"{at}", f"s-{at}", [big(f"{at}")])
+        await setup.tasks.done()
+    there = [await setup.there(artifact) for artifact in left]
     assert there == sorted(there)
     assert 5 < sum(there) < 12
-    assert vault.swept[-1].stored_bytes <= 60_000
-    assert sum(swept.entries for swept in vault.swept) == 20 - sum(there)
+    assert setup.swept[-1].stored_bytes <= 60_000
+    assert sum(swept.entries for swept in setup.swept) == 20 - sum(there)
     assert await store.get(Key("", "fold/0")) is None
     assert await store.get(Key("", "fold/19")) is not None
-    assert await vault.archive.load_artifacts(TENANT, ["art_0_0"]) == [None]
+    assert await setup.archive.load_artifacts(TENANT, ["art_0_0"]) == [None]
 
 
 async def test_the_bytes_held_are_known_at_the_start_and_grow_with_every_write(store):
-    vault = Vault(store)
-    await vault.leave("old", "s-1", [big("old")])
-    await vault.bounds.run_round()
-    held = vault.swept[-1].stored_bytes
+    setup = ArchiveSetup(store)
+    await setup.leave("old", "s-1", [big("old")])
+    await setup.bounds.run_round()
+    held = setup.swept[-1].stored_bytes
     assert held > 5_000
-    restarted = Vault(store, clock=vault.clock)
+    restarted = ArchiveSetup(store, clock=setup.clock)
     assert await restarted.bounds.run_round() is None, "the last round was a moment ago"
     assert restarted.swept[-1].stored_bytes == held
     await restarted.leave("new", "s-2", [big("new")])
@@ -51,24 +51,24 @@ async def test_the_bytes_held_are_known_at_the_start_and_grow_with_every_write(s
 
 
 async def test_the_newest_entry_stays_however_large_it_is():
-    vault = Vault(max_bytes=100)
-    [old] = await vault.leave("old", "s-1", [big("old")])
-    vault.clock.advance(60)
-    [new] = await vault.leave("new", "s-2", [big("new")])
-    await vault.tasks.done()
-    assert [await vault.there(old), await vault.there(new)] == [False, True]
+    setup = ArchiveSetup(max_bytes=100)
+    [old] = await setup.leave("old", "s-1", [big("old")])
+    setup.clock.advance(60)
+    [new] = await setup.leave("new", "s-2", [big("new")])
+    await setup.tasks.done()
+    assert [await setup.there(old), await setup.there(new)] == [False, True]
 
 
 async def test_what_a_newer_entry_names_too_stays_with_it_and_is_counted_there(store):
-    vault = Vault(store)
+    setup = ArchiveSetup(store)
     shared, own, last = big("shared"), big("own"), big("last")
-    [one, gone] = await vault.leave("old", "s-1", [shared, own])
-    vault.clock.advance(60)
-    [two] = await vault.leave("new", "s-2", [shared])
-    vault.clock.advance(60)
-    [third] = await vault.leave("last", "s-3", [last])
-    before = (await vault.bounds.sweep(NAMESPACE)).stored_bytes
-    small = Vault(store, max_bytes=before - 3_000, clock=vault.clock)
+    [one, gone] = await setup.leave("old", "s-1", [shared, own])
+    setup.clock.advance(60)
+    [two] = await setup.leave("new", "s-2", [shared])
+    setup.clock.advance(60)
+    [third] = await setup.leave("last", "s-3", [last])
+    before = (await setup.bounds.sweep(NAMESPACE)).stored_bytes
+    small = ArchiveSetup(store, max_bytes=before - 3_000, clock=setup.clock)
     swept = await small.bounds.sweep(NAMESPACE)
     assert swept.entries == 1
     assert [await small.there(each) for each in (one, gone, two, third)] == [False, False, True, True]
@@ -79,55 +79,55 @@ async def test_what_a_newer_entry_names_too_stays_with_it_and_is_counted_there(s
 
 
 async def test_another_tenant_is_not_touched(store):
-    vault = Vault(store, max_bytes=20_000)
-    [theirs] = await vault.leave("theirs", "s-1", [big("theirs")], tenant=OTHER)
+    setup = ArchiveSetup(store, max_bytes=20_000)
+    [theirs] = await setup.leave("theirs", "s-1", [big("theirs")], tenant=OTHER)
     for at in range(5):
-        vault.clock.advance(60)
-        await vault.leave(f"{at}", "s-1", [big(f"{at}")])
-        await vault.tasks.done()
-    assert await vault.there(theirs, OTHER)
+        setup.clock.advance(60)
+        await setup.leave(f"{at}", "s-1", [big(f"{at}")])
+        await setup.tasks.done()
+    assert await setup.there(theirs, OTHER)
 
 
 async def test_what_is_too_old_goes_though_there_is_room(store):
-    vault = Vault(store)
-    [old] = await vault.leave("old", "s-1")
-    short = Vault(store, retention=DAY, clock=vault.clock)
-    vault.clock.advance(2 * DAY)
+    setup = ArchiveSetup(store)
+    [old] = await setup.leave("old", "s-1")
+    short = ArchiveSetup(store, retention=DAY, clock=setup.clock)
+    setup.clock.advance(2 * DAY)
     assert (await short.bounds.sweep(NAMESPACE)).entries == 1
-    assert not await vault.there(old)
+    assert not await setup.there(old)
     assert await store.scan("holders") == []
 
 
 async def test_a_fold_in_use_keeps_those_that_it_goes_on_from():
-    vault = Vault()
-    [first] = await vault.leave("one", "s-1", [big("one")])
-    [second] = await vault.leave("two", "s-2", [big("two")], base="one")
-    vault.clock.advance(60)
-    [other] = await vault.leave("other", "s-3", [big("other")])
-    [newest] = await vault.leave("newest", "s-4", [big("newest")])
-    vault.clock.advance(DAY)
-    await vault.archive.note_use(TENANT, "f-two")
-    held = (await vault.bounds.sweep(NAMESPACE)).stored_bytes
-    small = Vault(vault.store, max_bytes=held - 1_000, clock=vault.clock)
+    setup = ArchiveSetup()
+    [first] = await setup.leave("one", "s-1", [big("one")])
+    [second] = await setup.leave("two", "s-2", [big("two")], base="one")
+    setup.clock.advance(60)
+    [other] = await setup.leave("other", "s-3", [big("other")])
+    [newest] = await setup.leave("newest", "s-4", [big("newest")])
+    setup.clock.advance(DAY)
+    await setup.archive.note_use(TENANT, "f-two")
+    held = (await setup.bounds.sweep(NAMESPACE)).stored_bytes
+    small = ArchiveSetup(setup.store, max_bytes=held - 1_000, clock=setup.clock)
     assert (await small.bounds.sweep(NAMESPACE)).entries == 1
     assert [await small.there(each) for each in (first, second, other, newest)] == [True, True, False, True]
 
 
 async def test_an_artifact_that_somebody_read_stays_for_longer():
-    vault = Vault()
-    [read] = await vault.leave("read", "s-1", [big("read")])
-    [idle] = await vault.leave("idle", "s-2", [big("idle")])
-    [newest] = await vault.leave("newest", "s-3", [big("newest")])
-    vault.clock.advance(60)
-    await vault.archive.note_read(TENANT, read)
-    held = (await vault.bounds.sweep(NAMESPACE)).stored_bytes
-    small = Vault(vault.store, max_bytes=held - 1_000, clock=vault.clock)
+    setup = ArchiveSetup()
+    [read] = await setup.leave("read", "s-1", [big("read")])
+    [idle] = await setup.leave("idle", "s-2", [big("idle")])
+    [newest] = await setup.leave("newest", "s-3", [big("newest")])
+    setup.clock.advance(60)
+    await setup.archive.note_read(TENANT, read)
+    held = (await setup.bounds.sweep(NAMESPACE)).stored_bytes
+    small = ArchiveSetup(setup.store, max_bytes=held - 1_000, clock=setup.clock)
     await small.bounds.sweep(NAMESPACE)
     assert [await small.there(each) for each in (read, idle, newest)] == [True, False, True]
 
 
 async def test_one_worker_at_a_time_makes_the_round_and_no_other_does_so_soon(store):
-    one, other = Vault(store), Vault(store)
+    one, other = ArchiveSetup(store), ArchiveSetup(store)
     await one.leave("a")
     await one.leave("b", tenant=OTHER)
     async with store.lock(Key("", "bounds"), lease=60):
@@ -141,12 +141,12 @@ async def test_one_worker_at_a_time_makes_the_round_and_no_other_does_so_soon(st
 
 
 async def test_a_worker_learns_what_others_wrote_before_it():
-    vault = Vault(max_bytes=30_000)
-    old = [(await vault.leave(f"{at}", f"s-{at}", [big(f"{at}")]))[0] for at in range(3)]
-    await vault.tasks.done()
-    assert (await vault.bounds.sweep(NAMESPACE)).entries == 0
-    vault.clock.advance(60)
-    other = Vault(vault.store, max_bytes=30_000, clock=vault.clock)
+    setup = ArchiveSetup(max_bytes=30_000)
+    old = [(await setup.leave(f"{at}", f"s-{at}", [big(f"{at}")]))[0] for at in range(3)]
+    await setup.tasks.done()
+    assert (await setup.bounds.sweep(NAMESPACE)).entries == 0
+    setup.clock.advance(60)
+    other = ArchiveSetup(setup.store, max_bytes=30_000, clock=setup.clock)
     for at in range(3):
         await other.leave(f"new{at}", f"s-new{at}", [big("new")])
     await other.tasks.done()
@@ -155,16 +155,16 @@ async def test_a_worker_learns_what_others_wrote_before_it():
 
 
 async def test_while_the_store_is_away_nothing_is_looked_through_and_nothing_fails():
-    vault = Vault(FickleStore())
-    await vault.leave("a")
-    vault.store.away = True
-    assert await vault.bounds.run_round() is None
-    vault.bounds.note_write(NAMESPACE, 2**40)
-    await vault.tasks.done()
-    vault.store.away = False
-    vault.bounds.note_write(NAMESPACE, 1)
-    await vault.tasks.done()
-    assert vault.swept == []
+    setup = ArchiveSetup(FickleStore())
+    await setup.leave("a")
+    setup.store.away = True
+    assert await setup.bounds.run_round() is None
+    setup.bounds.note_write(NAMESPACE, 2**40)
+    await setup.tasks.done()
+    setup.store.away = False
+    setup.bounds.note_write(NAMESPACE, 1)
+    await setup.tasks.done()
+    assert setup.swept == []
 
 
 def entry(name: str, session: str, used: float, base: str = "") -> ArchiveEntry:
@@ -191,10 +191,10 @@ def test_whatever_folds_go_on_from_the_order_is_whole_and_comes_to_an_end(made):
 
 
 async def test_what_lists_a_thing_is_written_before_it():
-    vault = Vault()
-    artifacts = await vault.leave("a")
-    puts = vault.archive.build_puts(TENANT, [], artifacts)
-    listed = vault.archive.build_puts(TENANT, [], artifacts, CompactionWrite("f-a", "s-1", 1.0))
+    setup = ArchiveSetup()
+    artifacts = await setup.leave("a")
+    puts = setup.archive.build_puts(TENANT, [], artifacts)
+    listed = setup.archive.build_puts(TENANT, [], artifacts, CompactionWrite("f-a", "s-1", 1.0))
     assert [put.key for put in listed[-len(puts) :]] == [put.key for put in puts]
     assert {put.key for put in listed[: -len(puts)]} == {
         Key(archive_entries.entries_collection(NAMESPACE), ArchiveEntry("fold", "f-a", "s-1", 1, 1, 1).name),
@@ -203,14 +203,14 @@ async def test_what_lists_a_thing_is_written_before_it():
 
 
 async def test_entries_that_nobody_can_read_are_passed_over():
-    vault = Vault(max_bytes=100)
-    [old] = await vault.leave("old", "s-1", [big("old")])
-    await vault.store.put(Key(archive_entries.entries_collection(NAMESPACE), "odd/fold/x"), b"\xc1")
-    await vault.store.put(archive_entries.contents_key(NAMESPACE, "f-old"), b"\xc1")
-    await vault.store.put(archive_entries.sums_key(NAMESPACE), b"\xc1")
-    vault.clock.advance(60)
-    await vault.leave("new", "s-2", [big("new")])
-    await vault.tasks.done()
-    swept = await Vault(vault.store, max_bytes=100, clock=vault.clock).bounds.sweep(NAMESPACE)
+    setup = ArchiveSetup(max_bytes=100)
+    [old] = await setup.leave("old", "s-1", [big("old")])
+    await setup.store.put(Key(archive_entries.entries_collection(NAMESPACE), "odd/fold/x"), b"\xc1")
+    await setup.store.put(archive_entries.contents_key(NAMESPACE, "f-old"), b"\xc1")
+    await setup.store.put(archive_entries.sums_key(NAMESPACE), b"\xc1")
+    setup.clock.advance(60)
+    await setup.leave("new", "s-2", [big("new")])
+    await setup.tasks.done()
+    swept = await ArchiveSetup(setup.store, max_bytes=100, clock=setup.clock).bounds.sweep(NAMESPACE)
     assert swept.stored_bytes > 0
-    assert await vault.there(old)
+    assert await setup.there(old)

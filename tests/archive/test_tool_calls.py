@@ -214,7 +214,7 @@ async def test_what_cannot_be_had_has_an_answer_that_says_why(arguments, said):
     assert answer.text
 
 
-async def test_what_is_over_30_percent_of_the_window_is_told_by_its_structure_and_read_in_parts():
+async def test_a_text_over_30_percent_of_the_window_is_outlined_and_read_in_parts():
     small = build_context(window=3_000, available_tokens=3_000)
     text = (await ask(small, id=DATA)).text
     assert "about 1,200 tokens, too much to be handed over whole" in text

@@ -19,7 +19,7 @@ def test_the_tool_has_the_name_that_references_say():
     assert define_tool(["read", "write"]) == define_tool([])
 
 
-def test_where_the_client_has_a_tool_of_that_name_ours_has_another_and_says_what_it_is_meant_for():
+def test_our_tool_takes_another_name_where_the_client_has_a_tool_of_that_name():
     made = define_tool([NAME])
     assert made.name == OTHER_NAME
     assert f"wherever `{NAME}` is named" in made.description

@@ -23,7 +23,7 @@ from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
 from accordion.stores.encryption import AesSealer
 from accordion.stores.memory_store import InMemoryStore
-from tests.archive.archive_setup import DAY, KEY, OTHER, TENANT, Vault, chat
+from tests.archive.archive_setup import DAY, KEY, OTHER, TENANT, ArchiveSetup, chat
 from tests.compaction.compactor_setup import LoopTasks, read
 from tests.fakes import FakeClock, FakeTasks
 
@@ -32,8 +32,8 @@ def message_texts(wires: list[bytes | None]) -> list[str | None]:
     return [json.loads(wire)["content"] if wire is not None else None for wire in wires]
 
 
-async def all_of(vault: Vault, session: str = "s-1") -> list[str | None]:
-    return message_texts(await vault.transcripts.read(TENANT, session, 0, 10**6))
+async def all_of(setup: ArchiveSetup, session: str = "s-1") -> list[str | None]:
+    return message_texts(await setup.transcripts.read(TENANT, session, 0, 10**6))
 
 
 class Counting(InMemoryStore):
@@ -94,7 +94,7 @@ class Slow(InMemoryStore):
         await task
 
 
-class Held(LoopTasks):
+class DelayedTasks(LoopTasks):
     """Begins what is offloaded when it is let."""
 
     def __init__(self) -> None:
@@ -108,64 +108,64 @@ class Held(LoopTasks):
 
 
 async def test_what_was_said_is_read_by_index_the_system_prompt_being_number_0():
-    vault = Vault()
-    await vault.say("s-1", chat("Hello.", "Hi.", "And now?"))
-    assert await all_of(vault) == ["You are an agent.", "Hello.", "Hi.", "And now?"]
-    assert message_texts(await vault.transcripts.read(TENANT, "s-1", 1, 2)) == ["Hello.", "Hi."]
-    assert message_texts(await vault.transcripts.read(TENANT, "s-1", 3, 9)) == ["And now?"]
-    assert await vault.transcripts.read(TENANT, "s-1", 4, 9) == []
-    assert await vault.transcripts.read(OTHER, "s-1", 0, 9) == []
+    setup = ArchiveSetup()
+    await setup.say("s-1", chat("Hello.", "Hi.", "And now?"))
+    assert await all_of(setup) == ["You are an agent.", "Hello.", "Hi.", "And now?"]
+    assert message_texts(await setup.transcripts.read(TENANT, "s-1", 1, 2)) == ["Hello.", "Hi."]
+    assert message_texts(await setup.transcripts.read(TENANT, "s-1", 3, 9)) == ["And now?"]
+    assert await setup.transcripts.read(TENANT, "s-1", 4, 9) == []
+    assert await setup.transcripts.read(OTHER, "s-1", 0, 9) == []
 
 
 async def test_only_what_is_new_is_written():
     store = Counting()
-    vault = Vault(store)
+    setup = ArchiveSetup(store)
     texts = [f"{at}" for at in range(20)]
-    await vault.say("s-1", chat(*texts))
+    await setup.say("s-1", chat(*texts))
     assert store.rows() == 21
-    await vault.say("s-1", chat(*texts))
+    await setup.say("s-1", chat(*texts))
     assert store.written == []
-    await vault.say("s-1", chat(*texts, "new", "newer"))
+    await setup.say("s-1", chat(*texts, "new", "newer"))
     assert store.rows() == 2
-    assert await all_of(vault) == ["You are an agent.", *texts, "new", "newer"]
+    assert await all_of(setup) == ["You are an agent.", *texts, "new", "newer"]
 
 
 async def test_requests_that_come_at_once_are_written_together_and_in_order():
     store = Counting()
-    vault = Vault(store)
+    setup = ArchiveSetup(store)
     for at in range(1, 12):
-        vault.transcripts.record(TENANT, "s-1", chat(*map(str, range(at))), folded=True)
-    await vault.tasks.done()
-    assert await all_of(vault) == ["You are an agent.", *map(str, range(11))]
+        setup.transcripts.record(TENANT, "s-1", chat(*map(str, range(at))), folded=True)
+    await setup.tasks.done()
+    assert await all_of(setup) == ["You are an agent.", *map(str, range(11))]
     assert store.rows() == 12
 
 
-async def test_of_requests_that_come_at_once_only_those_are_logged_that_no_later_one_begins_with():
+async def test_of_concurrent_requests_only_those_are_logged_that_no_later_one_extends():
     store = InMemoryStore(max_bytes=2**30)
-    vault = Vault(store)
+    setup = ArchiveSetup(store)
     other = chat("0", "else", system="You are another agent.")
     for request in (chat("0"), chat("0", "1"), chat("0", "1", "2"), other, chat("0", "1", "2", "3")):
-        vault.transcripts.record(TENANT, "s-1", request, folded=True)
-    await vault.tasks.done()
+        setup.transcripts.record(TENANT, "s-1", request, folded=True)
+    await setup.tasks.done()
     assert len(await store.read(transcript_key(TENANT.archive_namespace, "s-1"))) == 3
-    assert await all_of(vault) == ["You are an agent.", "0", "1", "2", "3"]
+    assert await all_of(setup) == ["You are an agent.", "0", "1", "2", "3"]
 
 
 async def test_what_comes_within_a_moment_is_written_with_what_came_before():
-    vault, gate = Vault(), asyncio.Event()
+    setup, gate = ArchiveSetup(), asyncio.Event()
     waits: list[float] = []
 
     async def wait(seconds: float) -> None:
         waits.append(seconds)
         await gate.wait()
 
-    transcripts = TranscriptStore(vault.archive, vault.tasks, vault.clock, "all", wait)
+    transcripts = TranscriptStore(setup.archive, setup.tasks, setup.clock, "all", wait)
     for number in range(3):
         transcripts.record(TENANT, f"s-{number}", chat("Hello."), folded=False)
         await asyncio.sleep(0)
-    assert await vault.store.read(transcript_key(TENANT.archive_namespace, "s-0")) == []
+    assert await setup.store.read(transcript_key(TENANT.archive_namespace, "s-0")) == []
     gate.set()
-    await vault.tasks.done()
+    await setup.tasks.done()
     read = [message_texts(await transcripts.read(TENANT, f"s-{number}", 1, 1)) for number in range(3)]
     assert read == [["Hello."]] * 3
     assert 0 < sum(waits) < 1
@@ -173,12 +173,12 @@ async def test_what_comes_within_a_moment_is_written_with_what_came_before():
 
 async def test_while_the_store_is_away_what_waits_is_bounded_in_bytes():
     store = Counting()
-    vault = Vault(store)
-    transcripts = TranscriptStore(vault.archive, vault.tasks, vault.clock, "all", capacity=200_000)
+    setup = ArchiveSetup(store)
+    transcripts = TranscriptStore(setup.archive, setup.tasks, setup.clock, "all", capacity=200_000)
     store.away = True
     for number in range(20):
         transcripts.record(TENANT, f"s-{number}", chat("x" * 20_000), folded=True)
-        await vault.tasks.done()
+        await setup.tasks.done()
     transcripts.record(TENANT, "s-20", chat("Hello."), folded=True)
     store.away = False
     await transcripts.flush()
@@ -187,22 +187,22 @@ async def test_while_the_store_is_away_what_waits_is_bounded_in_bytes():
 
 
 async def test_the_store_is_asked_for_sessions_that_were_recorded_long_ago():
-    vault = Vault()
-    vault.transcripts = TranscriptStore(vault.archive, vault.tasks, vault.clock, "all", sessions=2)
+    setup = ArchiveSetup()
+    setup.transcripts = TranscriptStore(setup.archive, setup.tasks, setup.clock, "all", sessions=2)
     for texts in ("a", "abc", "abcde"):
         for number in range(5):
-            await vault.say(f"s-{number}", chat(*texts))
-            assert len(vault.transcripts._progress._progress) <= 2
-    assert [await all_of(vault, f"s-{number}") for number in range(5)] == [["You are an agent.", *"abcde"]] * 5
+            await setup.say(f"s-{number}", chat(*texts))
+            assert len(setup.transcripts._progress._progress) <= 2
+    assert [await all_of(setup, f"s-{number}") for number in range(5)] == [["You are an agent.", *"abcde"]] * 5
 
 
 async def test_many_bytes_that_wait_are_written_at_once():
-    vault, gate = Vault(), asyncio.Event()
+    setup, gate = ArchiveSetup(), asyncio.Event()
 
     async def wait(seconds: float) -> None:
         await gate.wait()
 
-    transcripts = TranscriptStore(vault.archive, vault.tasks, vault.clock, "all", wait, capacity=200_000)
+    transcripts = TranscriptStore(setup.archive, setup.tasks, setup.clock, "all", wait, capacity=200_000)
     for number in range(3):
         transcripts.record(TENANT, f"s-{number}", chat("x" * 20_000), folded=True)
     transcripts.record(TENANT, "s-0", chat("x" * 20_000, "y"), folded=True)
@@ -213,20 +213,20 @@ async def test_many_bytes_that_wait_are_written_at_once():
     read = [await transcripts.read(TENANT, f"s-{number}", 1, 2) for number in range(3)]
     assert list(map(len, read)) == [2, 1, 1]
     gate.set()
-    await vault.tasks.done()
+    await setup.tasks.done()
 
 
 async def test_of_very_many_sessions_that_begin_within_a_moment_none_is_lost():
-    vault, begun, a_second = Vault(), count(), 4_000
+    setup, begun, a_second = ArchiveSetup(), count(), 4_000
 
     async def wait(seconds: float) -> None:
         for number in islice(begun, round(a_second * seconds)):
             transcripts.record(TENANT, f"s-{number}", chat("Hello."), folded=False)
             await asyncio.sleep(0)
 
-    transcripts = TranscriptStore(vault.archive, vault.tasks, vault.clock, "all", wait)
+    transcripts = TranscriptStore(setup.archive, setup.tasks, setup.clock, "all", wait)
     await wait(1 / a_second)
-    await vault.tasks.done()
+    await setup.tasks.done()
     sessions = next(begun)
     read = [message_texts(await transcripts.read(TENANT, f"s-{number}", 1, 1)) for number in range(sessions)]
     assert sessions > 1
@@ -234,18 +234,18 @@ async def test_of_very_many_sessions_that_begin_within_a_moment_none_is_lost():
 
 
 async def test_only_what_takes_long_to_compress_is_left_to_a_thread():
-    vault, offloaded = Vault(mode="all"), list[str]()
-    offload = vault.tasks.offload
-    vault.tasks.offload = lambda call, *args: (offloaded.append(call.__name__), offload(call, *args))[1]
-    await vault.say("s-1", chat("Hello."))
+    setup, offloaded = ArchiveSetup(mode="all"), list[str]()
+    offload = setup.tasks.offload
+    setup.tasks.offload = lambda call, *args: (offloaded.append(call.__name__), offload(call, *args))[1]
+    await setup.say("s-1", chat("Hello."))
     assert offloaded == []
-    await vault.say("s-1", chat("Hello.", "x" * 40_000))
+    await setup.say("s-1", chat("Hello.", "x" * 40_000))
     assert offloaded == ["_pack_plans"]
 
 
 async def test_another_worker_finds_out_how_far_a_session_is_recorded():
     store = Counting()
-    one, other = Vault(store), Vault(store)
+    one, other = ArchiveSetup(store), ArchiveSetup(store)
     await one.say("s-1", chat("a", "b", "c"))
     store.rows()
     await other.say("s-1", chat("a", "b", "c", "d", "e"))
@@ -255,62 +255,62 @@ async def test_another_worker_finds_out_how_far_a_session_is_recorded():
 
 
 async def test_a_history_that_was_rewound_goes_on_from_where_it_parted():
-    vault = Vault()
-    await vault.say("s-1", chat("a", "b", "c", "d", "e"))
-    await vault.say("s-1", chat("a", "b", "other"))
-    assert await all_of(vault) == ["You are an agent.", "a", "b", "other"]
-    await vault.say("s-1", chat("a", "b", "other", "x", "y"))
-    assert await all_of(vault) == ["You are an agent.", "a", "b", "other", "x", "y"]
+    setup = ArchiveSetup()
+    await setup.say("s-1", chat("a", "b", "c", "d", "e"))
+    await setup.say("s-1", chat("a", "b", "other"))
+    assert await all_of(setup) == ["You are an agent.", "a", "b", "other"]
+    await setup.say("s-1", chat("a", "b", "other", "x", "y"))
+    assert await all_of(setup) == ["You are an agent.", "a", "b", "other", "x", "y"]
 
 
 async def test_a_fork_shares_the_messages_of_its_prefix():
     store = Counting()
-    vault = Vault(store)
-    await vault.say("s-1", chat("a", "b", "c"))
+    setup = ArchiveSetup(store)
+    await setup.say("s-1", chat("a", "b", "c"))
     store.rows()
-    await vault.say("s-2", chat("a", "b", "fork"))
+    await setup.say("s-2", chat("a", "b", "fork"))
     assert store.rows() == 1
-    assert await all_of(vault, "s-2") == ["You are an agent.", "a", "b", "fork"]
+    assert await all_of(setup, "s-2") == ["You are an agent.", "a", "b", "fork"]
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("off", [0, 0, 0]), ("folded", [0, 4, 6]), ("all", [2, 4, 6])])
 async def test_what_is_recorded_is_for_the_settings_to_say(mode, expected):
-    vault = Vault(mode=mode)
+    setup = ArchiveSetup(mode=mode)
     lengths = []
     for texts, folded in (("a", False), ("abc", True), ("abcde", False)):
-        await vault.say("s-1", chat(*texts), folded=folded)
-        lengths.append(len(await all_of(vault)))
+        await setup.say("s-1", chat(*texts), folded=folded)
+        lengths.append(len(await all_of(setup)))
     assert lengths == expected
 
 
-async def test_a_system_prompt_beside_the_list_is_number_0_and_comes_back_with_the_original():
+async def test_a_separate_system_prompt_is_message_0_and_part_of_the_original():
     body = {
         "model": "claude", "max_tokens": 9, "system": [{"type": "text", "text": "You are kind."}],
         "tools": [{"name": "read", "input_schema": {"type": "object"}}],
         "messages": [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Hi."}],
     }  # fmt: skip
-    vault = Vault()
-    await vault.say("s-1", read(body, "messages"))
-    first, second, third = (json.loads(wire or b"") for wire in await vault.transcripts.read(TENANT, "s-1", 0, 2))
+    setup = ArchiveSetup()
+    await setup.say("s-1", read(body, "messages"))
+    first, second, third = (json.loads(wire or b"") for wire in await setup.transcripts.read(TENANT, "s-1", 0, 2))
     assert (first["role"], first["content"]) == ("system", body["system"])
     assert [second, third] == body["messages"]
-    original = await vault.transcripts.original(TENANT, "s-1")
+    original = await setup.transcripts.original(TENANT, "s-1")
     assert json.loads(original.body) == body
     assert (original.dialect, original.missing) == ("messages", 0)
-    found = await vault.transcripts.find(TENANT, "s-1")
+    found = await setup.transcripts.find(TENANT, "s-1")
     assert (len(found), found.before) == (3, 1)
 
 
-async def test_the_original_has_the_options_of_the_last_request_and_no_person_or_credential():
+async def test_the_original_has_the_last_options_and_no_user_or_credential():
     body = {
         "model": "claude", "max_tokens": 9, "metadata": {"user_id": "u-1"},
         "mcp_servers": [{"type": "url", "url": "https://mcp.test", "authorization_token": "secret"}],
         "messages": [{"role": "user", "content": "Hello."}],
     }  # fmt: skip
-    vault = Vault()
+    setup = ArchiveSetup()
     for options in ({"temperature": 0.5}, {"temperature": 0.7, "stop_sequences": ["\n"]}, {}):
-        await vault.say("s-1", read({**body, **options}, "messages"))
-        stored = json.loads((await vault.transcripts.original(TENANT, "s-1")).body)
+        await setup.say("s-1", read({**body, **options}, "messages"))
+        stored = json.loads((await setup.transcripts.original(TENANT, "s-1")).body)
         assert stored == {name: body[name] for name in ("model", "max_tokens", "messages")} | options
 
 
@@ -319,31 +319,31 @@ async def test_what_a_hosted_tool_gets_as_a_credential_is_not_recorded():
     secret = tool | {"authorization": "secret", "headers": {"x-key": "secret"}}
     function = {"type": "function", "name": "read", "parameters": {"type": "object", "properties": {}}}
     body = {"model": "m", "tools": [secret, function], "input": [{"role": "user", "content": "Hi."}]}
-    vault = Vault(sealer=None)
-    await vault.say("s-1", read(body, "responses"))
-    stored = json.loads((await vault.transcripts.original(TENANT, "s-1")).body)
+    setup = ArchiveSetup(sealer=None)
+    await setup.say("s-1", read(body, "responses"))
+    stored = json.loads((await setup.transcripts.original(TENANT, "s-1")).body)
     assert stored["tools"] == [tool, function]
 
 
-async def test_a_list_that_begins_like_messages_behind_a_providers_history_is_recorded_whole():
-    vault, first = Vault(), {"role": "user", "content": "one"}
-    await vault.say("s-1", read({"model": "m", "input": [first], "conversation": "conv_1"}, "responses"))
-    vault.transcripts.begin_anew()
-    vault.clock.advance(1.0)
+async def test_a_list_that_resembles_the_provider_history_is_recorded_whole():
+    setup, first = ArchiveSetup(), {"role": "user", "content": "one"}
+    await setup.say("s-1", read({"model": "m", "input": [first], "conversation": "conv_1"}, "responses"))
+    setup.transcripts.begin_anew()
+    setup.clock.advance(1.0)
     others = [{"role": "assistant", "content": "two"}, {"role": "user", "content": "three"}]
-    await vault.say("s-1", read({"model": "m", "input": [first, *others]}, "responses"))
-    assert await all_of(vault) == ["one", "two", "three"]
+    await setup.say("s-1", read({"model": "m", "input": [first, *others]}, "responses"))
+    assert await all_of(setup) == ["one", "two", "three"]
 
 
 async def test_options_that_change_do_not_store_the_system_prompt_again():
     store = Counting()
-    vault, body = (
-        Vault(store),
+    setup, body = (
+        ArchiveSetup(store),
         {"model": "claude", "system": "Be brief.", "messages": [{"role": "user", "content": "Hi."}]},
     )
     counts = []
     for options in ({"max_tokens": 1}, {"max_tokens": 2}, {"max_tokens": 2}, {"max_tokens": 2, "system": "Be long."}):
-        await vault.say("s-1", read({**body, **options}, "messages"))
+        await setup.say("s-1", read({**body, **options}, "messages"))
         counts.append(sum(name.startswith("head/") for name in store.written))
     assert counts == [2, 3, 3, 4]
 
@@ -353,10 +353,10 @@ async def test_the_original_of_a_responses_request_is_one_of_responses():
         "model": "gpt-5", "instructions": "Be brief.",
         "input": [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": "Hello."}],
     }  # fmt: skip
-    vault = Vault()
-    await vault.say("s-1", read(body, "responses"))
-    assert json.loads((await vault.transcripts.original(TENANT, "s-1")).body) == body
-    assert await all_of(vault) == ["Be brief.", "Be kind.", "Hello."]
+    setup = ArchiveSetup()
+    await setup.say("s-1", read(body, "responses"))
+    assert json.loads((await setup.transcripts.original(TENANT, "s-1")).body) == body
+    assert await all_of(setup) == ["Be brief.", "Be kind.", "Hello."]
 
 
 SAME = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "OK."}]}
@@ -365,21 +365,21 @@ ASKED = {"role": "user", "content": "And?"}
 
 async def test_messages_that_say_the_same_come_back_each_with_its_own_id():
     listed = [ASKED, {**SAME, "id": "msg_1"}, ASKED, {**SAME, "id": "msg_2"}, ASKED]
-    vault = Vault(Counting())
-    await vault.say("s-1", read({"model": "gpt-5", "input": listed}, "responses"))
-    assert vault.store.rows() == 3
-    assert json.loads((await vault.transcripts.original(TENANT, "s-1")).body)["input"] == listed
+    setup = ArchiveSetup(Counting())
+    await setup.say("s-1", read({"model": "gpt-5", "input": listed}, "responses"))
+    assert setup.store.rows() == 3
+    assert json.loads((await setup.transcripts.original(TENANT, "s-1")).body)["input"] == listed
 
 
 async def test_of_an_earlier_transcript_with_one_row_for_both_an_id_comes_back_once():
     """The provider refuses a request in which an id stands twice."""
     conversation = read({"model": "gpt-5", "input": [{**SAME, "id": "msg_1"}, {**SAME, "id": "msg_2"}]}, "responses")
-    vault, (one, _) = Vault(sealer=None), conversation.messages
+    setup, (one, _) = ArchiveSetup(sealer=None), conversation.messages
     entry = TranscriptEntry(0, [one.key, one.key], [9, 0], 1.0, "responses", "gpt-5", end=conversation.chain[-1])
     earlier = msgspec.msgpack.encode(msgspec.structs.astuple(entry)[:-2])
     row = Put(row_key(one.key), make_packer()(one.wire), 60)
-    await vault.store.write([row, Append(transcript_key(TENANT.archive_namespace, "s-1"), earlier, 9, 60)])
-    listed = json.loads((await vault.transcripts.original(TENANT, "s-1")).body)["input"]
+    await setup.store.write([row, Append(transcript_key(TENANT.archive_namespace, "s-1"), earlier, 9, 60)])
+    listed = json.loads((await setup.transcripts.original(TENANT, "s-1")).body)["input"]
     assert listed == [{**SAME, "id": "msg_1"}, SAME]
 
 
@@ -405,49 +405,49 @@ def wires(draw: Any) -> str:
 @given(st.lists(st.lists(wires(), max_size=4), min_size=1, max_size=5), st.booleans())
 def test_the_original_is_byte_for_byte_what_was_sent(turns: list[list[str]], restarts: bool):
     async def run() -> None:
-        vault, sent = Vault(), list[str]()
+        setup, sent = ArchiveSetup(), list[str]()
         for turn in turns:
             sent += turn
             raw = b'{"model":"gpt-5","input":[%s]}' % ",".join(sent).encode()
-            await vault.say("s-1", BodyReader(0).read(OpenAIResponses(), raw, TENANT))
+            await setup.say("s-1", BodyReader(0).read(OpenAIResponses(), raw, TENANT))
             # Another session says the same words in another spelling.
             others = [{"role": role, "content": text} for role in ("user", "assistant") for text in ("OK.", "And?")]
-            await vault.say("s-2", read({"model": "gpt-5", "input": others}, "responses"))
+            await setup.say("s-2", read({"model": "gpt-5", "input": others}, "responses"))
             if restarts:
-                vault.transcripts = TranscriptStore(vault.archive, vault.tasks, vault.clock, "all")
+                setup.transcripts = TranscriptStore(setup.archive, setup.tasks, setup.clock, "all")
         if sent:
-            assert (await vault.transcripts.original(TENANT, "s-1")).body == raw
+            assert (await setup.transcripts.original(TENANT, "s-1")).body == raw
 
     asyncio.run(run())
 
 
-async def keep_as_a_compaction_does(vault: Vault, client: Conversation) -> None:
+async def keep_as_a_compaction_does(setup: ArchiveSetup, client: Conversation) -> None:
     rows = [ArchivedMessage(message.key, message.wire) for message in client.messages]
-    await vault.archive.keep(
-        vault.archive.build_puts(TENANT, rows, (), CompactionWrite("c-1", "s-1", vault.clock.now()))
+    await setup.archive.keep(
+        setup.archive.build_puts(TENANT, rows, (), CompactionWrite("c-1", "s-1", setup.clock.now()))
     )
 
 
 async def test_a_transcript_shares_the_rows_of_a_compaction():
     store = Counting()
-    vault = Vault(store=store)
+    setup = ArchiveSetup(store=store)
     client = chat("a", "b", "c")
-    await keep_as_a_compaction_does(vault, client)
+    await keep_as_a_compaction_does(setup, client)
     assert store.rows() == 3
-    await vault.say("s-1", client)
+    await setup.say("s-1", client)
     assert store.rows() == 1, "only the record of what stands beside the list"
-    assert (await all_of(vault))[-3:] == ["a", "b", "c"]
+    assert (await all_of(setup))[-3:] == ["a", "b", "c"]
 
 
 async def test_a_transcript_has_a_row_of_its_own_for_other_bytes():
     store = Counting()
-    vault = Vault(store=store)
-    await keep_as_a_compaction_does(vault, BodyReader(0).read(OpenAIResponses(), one_item(b'"msg_1"'), TENANT))
+    setup = ArchiveSetup(store=store)
+    await keep_as_a_compaction_does(setup, BodyReader(0).read(OpenAIResponses(), one_item(b'"msg_1"'), TENANT))
     store.rows()
     sent = one_item(b'"msg_2"')
-    await vault.say("s-1", BodyReader(0).read(OpenAIResponses(), sent, TENANT))
+    await setup.say("s-1", BodyReader(0).read(OpenAIResponses(), sent, TENANT))
     assert store.rows() == 1
-    assert (await vault.transcripts.original(TENANT, "s-1")).body == sent
+    assert (await setup.transcripts.original(TENANT, "s-1")).body == sent
 
 
 def one_item(name: bytes) -> bytes:
@@ -455,32 +455,32 @@ def one_item(name: bytes) -> bytes:
 
 
 async def test_the_newest_system_prompt_and_tools_count():
-    vault = Vault()
-    await vault.say("s-1", chat("a", system="First."))
-    await vault.say("s-1", chat("a", "b", "c", system="Second.", tools=[]))
-    assert await all_of(vault) == ["Second.", "a", "b", "c"]
-    assert json.loads((await vault.transcripts.original(TENANT, "s-1")).body)["tools"] == []
+    setup = ArchiveSetup()
+    await setup.say("s-1", chat("a", system="First."))
+    await setup.say("s-1", chat("a", "b", "c", system="Second.", tools=[]))
+    assert await all_of(setup) == ["Second.", "a", "b", "c"]
+    assert json.loads((await setup.transcripts.original(TENANT, "s-1")).body)["tools"] == []
 
 
 async def test_what_the_provider_keeps_is_recorded_one_request_behind_the_other():
-    vault = Vault(mode="all")
+    setup = ArchiveSetup(mode="all")
     for at, text in enumerate("abc"):
         client = read({"model": "m", "input": text, "previous_response_id": f"r-{at}"}, "responses")
-        await vault.say("s-1", client, folded=False)
-        await vault.say("s-1", client, folded=False)
-    transcript = await vault.transcripts.find(TENANT, "s-1")
+        await setup.say("s-1", client, folded=False)
+        await setup.say("s-1", client, folded=False)
+    transcript = await setup.transcripts.find(TENANT, "s-1")
     assert len(transcript.messages) == 3
 
 
 async def test_what_could_not_be_written_is_written_with_a_later_request():
     store = Counting()
-    vault = Vault(store)
-    await vault.say("s-1", chat("a", "b", "c"))
+    setup = ArchiveSetup(store)
+    await setup.say("s-1", chat("a", "b", "c"))
     store.away = True
-    await vault.say("s-1", chat("a", "b", "c", "d", "e"))
+    await setup.say("s-1", chat("a", "b", "c", "d", "e"))
     store.away = False
-    await vault.say("s-1", chat("a", "b", "c", "d", "e", "f", "g"))
-    assert await all_of(vault) == ["You are an agent.", *"abcdefg"]
+    await setup.say("s-1", chat("a", "b", "c", "d", "e", "f", "g"))
+    assert await all_of(setup) == ["You are an agent.", *"abcdefg"]
 
 
 async def test_the_last_request_of_a_session_is_written_when_the_store_is_back():
@@ -491,10 +491,10 @@ async def test_the_last_request_of_a_session_is_written_when_the_store_is_back()
         waits.append(seconds)
         store.away = len(waits) < 4
 
-    vault = Vault(store)
-    vault.transcripts = TranscriptStore(vault.archive, vault.tasks, vault.clock, "all", wait)
-    await vault.say("s-1", chat("a", "b", "c"))
-    assert await all_of(vault) == ["You are an agent.", *"abc"]
+    setup = ArchiveSetup(store)
+    setup.transcripts = TranscriptStore(setup.archive, setup.tasks, setup.clock, "all", wait)
+    await setup.say("s-1", chat("a", "b", "c"))
+    assert await all_of(setup) == ["You are an agent.", *"abc"]
     assert len(waits) == 4
 
 
@@ -515,22 +515,22 @@ async def test_a_session_that_ended_waits_for_the_store_however_many_requests_ot
 @pytest.mark.parametrize("known", [0, 3])
 async def test_what_a_store_that_went_away_in_the_middle_did_not_take_is_written_again(known):
     store = Halting()
-    vault = Vault(store)
+    setup = ArchiveSetup(store)
     texts = [f"{at}" for at in range(300)]
     if known:
-        await vault.say("s-1", chat(*texts[:known]))
-        vault = Vault(store)  # another worker, which has to look how far it is recorded
+        await setup.say("s-1", chat(*texts[:known]))
+        setup = ArchiveSetup(store)  # another worker, which has to look how far it is recorded
     store.left = 1
-    await vault.say("s-1", chat(*texts))
+    await setup.say("s-1", chat(*texts))
     store.left = -1
-    assert None in await all_of(vault), "half of it was not taken"
-    await vault.say("s-1", chat(*texts, "and on"))
-    assert await all_of(vault) == ["You are an agent.", *texts, "and on"]
+    assert None in await all_of(setup), "half of it was not taken"
+    await setup.say("s-1", chat(*texts, "and on"))
+    assert await all_of(setup) == ["You are an agent.", *texts, "and on"]
 
 
 async def test_what_a_killed_worker_wrote_half_is_written_whole_by_another():
     store = Halting()
-    killed, other = Vault(store), Vault(store)
+    killed, other = ArchiveSetup(store), ArchiveSetup(store)
     texts = [f"{at}" for at in range(300)]
     store.left = 1
     await killed.say("s-1", chat(*texts))
@@ -542,98 +542,98 @@ async def test_what_a_killed_worker_wrote_half_is_written_whole_by_another():
 
 async def test_what_was_in_a_store_that_was_replaced_is_stored_in_the_new_one():
     """The worker wrote some rows for another session, and notices only later that another store is in place."""
-    vault = Vault()
-    await vault.say("s-0", chat(*"abc", system="Stay."))
-    vault.archive.store = InMemoryStore()
-    await vault.say("s-1", chat(*"abcde", system="Stay."))
-    vault.archive.forget()
-    vault.transcripts.begin_anew()
-    await vault.say("s-1", chat(*"abcdefg", system="Stay."))
-    assert await all_of(vault) == ["Stay.", *"abcdefg"]
+    setup = ArchiveSetup()
+    await setup.say("s-0", chat(*"abc", system="Stay."))
+    setup.archive.store = InMemoryStore()
+    await setup.say("s-1", chat(*"abcde", system="Stay."))
+    setup.archive.forget()
+    setup.transcripts.begin_anew()
+    await setup.say("s-1", chat(*"abcdefg", system="Stay."))
+    assert await all_of(setup) == ["Stay.", *"abcdefg"]
 
 
 async def test_rows_that_are_being_written_when_all_is_forgotten_are_not_known():
-    vault = Vault(store := Slow())
-    async with store.writing(vault.say("s-1", chat(*"abc"))):
-        vault.archive.forget()
-    transcript = await vault.transcripts.find(TENANT, "s-1")
+    setup = ArchiveSetup(store := Slow())
+    async with store.writing(setup.say("s-1", chat(*"abc"))):
+        setup.archive.forget()
+    transcript = await setup.transcripts.find(TENANT, "s-1")
     assert transcript is not None
     assert len(transcript.rows) == 4
-    assert not any(vault.archive.has_row(row_key(key)) for key in transcript.rows)
+    assert not any(setup.archive.has_row(row_key(key)) for key in transcript.rows)
 
 
 async def test_a_session_that_goes_on_is_kept_for_as_long_as_it_does():
     store = Counting()
-    vault = Vault(store, retention=30 * DAY)
+    setup = ArchiveSetup(store, retention=30 * DAY)
     texts = ["a"]
     for day in range(40):
         texts += [f"b{day}", f"c{day}"]
-        await vault.say("s-1", chat(*texts))
-        vault.clock.advance(DAY / 2)
+        await setup.say("s-1", chat(*texts))
+        setup.clock.advance(DAY / 2)
         rows = store.rows()
         assert rows == (len(texts) + 1 if day % 2 == 0 else 2), day
 
 
 async def test_a_long_log_is_written_anew_as_one_entry():
-    vault = Vault(Counting())
+    setup = ArchiveSetup(Counting())
     texts = ["a"]
     for at in range(300):
         texts.append(f"{at}")
-        await vault.say("s-1", chat(*texts))
-    log = await vault.store.read(transcript_key(TENANT.archive_namespace, "s-1"))
+        await setup.say("s-1", chat(*texts))
+    log = await setup.store.read(transcript_key(TENANT.archive_namespace, "s-1"))
     assert 300 <= len(log) <= 303
-    assert await all_of(vault) == ["You are an agent.", *texts]
+    assert await all_of(setup) == ["You are an agent.", *texts]
 
 
 async def test_a_message_that_is_not_kept_any_more_is_none_and_missing():
-    vault = Vault()
-    await vault.say("s-1", chat("a", "b", "c"))
-    found = await vault.transcripts.find(TENANT, "s-1")
-    await vault.store.delete([row_key(found.rows[2])])
-    assert await all_of(vault) == ["You are an agent.", "a", None, "c"]
-    assert (await vault.transcripts.original(TENANT, "s-1")).missing == 1
+    setup = ArchiveSetup()
+    await setup.say("s-1", chat("a", "b", "c"))
+    found = await setup.transcripts.find(TENANT, "s-1")
+    await setup.store.delete([row_key(found.rows[2])])
+    assert await all_of(setup) == ["You are an agent.", "a", None, "c"]
+    assert (await setup.transcripts.original(TENANT, "s-1")).missing == 1
 
 
 async def test_with_another_key_nothing_can_be_read():
-    vault = Vault()
-    await vault.say("s-1", chat("a"))
-    assert await all_of(Vault(vault.store, sealer=AesSealer([b"z" * 32]))) == [None, None]
+    setup = ArchiveSetup()
+    await setup.say("s-1", chat("a"))
+    assert await all_of(ArchiveSetup(setup.store, sealer=AesSealer([b"z" * 32]))) == [None, None]
 
 
 @pytest.mark.parametrize("emptied", [True, False], ids=["emptied", "erased"])
 async def test_what_is_gone_while_it_is_written_is_recorded_from_its_beginning_again(emptied):
-    vault = Vault(store := Slow())
-    await vault.say("s-1", chat(*"abc"))
-    async with store.writing(vault.say("s-1", chat(*"abcde"))):
+    setup = ArchiveSetup(store := Slow())
+    await setup.say("s-1", chat(*"abc"))
+    async with store.writing(setup.say("s-1", chat(*"abcde"))):
         await store.delete([transcript_key(TENANT.archive_namespace, "s-1")])
         if emptied:
-            vault.transcripts.begin_anew()
+            setup.transcripts.begin_anew()
         else:
-            vault.transcripts.forget(TENANT.archive_namespace, "s-1")
-    await vault.say("s-1", chat(*"abcdefg"))
-    assert await all_of(vault) == ["You are an agent.", *"abcdefg"]
+            setup.transcripts.forget(TENANT.archive_namespace, "s-1")
+    await setup.say("s-1", chat(*"abcdefg"))
+    assert await all_of(setup) == ["You are an agent.", *"abcdefg"]
 
 
 @pytest.mark.parametrize("emptied", [True, False], ids=["emptied", "another erased"])
-async def test_what_the_provider_keeps_is_recorded_whole_though_another_session_is_erased_meanwhile(emptied):
+async def test_provider_history_is_recorded_whole_while_another_session_is_erased(emptied):
     def turn(at: int) -> Conversation:
         body = {"model": "m", "input": [{"role": "user", "content": f"said {at}"}], "previous_response_id": f"r-{at}"}
         return read(body, "responses")
 
-    vault = Vault(store := Slow())
+    setup = ArchiveSetup(store := Slow())
     for at in (1, 2):
-        await vault.say("s-2", turn(at))
-    async with store.writing(vault.say("s-2", turn(3))):
+        await setup.say("s-2", turn(at))
+    async with store.writing(setup.say("s-2", turn(3))):
         if emptied:
-            vault.transcripts.begin_anew()
+            setup.transcripts.begin_anew()
         else:
-            vault.transcripts.forget(TENANT.archive_namespace, "s-1")
-    await vault.say("s-2", turn(4))
-    assert await all_of(vault, "s-2") == [f"said {at}" for at in (1, 2, 3, 4)]
+            setup.transcripts.forget(TENANT.archive_namespace, "s-1")
+    await setup.say("s-2", turn(4))
+    assert await all_of(setup, "s-2") == [f"said {at}" for at in (1, 2, 3, 4)]
 
 
 async def test_what_is_being_packed_when_its_session_is_erased_is_not_written():
-    tasks = Held()
+    tasks = DelayedTasks()
     transcripts = TranscriptStore(Archive(InMemoryStore(), DAY), tasks, FakeClock(), "all")
     large = "a text of some length " * 4_000
     for session in ("s-1", "s-2"):
@@ -649,8 +649,8 @@ async def test_what_is_being_packed_when_its_session_is_erased_is_not_written():
 
 
 @pytest.mark.parametrize("erased", ["s-1", "s-2"])
-async def test_what_is_recorded_at_once_is_not_written_where_its_session_is_erased_meanwhile(erased: str):
-    tasks, store = Held(), Counting()
+async def test_an_immediate_record_is_not_written_if_its_session_is_erased_meanwhile(erased: str):
+    tasks, store = DelayedTasks(), Counting()
     transcripts = TranscriptStore(Archive(store, DAY), tasks, FakeClock(), "all")
     large = chat("a text of some length " * 4_000)
     beside = [Put(Key("", "link"), b"", DAY)]
@@ -662,19 +662,19 @@ async def test_what_is_recorded_at_once_is_not_written_where_its_session_is_eras
     assert ("link" in store.written) == (await transcripts.find(TENANT, "s-1") is not None) == (erased == "s-2")
 
 
-async def test_what_could_not_be_written_of_a_session_that_was_erased_meanwhile_does_not_wait_on():
-    vault = Vault(store := Slow())
+async def test_a_failed_write_of_an_erased_session_is_not_retried():
+    setup = ArchiveSetup(store := Slow())
     store.let.clear()
-    vault.transcripts.record(TENANT, "s-1", chat("a"), folded=True)
+    setup.transcripts.record(TENANT, "s-1", chat("a"), folded=True)
     await store.asked.wait()
     await store.delete([transcript_key(TENANT.archive_namespace, "s-1")])
-    vault.transcripts.forget(TENANT.archive_namespace, "s-1")
-    for task in vault.tasks.running:
+    setup.transcripts.forget(TENANT.archive_namespace, "s-1")
+    for task in setup.tasks.running:
         task.cancel()
-    await vault.tasks.done()
+    await setup.tasks.done()
     store.let.set()
-    await vault.transcripts.flush()
-    assert await vault.transcripts.find(TENANT, "s-1") is None
+    await setup.transcripts.flush()
+    assert await setup.transcripts.find(TENANT, "s-1") is None
 
 
 REQUESTS = st.lists(
@@ -687,7 +687,7 @@ REQUESTS = st.lists(
 def test_however_a_history_is_rewound_the_transcript_is_that_of_its_last_request(requests):
     async def run() -> None:
         store = InMemoryStore()
-        workers = [Vault(store), Vault(store)]
+        workers = [ArchiveSetup(store), ArchiveSetup(store)]
         texts: list[str] = []
         client: Conversation | None = None
         for kept, new, worker in requests:
@@ -718,7 +718,7 @@ STEPS = st.lists(
 
 
 @given(STEPS, st.permutations(range(3)), st.sampled_from(["nothing", "all", "all but the first"]))
-def test_a_transcript_is_whole_whichever_worker_writes_first_and_whatever_the_clock_says(steps, last, kept):
+def test_a_transcript_is_whole_in_any_order_of_workers_and_clocks(steps, last, kept):
     """`kept` is what the provider keeps of it."""
 
     async def run() -> None:
@@ -791,7 +791,7 @@ async def test_what_follows_a_lost_entry_takes_nothing_from_a_newer_list():
     assert message_texts(await one.read(TENANT, "s-1", 1, 99)) == [*"abcdefghi"]
 
 
-async def test_what_a_newer_list_holds_is_not_there_twice_where_it_was_said_before_and_is_written_later():
+async def test_a_late_write_does_not_duplicate_messages_of_a_newer_list():
     store, clock = InMemoryStore(), FakeClock()
     one, other = transcripts_of_other_worker(store, clock), transcripts_of_other_worker(store, clock)
     entry = {"role": "user", "content": "first"}

@@ -32,7 +32,7 @@ class Worker:
         self.transcripts.record(TENANT, "s-1", BodyReader().read(OpenAIChat(), body, TENANT), folded=True)
         await self.transcripts.flush()
 
-    async def said(self) -> list[str]:
+    async def load_texts(self) -> list[str]:
         found = await self.transcripts.read(TENANT, "s-1", 0, 999)
         return [json.loads(wire)["content"] for wire in found if wire is not None]
 
@@ -45,7 +45,7 @@ async def test_the_messages_of_a_killed_worker_are_recorded_when_the_store_is_ba
     await killed.say(*"abcde")
     main.away = False
     await other.store.publish()
-    assert await other.said() == [*"abcde"]
+    assert await other.load_texts() == [*"abcde"]
 
 
 async def test_what_is_written_before_the_spool_is_published_follows_what_waits_there(tmp_path: Path):
@@ -57,7 +57,7 @@ async def test_what_is_written_before_the_spool_is_published_follows_what_waits_
     main.away = False
     await worker.say(*"abcdefg")
     await worker.store.publish()
-    assert await worker.said() == [*"abcdefg"]
+    assert await worker.load_texts() == [*"abcdefg"]
 
 
 async def test_transcripts_leave_half_of_the_spool_to_compactions(tmp_path: Path):
@@ -69,4 +69,4 @@ async def test_transcripts_leave_half_of_the_spool_to_compactions(tmp_path: Path
         await worker.say(*texts)
     main.away = False
     await worker.transcripts.flush()
-    assert await worker.said() == texts
+    assert await worker.load_texts() == texts

@@ -23,7 +23,7 @@ from accordion.sessions.proxy_keys import ProxyKey
 from accordion.sessions.tenants import Tenants
 from accordion.stores.spool import open_spool
 from accordion.stores.sqlite import SqliteStore
-from tests.growing_conversation import FOLDS_AT, Talk, call_id, small
+from tests.growing_conversation import COMPACTED_AT, GrowingConversation, call_id, small_window_setup
 from tests.pipeline_setup import header
 
 SECRET = "secret" * 6
@@ -50,10 +50,10 @@ def fill_store(folder: Path, keys: tuple[ProxyKey, ...] = ()) -> FilledStore:
     async def fill() -> dict[str, str]:
         store: Any = SqliteStore(folder / "kept.db", timeout=30.0)
         await store.put_if_absent(Key("", "secret/tenants"), SECRET.encode())
-        world, found = small(store=store, keys=keys), {}
+        world, found = small_window_setup(store=store, keys=keys), {}
         for key in keys or (ProxyKey("default", ""),):
             headers = {"x_accordion_key": key.key} if key.key else {}
-            out = await Talk(world).until(FOLDS_AT + 1, **headers)
+            out = await GrowingConversation(world).until(COMPACTED_AT + 1, **headers)
             found[key.id] = header(out, "x-accordion-session") or ""
         await world.outbox.flush()
         await store.close()

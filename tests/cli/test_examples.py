@@ -12,7 +12,7 @@ import pytest
 
 from accordion.cli.replay import measure_accuracy
 from accordion.cli.transcripts import RecordedTranscript, TranscriptSource
-from bench.accuracy import measure
+from bench.accuracy import measure_file
 from examples.plan import TOOLS, TURNS
 from examples.record import StandIn, Tools, conversation
 from tests.loopback import Script, replies_json
@@ -86,7 +86,7 @@ def test_the_tools_show_no_durations_and_no_absolute_paths() -> None:
 
 
 async def test_correction_brings_another_tokenizers_count_close() -> None:
-    found = measure_accuracy("own", await measure(str(OWN), StandIn()))
+    found = measure_accuracy("own", await measure_file(str(OWN), StandIn()))
     assert found.plain.median > 0.03
     assert found.corrected.median < found.plain.median / 5
     assert found.later.p90 < found.plain.p90

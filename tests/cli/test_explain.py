@@ -13,7 +13,7 @@ from accordion.cli.main import app
 from accordion.model.ports import Key
 from accordion.stores.sqlite import SqliteStore
 from tests.fakes import FakeReply
-from tests.pipeline_setup import World
+from tests.pipeline_setup import PipelineSetup
 
 CHAT_BODY = {
     "model": "gpt-4o", "stream": True, "max_completion_tokens": 1_000, "temperature": 0,
@@ -344,7 +344,7 @@ def test_an_edge_that_proxies_inferred_is_told_with_its_call(tmp_path: Path) -> 
     async def fill() -> None:
         store: Any = SqliteStore(tmp_path / "kept.db", timeout=30.0)
         await store.put_if_absent(Key("", "secret/tenants"), b"secret" * 6)
-        world = World(store=store)
+        world = PipelineSetup(store=store)
         message = {"role": "assistant", "content": None, "tool_calls": [
             {"id": "c-1", "type": "function", "function": {"name": "Task", "arguments": json.dumps({"prompt": task})}}
         ]}  # fmt: skip

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from accordion.cli.main import app
 from accordion.model.ports import Key
 from accordion.stores.sqlite import SqliteStore
-from tests.growing_conversation import FOLDS_AT, Talk, small
+from tests.growing_conversation import COMPACTED_AT, GrowingConversation, small_window_setup
 from tests.histories import DialectName
 from tests.pipeline_setup import header
 
@@ -28,7 +28,7 @@ def fill_store(folder: Path, turns: int, dialect: DialectName = "chat") -> tuple
     async def fill() -> tuple[str, dict[str, Any]]:
         store: Any = SqliteStore(folder / "store.db", timeout=30.0)
         await store.put_if_absent(Key("", "secret/tenants"), b"secret" * 6)
-        talk = Talk(small(store=store, config="archive: {record: all}"), dialect)
+        talk = GrowingConversation(small_window_setup(store=store, config="archive: {record: all}"), dialect)
         out = await talk.until(turns)
         await talk.world.archive.transcripts.flush()
         await talk.world.outbox.flush()
@@ -41,7 +41,7 @@ def fill_store(folder: Path, turns: int, dialect: DialectName = "chat") -> tuple
 
 @pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
 def test_the_last_request_is_explained_as_it_was_sent(tmp_path: Path, dialect: DialectName) -> None:
-    session, got = fill_store(tmp_path, FOLDS_AT + 1, dialect)
+    session, got = fill_store(tmp_path, COMPACTED_AT + 1, dialect)
     result = run(tmp_path, "--session", session, "--full", "--json")
     assert result.exit_code == 0, result.output
     explained = json.loads(result.stdout)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from accordion.cli.main import app
 from accordion.memory.sections import render_sections
 from tests.conftest import Start
-from tests.e2e.remembered import PLAN, RECORDED, SUMMARY, notes, say
+from tests.e2e.memory_samples import PLAN, RECORDED, SUMMARY, memory_arguments, record_conversation
 
 ID = re.compile(r"CMEM-\d{8}-\d{6}(?:-\d+)?")
 
@@ -40,7 +40,7 @@ def recorded_store(start: Start, tmp_path_factory: pytest.TempPathFactory) -> Me
     store = f"sqlite:///{folder}/kept.db"
     config = folder / "config.yaml"
     config.write_text(f"store: {{url: '{store}'}}\n")
-    return MemoryCommands(config, asyncio.run(say(start(RECORDED, ACCORDION_STORE=store))))
+    return MemoryCommands(config, asyncio.run(record_conversation(start(RECORDED, ACCORDION_STORE=store))))
 
 
 def empty_store(folder: Path) -> MemoryCommands:
@@ -49,7 +49,7 @@ def empty_store(folder: Path) -> MemoryCommands:
     return MemoryCommands(config, "")
 
 
-def test_messages_become_memories_that_are_found_and_shown_with_what_they_were_made_of(recorded_store: MemoryCommands):
+def test_messages_become_memories_that_are_found_and_shown_with_their_sources(recorded_store: MemoryCommands):
     early = recorded_store.run("compact", recorded_store.session, "0", "7")
     assert (early.exit_code, early.stdout) == (2, "")
     assert "--session" in early.stderr
@@ -128,7 +128,7 @@ def test_an_id_with_brackets_is_shown_as_it_is(tmp_path: Path):
 
 def test_a_topics_summary_is_drafted_written_and_restored_by_who_read(tmp_path: Path):
     kept, text = empty_store(tmp_path), tmp_path / "summary.md"
-    for note in notes(12):
+    for note in memory_arguments(12):
         kept.run_json("add", note["content"], "--topic", "ledger", "--type", "decision")
     assert "[mem-" in kept.run("draft", "ledger").stdout
     text.write_text(SUMMARY)
@@ -161,7 +161,7 @@ def test_a_memory_is_reworded_and_deleted(tmp_path: Path):
 
 def test_all_memories_are_exported_erased_with_proof_and_taken_in_again(tmp_path: Path):
     kept, lines = empty_store(tmp_path), tmp_path / "all.jsonl"
-    for note in notes(5):
+    for note in memory_arguments(5):
         kept.run_json("add", note["content"], "--topic", "ledger")
     lines.write_text(kept.run("export").stdout)
     assert len(lines.read_text().splitlines()) == 5

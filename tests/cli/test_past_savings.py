@@ -208,7 +208,7 @@ def test_replay_without_a_file_and_without_an_agent_says_what_is_missing(home: P
     assert "name a FILE" in outcome.stderr
 
 
-def test_an_old_session_of_codex_without_a_model_and_transcripts_of_each_protocol_are_counted(home: Path) -> None:
+def test_old_codex_sessions_and_transcripts_of_each_protocol_are_counted(home: Path) -> None:
     words = [{"type": "input_text", "text": "work " * 50}]
     item = {"type": "message", "role": "user", "content": words}
     answer = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "done"}]}

@@ -139,7 +139,7 @@ def test_several_conversations_are_summed_up_at_the_end() -> None:
     assert re.search(rf"2 in total +{2 * count} ", result.stdout)
 
 
-def test_lines_that_cannot_be_read_are_named_the_others_shown_and_the_exit_code_is_1(tmp_path: Path) -> None:
+def test_unreadable_lines_are_named_the_others_shown_and_the_exit_code_is_1(tmp_path: Path) -> None:
     file = tmp_path / "mixed.jsonl"
     good = '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}'
     file.write_text(f"{good}\nnonsense\n{good}\n")

@@ -33,7 +33,7 @@ def plain_text(result: Result) -> str:
     return " ".join(result.stdout.split())
 
 
-def test_json_says_of_every_request_what_came_and_what_was_sent_and_the_totals_agree() -> None:
+def test_json_has_the_received_and_sent_tokens_of_every_request_and_matching_totals() -> None:
     rows, totals = replay_json(*FOLDED)
     assert [row["request"] for row in rows] == list(range(1, requests_of(OWN) + 1))
     for row in rows:

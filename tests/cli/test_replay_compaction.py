@@ -65,10 +65,10 @@ async def test_a_conversation_that_outgrows_its_window_is_folded_and_always_fits
     assert all(row.forwarded.tokens < WINDOW for row in rows)
 
 
-async def test_what_came_is_what_a_replay_without_folding_counts() -> None:
-    rooms = OfflinePipeline(Settings(), WINDOW)
-    plain = [row async for row in replay(RecordedTranscript("f", 1, growing_transcript(12)), rooms)]
-    await rooms.close()
+async def test_received_tokens_equal_those_of_a_replay_without_compaction() -> None:
+    pipeline = OfflinePipeline(Settings(), WINDOW)
+    plain = [row async for row in replay(RecordedTranscript("f", 1, growing_transcript(12)), pipeline)]
+    await pipeline.close()
     rows = await replay_one(growing_transcript(12))
     assert [row.original.tokens for row in rows] == [row.tokens for row in plain]
     for row, before in zip(rows, plain, strict=True):
@@ -114,7 +114,7 @@ async def test_conversations_with_the_same_opening_are_folded_apart() -> None:
     assert first[-1].session != second[-1].session
 
 
-async def test_where_folding_is_off_all_goes_on_as_it_came() -> None:
+async def test_with_compaction_off_every_request_is_sent_unchanged() -> None:
     rows = await replay_one(growing_transcript(12), settings=settings({"compaction": {"mode": "off"}}), window=100_000)
     assert {row.state for row in rows} == {"as it came"}
 
@@ -172,7 +172,7 @@ async def test_the_tool_goes_along_with_every_request_from_the_first_fold_on() -
     assert (found.offered, found.tool) == (len(rows) - first, tokens * (len(rows) - first))
 
 
-async def test_what_a_strategy_took_out_is_not_less_for_the_tool_that_its_fold_brought_along() -> None:
+async def test_the_offered_tool_does_not_reduce_what_a_strategy_removed() -> None:
     rows = await replay_one(growing_transcript(12))
     for row in rows:
         if row.state == "folded" and row.outcome is not None:

@@ -18,7 +18,7 @@ from accordion.model.ports import Key
 from accordion.server.event_loop import LoopClock
 from accordion.stores.sqlite import SqliteStore
 from tests.pipeline.test_costs import PRICES, Talk, answered, compacted, unreported
-from tests.pipeline_setup import World
+from tests.pipeline_setup import PipelineSetup
 
 
 @dataclass
@@ -37,7 +37,7 @@ class CostStore:
 async def fill(folder: Path) -> None:
     store: Any = SqliteStore(folder / "kept.db", timeout=30.0)
     await store.put_if_absent(Key("", "secret/tenants"), b"secret" * 6)
-    world = World(store=store, config=PRICES)
+    world = PipelineSetup(store=store, config=PRICES)
     world.clock.time = LoopClock().now()
     talk = await compacted(world)
     await talk.say(5, answered(1_606, cached=1_500))

@@ -19,7 +19,7 @@ KEY, OTHER = "1" * 64, "2" * 64
 
 
 @dataclass
-class Kept:
+class TenantStore:
     """A config with a store that nobody has used yet."""
 
     folder: Path
@@ -43,7 +43,7 @@ class Kept:
 
 
 def test_who_has_nothing_but_memories_is_listed_when_the_key_is_gone_too(tmp_path: Path) -> None:
-    kept = Kept(tmp_path)
+    kept = TenantStore(tmp_path)
     kept.add("one", "The ledger runs on PostgreSQL 16.", "Nobody deploys on a Friday.")
     assert kept.tenants() == {"one": 2, "two": 0}
     kept.keys = "[]"
@@ -55,17 +55,19 @@ def test_who_has_nothing_but_memories_is_listed_when_the_key_is_gone_too(tmp_pat
 
 async def test_a_proxy_lists_those_for_whom_something_was_remembered(tmp_path: Path) -> None:
     config = f"store: {{url: 'sqlite:///{tmp_path}/kept.db'}}\nserver: {{host: 0.0.0.0}}\n"
-    house = Application(build(config.encode(), {}, {}), {})
-    one, two = (house.tenants.identify({b"x-api-key": key}) for key in (b"one", b"two"))
-    await put(house.memory_builder.services().memories, memory("The ledger runs on PostgreSQL 16."), tenant=one.tenant)
-    await house.memory_builder.services().memories.count(two.tenant, MemoryFilter())
-    await house.outbox.flush()
-    assert [name for name, _ in await house.store.scan(TENANTS_WITH_MEMORIES)] == [one.tenant.name]
-    await house.stop()
+    application = Application(build(config.encode(), {}, {}), {})
+    one, two = (application.tenants.identify({b"x-api-key": key}) for key in (b"one", b"two"))
+    await put(
+        application.memory_builder.services().memories, memory("The ledger runs on PostgreSQL 16."), tenant=one.tenant
+    )
+    await application.memory_builder.services().memories.count(two.tenant, MemoryFilter())
+    await application.outbox.flush()
+    assert [name for name, _ in await application.store.scan(TENANTS_WITH_MEMORIES)] == [one.tenant.name]
+    await application.stop()
 
 
 def test_to_erase_a_tenant_is_to_erase_its_memories_too(tmp_path: Path) -> None:
-    kept = Kept(tmp_path)
+    kept = TenantStore(tmp_path)
     kept.add("one", "The ledger runs on PostgreSQL 16.", "Nobody deploys on a Friday.")
     kept.add("two", "The deploy key is with Ann.")
     refused = kept.run("erase", "--all", "--tenant", "one", given="n\n")
@@ -83,7 +85,7 @@ def test_to_erase_a_tenant_is_to_erase_its_memories_too(tmp_path: Path) -> None:
 
 
 def test_to_erase_a_session_leaves_memories_alone(tmp_path: Path) -> None:
-    kept = Kept(tmp_path)
+    kept = TenantStore(tmp_path)
     kept.add("one", "The ledger runs on PostgreSQL 16.")
     done = kept.run("erase", "--session", "s-1", "--tenant", "one", "--yes")
     assert "memories" not in done.stdout
@@ -91,7 +93,7 @@ def test_to_erase_a_session_leaves_memories_alone(tmp_path: Path) -> None:
 
 
 def test_all_tenants_memories_are_sealed_by_a_command(tmp_path: Path) -> None:
-    kept = Kept(tmp_path)
+    kept = TenantStore(tmp_path)
     kept.add("one", "The ledger runs on PostgreSQL 16.")
     kept.add("two", "The deploy key is with Ann.")
     unkeyed = kept.run("memory", "seal")
@@ -109,7 +111,7 @@ def test_all_tenants_memories_are_sealed_by_a_command(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_opened_can_be_listed_and_erased(tmp_path: Path) -> None:
-    kept = Kept(tmp_path)
+    kept = TenantStore(tmp_path)
     kept.add("one", "The ledger runs on PostgreSQL 16.", key=KEY)
     assert kept.tenants() == {"one": None, "two": 0}
     assert "sealed" in kept.run("tenants").stdout

@@ -1,11 +1,11 @@
-"""Fixtures: the loopback provider, the proxy, and the lane of a test, which runs once direct and once through it."""
+"""Fixtures: the loopback provider, the proxy, and the link of a test, which runs once direct and once through it."""
 
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from lane import CI, Lane, Proxy, compare_runs, in_clients_environment, proxy_missing
+from client_link import CI, ClientLink, Proxy, compare_runs, in_clients_environment, proxy_missing
 from upstream import Upstream
 
 collect_ignore_glob = [] if in_clients_environment() else ["test_*.py"]
@@ -38,31 +38,31 @@ def proxy(upstream: Upstream, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture(params=["direct", "through"])
-def lane(request: pytest.FixtureRequest, upstream: Upstream) -> Iterator[Lane]:
+def link(request: pytest.FixtureRequest, upstream: Upstream) -> Iterator[ClientLink]:
     """The way to the provider; each test takes it direct first, then through the proxy."""
     mode: str = request.param
     port = upstream.port if mode == "direct" else request.getfixturevalue("proxy").port
     upstream.reset()
-    tap = upstream.tap(port)
-    yield Lane(mode, upstream, tap)
-    upstream.call(tap.stop())
+    recorder = upstream.record_connections(port)
+    yield ClientLink(mode, upstream, recorder)
+    upstream.call(recorder.stop())
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]:
-    """After the test's own claims: both ends of the wire agree, and so do both lanes."""
+    """After the test's own claims: both ends of the wire agree, and so do both runs."""
     outcome = yield
-    lane = pyfuncitem.funcargs.get("lane")
-    if isinstance(lane, Lane):
-        lane.settled()
-        found = lane.wire_differences()
+    link = pyfuncitem.funcargs.get("link")
+    if isinstance(link, ClientLink):
+        link.settled()
+        found = link.wire_differences()
         assert not found, "the two ends of the wire differ:\n" + "\n".join(found[:10])
-        name = pyfuncitem.nodeid.replace(f"{lane.mode}-", "").replace(f"[{lane.mode}]", "")
-        if lane.mode == "direct":
-            DIRECT[name] = lane.result()
+        name = pyfuncitem.nodeid.replace(f"{link.mode}-", "").replace(f"[{link.mode}]", "")
+        if link.mode == "direct":
+            DIRECT[name] = link.result()
         else:
             assert name in DIRECT, "the direct run is missing or failed: run both"
-            found = compare_runs(DIRECT[name], lane.result())
+            found = compare_runs(DIRECT[name], link.result())
             assert not found, "the client's run differs through the proxy:\n" + "\n".join(found[:10])
     return outcome
 

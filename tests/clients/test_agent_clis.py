@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import replies
-from lane import CI, KEY, Lane, run
+from client_link import CI, KEY, ClientLink, run
 from node_clients import node_missing, program
 from replies import Call, say, steps
 from wire import Request
 
 QUESTION = "What is the password in notes.txt?"
 NOTES = "The password is swordfish.\n"
-Start = Callable[[Lane, Path], tuple[list[str], dict[str, str], Call]]
+Start = Callable[[ClientLink, Path], tuple[list[str], dict[str, str], Call]]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -26,7 +26,7 @@ def node() -> None:
         (pytest.fail if CI else pytest.skip)(missing)
 
 
-def codex(lane: Lane, home: Path) -> tuple[list[str], dict[str, str], Call]:
+def codex(link: ClientLink, home: Path) -> tuple[list[str], dict[str, str], Call]:
     """`codex exec` with a provider of its own in its configuration."""
     settings = f"""
         model = "gpt-test"
@@ -37,7 +37,7 @@ def codex(lane: Lane, home: Path) -> tuple[list[str], dict[str, str], Call]:
         enabled = false
         [model_providers.loopback]
         name = "loopback"
-        base_url = "{lane.v1}"
+        base_url = "{link.v1}"
         env_key = "TEST_KEY"
         wire_api = "responses"
     """
@@ -47,10 +47,10 @@ def codex(lane: Lane, home: Path) -> tuple[list[str], dict[str, str], Call]:
     return command, {}, Call("exec_command", {"cmd": "cat notes.txt"})
 
 
-def claude_code(lane: Lane, home: Path) -> tuple[list[str], dict[str, str], Call]:
+def claude_code(link: ClientLink, home: Path) -> tuple[list[str], dict[str, str], Call]:
     """`claude -p` with the environment that its documentation names."""
     environment = {
-        "ANTHROPIC_BASE_URL": lane.origin,
+        "ANTHROPIC_BASE_URL": link.origin,
         "ANTHROPIC_API_KEY": KEY,
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "DISABLE_AUTOUPDATER": "1",
@@ -69,13 +69,13 @@ def claude_code(lane: Lane, home: Path) -> tuple[list[str], dict[str, str], Call
     return command, environment, Call("Read", {"file_path": str(home / "notes.txt")})
 
 
-def opencode(lane: Lane, home: Path, kind: str) -> tuple[list[str], dict[str, str], Call]:
+def opencode(link: ClientLink, home: Path, kind: str) -> tuple[list[str], dict[str, str], Call]:
     """`opencode run` with one of its bundled providers."""
     names = {"openai-compatible": "any-model", "openai": "gpt-test", "anthropic": "claude-test"}
     provider = {
         "npm": f"@ai-sdk/{kind}",
         "name": "Loopback",
-        "options": {"baseURL": lane.v1, "apiKey": KEY},
+        "options": {"baseURL": link.v1, "apiKey": KEY},
         "models": {names[kind]: {"name": "Any"}},
     }
     settings = {"autoupdate": False, "share": "disabled", "provider": {"loopback": provider}}
@@ -86,22 +86,22 @@ def opencode(lane: Lane, home: Path, kind: str) -> tuple[list[str], dict[str, st
     return command, {f"OPENCODE_DISABLE_{name}": "1" for name in off}, call
 
 
-def opencode_compatible(lane: Lane, home: Path) -> tuple[list[str], dict[str, str], Call]:
+def opencode_compatible(link: ClientLink, home: Path) -> tuple[list[str], dict[str, str], Call]:
     """OpenCode by Chat Completions."""
-    return opencode(lane, home, "openai-compatible")
+    return opencode(link, home, "openai-compatible")
 
 
-def opencode_openai(lane: Lane, home: Path) -> tuple[list[str], dict[str, str], Call]:
+def opencode_openai(link: ClientLink, home: Path) -> tuple[list[str], dict[str, str], Call]:
     """OpenCode by Responses."""
-    return opencode(lane, home, "openai")
+    return opencode(link, home, "openai")
 
 
-def opencode_anthropic(lane: Lane, home: Path) -> tuple[list[str], dict[str, str], Call]:
+def opencode_anthropic(link: ClientLink, home: Path) -> tuple[list[str], dict[str, str], Call]:
     """OpenCode by Messages."""
-    return opencode(lane, home, "anthropic")
+    return opencode(link, home, "anthropic")
 
 
-def gemini_cli(lane: Lane, home: Path) -> tuple[list[str], dict[str, str], Call]:
+def gemini_cli(link: ClientLink, home: Path) -> tuple[list[str], dict[str, str], Call]:
     """`gemini -p` with the environment that its documentation names."""
     (home / ".gemini").mkdir()
     settings = {
@@ -111,7 +111,7 @@ def gemini_cli(lane: Lane, home: Path) -> tuple[list[str], dict[str, str], Call]
         "telemetry": {"enabled": False},
     }
     (home / ".gemini" / "settings.json").write_text(json.dumps(settings))
-    environment = {"GOOGLE_GEMINI_BASE_URL": lane.origin, "GEMINI_API_KEY": KEY, "GEMINI_CLI_TRUST_WORKSPACE": "true"}
+    environment = {"GOOGLE_GEMINI_BASE_URL": link.origin, "GEMINI_API_KEY": KEY, "GEMINI_CLI_TRUST_WORKSPACE": "true"}
     command = [*program("@google/gemini-cli/bundle/gemini.js"), "-p", QUESTION, "--model", "gemini-2.5-pro"]
     return [*command, "--approval-mode", "yolo"], environment, Call("read_file", {"file_path": "notes.txt"})
 
@@ -127,47 +127,47 @@ STARTS: list[Start] = [
 
 
 @pytest.mark.parametrize("start", STARTS, ids=lambda start: start.__name__)
-def test_a_coding_agent_reads_a_file_and_answers(lane: Lane, start: Start, tmp_path: Path) -> None:
+def test_a_coding_agent_reads_a_file_and_answers(link: ClientLink, start: Start, tmp_path: Path) -> None:
     """The whole loop of one question; its bytes are compared at both ends of the wire."""
-    lane.repeatable = False  # sessions, times and folders in every request
+    link.repeatable = False  # sessions, times and folders in every request
     (tmp_path / "notes.txt").write_text(NOTES)
-    command, environment, call = start(lane, tmp_path)
-    lane.upstream.rule = steps([call], "Found it. {result}")
-    printed = run(command, lane, environment, tmp_path)
+    command, environment, call = start(link, tmp_path)
+    link.upstream.rule = steps([call], "Found it. {result}")
+    printed = run(command, link, environment, tmp_path)
     assert "Found it." in printed
     assert "swordfish" in printed
-    asked = [one for one in lane.exchanges() if call.name in replies.tool_names(replies.body_of(one.request))]
+    asked = [one for one in link.exchanges() if call.name in replies.tool_names(replies.body_of(one.request))]
     assert len(asked) == 2
-    assert not any(seen.request.is_upgrade for seen in lane.upstream.seen)
+    assert not any(seen.request.is_upgrade for seen in link.upstream.received)
 
 
 @pytest.mark.parametrize("start", [codex, claude_code, opencode_compatible], ids=lambda start: start.__name__)
-def test_a_coding_agent_that_is_ended_frees_the_provider(lane: Lane, start: Start, tmp_path: Path) -> None:
+def test_a_coding_agent_that_is_ended_frees_the_provider(link: ClientLink, start: Start, tmp_path: Path) -> None:
     """Its user stops it in the middle of an answer."""
-    lane.repeatable = lane.paths = False
+    link.repeatable = link.paths = False
     (tmp_path / "notes.txt").write_text(NOTES)
-    command, environment, call = start(lane, tmp_path)
+    command, environment, call = start(link, tmp_path)
 
-    def held(request: Request) -> Any:
+    def hold_answer(request: Request) -> Any:
         if call.name in replies.tool_names(replies.body_of(request)):
             return replies.held_after(say(request, "one two three"), 4)
         return None
 
-    lane.upstream.rule = held
+    link.upstream.rule = hold_answer
 
     def waiting() -> list[Any]:
-        return [one for one in lane.upstream.seen if call.name in replies.tool_names(replies.body_of(one.request))]
+        return [one for one in link.upstream.received if call.name in replies.tool_names(replies.body_of(one.request))]
 
-    run(command, lane, environment, tmp_path, leave=lambda: bool(waiting()))
-    assert lane.upstream.wait_for(lambda: all(one.left for one in waiting()))
+    run(command, link, environment, tmp_path, leave=lambda: bool(waiting()))
+    assert link.upstream.wait_for(lambda: all(one.left for one in waiting()))
 
 
 @pytest.mark.parametrize("start", [codex, claude_code, opencode_compatible], ids=lambda start: start.__name__)
-def test_a_coding_agent_recovers_from_a_cut_stream(lane: Lane, start: Start, tmp_path: Path) -> None:
+def test_a_coding_agent_recovers_from_a_cut_stream(link: ClientLink, start: Start, tmp_path: Path) -> None:
     """The provider hangs up once in the middle of an answer; the agent asks again."""
-    lane.repeatable = False
+    link.repeatable = False
     (tmp_path / "notes.txt").write_text(NOTES)
-    command, environment, call = start(lane, tmp_path)
+    command, environment, call = start(link, tmp_path)
     whole = steps([call], "Found it. {result}")
     asked: list[Request] = []
 
@@ -177,10 +177,10 @@ def test_a_coding_agent_recovers_from_a_cut_stream(lane: Lane, start: Start, tmp
         asked.append(request)
         return replies.cut_after(say(request, "one two three four"), 5) if len(asked) == 1 else whole(request)
 
-    lane.upstream.rule = first_cut
-    printed = run(command, lane, environment, tmp_path)
+    link.upstream.rule = first_cut
+    printed = run(command, link, environment, tmp_path)
     assert "swordfish" in printed
-    lane.note(asked=len(asked))
+    link.note(asked=len(asked))
 
 
 CUT = (
@@ -197,12 +197,12 @@ CUT_EVENTS = {
 
 @pytest.mark.parametrize("start", [claude_code, opencode_compatible, opencode_anthropic], ids=lambda s: s.__name__)
 def test_a_coding_agent_recovers_from_the_error_event_that_a_cut_stream_ends_in(
-    lane: Lane, start: Start, tmp_path: Path
+    link: ClientLink, start: Start, tmp_path: Path
 ) -> None:
     """It reads the event that the proxy adds, well before the connection is closed, and asks again."""
-    lane.repeatable = False
+    link.repeatable = False
     (tmp_path / "notes.txt").write_text(NOTES)
-    command, environment, call = start(lane, tmp_path)
+    command, environment, call = start(link, tmp_path)
     whole = steps([call], "Found it. {result}")
     asked: list[Request] = []
 
@@ -216,6 +216,6 @@ def test_a_coding_agent_recovers_from_the_error_event_that_a_cut_stream_ends_in(
         begun = say(request, "one two three four")
         return replace(begun, pieces=(*begun.pieces[:5], event, 0.7), cut=True)
 
-    lane.upstream.rule = first_cut
-    assert "swordfish" in run(command, lane, environment, tmp_path)
+    link.upstream.rule = first_cut
+    assert "swordfish" in run(command, link, environment, tmp_path)
     assert len(asked) > 1

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import replies
-from lane import Lane, Proxy, run
+from client_link import ClientLink, Proxy, run
 from replies import Call
 from test_agent_clis import node
 from test_codex_websocket import codex
-from test_fold_agent_clis import FILES, SUMMARY, Reading, notes, unanswered
+from test_compaction_agent_clis import FILES, SUMMARY, ReadingModel, notes, unanswered
 from upstream import Upstream
 
 __all__ = ["node"]
@@ -30,14 +30,14 @@ def test_codex_has_its_history_compacted_and_works_on(upstream: Upstream, tmp_pa
         (tmp_path / f"notes{number}.txt").write_text(notes(number))
     upstream.reset()
     proxy = Proxy(upstream.port, tmp_path, settings(upstream.port))
-    lane = Lane("through", upstream, upstream.tap(proxy.port))
-    upstream.rule = reading = Reading(CALL, [])
-    command, environment = codex(tmp_path, lane.v1)
+    link = ClientLink("through", upstream, upstream.record_connections(proxy.port))
+    upstream.rule = reading = ReadingModel(CALL, [])
+    command, environment = codex(tmp_path, link.v1)
     config = tmp_path / ".codex" / "config.toml"
     config.write_text(f"model_auto_compact_token_limit = {LIMIT}\n{config.read_text()}")
-    printed = run(command, lane, environment, tmp_path)
+    printed = run(command, link, environment, tmp_path)
     log = proxy.log.read_text()
-    upstream.call(lane.tap.stop())
+    upstream.call(link.recorder.stop())
     proxy.stop()
     assert "Found it." in printed
     assert "swordfish" in printed

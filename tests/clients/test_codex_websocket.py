@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import replies
-from lane import Lane, Proxy, run
+from client_link import ClientLink, Proxy, run
 from node_clients import program
 from replies import Call, steps
 from test_agent_clis import NOTES, QUESTION, node
-from test_fold_agent_clis import FILES, Reading, assert_compacted, notes
+from test_compaction_agent_clis import FILES, ReadingModel, assert_compacted, notes
 from upstream import Upstream
 
 __all__ = ["node"]
@@ -35,32 +35,32 @@ def codex(home: Path, v1: str) -> tuple[list[str], dict[str, str]]:
     return command, {"CODEX_API_KEY": "sk-test-not-a-key"}
 
 
-def start(upstream: Upstream, folder: Path, settings: str) -> tuple[Proxy, Lane]:
+def start(upstream: Upstream, folder: Path, settings: str) -> tuple[Proxy, ClientLink]:
     """A proxy of its own in front of the provider, and the client's way to it."""
     upstream.reset()
     proxy = Proxy(upstream.port, folder, settings)
-    return proxy, Lane("through", upstream, upstream.tap(proxy.port))
+    return proxy, ClientLink("through", upstream, upstream.record_connections(proxy.port))
 
 
 @pytest.mark.parametrize("sockets", ["responses", ""], ids=["socket", "http"])
 def test_codex_reads_a_file_over_a_websocket_and_answers(upstream: Upstream, tmp_path: Path, sockets: str) -> None:
     (tmp_path / "notes.txt").write_text(NOTES)
-    proxy, lane = start(upstream, tmp_path, "{}\n")
+    proxy, link = start(upstream, tmp_path, "{}\n")
     upstream.sockets, upstream.rule = sockets, steps([CALL], "Found it. {result}")
-    command, environment = codex(tmp_path, lane.v1)
-    printed = run(command, lane, environment, tmp_path)
-    asked = [seen for seen in upstream.seen if "exec_command" in replies.tool_names(replies.body_of(seen.request))]
+    command, environment = codex(tmp_path, link.v1)
+    printed = run(command, link, environment, tmp_path)
+    asked = [seen for seen in upstream.received if "exec_command" in replies.tool_names(replies.body_of(seen.request))]
     upgrades = [
-        one for one in lane.tap.recordings if b"Upgrade: websocket" in one.up or b"upgrade: websocket" in one.up
+        one for one in link.recorder.recordings if b"Upgrade: websocket" in one.up or b"upgrade: websocket" in one.up
     ]
     log = proxy.log.read_text()
-    upstream.call(lane.tap.stop())
+    upstream.call(link.recorder.stop())
     proxy.stop()
     assert "Found it." in printed
     assert "swordfish" in printed
     assert len(asked) == 2
     assert upgrades
-    assert not any(b"POST /v1/responses" in one.up for one in lane.tap.recordings), "it went on over HTTP"
+    assert not any(b"POST /v1/responses" in one.up for one in link.recorder.recordings), "it went on over HTTP"
     assert "Traceback" not in log
     assert "not read" not in log
     if sockets:
@@ -72,17 +72,17 @@ def test_codex_works_on_over_compactions_on_a_websocket(upstream: Upstream, tmp_
     for number in range(FILES):
         (tmp_path / f"notes{number}.txt").write_text(notes(number))
     settings = {"summaries": {"writer": "extractive"}, "windows": {"default": WINDOW}}
-    proxy, lane = start(upstream, tmp_path, json.dumps(settings))
-    upstream.sockets, upstream.rule = sockets, Reading(CALL, [])
+    proxy, link = start(upstream, tmp_path, json.dumps(settings))
+    upstream.sockets, upstream.rule = sockets, ReadingModel(CALL, [])
     reading = upstream.rule
-    command, environment = codex(tmp_path, lane.v1)
-    printed = run(command, lane, environment, tmp_path)
+    command, environment = codex(tmp_path, link.v1)
+    printed = run(command, link, environment, tmp_path)
     log = proxy.log.read_text()
-    upstream.call(lane.tap.stop())
+    upstream.call(link.recorder.stop())
     proxy.stop()
     assert "Found it." in printed
     assert "swordfish" in printed
     assert len(reading.asked) == FILES + 1, "nothing was asked twice"
     assert re.search(r"compact", log)
-    assert not any(b"POST /v1/responses" in one.up for one in lane.tap.recordings), "it went on over HTTP"
+    assert not any(b"POST /v1/responses" in one.up for one in link.recorder.recordings), "it went on over HTTP"
     assert_compacted(reading)

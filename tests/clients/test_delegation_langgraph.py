@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import pytest
-from cast import Cast, Stage, found, stage
-from lane import KEY, Lane, Proxy
+from agent_team import AgentTeam, TeamRun, run_team, tool_text
+from client_link import KEY, ClientLink, Proxy
 from langchain.agents import create_agent
 from langchain.tools import InjectedState, InjectedToolCallId
 from langchain_anthropic import ChatAnthropic
@@ -19,16 +19,16 @@ from replies import Call
 from upstream import Upstream
 
 KINDS = pytest.mark.parametrize("kind", ["chat", "responses", "anthropic"])
-BOSS, SEEKER, WRITER = found("boss"), found("seeker"), found("writer")
+BOSS, SEEKER, WRITER = tool_text("boss"), tool_text("seeker"), tool_text("writer")
 
 
-def model(lane: Lane, kind: str, **headers: str) -> Any:
-    """A chat model on a lane, with headers of its own."""
+def model(link: ClientLink, kind: str, **headers: str) -> Any:
+    """A chat model on a link, with headers of its own."""
     options: Any = {"api_key": KEY, "max_retries": 0, "timeout": 30}
     options["default_headers"] = {name.replace("_", "-"): value for name, value in headers.items()}
     if kind == "anthropic":
-        return ChatAnthropic(model_name="claude-test", base_url=lane.origin, **options)
-    return ChatOpenAI(model="gpt-test", base_url=lane.v1, use_responses_api=kind == "responses", **options)
+        return ChatAnthropic(model_name="claude-test", base_url=link.origin, **options)
+    return ChatOpenAI(model="gpt-test", base_url=link.v1, use_responses_api=kind == "responses", **options)
 
 
 def giving(name: str, gives: str) -> StructuredTool:
@@ -40,7 +40,7 @@ def giving(name: str, gives: str) -> StructuredTool:
     return StructuredTool.from_function(called, name=name, description=f"Does {name}.")
 
 
-def said(name: str, number: int = 0) -> Call:
+def call_tool(name: str, number: int = 0) -> Call:
     return Call(name, {"topic": f"the {name} of the valley, {number}"})
 
 
@@ -96,41 +96,41 @@ def supervised(shared: Any) -> Any:
 def test_workers_of_a_supervisor_see_their_own_work_and_the_supervisor_all(
     upstream: Upstream, proxy: Proxy, kind: str
 ) -> None:
-    cast = Cast(
+    team = AgentTeam(
         {
             "Boss": [
-                [said("note")],
+                [call_tool("note")],
                 ["The seeker first.", Call("transfer_to_seeker", {"number": 1})],
                 [Call("transfer_to_writer", {"number": 2})],
                 [Call("transfer_to_seeker", {"number": 3})],
                 ["All is known."],
             ],
-            "Seeker": [[said("seek")], ["They came long ago."], ["They still live there."]],
-            "Writer": [["I write.", said("write")], [said("write", 1)], ["Green, mostly."]],
+            "Seeker": [[call_tool("seek")], ["They came long ago."], ["They still live there."]],
+            "Writer": [["I write.", call_tool("write")], [call_tool("write", 1)], ["Green, mostly."]],
         }
     )
-    with stage(upstream, proxy, cast) as way:
+    with run_team(upstream, proxy, team) as way:
         task = {"messages": [{"role": "user", "content": f"Tell of the valley ({uuid.uuid4()})."}]}
-        last = supervised(model(way.lane, kind)).invoke(task)["messages"][-1]
+        last = supervised(model(way.link, kind)).invoke(task)["messages"][-1]
         assert last.text == "All is known."
-        cast.through()
-        assert cast.seen("Boss", SEEKER) == [False, False, True, True, True]
-        assert cast.seen("Boss", WRITER) == [False, False, False, True, True]
-        assert cast.seen("Writer", SEEKER) == [False] * 3
-        assert cast.seen("Writer", "the seek of the valley") == [False] * 3, "nor the call"
-        assert cast.seen("Seeker", WRITER) == [False] * 3
-        assert cast.seen("Seeker", "the write of the valley") == [False] * 3
-        assert cast.seen("Writer", WRITER) == [False, True, True]
-        assert cast.seen("Seeker", SEEKER) == [False, True, True], "its own work, also when it is asked again"
-        assert cast.seen("Writer", BOSS) == [True] * 3, "what the supervisor knew before"
-        assert cast.seen("Writer", "They came long ago.") == [True] * 3, "what agents say stays"
+        team.check_complete()
+        assert team.requests_with("Boss", SEEKER) == [False, False, True, True, True]
+        assert team.requests_with("Boss", WRITER) == [False, False, False, True, True]
+        assert team.requests_with("Writer", SEEKER) == [False] * 3
+        assert team.requests_with("Writer", "the seek of the valley") == [False] * 3, "nor the call"
+        assert team.requests_with("Seeker", WRITER) == [False] * 3
+        assert team.requests_with("Seeker", "the write of the valley") == [False] * 3
+        assert team.requests_with("Writer", WRITER) == [False, True, True]
+        assert team.requests_with("Seeker", SEEKER) == [False, True, True], "its own work, also when it is asked again"
+        assert team.requests_with("Writer", BOSS) == [True] * 3, "what the supervisor knew before"
+        assert team.requests_with("Writer", "They came long ago.") == [True] * 3, "what agents say stays"
         each_has_its_session(way, "Boss", "Seeker", "Writer")
         handed = sorted((way.sessions(name)[0], "handoff") for name in ("Seeker", "Writer"))
         assert way.edges("Boss", 2) == handed
         assert way.filtered("Boss") == [0] * 5
 
 
-def each_has_its_session(way: Stage, *names: str) -> None:
+def each_has_its_session(way: TeamRun, *names: str) -> None:
     """Each agent has one session, and no two the same."""
     sessions = [way.sessions(name) for name in names]
     assert [len(each) for each in sessions] == [1] * len(names), sessions
@@ -169,15 +169,15 @@ def at_once(models: dict[str, Any], tools: dict[str, Any], rounds: int) -> Any:
     return graph.compile()
 
 
-RED, BLUE = found("red"), found("blue")
+RED, BLUE = tool_text("red"), tool_text("blue")
 TOOLS = {"red": giving("dig", RED), "blue": giving("sail", BLUE)}
 
 
-def both() -> Cast:
-    return Cast(
+def both() -> AgentTeam:
+    return AgentTeam(
         {
-            "Red": [[said("dig", 1)], ["I dig on.", said("dig", 2)], [said("dig", 3)]],
-            "Blue": [[said("sail", 1)], [said("sail", 2)], ["I sail on.", said("sail", 3)]],
+            "Red": [[call_tool("dig", 1)], ["I dig on.", call_tool("dig", 2)], [call_tool("dig", 3)]],
+            "Blue": [[call_tool("sail", 1)], [call_tool("sail", 2)], ["I sail on.", call_tool("sail", 3)]],
             "Main": [["All is known."]],
         }
     )
@@ -194,21 +194,21 @@ def test_agents_that_write_at_once_and_say_who_they_are_see_their_own(
     upstream: Upstream, proxy: Proxy, kind: str, top: bool
 ) -> None:
     """Each has a client of its own, whose headers say where it stands; main need not say it."""
-    cast, run = both(), uuid.uuid4().hex
-    with stage(upstream, proxy, cast) as way:
+    team, run = both(), uuid.uuid4().hex
+    with run_team(upstream, proxy, team) as way:
         main = {} if top else {"x_accordion_delegation": f"{run}.main"}
         above = {} if top else {"x_accordion_parent": f"{run}.main"}
         models = {
-            name: model(way.lane, kind, x_accordion_delegation=f"{run}.{name}", x_accordion_agent=name, **above)
+            name: model(way.link, kind, x_accordion_delegation=f"{run}.{name}", x_accordion_agent=name, **above)
             for name in ("red", "blue")
         }
-        assert told_by({**models, "main": model(way.lane, kind, **main)}) == "All is known."
-        cast.through()
-        assert cast.seen("Red", BLUE) == cast.seen("Red", "the sail of the valley") == [False] * 3
-        assert cast.seen("Blue", RED) == cast.seen("Blue", "the dig of the valley") == [False] * 3
-        assert cast.seen("Red", RED) == cast.seen("Blue", BLUE) == [False, True, True]
-        assert cast.seen("Main", RED) == cast.seen("Main", BLUE) == [True]
-        assert cast.asked["Main"][0].body.count(b"was found") == 6, "the main agent has all"
+        assert told_by({**models, "main": model(way.link, kind, **main)}) == "All is known."
+        team.check_complete()
+        assert team.requests_with("Red", BLUE) == team.requests_with("Red", "the sail of the valley") == [False] * 3
+        assert team.requests_with("Blue", RED) == team.requests_with("Blue", "the dig of the valley") == [False] * 3
+        assert team.requests_with("Red", RED) == team.requests_with("Blue", BLUE) == [False, True, True]
+        assert team.requests_with("Main", RED) == team.requests_with("Main", BLUE) == [True]
+        assert team.asked["Main"][0].body.count(b"was found") == 6, "the main agent has all"
         each_has_its_session(way, "Red", "Blue", "Main")
         known = sorted((way.sessions(name)[0], "header") for name in ("Red", "Blue"))
         assert [edge for edge in way.edges("Red", 0 if top else 2) if edge in known] == ([] if top else known)
@@ -219,11 +219,11 @@ def test_agents_that_write_at_once_and_say_who_they_are_see_their_own(
 def test_agents_that_write_at_once_and_say_nothing_see_everything(upstream: Upstream, proxy: Proxy, kind: str) -> None:
     """Nothing tells them apart: one client, one history, no hand-off. So nothing is kept from anybody, and every byte
     that was sent is forwarded."""
-    cast = both()
-    with stage(upstream, proxy, cast) as way:
-        shared = model(way.lane, kind)
+    team = both()
+    with run_team(upstream, proxy, team) as way:
+        shared = model(way.link, kind)
         assert told_by(dict.fromkeys(("red", "blue", "main"), shared)) == "All is known."
-        cast.through()
-        assert cast.seen("Red", BLUE) == cast.seen("Blue", RED) == [False, True, True]
-        sent = sorted(exchange.request.body for exchange in way.lane.exchanges())
-        assert sent == sorted(request.body for asked in cast.asked.values() for request in asked)
+        team.check_complete()
+        assert team.requests_with("Red", BLUE) == team.requests_with("Blue", RED) == [False, True, True]
+        sent = sorted(exchange.request.body for exchange in way.link.exchanges())
+        assert sent == sorted(request.body for asked in team.asked.values() for request in asked)

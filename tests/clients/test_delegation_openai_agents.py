@@ -7,23 +7,23 @@ from typing import Any
 
 import agents
 import pytest
-from cast import Cast, Stage, found, stage, unanswered
-from lane import KEY, Lane, Proxy
+from agent_team import AgentTeam, TeamRun, run_team, tool_text, unanswered
+from client_link import KEY, ClientLink, Proxy
 from openai import AsyncOpenAI
 from replies import Call, Reply, body_of, results_in
-from test_fold_agent_clis import counted, settings
+from test_compaction_agent_clis import counted, settings
 from upstream import Upstream
 from wire import Request
 
 KINDS = pytest.mark.parametrize("kind", ["chat", "responses"])
-DESK, SEEKER, WRITER = found("desk"), found("seeker"), found("writer")
+DESK, SEEKER, WRITER = tool_text("desk"), tool_text("seeker"), tool_text("writer")
 
 
-def model(lane: Lane, kind: str, **headers: str) -> agents.Model:
-    """A model on a lane; all agents that are given one are one client."""
+def model(link: ClientLink, kind: str, **headers: str) -> agents.Model:
+    """A model on a link; all agents that are given one are one client."""
     agents.set_tracing_disabled(True)
     named = {name.replace("_", "-"): value for name, value in headers.items()}
-    api = AsyncOpenAI(base_url=lane.v1, api_key=KEY, max_retries=0, timeout=30, default_headers=named)
+    api = AsyncOpenAI(base_url=link.v1, api_key=KEY, max_retries=0, timeout=30, default_headers=named)
     made = agents.OpenAIChatCompletionsModel if kind == "chat" else agents.OpenAIResponsesModel
     return made("gpt-test", openai_client=api)
 
@@ -49,7 +49,7 @@ def crew(shared: agents.Model, *, back: bool) -> agents.Agent[Any]:
     return desk
 
 
-def said(name: str) -> Call:
+def call_tool(name: str) -> Call:
     return Call(name, {"topic": f"the {name} of the valley"})
 
 
@@ -73,19 +73,19 @@ def run(agent: agents.Agent[Any], stream: bool, **options: Any) -> str:
     return asyncio.run(main())
 
 
-def there_and_back() -> Cast:
+def there_and_back() -> AgentTeam:
     """The desk asks both, one after the other, the seeker twice."""
-    return Cast(
+    return AgentTeam(
         {
             "Desk": [
-                [said("note")],
+                [call_tool("note")],
                 ["The seeker first.", to("seeker", 1)],
                 [to("writer", 2)],
                 [to("seeker", 3)],
                 ["All is known."],
             ],
-            "Seeker": [[said("seek")], ["Found.", to("desk", 4)], [to("desk", 5)]],
-            "Writer": [["I write.", said("write")], [to("desk", 6)]],
+            "Seeker": [[call_tool("seek")], ["Found.", to("desk", 4)], [to("desk", 5)]],
+            "Writer": [["I write.", call_tool("write")], [to("desk", 6)]],
         }
     )
 
@@ -95,20 +95,20 @@ def there_and_back() -> Cast:
 def test_agents_that_hand_to_and_fro_see_their_own_branch(
     upstream: Upstream, proxy: Proxy, kind: str, stream: bool
 ) -> None:
-    cast = there_and_back()
-    with stage(upstream, proxy, cast) as way:
-        assert run(crew(model(way.lane, kind), back=True), stream) == "All is known."
-        cast.through()
-        assert cast.seen("Desk", SEEKER) == [False, False, True, True, True]
-        assert cast.seen("Desk", WRITER) == [False, False, False, True, True]
-        assert cast.seen("Seeker", WRITER) == [False, False, False]
-        assert cast.seen("Writer", SEEKER) == [False, False]
-        assert cast.seen("Seeker", "the write of the valley") == [False] * 3, "nor the call"
-        assert cast.seen("Writer", "the seek of the valley") == [False] * 2
-        assert cast.seen("Seeker", SEEKER) == [False, True, True], "its own work, also when it is asked again"
-        assert cast.seen("Seeker", DESK) == [True] * 3, "what the main agent knew before"
-        assert cast.seen("Writer", DESK) == [True] * 2
-        assert cast.seen("Writer", "The seeker first.") == [True] * 2, "what agents say stays"
+    team = there_and_back()
+    with run_team(upstream, proxy, team) as way:
+        assert run(crew(model(way.link, kind), back=True), stream) == "All is known."
+        team.check_complete()
+        assert team.requests_with("Desk", SEEKER) == [False, False, True, True, True]
+        assert team.requests_with("Desk", WRITER) == [False, False, False, True, True]
+        assert team.requests_with("Seeker", WRITER) == [False, False, False]
+        assert team.requests_with("Writer", SEEKER) == [False, False]
+        assert team.requests_with("Seeker", "the write of the valley") == [False] * 3, "nor the call"
+        assert team.requests_with("Writer", "the seek of the valley") == [False] * 2
+        assert team.requests_with("Seeker", SEEKER) == [False, True, True], "its own work, also when it is asked again"
+        assert team.requests_with("Seeker", DESK) == [True] * 3, "what the main agent knew before"
+        assert team.requests_with("Writer", DESK) == [True] * 2
+        assert team.requests_with("Writer", "The seeker first.") == [True] * 2, "what agents say stays"
         sessions_of_their_own(way, "Desk", "Seeker", "Writer")
         handed = sorted((way.sessions(name)[0], "handoff") for name in ("Seeker", "Writer"))
         assert way.edges("Desk", 2) == handed
@@ -117,7 +117,7 @@ def test_agents_that_hand_to_and_fro_see_their_own_branch(
         assert (way.filtered("Seeker"), way.filtered("Writer")) == ([0, 0, 2], [2, 2])
 
 
-def sessions_of_their_own(way: Stage, *names: str) -> None:
+def sessions_of_their_own(way: TeamRun, *names: str) -> None:
     """Each agent has one session, and no two the same."""
     found = [way.sessions(name) for name in names]
     assert [len(each) for each in found] == [1] * len(names), found
@@ -130,38 +130,38 @@ def sessions_of_their_own(way: Stage, *names: str) -> None:
 @KINDS
 def test_who_is_handed_to_by_another_sees_what_that_one_did(upstream: Upstream, proxy: Proxy, kind: str) -> None:
     """A chain: what an agent hands on is the next one's task, and it works for it."""
-    cast = Cast(
+    team = AgentTeam(
         {
-            "Desk": [[said("note")], [to("seeker", 7)]],
-            "Seeker": [[said("seek")], [to("writer", 8)]],
-            "Writer": [[said("write")], ["Written."]],
+            "Desk": [[call_tool("note")], [to("seeker", 7)]],
+            "Seeker": [[call_tool("seek")], [to("writer", 8)]],
+            "Writer": [[call_tool("write")], ["Written."]],
         }
     )
-    with stage(upstream, proxy, cast) as way:
-        shared = model(way.lane, kind)
+    with run_team(upstream, proxy, team) as way:
+        shared = model(way.link, kind)
         desk = crew(shared, back=False)
         seeker, writer = desk.handoffs
         assert isinstance(seeker, agents.Agent)
         seeker.handoffs = [writer]
         desk.handoffs = [seeker]
         assert run(desk, stream=False) == "Written."
-        cast.through()
-        assert cast.seen("Writer", SEEKER) == cast.seen("Writer", DESK) == [True, True]
+        team.check_complete()
+        assert team.requests_with("Writer", SEEKER) == team.requests_with("Writer", DESK) == [True, True]
 
 
 @KINDS
 def test_a_history_that_the_sdk_nests_is_what_its_agent_was_told(upstream: Upstream, proxy: Proxy, kind: str) -> None:
     """With `nest_handoff_history` the SDK writes what came before into one message. That is what its user chose to
     tell: it stays byte for byte, whatever stands in it."""
-    cast = there_and_back()
-    with stage(upstream, proxy, cast) as way:
+    team = there_and_back()
+    with run_team(upstream, proxy, team) as way:
         options = {"run_config": agents.RunConfig(nest_handoff_history=True)}
-        assert run(crew(model(way.lane, kind), back=True), stream=False, **options) == "All is known."
-        cast.through()
-        sent = [exchange.request.body for exchange in way.lane.exchanges()]
-        forwarded = [request.body for asked in cast.asked.values() for request in asked]
+        assert run(crew(model(way.link, kind), back=True), stream=False, **options) == "All is known."
+        team.check_complete()
+        sent = [exchange.request.body for exchange in way.link.exchanges()]
+        forwarded = [request.body for asked in team.asked.values() for request in asked]
         assert sorted(sent) == sorted(forwarded)
-        assert cast.seen("Writer", SEEKER) == [True, True]
+        assert team.requests_with("Writer", SEEKER) == [True, True]
 
 
 # Agents as tools
@@ -188,32 +188,32 @@ def as_tools(shared: agents.Model, *, long: bool = False) -> agents.Agent[Any]:
 @KINDS
 def test_agents_as_tools_have_lists_and_sessions_of_their_own(upstream: Upstream, proxy: Proxy, kind: str) -> None:
     """Both at once: each opens with the argument of its call, and belongs to it."""
-    cast = Cast(
+    team = AgentTeam(
         {
             "Desk": [
-                [said("note")],
+                [call_tool("note")],
                 [Call("ask_seeker", {"input": TASK["seeker"]}), Call("ask_writer", {"input": TASK["writer"]})],
                 ["All is known."],
             ],
-            "Seeker": [[said("seek")], ["They came long ago."]],
-            "Writer": [[said("write")], ["Green, mostly."]],
+            "Seeker": [[call_tool("seek")], ["They came long ago."]],
+            "Writer": [[call_tool("write")], ["Green, mostly."]],
         }
     )
-    with stage(upstream, proxy, cast) as way:
-        assert run(as_tools(model(way.lane, kind)), stream=False) == "All is known."
-        cast.through()
-        assert cast.seen("Seeker", WRITER) == cast.seen("Writer", SEEKER) == [False, False]
-        assert cast.seen("Seeker", DESK) == [False, False], "its list is its own"
-        assert cast.seen("Desk", SEEKER) == [False] * 3, "the tool gives what the agent said"
-        assert cast.seen("Desk", "They came long ago.") == [False, False, True]
-        sent = sorted(exchange.request.body for exchange in way.lane.exchanges())
-        assert sent == sorted(one.body for asked in cast.asked.values() for one in asked), "nothing to be hidden"
+    with run_team(upstream, proxy, team) as way:
+        assert run(as_tools(model(way.link, kind)), stream=False) == "All is known."
+        team.check_complete()
+        assert team.requests_with("Seeker", WRITER) == team.requests_with("Writer", SEEKER) == [False, False]
+        assert team.requests_with("Seeker", DESK) == [False, False], "its list is its own"
+        assert team.requests_with("Desk", SEEKER) == [False] * 3, "the tool gives what the agent said"
+        assert team.requests_with("Desk", "They came long ago.") == [False, False, True]
+        sent = sorted(exchange.request.body for exchange in way.link.exchanges())
+        assert sent == sorted(one.body for asked in team.asked.values() for one in asked), "nothing to be hidden"
         sessions_of_their_own(way, "Desk", "Seeker", "Writer")
         begun = sorted((way.sessions(name)[0], "argument") for name in ("Seeker", "Writer"))
         assert way.edges("Desk", 2) == begun
 
 
-class Counting(Cast):
+class Counting(AgentTeam):
     """Tells how long a request truly is."""
 
     def __call__(self, request: Request) -> Reply | None:
@@ -231,17 +231,17 @@ def test_an_agent_as_a_tool_is_folded_by_thresholds_of_its_own(
     pages = [[Call("seek", {"topic": f"page {number}"})] for number in range(8)]
     notes = [[Call("note", {"topic": f"page {number}"})] for number in range(8)]
     ask = Call("ask_seeker", {"input": TASK["seeker"]})
-    cast = Counting({"Desk": [*notes, [ask], ["All is known."]], "Seeker": [*pages, ["Long ago."]], "Writer": []})
+    team = Counting({"Desk": [*notes, [ask], ["All is known."]], "Seeker": [*pages, ["Long ago."]], "Writer": []})
     try:
-        with stage(upstream, small, cast) as way:
-            desk = as_tools(model(way.lane, kind), long=True)
+        with run_team(upstream, small, team) as way:
+            desk = as_tools(model(way.link, kind), long=True)
             assert run(desk, stream=False) == "All is known."
-            told = {name: [head.get("x-accordion-compaction") for head in way.heads(name)] for name in cast.asked}
+            told = {name: [head.get("x-accordion-compaction") for head in way.heads(name)] for name in team.asked}
     finally:
         small.stop()
     assert not any(told["Desk"]), "its own window is far from full"
     assert any(told["Seeker"])
-    last = cast.asked["Seeker"][-1]
+    last = team.asked["Seeker"][-1]
     assert last.body.count(TASK["seeker"].encode()) == 1
     assert len(results_in(body_of(last))) < 8
     assert unanswered(body_of(last)) == []

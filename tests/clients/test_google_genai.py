@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import replies
+from client_link import CI, KEY, ClientLink, Proxy, proxy_missing
 from google import genai
 from google.genai import errors, types
-from lane import CI, KEY, Lane, Proxy, proxy_missing
 from replies import Call, failure, speak, steps, tool_names
-from test_fold_agent_clis import unanswered
+from test_compaction_agent_clis import unanswered
 from upstream import Upstream
 from wire import Request
 
@@ -33,9 +33,9 @@ SUMMARY = "[Record of messages"
 _ARTIFACT = re.compile(r"art_[0-9a-f]{12}")
 
 
-def client(lane: Lane, version: str = "v1beta") -> genai.Client:
-    """A client on a lane, by the SDK's own setting of the base URL. It must stay in a name: it closes with its last."""
-    options = types.HttpOptions(base_url=lane.origin, api_version=version, timeout=30_000)
+def client(link: ClientLink, version: str = "v1beta") -> genai.Client:
+    """A client on a link, by the SDK's own setting of the base URL. It must stay in a name: it closes with its last."""
+    options = types.HttpOptions(base_url=link.origin, api_version=version, timeout=30_000)
     return genai.Client(api_key=KEY, http_options=options)
 
 
@@ -45,50 +45,50 @@ def plain(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("version", ["v1beta", "v1"])
-def test_a_request_is_answered(lane: Lane, version: str) -> None:
+def test_a_request_is_answered(link: ClientLink, version: str) -> None:
     """The plain case, with a system instruction, in both versions of the API."""
     config = types.GenerateContentConfig(system_instruction="Brief.", max_output_tokens=99, temperature=0.5)
-    api = client(lane, version)
+    api = client(link, version)
     answer = api.models.generate_content(model=MODEL, contents=ASK, config=config)
     assert answer.text == replies.GREETING
-    lane.note(answer=plain(answer))
+    link.note(answer=plain(answer))
 
 
-def test_an_async_request_is_answered(lane: Lane) -> None:
+def test_an_async_request_is_answered(link: ClientLink) -> None:
     """The same from asyncio."""
 
     async def main() -> Any:
-        async with client(lane).aio as api:
+        async with client(link).aio as api:
             return await api.models.generate_content(model=MODEL, contents=ASK)
 
-    lane.note(answer=plain(asyncio.run(main())))
+    link.note(answer=plain(asyncio.run(main())))
 
 
-def test_a_stream_arrives_piece_by_piece(lane: Lane) -> None:
+def test_a_stream_arrives_piece_by_piece(link: ClientLink) -> None:
     """The events of `alt=sse`."""
-    api = client(lane)
+    api = client(link)
     chunks = list(api.models.generate_content_stream(model=MODEL, contents=ASK))
     assert "".join(chunk.text or "" for chunk in chunks) == replies.GREETING
     assert len(chunks) > 3
-    lane.note(chunks=[plain(chunk) for chunk in chunks])
+    link.note(chunks=[plain(chunk) for chunk in chunks])
 
 
-def test_a_chat_keeps_its_own_history(lane: Lane) -> None:
+def test_a_chat_keeps_its_own_history(link: ClientLink) -> None:
     """The SDK's chat sends each streamed piece back as a content of its own."""
-    api = client(lane)
+    api = client(link)
     chat = api.chats.create(model=MODEL)
     for text in (ASK, "And now?"):
         assert "".join(chunk.text or "" for chunk in chat.send_message_stream(text)) == replies.GREETING
-    lane.note(history=[content.model_dump(mode="json", exclude_none=True) for content in chat.get_history()])
+    link.note(history=[content.model_dump(mode="json", exclude_none=True) for content in chat.get_history()])
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_calls_go_out_and_their_results_come_back(lane: Lane, stream: bool) -> None:
+def test_calls_go_out_and_their_results_come_back(link: ClientLink, stream: bool) -> None:
     """Two requests of a tool loop, with two calls in one turn; the signature comes back with its part."""
     calls: list[Any] = ["Looking.", Call("get_weather", {"city": "Paris"}), Call("get_weather", {"city": "Ōsaka"})]
-    lane.upstream.rule = steps(calls, "a", "It says: {result}")
+    link.upstream.rule = steps(calls, "a", "It says: {result}")
     contents: list[Any] = [types.Content(role="user", parts=[types.Part(text=ASK)])]
-    api = client(lane)
+    api = client(link)
     asked, answer = ask(api, contents, stream)
     contents.append(types.Content(role="model", parts=asked))
     contents.append(
@@ -96,12 +96,12 @@ def test_calls_go_out_and_their_results_come_back(lane: Lane, stream: bool) -> N
     )
     _, answer = ask(api, contents, stream)
     assert answer == "It says: 22 °C"
-    sent = json.loads(lane.upstream.seen[-1].request.body)["contents"]
+    sent = json.loads(link.upstream.received[-1].request.body)["contents"]
     assert [part.get("thoughtSignature") for part in sent[1]["parts"] if "functionCall" in part] == [
         "c2lnbmF0dXJl",
         None,
     ]
-    lane.note(answer=answer)
+    link.note(answer=answer)
 
 
 def ask(api: genai.Client, contents: list[Any], stream: bool = False) -> tuple[list[types.Part], str]:
@@ -123,29 +123,29 @@ def result_of(part: types.Part, text: str) -> types.Part:
     return types.Part(function_response=answer)
 
 
-def test_tokens_are_counted_and_models_listed(lane: Lane) -> None:
+def test_tokens_are_counted_and_models_listed(link: ClientLink) -> None:
     """Requests that are not for an answer."""
-    api = client(lane)
+    api = client(link)
     assert api.models.count_tokens(model=MODEL, contents=ASK).total_tokens == 19
-    lane.note(models=[model.name for model in api.models.list()])
+    link.note(models=[model.name for model in api.models.list()])
 
 
-def test_a_refusal_is_raised_as_googles_error(lane: Lane) -> None:
+def test_a_refusal_is_raised_as_googles_error(link: ClientLink) -> None:
     """An error body that is not the proxy's."""
-    lane.upstream.rule = lambda request: failure(429, "RESOURCE_EXHAUSTED", "Slow down.")
-    api = client(lane)
+    link.upstream.rule = lambda request: failure(429, "RESOURCE_EXHAUSTED", "Slow down.")
+    api = client(link)
     with pytest.raises(errors.ClientError) as raised:
         api.models.generate_content(model=MODEL, contents=ASK)
     assert (raised.value.code, raised.value.message) == (429, "Slow down.")
-    lane.note(error=str(raised.value))
+    link.note(error=str(raised.value))
 
 
 # -- past its window -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def small(upstream: Upstream, tmp_path: Path) -> Iterator[Lane]:
-    """A lane through a proxy that was told of a small window."""
+def small(upstream: Upstream, tmp_path: Path) -> Iterator[ClientLink]:
+    """A link through a proxy that was told of a small window."""
     missing = proxy_missing()
     if missing:
         (pytest.fail if CI else pytest.skip)(missing)
@@ -156,9 +156,9 @@ def small(upstream: Upstream, tmp_path: Path) -> Iterator[Lane]:
     }
     proxy = Proxy(upstream.port, tmp_path, json.dumps({"model_list": [model], "summaries": {"writer": "extractive"}}))
     upstream.reset()
-    tap = upstream.tap(proxy.port)
-    yield Lane("through", upstream, tap)
-    upstream.call(tap.stop())
+    recorder = upstream.record_connections(proxy.port)
+    yield ClientLink("through", upstream, recorder)
+    upstream.call(recorder.stop())
     proxy.stop()
 
 
@@ -195,7 +195,7 @@ class Model:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_an_agent_works_on_over_its_window_and_the_model_reads_back(small: Lane, stream: bool) -> None:
+def test_an_agent_works_on_over_its_window_and_the_model_reads_back(small: ClientLink, stream: bool) -> None:
     """The client's history grows to twice the window; what is forwarded never does, and the client sees no tool of the
     proxy's."""
     small.upstream.rule = model = Model()

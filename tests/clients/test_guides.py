@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import replies
-from lane import CI, KEY, ROOT, Lane, Proxy, proxy_missing, run
+from client_link import CI, KEY, ROOT, ClientLink, Proxy, proxy_missing, run
 from replies import Call
-from test_fold_agent_clis import FILES, SUMMARY, Reading, notes
+from test_compaction_agent_clis import FILES, SUMMARY, ReadingModel, notes
 from upstream import Upstream
 
 GUIDE = (ROOT / "docs" / "sdks.md").read_text("utf-8")
@@ -43,22 +43,22 @@ def test_a_program_of_the_guide_finds_the_password(name: str, upstream: Upstream
         (tmp_path / f"notes{number}.txt").write_text(notes(number))
     (tmp_path / "agent.py").write_text(PROGRAMS[name])
     upstream.reset()
-    upstream.rule = reading = Reading(Call("read_file", {"path": "notes.txt"}), [])
+    upstream.rule = reading = ReadingModel(Call("read_file", {"path": "notes.txt"}), [])
     proxy = Proxy(upstream.port, tmp_path, settings(upstream.port))
-    tap = upstream.tap(proxy.port)
-    lane = Lane("through", upstream, tap)
+    recorder = upstream.record_connections(proxy.port)
+    link = ClientLink("through", upstream, recorder)
     environ = {
-        "OPENAI_BASE_URL": lane.v1,
+        "OPENAI_BASE_URL": link.v1,
         "OPENAI_API_KEY": KEY,
-        "ANTHROPIC_BASE_URL": lane.origin,
+        "ANTHROPIC_BASE_URL": link.origin,
         "ANTHROPIC_API_KEY": KEY,
         "OPENAI_AGENTS_DISABLE_TRACING": "1",
         "LANGSMITH_TRACING": "false",
     }
     try:
-        printed = run([sys.executable, "agent.py"], lane, environ, tmp_path)
+        printed = run([sys.executable, "agent.py"], link, environ, tmp_path)
     finally:
-        upstream.call(tap.stop())
+        upstream.call(recorder.stop())
         proxy.stop()
     assert "swordfish" in printed
     assert len(reading.asked) == FILES + 1

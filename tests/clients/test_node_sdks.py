@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import replies
-from lane import CI, Lane, run
+from client_link import CI, ClientLink, run
 from node_clients import NODE, node_missing
 from replies import Call, failure, say, steps
 from wire import Request
@@ -22,7 +22,7 @@ def node() -> None:
         (pytest.fail if CI else pytest.skip)(missing)
 
 
-def rule(lane: Lane) -> Any:
+def rule(link: ClientLink) -> Any:
     """What the scripts ask for by a word in their question."""
     refused = set()
 
@@ -50,20 +50,20 @@ def rule(lane: Lane) -> Any:
     return answer
 
 
-def outcome(lane: Lane, script: str) -> dict[str, Any]:
+def outcome(link: ClientLink, script: str) -> dict[str, Any]:
     """Run a script and return what it saw, after the provider has noticed who left."""
-    lane.upstream.rule = rule(lane)
-    seen: dict[str, Any] = json.loads(run(["node", str(NODE / script)], lane).strip().splitlines()[-1])
-    held = [one for one in lane.upstream.seen if b"HOLD" in one.request.body or b"NEVER" in one.request.body]
+    link.upstream.rule = rule(link)
+    seen: dict[str, Any] = json.loads(run(["node", str(NODE / script)], link).strip().splitlines()[-1])
+    held = [one for one in link.upstream.received if b"HOLD" in one.request.body or b"NEVER" in one.request.body]
     assert held
-    assert lane.upstream.wait_for(lambda: all(one.left for one in held))
-    lane.note(**seen)
+    assert link.upstream.wait_for(lambda: all(one.left for one in held))
+    link.note(**seen)
     return seen
 
 
-def test_the_openai_sdk_for_node_sees_the_provider(lane: Lane) -> None:
+def test_the_openai_sdk_for_node_sees_the_provider(link: ClientLink) -> None:
     """Chats, tools, responses, files, errors, retries, a cut, an abort and a time-out."""
-    seen = outcome(lane, "openai.mjs")
+    seen = outcome(link, "openai.mjs")
     assert seen["whole"]["choices"][0]["message"]["content"] == seen["response"] == replies.GREETING
     assert seen["tools"] == seen["streamed_tools"] == SAID
     assert seen["lone_surrogate"] == seen["retried"] == replies.GREETING
@@ -74,9 +74,9 @@ def test_the_openai_sdk_for_node_sees_the_provider(lane: Lane) -> None:
     assert seen["timed_out"]["type"] == "APIConnectionTimeoutError"
 
 
-def test_the_anthropic_sdk_for_node_sees_the_provider(lane: Lane) -> None:
+def test_the_anthropic_sdk_for_node_sees_the_provider(link: ClientLink) -> None:
     """Messages, tools, counting, batches, errors, retries, a cut, an abort and a time-out."""
-    seen = outcome(lane, "anthropic.mjs")
+    seen = outcome(link, "anthropic.mjs")
     assert seen["whole"]["content"][0]["text"] == seen["helper"][0] == replies.GREETING
     assert seen["tools"][0]["text"] == SAID
     assert seen["counted"] == {"input_tokens": 19}
@@ -86,9 +86,9 @@ def test_the_anthropic_sdk_for_node_sees_the_provider(lane: Lane) -> None:
     assert seen["aborted"] == "left"
 
 
-def test_googles_sdk_for_javascript_sees_the_provider(lane: Lane) -> None:
+def test_googles_sdk_for_javascript_sees_the_provider(link: ClientLink) -> None:
     """Contents, tools, counting, errors, a cut and an abort."""
-    seen = outcome(lane, "google.mjs")
+    seen = outcome(link, "google.mjs")
     parts = seen["whole"]["candidates"][0]["content"]["parts"]
     assert "".join(part["text"] for part in parts) == "".join(seen["streamed"]) == replies.GREETING
     assert seen["tools"] == seen["streamed_tools"] == SAID
@@ -98,9 +98,9 @@ def test_googles_sdk_for_javascript_sees_the_provider(lane: Lane) -> None:
     assert seen["aborted"] == "left"
 
 
-def test_the_vercel_ai_sdk_sees_the_provider(lane: Lane) -> None:
+def test_the_vercel_ai_sdk_sees_the_provider(link: ClientLink) -> None:
     """Four providers of it: text, streams, tool loops, objects, errors, retries and aborts."""
-    seen = outcome(lane, "vercel.mjs")
+    seen = outcome(link, "vercel.mjs")
     for kind in ("chat", "responses", "messages", "compatible"):
         assert seen[f"{kind}_text"] == "".join(seen[f"{kind}_stream"]) == replies.GREETING
         assert seen[f"{kind}_tools"][0] == seen[f"{kind}_streamed_tools"][0] == SAID

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import replies
-from lane import CI, NOWHERE, PROXY_PYTHON, Lane
+from client_link import CI, NOWHERE, PROXY_PYTHON, ClientLink
 from wire import Request
 
 HERE = Path(__file__).resolve().parent
@@ -63,10 +63,10 @@ def suite() -> Path:
         (pytest.fail if CI else pytest.skip)(message[-500:])
 
 
-def run_suite(lane: Lane, suite: Path, folder: Path) -> dict[str, str]:
-    """Run the tests against a lane; return the outcome of each."""
+def run_suite(link: ClientLink, suite: Path, folder: Path) -> dict[str, str]:
+    """Run the tests against a link; return the outcome of each."""
     environment = {"PATH": os.environ.get("PATH", ""), "HOME": str(folder), "PYTHONPATH": str(HERE)}
-    environment |= {"TEST_API_BASE_URL": lane.v1, "OWN_SUITE_FOLDER": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment |= {"TEST_API_BASE_URL": link.v1, "OWN_SUITE_FOLDER": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     environment |= {"HTTPS_PROXY": NOWHERE, "NO_PROXY": "127.0.0.1"}
     command = [
         sys.executable,
@@ -88,7 +88,7 @@ def run_suite(lane: Lane, suite: Path, folder: Path) -> dict[str, str]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_the_sdks_own_api_tests_end_the_same_way(lane: Lane, suite: Path, tmp_path: Path) -> None:
+def test_the_sdks_own_api_tests_end_the_same_way(link: ClientLink, suite: Path, tmp_path: Path) -> None:
     """Every endpoint of the SDK, sync and async: outcomes, requests and responses are compared one by one."""
     kinds = {
         "json": "application/json",
@@ -106,10 +106,10 @@ def test_the_sdks_own_api_tests_end_the_same_way(lane: Lane, suite: Path, tmp_pa
             return replies.Reply(204)
         return replies.Reply(200, (("Content-Type", kinds[kind]),), ((tmp_path / name).read_bytes(),))
 
-    lane.upstream.rule = answer
-    outcomes = run_suite(lane, suite, tmp_path)
+    link.upstream.rule = answer
+    outcomes = run_suite(link, suite, tmp_path)
     counts = Counter(outcomes.values())
-    print(f"{lane.mode}: {dict(counts)}, {len(lane.upstream.seen)} requests")
-    lane.note(outcomes=outcomes)
-    assert len(lane.upstream.seen) > 1000
+    print(f"{link.mode}: {dict(counts)}, {len(link.upstream.received)} requests")
+    link.note(outcomes=outcomes)
+    assert len(link.upstream.received) > 1000
     assert not counts["failed"], (tmp_path / "output.txt").read_text()[-3000:]

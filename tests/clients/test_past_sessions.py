@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import replies
-from lane import PROXY_PYTHON, ROOT, Lane, run
+from client_link import PROXY_PYTHON, ROOT, ClientLink, run
 from test_agent_clis import Start, claude_code, codex, node, opencode_openai
-from test_fold_agent_clis import FILES, Reading, notes, settings
+from test_compaction_agent_clis import FILES, ReadingModel, notes, settings
 from upstream import Upstream
 
 __all__ = ["node"]
@@ -59,12 +59,12 @@ def test_what_a_client_wrote_is_replayed(
     for number in range(FILES):
         (tmp_path / f"notes{number}.txt").write_text(notes(number))
     upstream.reset()
-    tap = upstream.tap(upstream.port)
-    lane = Lane("direct", upstream, tap)
-    command, environment, call = start(lane, tmp_path)
-    upstream.rule = reading = Reading(call, [])
-    printed = run(command, lane, environment, tmp_path)
-    upstream.call(tap.stop())
+    recorder = upstream.record_connections(upstream.port)
+    link = ClientLink("direct", upstream, recorder)
+    command, environment, call = start(link, tmp_path)
+    upstream.rule = reading = ReadingModel(call, [])
+    printed = run(command, link, environment, tmp_path)
+    upstream.call(recorder.stop())
     assert "swordfish" in printed
     (tmp_path / "settings.json").write_text(settings(window, upstream.port))
 

@@ -6,22 +6,22 @@ import socket
 
 import pytest
 import replies
-from lane import Lane
+from client_link import ClientLink
 
 CHAT = b'{"model": "gpt-test",\r\n\t"messages":[ {"role":"user","content":"\\u00fc \\ud83d half"} ], "n": 1.0e0}\n'
 JSON = b"Content-Type: application/json\r\nAuthorization: Bearer sk-test-not-a-key\r\n"
 ZIPPED = gzip.compress(CHAT, mtime=0)
 
 
-def exchange(lane: Lane, request: bytes) -> bytes:
+def exchange(link: ClientLink, request: bytes) -> bytes:
     """Send bytes as they are on a connection of their own, read until the end."""
-    with socket.create_connection(("127.0.0.1", lane.tap.port), timeout=30) as connection:
+    with socket.create_connection(("127.0.0.1", link.recorder.port), timeout=30) as connection:
         head, _, body = request.partition(b"\r\n\r\n")
         connection.sendall(head + b"\r\nHost: provider.test\r\nConnection: close\r\n\r\n" + body)
         answer = bytearray()
         while data := connection.recv(65536):
             answer += data
-            if lane.exchanges() and (got := lane.exchanges()[0].response) and got.complete and got.status >= 200:
+            if link.exchanges() and (got := link.exchanges()[0].response) and got.complete and got.status >= 200:
                 break
     return bytes(answer)
 
@@ -58,23 +58,23 @@ REQUESTS = {
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_an_unusual_request_is_passed_on_as_it_is(lane: Lane, name: str) -> None:
+def test_an_unusual_request_is_passed_on_as_it_is(link: ClientLink, name: str) -> None:
     """The provider decides what it thinks of it."""
-    answer = exchange(lane, REQUESTS[name])
+    answer = exchange(link, REQUESTS[name])
     assert answer.startswith(b"HTTP/1.1 ")
-    assert len(lane.upstream.seen) == 1
+    assert len(link.upstream.received) == 1
 
 
-def test_an_empty_answer_and_an_odd_status_are_passed_on(lane: Lane) -> None:
+def test_an_empty_answer_and_an_odd_status_are_passed_on(link: ClientLink) -> None:
     """A status without a name, no body, no content type."""
-    lane.upstream.rule = lambda request: replies.Reply(299)
-    exchange(lane, REQUESTS["odd-json"])
-    assert lane.exchanges()[0].response is not None
+    link.upstream.rule = lambda request: replies.Reply(299)
+    exchange(link, REQUESTS["odd-json"])
+    assert link.exchanges()[0].response is not None
 
 
-def test_a_stream_of_another_kind_is_passed_on(lane: Lane) -> None:
+def test_a_stream_of_another_kind_is_passed_on(link: ClientLink) -> None:
     """JSON lines, chunk by chunk, in answer to a chat."""
     lines = tuple(json.dumps({"n": n}).encode() + b"\n" for n in range(3))
     kind = (("Content-Type", "application/x-ndjson"),)
-    lane.upstream.rule = lambda request: replies.Reply(200, kind, lines, chunked=True)
-    exchange(lane, REQUESTS["odd-json"])
+    link.upstream.rule = lambda request: replies.Reply(200, kind, lines, chunked=True)
+    exchange(link, REQUESTS["odd-json"])

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 import replies
-from lane import PROXY_PYTHON, ROOT
+from client_link import PROXY_PYTHON, ROOT
 from node_clients import program
 from replies import Call, tool_names
 from test_agent_clis import QUESTION, node
-from test_fold_agent_clis import FILES, Reading, notes, settings
+from test_compaction_agent_clis import FILES, ReadingModel, notes, settings
 from upstream import Upstream
 
 __all__ = ["node"]
@@ -95,7 +95,7 @@ def run(agent: str, home: Path, port: int, *options: str) -> tuple[str, list[str
     return done.stdout, [line for line in done.stderr.splitlines() if "ccordion" in line or "tokens" in line]
 
 
-def prepare(agent: str, upstream: Upstream, home: Path) -> tuple[Reading, str]:
+def prepare(agent: str, upstream: Upstream, home: Path) -> tuple[ReadingModel, str]:
     """Writes the files that the agent reads, its own settings and Accordion's; returns the rule and its settings."""
     upstream.reset()
     for number in range(FILES):
@@ -107,7 +107,7 @@ def prepare(agent: str, upstream: Upstream, home: Path) -> tuple[Reading, str]:
     text = text.replace("PORT", str(upstream.port))
     (home / file).parent.mkdir(exist_ok=True)
     (home / file).write_text(text)
-    upstream.rule = reading = Reading(call(agent, home), [])
+    upstream.rule = reading = ReadingModel(call(agent, home), [])
     return reading, text
 
 
@@ -124,7 +124,7 @@ def test_an_agent_works_on_over_compactions_and_is_told_of_them(agent: str, upst
     assert look.startswith("Look: accordion artifacts --session s-")
     # The agent's own settings are as they were. Its models are configured, so that no socket to a provider is opened.
     assert (tmp_path / CONFIGS[agent][0]).read_text() == text
-    assert not any(seen.request.is_upgrade for seen in upstream.seen)
+    assert not any(seen.request.is_upgrade for seen in upstream.received)
 
 
 @pytest.mark.parametrize("agent", list(PROGRAMS))
@@ -134,6 +134,6 @@ def test_observing_an_agent_changes_no_byte(agent: str, upstream: Upstream, tmp_
     assert "swordfish" in printed
     assert re.match(r"Accordion observed \d+ requests in \d+ sessions?, and changed nothing\.", said[-3])
     assert "would have been compacted, the largest from" in said[-2]
-    bodies = [replies.body_of(seen.request) for seen in upstream.seen if seen.request.method == "POST"]
+    bodies = [replies.body_of(seen.request) for seen in upstream.received if seen.request.method == "POST"]
     assert sum(reading.call.name in tool_names(body) for body in bodies) == FILES + 1
-    assert b"read_artifact" not in b"".join(seen.request.body for seen in upstream.seen)
+    assert b"read_artifact" not in b"".join(seen.request.body for seen in upstream.received)

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from lane import ROOT
+from client_link import ROOT
 from node_clients import NODE
 from test_agent_clis import node
 

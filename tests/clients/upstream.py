@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import replies
-from wire import Exchange, Recording, Request, Tap, in_order, parse_request
+from wire import ConnectionRecorder, Exchange, Recording, Request, in_order, parse_request
 
 T = TypeVar("T")
 Rule = Callable[[Request], "replies.Reply | None"]
@@ -20,7 +20,7 @@ PATIENCE = 30.0
 
 
 @dataclass
-class Seen:
+class ReceivedRequest:
     """One request that arrived, and whether its client left before the answer was through."""
 
     request: Request
@@ -42,7 +42,7 @@ class Upstream:
         """What is done with upgrades: `` (refused), `echo`, or `responses` (Responses over the socket)."""
         self.messages: list[str] = []
         """The messages that came over sockets of Responses."""
-        self.seen: list[Seen] = []
+        self.received: list[ReceivedRequest] = []
         self._recordings: list[Recording] = []
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -74,16 +74,16 @@ class Upstream:
 
     def reset(self) -> None:
         """Forget rules and requests of the test before; connections that a client keeps open stay."""
-        self.rule, self.script, self.seen, self.sockets, self.messages = None, [], [], "", []
+        self.rule, self.script, self.received, self.sockets, self.messages = None, [], [], "", []
         self._recordings = [recording for recording in self._recordings if not recording.closed]
         for recording in self._recordings:
             recording.clear()
 
-    def tap(self, port: int) -> Tap:
+    def record_connections(self, port: int) -> ConnectionRecorder:
         """A recording relay in front of a port."""
-        tap = Tap(port)
-        self.call(tap.start())
-        return tap
+        recorder = ConnectionRecorder(port)
+        self.call(recorder.start())
+        return recorder
 
     def exchanges(self) -> list[Exchange]:
         """All requests and responses since the reset."""
@@ -108,9 +108,9 @@ class Upstream:
         listener = asyncio.ensure_future(client.listen())
         with contextlib.suppress(OSError, asyncio.CancelledError):
             while (request := await client.next_request()) is not None:
-                seen = Seen(request)
-                self.seen.append(seen)
-                number = len(self.seen)
+                seen = ReceivedRequest(request)
+                self.received.append(seen)
+                number = len(self.received)
                 if request.is_upgrade and self.sockets:
                     await (client.echo(request, seen) if self.sockets == "echo" else self._converse(client, request))
                     break
@@ -144,10 +144,10 @@ class Upstream:
             body["input"] = [*(last_items if previous else []), *body["input"]]
             is_warm, body["stream"] = body.pop("generate", True) is False, True
             request = replace(upgrade, method="POST", headers=(), body=json.dumps(body).encode())
-            seen = Seen(request)
+            seen = ReceivedRequest(request)
             reply = replies.warmed(body) if is_warm else self._reply(request)
             if not is_warm:
-                self.seen.append(seen)
+                self.received.append(seen)
             for event in replies.data_of(reply):
                 client.write_text(event)
             response = json.loads(event).get("response", {})
@@ -199,7 +199,7 @@ class _Client:
             self._more.clear()
             await self._more.wait()
 
-    async def send(self, reply: "replies.Reply", request: Request, number: int, seen: Seen) -> bool:
+    async def send(self, reply: "replies.Reply", request: Request, number: int, seen: ReceivedRequest) -> bool:
         """Write an answer; false where the connection is to be closed after it."""
         if reply.silent:
             return False
@@ -225,7 +225,7 @@ class _Client:
         seen.answered = True
         return not reply.hangs_up
 
-    async def echo(self, request: Request, seen: Seen) -> None:
+    async def echo(self, request: Request, seen: ReceivedRequest) -> None:
         """Accept a WebSocket and send back every message until the client closes it."""
         self.accept(request)
         while (frame := await self.frame()) is not None:

@@ -1,4 +1,4 @@
-"""What went over the wire: a tap that records both directions of a connection, and a parser for what it recorded."""
+"""Recorded connections: a recorder for both directions, and a parser for what it recorded."""
 
 import asyncio
 import contextlib
@@ -154,7 +154,7 @@ def _chunks(data: bytes | bytearray, at: int) -> tuple[bytes, bool, int]:
     return bytes(joined), False, len(data)
 
 
-class Tap:
+class ConnectionRecorder:
     """A loopback port that relays every connection to another one, byte for byte, and records it."""
 
     def __init__(self, target_port: int) -> None:
@@ -235,11 +235,11 @@ def differences(client_side: list[Exchange], upstream_side: list[Exchange]) -> l
             continue
         nearest = next((other for other in left if other.request.target == exchange.request.target), None)
         if nearest is None:
-            found.append(f"the client sent {_named(exchange.request)}; the upstream never saw it")
+            found.append(f"the client sent {_describe(exchange.request)}; the upstream never saw it")
         else:
             left.remove(nearest)
             found += _explained(exchange, nearest)
-    found += [f"the upstream saw {_named(other.request)}; the client never sent it" for other in left]
+    found += [f"the upstream saw {_describe(other.request)}; the client never sent it" for other in left]
     return found
 
 
@@ -248,13 +248,13 @@ def in_order(recordings: list[Recording]) -> list[Exchange]:
     return sorted((exchange for record in recordings for exchange in record.exchanges()), key=lambda one: one.at)
 
 
-def _named(request: Request) -> str:
+def _describe(request: Request) -> str:
     return f"{request.method} {request.target} ({len(request.body)} bytes)"
 
 
 def _explained(client: Exchange, upstream: Exchange) -> list[str]:
     found: list[str] = []
-    name = _named(client.request)
+    name = _describe(client.request)
     asked, seen = client.request, upstream.request
     if (asked.method, asked.target) != (seen.method, seen.target):
         found.append(f"{name}: the upstream saw {seen.method} {seen.target}")

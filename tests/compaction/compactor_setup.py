@@ -42,7 +42,7 @@ from accordion.summaries.author import Summary, SummaryAuthor, SummaryTask
 from accordion.summaries.extractive import ExtractiveWriter
 from accordion.summaries.prompts import load_prompts
 from tests.fakes import FakeClock, WordCounter
-from tests.histories import Call, DialectName, History, Round, Turn, body
+from tests.histories import Call, DialectName, History, HistoryRound, Turn, body
 
 T = TypeVar("T")
 
@@ -63,7 +63,7 @@ def long_history(turns: int, rounds: int = 1, words: int = 150, end: Literal["as
     made = []
     for at in range(turns):
         calls = [
-            Round((Call(f"call_{at:03d}_{number:02d}", "read", {"path": f"src/file_{at}_{number}.py"},
+            HistoryRound((Call(f"call_{at:03d}_{number:02d}", "read", {"path": f"src/file_{at}_{number}.py"},
                         " ".join(f"word{at}_{number}_{n}" for n in range(words))),))
             for number in range(rounds)
         ]  # fmt: skip
@@ -75,7 +75,7 @@ def long_history(turns: int, rounds: int = 1, words: int = 150, end: Literal["as
     return History(tuple(made), "You are an agent.")
 
 
-def fat(history: History) -> History:
+def with_long_results(history: History) -> History:
     """The same with results that are worth folding."""
     return dataclasses.replace(
         history,
@@ -97,7 +97,7 @@ def conversation(history: History, dialect: DialectName, **fields: Any) -> Conve
     return read(body(history, dialect, **fields), dialect)
 
 
-class Loop:
+class LoopWaiter:
     """Waiting on asyncio."""
 
     def create_signal(self) -> asyncio.Event:
@@ -135,7 +135,7 @@ Strategy = Callable[[View], Sequence[PlanStep]]
 
 
 @dataclass
-class HandPlanner:
+class FunctionPlanner:
     """Plans by one function, on the view of the decision's kind."""
 
     propose: Strategy
@@ -180,7 +180,7 @@ def archive_results(view: View) -> Sequence[PlanStep]:
     return steps
 
 
-class Teller(SummaryAuthor):
+class ScriptedAuthor(SummaryAuthor):
     """An author whose model tells of all that is covered, when it is let; or fails."""
 
     def __init__(self, author: SummaryAuthor) -> None:
@@ -218,8 +218,8 @@ class Teller(SummaryAuthor):
 
 
 @dataclass
-class House:
-    """The rooms around a compactor, fakes at the walls."""
+class CompactorSetup:
+    """The setup around a compactor, fakes at the walls."""
 
     propose: Strategy = summarize_most
     plain: Strategy = drop_most
@@ -234,7 +234,7 @@ class House:
     sealer: Sealer | None = None
 
     def __post_init__(self) -> None:
-        self.clock, self.tasks, self.waiting = FakeClock(), LoopTasks(), Loop()
+        self.clock, self.tasks, self.waiting = FakeClock(), LoopTasks(), LoopWaiter()
         self.meter = TokenMeter(WordCounter())
         self.weights = MessageTokenCache(self.meter)
         main = self.store
@@ -247,23 +247,23 @@ class House:
         self.extractor = ExtractiveWriter()
         self.author = SummaryAuthor(None, self.extractor, self.tasks, load_prompts())
         if self.teller:
-            self.author = Teller(self.author)
+            self.author = ScriptedAuthor(self.author)
         self.erasures = ErasureNotices(main, self.clock, 100.0)
         self.writers = WriterHistory(self.clock)
         self.preparations = BackgroundSummaries(
             self.author, self.store, self.tasks, self.waiting, self.bounds, self.archive, self.erasures,
             self.writers,
         )  # fmt: skip
-        self.planner, self.plain_planner = HandPlanner(self.propose), HandPlanner(self.plain, "plain")
+        self.planner, self.plain_planner = FunctionPlanner(self.propose), FunctionPlanner(self.plain, "plain")
         planners = (self.planner, self.plain_planner)
         if self.pipeline is not None:
             planners = (Planner(self.pipeline), Planner([build_strategy("fixed_limits", {"tokens": self.window // 8})]))
         craft = CompactionAssembler(*planners, self.archive, self.weights, self.reader)
-        rooms = CompactorServices(
+        setup = CompactorServices(
             self.folds, self.archive, self.author, self.extractor, self.preparations, self.tasks, self.clock,
             self.waiting, self.erasures,
         )  # fmt: skip
-        self.compactor = Compactor(craft, rooms, wait_seconds=self.wait_seconds)
+        self.compactor = Compactor(craft, setup, wait_seconds=self.wait_seconds)
 
     def _settle(self, claim: Put, winner: bytes) -> None:
         if is_compaction_key(claim.key):
@@ -302,18 +302,20 @@ class House:
         )
 
     async def step(
-        self, client: Conversation, *, fresh: bool = False, asker: SummaryCaller | None = None
+        self, client: Conversation, *, fresh: bool = False, summary_caller: SummaryCaller | None = None
     ) -> CompactionResult:
         """One request on its way: replay, measure, decide, fold."""
         dialect = DIALECTS[client.dialect]
         folded = await self.folds.find(dialect, CONVERSATION, client, check_store=fresh)
         window = Window(self.window, self.window, "config")
-        case = self.case(client, folded, window=window, limits=Thresholds().limits(self.window), summary_caller=asker)
+        case = self.case(
+            client, folded, window=window, limits=Thresholds().limits(self.window), summary_caller=summary_caller
+        )
         used = structs.replace(case.utilization, window=self.window)
         decision = decide(folded, used, case.limits, window, options=PolicyOptions())
         return await self.compactor.compact(replace(case, utilization=used, decision=decision), client)
 
 
-def asker() -> SummaryCaller:
+def summary_caller() -> SummaryCaller:
     """Somebody in whose name a model may be asked."""
     return SummaryCaller("local", Route("openai", "openai"), "chat", "gpt-5", ())

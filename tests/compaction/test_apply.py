@@ -19,15 +19,15 @@ from accordion.model.tenant import TenantScope
 from accordion.protocols.json_values import encode
 from tests.compaction.compactor_setup import (
     DIALECTS,
-    House,
+    CompactorSetup,
     Strategy,
     archive_results,
     conversation,
     drop_most,
-    fat,
     long_history,
     read,
     summarize_most,
+    with_long_results,
 )
 from tests.histories import DIALECTS as NAMES
 from tests.histories import DialectName, History, histories
@@ -40,13 +40,13 @@ SLOW = settings(
 
 
 def make(
-    house: House, client: Conversation, folded: CompactedConversation | None = None, **decision: Any
+    setup: CompactorSetup, client: Conversation, folded: CompactedConversation | None = None, **decision: Any
 ) -> tuple[PlannedCompaction, FinishedCompaction]:
     """Plans and makes a fold that is to be made whatever it gains."""
-    case = house.case(client, folded, decision={"is_forced": True, **decision})
-    craft = house.compactor._assembler
+    case = setup.case(client, folded, decision={"is_forced": True, **decision})
+    craft = setup.compactor._assembler
     work = craft.plan_compaction(case, client, at=1.0, without_summary=False)
-    summary = house.author.write_extractive(work.summary_task) if work.summary_task is not None else None
+    summary = setup.author.write_extractive(work.summary_task) if work.summary_task is not None else None
     return work, craft.finish(case, work, summary)
 
 
@@ -68,7 +68,7 @@ def texts(messages: Sequence[Message]) -> str:
 @pytest.mark.parametrize("dialect", NAMES)
 def test_a_summary_stands_in_place_of_what_left_and_the_rest_is_the_clients_own(dialect: DialectName):
     client = conversation(long_history(5, rounds=2), dialect)
-    work, made = make(House(), client)
+    work, made = make(CompactorSetup(), client)
     folded, compaction = made.history, made.compaction
     assert len(folded.conversation.messages) < len(client.messages) / 2
     assert DIALECTS[dialect].find_problems(folded.conversation.messages) == []
@@ -85,9 +85,9 @@ def test_a_summary_stands_in_place_of_what_left_and_the_rest_is_the_clients_own(
 
 
 @pytest.mark.parametrize("dialect", NAMES)
-def test_results_are_replaced_where_they_stand_and_the_unchanged_tail_is_no_part_of_the_record(dialect: DialectName):
+def test_results_are_replaced_in_place_and_the_unchanged_tail_is_not_in_the_record(dialect: DialectName):
     client = conversation(long_history(4, rounds=2), dialect)
-    _, made = make(House(archive_results), client)
+    _, made = make(CompactorSetup(archive_results), client)
     folded = made.history
     assert len(folded.conversation.messages) == len(client.messages)
     changed = [at for at, (a, b) in enumerate(zip(wires(folded), client.messages, strict=True)) if a != b.wire]
@@ -101,14 +101,14 @@ def test_results_are_replaced_where_they_stand_and_the_unchanged_tail_is_no_part
 @pytest.mark.parametrize("dialect", NAMES)
 def test_a_second_fold_carries_the_first_ones_text_over_and_goes_on_from_it(dialect: DialectName):
     short = conversation(long_history(3, rounds=2), dialect)
-    house = House(archive_results)
-    _, first = make(house, short)
-    base = house.folds.apply(DIALECTS[dialect], TENANT, short, first.compaction)
+    setup = CompactorSetup(archive_results)
+    _, first = make(setup, short)
+    base = setup.folds.apply(DIALECTS[dialect], TENANT, short, first.compaction)
     assert wires(base) == wires(first.history)
     # The same beginning, longer; what the first fold wrote is not written again.
     later = conversation(long_history(7, rounds=2), dialect)
-    over = house.folds.apply(DIALECTS[dialect], TENANT, later, first.compaction)
-    _, second = make(house, later, over)
+    over = setup.folds.apply(DIALECTS[dialect], TENANT, later, first.compaction)
+    _, second = make(setup, later, over)
     assert second.compaction.generation == 2
     assert second.compaction.message_count > first.compaction.message_count
     ahead = wires(second.history)[: len(first.compaction.entries)]
@@ -119,12 +119,12 @@ def test_a_second_fold_carries_the_first_ones_text_over_and_goes_on_from_it(dial
 
 @pytest.mark.parametrize("dialect", NAMES)
 def test_a_later_summary_takes_the_former_one_in_and_stands_for_all_of_it(dialect: DialectName):
-    house = House(summarize_most)
+    setup = CompactorSetup(summarize_most)
     client = conversation(long_history(4, rounds=2), dialect)
-    _, first = make(house, client)
+    _, first = make(setup, client)
     later = conversation(long_history(8, rounds=2), dialect)
-    over = house.folds.apply(DIALECTS[dialect], TENANT, later, first.compaction)
-    work, second = make(house, later, over)
+    over = setup.folds.apply(DIALECTS[dialect], TENANT, later, first.compaction)
+    work, second = make(setup, later, over)
     blocks = [entry for entry in second.compaction.entries if entry.wire is not None]
     assert len(blocks) == 1
     assert blocks[0].first == next(e for e in first.compaction.entries if e.wire is not None).first
@@ -134,13 +134,13 @@ def test_a_later_summary_takes_the_former_one_in_and_stands_for_all_of_it(dialec
     assert [source.message for source in work.summary_task.sources] == [later.messages[index] for index in covered]
 
 
-def test_what_is_held_fast_stays_behind_the_block_that_stands_for_what_was_around_it():
+def test_protected_messages_follow_the_block_that_replaces_their_surroundings():
     client = conversation(long_history(5), "chat")
     pinned = next(p.call_id for m in client.messages[6:] for p in m.parts if isinstance(p, ToolCall))
-    house = House(lambda view: (Summarize(1, max(i for i, w in enumerate(view.removable) if w), 300),))
-    case = house.case(client, decision={"is_forced": True}, pinned_call_ids=frozenset({pinned}))
-    work = house.compactor._assembler.plan_compaction(case, client, at=1.0, without_summary=False)
-    made = house.compactor._assembler.finish(case, work, house.author.write_extractive(work.summary_task))
+    setup = CompactorSetup(lambda view: (Summarize(1, max(i for i, w in enumerate(view.removable) if w), 300),))
+    case = setup.case(client, decision={"is_forced": True}, pinned_call_ids=frozenset({pinned}))
+    work = setup.compactor._assembler.plan_compaction(case, client, at=1.0, without_summary=False)
+    made = setup.compactor._assembler.finish(case, work, setup.author.write_extractive(work.summary_task))
     assert [entry.wire is None for entry in made.compaction.entries[:3]] == [True, False, True]
     held = [p for m in made.history.conversation.messages for p in m.parts if getattr(p, "call_id", "") == pinned]
     assert [type(part) for part in held] == [ToolCall, ToolResult]
@@ -154,7 +154,7 @@ def test_a_note_is_the_text_where_no_summary_is_wanted():
         last = max(index for index, leaves in enumerate(view.removable) if leaves)
         return (Summarize(1, last, 40, "12 messages were left out, kept as art_x."),)
 
-    work, made = make(House(noted), client)
+    work, made = make(CompactorSetup(noted), client)
     assert work.summary_task is None
     assert made.history.conversation.messages[1].parts == (Text("12 messages were left out, kept as art_x."),)
     assert made.compaction.writer == ""
@@ -162,7 +162,7 @@ def test_a_note_is_the_text_where_no_summary_is_wanted():
 
 def test_the_same_plan_gives_the_same_record():
     client = conversation(long_history(5), "messages")
-    assert make(House(), client)[1].compaction == make(House(), client)[1].compaction
+    assert make(CompactorSetup(), client)[1].compaction == make(CompactorSetup(), client)[1].compaction
 
 
 # -- what is refused -------------------------------------------------------------------------------------------------
@@ -171,35 +171,35 @@ def test_the_same_plan_gives_the_same_record():
 def test_a_fold_that_gains_less_than_a_tenth_is_not_made_unless_it_must_be():
     client = conversation(long_history(12, words=80), "chat")
     little = steps(Replace(2, 0, "gone", 1))
-    house = House(little)
-    case = house.case(client)
-    work = house.compactor._assembler.plan_compaction(case, client, at=1.0, without_summary=False)
+    setup = CompactorSetup(little)
+    case = setup.case(client)
+    work = setup.compactor._assembler.plan_compaction(case, client, at=1.0, without_summary=False)
     with pytest.raises(PlanNotApplicable, match="only"):
-        house.compactor._assembler.finish(case, work, None)
+        setup.compactor._assembler.finish(case, work, None)
     for allowed in ({"is_forced": True}, {"must_succeed": True}, {"trigger": 0}):
-        case = house.case(client, decision=allowed)
-        made = house.compactor._assembler.finish(case, work, None).compaction
+        case = setup.case(client, decision=allowed)
+        made = setup.compactor._assembler.finish(case, work, None).compaction
         assert made.before > made.after > 0.9 * made.before
 
 
 def test_a_text_that_is_longer_than_what_it_replaces_is_not_used():
     client = conversation(long_history(3, words=5), "chat")
-    house = House(steps(Replace(2, 0, "longer " * 500, 500)))
+    setup = CompactorSetup(steps(Replace(2, 0, "longer " * 500, 500)))
     with pytest.raises(PlanNotApplicable, match="not be shorter"):
-        make(house, client)
+        make(setup, client)
 
 
 def test_a_list_that_a_provider_would_refuse_is_not_sent():
     client = conversation(long_history(4), "chat")
     result = next(at for at, m in enumerate(client.messages) if m.has_tool_result)
     with pytest.raises(PlanNotApplicable, match="would be invalid: The call"):
-        make(House(steps(Drop(result))), client)
+        make(CompactorSetup(steps(Drop(result))), client)
 
 
 def test_nothing_to_do_is_said_so():
     client = conversation(long_history(4), "chat")
     with pytest.raises(PlanNotApplicable, match="no message may be compacted"):
-        make(House(steps()), client)
+        make(CompactorSetup(steps()), client)
 
 
 # -- orphans ---------------------------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_orphans_are_taken_out_when_a_list_is_folded_and_their_siblings_stay():
     }  # fmt: skip
     client = read(request, "chat")
     assert DIALECTS["chat"].find_problems(client.messages) != []
-    _, made = make(House(steps(Replace(4, 0, "Done.", 1))), client)
+    _, made = make(CompactorSetup(steps(Replace(4, 0, "Done.", 1))), client)
     said = texts(made.history.conversation.messages)
     assert "stray" not in said
     assert "lost" not in said
@@ -313,10 +313,10 @@ def test_where_a_stretch_begins_is_not_looked_for_from_the_front():
 def test_whatever_is_folded_is_legal_and_what_is_protected_is_there(
     history: History, dialect: DialectName, propose: Strategy
 ):
-    client = conversation(fat(history), dialect)
-    house = House(propose)
+    client = conversation(with_long_results(history), dialect)
+    setup = CompactorSetup(propose)
     try:
-        work, made = make(house, client)
+        work, made = make(setup, client)
     except PlanNotApplicable:
         assume(False)
         return
@@ -328,5 +328,5 @@ def test_whatever_is_folded_is_legal_and_what_is_protected_is_there(
         if not view.free[index]:
             assert slot.message.wire in forwarded
     assert forwarded[-1] == client.messages[-1].wire
-    assert house.folds.apply(spoken, TENANT, client, made.compaction).origins == made.history.origins
+    assert setup.folds.apply(spoken, TENANT, client, made.compaction).origins == made.history.origins
     assert encode(json.loads(forwarded[0]))

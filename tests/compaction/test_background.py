@@ -17,13 +17,13 @@ from accordion.summaries.author import Summary, SummaryRejected, SummaryTask
 from tests.compaction.compactor_setup import (
     CONVERSATION,
     DIALECTS,
-    House,
-    Teller,
+    CompactorSetup,
+    ScriptedAuthor,
     archive_results,
-    asker,
     conversation,
     long_history,
     summarize_most,
+    summary_caller,
 )
 from tests.fakes import FickleStore
 
@@ -39,12 +39,12 @@ def summarize_newest(view: View) -> Sequence[PlanStep]:
 PREPARE = {"action": "prepare"}
 
 
-def house(**changes: Any) -> House:
-    return House(teller=True, **changes)
+def build_setup(**changes: Any) -> CompactorSetup:
+    return CompactorSetup(teller=True, **changes)
 
 
-def teller(of: House) -> Teller:
-    assert isinstance(of.author, Teller)
+def teller(of: CompactorSetup) -> ScriptedAuthor:
+    assert isinstance(of.author, ScriptedAuthor)
     return of.author
 
 
@@ -52,8 +52,8 @@ def client(turns: int = 6, **options: Any) -> Conversation:
     return conversation(long_history(turns, **options), "chat")
 
 
-async def ask(of: House, asked: Conversation, **changes: Any) -> CompactionResult:
-    changes.setdefault("summary_caller", asker())
+async def ask(of: CompactorSetup, asked: Conversation, **changes: Any) -> CompactionResult:
+    changes.setdefault("summary_caller", summary_caller())
     folded = await of.folds.find(DIALECTS["chat"], CONVERSATION, asked, check_store=False)
     return await of.compactor.compact(of.case(asked, folded, **changes), asked)
 
@@ -69,12 +69,12 @@ async def settle() -> None:
 
 
 async def test_a_summary_is_prepared_from_the_soft_threshold_on_and_used_at_the_trigger():
-    rooms = house()
-    passed = await ask(rooms, client(4), decision=PREPARE)
+    setup = build_setup()
+    passed = await ask(setup, client(4), decision=PREPARE)
     assert passed == CompactionResult(passed.history)
-    await rooms.tasks.done()
-    assert len(teller(rooms).asked) == 1
-    made = await ask(rooms, client(6))
+    await setup.tasks.done()
+    assert len(teller(setup).asked) == 1
+    made = await ask(setup, client(6))
     assert TOLD in summary_text(made)
     compaction = made.history.compaction
     assert compaction is not None
@@ -83,194 +83,194 @@ async def test_a_summary_is_prepared_from_the_soft_threshold_on_and_used_at_the_
     assert 0 < compaction.narrative_end <= compaction.message_count
     # What came after the model wrote is extracted from the messages.
     assert "Turn 5" in summary_text(made) or "file_5" in summary_text(made)
-    assert len(teller(rooms).asked) == 1
+    assert len(teller(setup).asked) == 1
 
 
 async def test_preparing_is_done_once_for_many_requests():
-    rooms = house()
-    teller(rooms).may.clear()
+    setup = build_setup()
+    teller(setup).may.clear()
     for turns in (4, 4, 5):
-        await ask(rooms, client(turns), decision=PREPARE)
+        await ask(setup, client(turns), decision=PREPARE)
         await settle()
-    teller(rooms).may.set()
-    await rooms.tasks.done()
-    await ask(rooms, client(5), decision=PREPARE)
-    await rooms.tasks.done()
-    assert len(teller(rooms).asked) == 1
+    teller(setup).may.set()
+    await setup.tasks.done()
+    await ask(setup, client(5), decision=PREPARE)
+    await setup.tasks.done()
+    assert len(teller(setup).asked) == 1
 
 
 async def test_while_a_model_writes_and_there_is_room_the_request_passes_unfolded():
-    rooms = house()
-    teller(rooms).may.clear()
+    setup = build_setup()
+    teller(setup).may.clear()
     asked = client(6)
     for _ in range(3):
-        outcome = await ask(rooms, asked)
+        outcome = await ask(setup, asked)
         assert outcome == CompactionResult(outcome.history)
         assert outcome.history.conversation is asked
         await settle()
-    assert rooms.planner.planned == 1
-    teller(rooms).may.set()
-    await rooms.tasks.done()
-    assert TOLD in summary_text(await ask(rooms, asked))
+    assert setup.planner.planned == 1
+    teller(setup).may.set()
+    await setup.tasks.done()
+    assert TOLD in summary_text(await ask(setup, asked))
 
 
 async def test_at_a_trigger_of_zero_an_extract_does_until_the_model_has_written():
     """It folds every request; nobody waits, and none passes unfolded."""
-    rooms = house()
-    teller(rooms).may.clear()
+    setup = build_setup()
+    teller(setup).may.clear()
     for turns in (6, 9):
-        outcome = await ask(rooms, client(turns), decision={"trigger": 0})
+        outcome = await ask(setup, client(turns), decision={"trigger": 0})
         assert outcome.history.compaction is not None
         assert outcome.history.compaction.writer == "extractive"
         await settle()
-    assert len(teller(rooms).asked) == 1
-    teller(rooms).may.set()
-    await rooms.tasks.done()
-    assert TOLD in summary_text(await ask(rooms, client(12), decision={"trigger": 0}))
+    assert len(teller(setup).asked) == 1
+    teller(setup).may.set()
+    await setup.tasks.done()
+    assert TOLD in summary_text(await ask(setup, client(12), decision={"trigger": 0}))
 
 
 async def test_a_request_that_must_be_folded_waits_for_the_model():
-    rooms = house()
-    teller(rooms).may.clear()
-    waiting = asyncio.create_task(ask(rooms, client(6), decision={"must_succeed": True}))
+    setup = build_setup()
+    teller(setup).may.clear()
+    waiting = asyncio.create_task(ask(setup, client(6), decision={"must_succeed": True}))
     await settle()
     assert not waiting.done()
-    teller(rooms).may.set()
+    teller(setup).may.set()
     assert TOLD in summary_text(await waiting)
 
 
 async def test_it_waits_only_so_long_and_then_an_extract_must_do():
-    rooms = house(wait_seconds=0.01)
-    teller(rooms).may.clear()
-    outcome = await ask(rooms, client(6), decision={"is_forced": True})
+    setup = build_setup(wait_seconds=0.01)
+    teller(setup).may.clear()
+    outcome = await ask(setup, client(6), decision={"is_forced": True})
     assert outcome.history.compaction is not None
     assert outcome.history.compaction.writer == "extractive"
     assert TOLD not in summary_text(outcome)
-    teller(rooms).may.set()
-    await rooms.tasks.done()
+    teller(setup).may.set()
+    await setup.tasks.done()
 
 
 async def test_without_a_model_a_fold_at_the_trigger_is_made_at_once():
-    rooms = house()
-    outcome = await ask(rooms, client(6), summary_caller=None)
+    setup = build_setup()
+    outcome = await ask(setup, client(6), summary_caller=None)
     assert outcome.history.compaction is not None
     assert outcome.history.compaction.writer == "extractive"
-    assert teller(rooms).asked == []
+    assert teller(setup).asked == []
 
 
 async def test_a_plan_that_needs_no_summary_is_carried_out_at_once():
-    rooms = house(propose=archive_results)
-    outcome = await ask(rooms, client(6))
+    setup = build_setup(propose=archive_results)
+    outcome = await ask(setup, client(6))
     assert outcome.history.compaction is not None
-    assert teller(rooms).asked == []
+    assert teller(setup).asked == []
 
 
 async def test_what_was_prepared_of_a_history_that_was_rewound_is_not_used():
-    rooms = house()
-    await ask(rooms, client(6), decision=PREPARE)
-    await rooms.tasks.done()
+    setup = build_setup()
+    await ask(setup, client(6), decision=PREPARE)
+    await setup.tasks.done()
     other = conversation(long_history(6, words=151), "chat")
     assert client(6).chain[0] == other.chain[0]
-    outcome = await ask(rooms, other, decision={"is_forced": True})
-    assert len(teller(rooms).asked) == 2
+    outcome = await ask(setup, other, decision={"is_forced": True})
+    assert len(teller(setup).asked) == 2
     assert outcome.history.compaction is not None
-    shorter = await ask(rooms, client(3), decision={"must_succeed": True})
+    shorter = await ask(setup, client(3), decision={"must_succeed": True})
     assert shorter.history.compaction is not None
     assert shorter.history.compaction.narrative_end <= len(client(3).chain)
 
 
 async def test_a_summary_that_failed_is_not_tried_again_until_the_history_has_grown():
-    rooms = house()
-    teller(rooms).error = SummaryFailed("no")
-    await ask(rooms, client(20), decision=PREPARE)
-    await rooms.tasks.done()
+    setup = build_setup()
+    teller(setup).error = SummaryFailed("no")
+    await ask(setup, client(20), decision=PREPARE)
+    await setup.tasks.done()
     for turns in (20, 21):
-        await ask(rooms, client(turns), decision=PREPARE)
-        await rooms.tasks.done()
-    assert len(teller(rooms).asked) == 1
+        await ask(setup, client(turns), decision=PREPARE)
+        await setup.tasks.done()
+    assert len(teller(setup).asked) == 1
     # At the trigger an extract does, and nothing canned is stored.
-    outcome = await ask(rooms, client(21))
+    outcome = await ask(setup, client(21))
     assert outcome.history.compaction is not None
     assert outcome.history.compaction.writer == "extractive"
     assert outcome.history.compaction.narrative == ""
 
 
 async def test_after_a_tenth_more_it_is_tried_again():
-    rooms = house()
-    teller(rooms).error = SummaryFailed("no")
-    await ask(rooms, client(20), decision=PREPARE)
-    await rooms.tasks.done()
-    teller(rooms).error = None
-    await ask(rooms, client(24), decision=PREPARE)
-    await rooms.tasks.done()
-    assert len(teller(rooms).asked) == 2
-    assert TOLD in summary_text(await ask(rooms, client(25)))
+    setup = build_setup()
+    teller(setup).error = SummaryFailed("no")
+    await ask(setup, client(20), decision=PREPARE)
+    await setup.tasks.done()
+    teller(setup).error = None
+    await ask(setup, client(24), decision=PREPARE)
+    await setup.tasks.done()
+    assert len(teller(setup).asked) == 2
+    assert TOLD in summary_text(await ask(setup, client(25)))
 
 
-async def test_where_the_last_try_failed_an_extract_does_at_the_trigger_though_the_history_has_grown():
-    rooms = house()
-    teller(rooms).error = SummaryFailed("no")
-    await ask(rooms, client(20), decision=PREPARE)
-    await rooms.tasks.done()
-    outcome = await ask(rooms, client(24))
+async def test_after_a_failed_summary_an_extract_serves_at_the_trigger():
+    setup = build_setup()
+    teller(setup).error = SummaryFailed("no")
+    await ask(setup, client(20), decision=PREPARE)
+    await setup.tasks.done()
+    outcome = await ask(setup, client(24))
     assert outcome.history.compaction is not None
     assert outcome.history.compaction.writer == "extractive"
-    assert len(teller(rooms).asked) == 1
+    assert len(teller(setup).asked) == 1
 
 
 async def test_a_fold_does_not_wait_for_another_try_after_one_that_failed():
-    rooms = house()
-    teller(rooms).error = SummaryFailed("no")
-    await ask(rooms, client(20), decision=PREPARE)
-    await rooms.tasks.done()
-    teller(rooms).may.clear()
-    await ask(rooms, client(24), decision=PREPARE)
+    setup = build_setup()
+    teller(setup).error = SummaryFailed("no")
+    await ask(setup, client(20), decision=PREPARE)
+    await setup.tasks.done()
+    teller(setup).may.clear()
+    await ask(setup, client(24), decision=PREPARE)
     await settle()
-    outcome = await ask(rooms, client(25))
+    outcome = await ask(setup, client(25))
     assert outcome.history.compaction is not None
     assert outcome.history.compaction.writer == "extractive"
-    teller(rooms).may.set()
-    await rooms.tasks.done()
-    assert len(teller(rooms).asked) == 2
+    teller(setup).may.set()
+    await setup.tasks.done()
+    assert len(teller(setup).asked) == 2
 
 
 async def test_who_can_wait_has_it_tried_again_after_a_tenth_more():
-    rooms = house()
-    teller(rooms).error = SummaryFailed("no")
-    await ask(rooms, client(20), decision=PREPARE)
-    await rooms.tasks.done()
-    teller(rooms).error = None
-    assert TOLD in summary_text(await ask(rooms, client(24), decision={"is_forced": True}))
+    setup = build_setup()
+    teller(setup).error = SummaryFailed("no")
+    await ask(setup, client(20), decision=PREPARE)
+    await setup.tasks.done()
+    teller(setup).error = None
+    assert TOLD in summary_text(await ask(setup, client(24), decision={"is_forced": True}))
 
 
 async def test_a_writer_that_never_ends_is_given_up():
-    rooms = house(bounds=PreparationLimits(timeout_seconds=0.01))
-    teller(rooms).may.clear()
-    await ask(rooms, client(6), decision=PREPARE)
-    await rooms.tasks.done()
-    outcome = await ask(rooms, client(6))
+    setup = build_setup(bounds=PreparationLimits(timeout_seconds=0.01))
+    teller(setup).may.clear()
+    await ask(setup, client(6), decision=PREPARE)
+    await setup.tasks.done()
+    outcome = await ask(setup, client(6))
     assert outcome.history.compaction is not None
     assert outcome.history.compaction.writer == "extractive"
 
 
 async def test_only_so_many_are_written_at_once_in_all_and_for_a_tenant():
-    rooms = house(bounds=PreparationLimits(max_concurrent=3, max_per_tenant=2))
-    teller(rooms).may.clear()
+    setup = build_setup(bounds=PreparationLimits(max_concurrent=3, max_per_tenant=2))
+    teller(setup).may.clear()
     for number in range(4):
-        await ask(rooms, client(4), decision=PREPARE, session=f"s-{number}")
+        await ask(setup, client(4), decision=PREPARE, session=f"s-{number}")
         await settle()
-    assert len(teller(rooms).asked) == 2
+    assert len(teller(setup).asked) == 2
     for number in range(4):
-        await ask(rooms, client(4), decision=PREPARE, session=f"t-{number}", tenant="other")
+        await ask(setup, client(4), decision=PREPARE, session=f"t-{number}", tenant="other")
         await settle()
-    assert len(teller(rooms).asked) == 3
-    teller(rooms).may.set()
-    await rooms.tasks.done()
+    assert len(teller(setup).asked) == 3
+    teller(setup).may.set()
+    await setup.tasks.done()
 
 
 async def test_what_another_worker_prepared_is_used_and_not_paid_for_twice():
     store = InMemoryStore()
-    one, other = house(store=store), house(store=store)
+    one, other = build_setup(store=store), build_setup(store=store)
     teller(one).may.clear()
     await ask(one, client(5), decision=PREPARE)
     await settle()
@@ -286,43 +286,43 @@ async def test_what_another_worker_prepared_is_used_and_not_paid_for_twice():
 async def test_a_summary_is_prepared_while_the_store_is_away():
     store = FickleStore()
     store.away = True
-    rooms = house(store=store)
-    await ask(rooms, client(5), decision=PREPARE)
-    await rooms.tasks.done()
+    setup = build_setup(store=store)
+    await ask(setup, client(5), decision=PREPARE)
+    await setup.tasks.done()
     store.away = False
-    assert TOLD in summary_text(await ask(rooms, client(6)))
+    assert TOLD in summary_text(await ask(setup, client(6)))
 
 
 async def test_the_next_summary_goes_on_from_what_was_told_before():
-    rooms = house()
-    await ask(rooms, client(6), decision=PREPARE)
-    await rooms.tasks.done()
-    first = await ask(rooms, client(6))
+    setup = build_setup()
+    await ask(setup, client(6), decision=PREPARE)
+    await setup.tasks.done()
+    first = await ask(setup, client(6))
     assert first.history.compaction is not None
-    await ask(rooms, client(14), decision=PREPARE)
-    await rooms.tasks.done()
-    task = teller(rooms).asked[1]
+    await ask(setup, client(14), decision=PREPARE)
+    await setup.tasks.done()
+    task = teller(setup).asked[1]
     assert (task.prior_narrative, task.prior_until) == (TOLD, first.history.compaction.narrative_end)
     assert task.sources[0].index == 1
 
 
-async def test_what_a_model_told_of_one_task_is_no_beginning_for_what_is_told_of_the_whole():
+async def test_a_narrative_of_one_task_does_not_begin_that_of_the_whole_conversation():
     """A mid-generation fold tells of the work since the task; one of the conversation then tells of all before it."""
-    rooms = house(propose=summarize_newest)
-    await ask(rooms, client(6), decision=PREPARE)
-    await rooms.tasks.done()
-    first = await ask(rooms, client(6))
+    setup = build_setup(propose=summarize_newest)
+    await ask(setup, client(6), decision=PREPARE)
+    await setup.tasks.done()
+    first = await ask(setup, client(6))
     assert first.history.compaction is not None
     assert first.history.compaction.narrative_start > 1
-    rooms.planner.propose = summarize_most
-    await ask(rooms, client(14), decision=PREPARE)
-    await rooms.tasks.done()
-    task = teller(rooms).asked[1]
+    setup.planner.propose = summarize_most
+    await ask(setup, client(14), decision=PREPARE)
+    await setup.tasks.done()
+    task = teller(setup).asked[1]
     assert (task.prior_narrative, task.prior_until, task.first_index) == ("", 0, 1)
     assert [source.index for source in task.sources][:3] == [1, 2, 3]
 
 
-class Piecewise(Teller):
+class Piecewise(ScriptedAuthor):
     """Tells of a first piece, and fails at the second or never ends."""
 
     async def write(
@@ -336,26 +336,26 @@ class Piecewise(Teller):
 
 
 @pytest.mark.parametrize("ends", [True, False])
-async def test_of_a_summary_in_pieces_the_first_ones_are_used_where_the_rest_does_not_come(ends: bool):
-    rooms = house(bounds=PreparationLimits(timeout_seconds=0.01))
-    rooms.author = Piecewise(rooms.author)
-    rooms.preparations._author = rooms.author
+async def test_the_finished_pieces_of_a_summary_are_used_if_the_rest_fails(ends: bool):
+    setup = build_setup(bounds=PreparationLimits(timeout_seconds=0.01))
+    setup.author = Piecewise(setup.author)
+    setup.preparations._author = setup.author
     if not ends:
-        rooms.author.may.clear()
-    await ask(rooms, client(6), decision=PREPARE)
-    await rooms.tasks.done()
-    made = await ask(rooms, client(6))
+        setup.author.may.clear()
+    await ask(setup, client(6), decision=PREPARE)
+    await setup.tasks.done()
+    made = await ask(setup, client(6))
     assert TOLD in summary_text(made)
     compaction = made.history.compaction
     assert compaction is not None
-    assert compaction.narrative_end == rooms.author.asked[0].sources[0].index + 3 < compaction.message_count
+    assert compaction.narrative_end == setup.author.asked[0].sources[0].index + 3 < compaction.message_count
     assert made.outcome is not None
     assert (compaction.input, compaction.output) == (100, 20)
     # What came of nothing is told too.
     assert (made.outcome.input, made.outcome.output) == ((130, 25) if ends else (100, 20))
 
 
-class Repeating(Teller):
+class Repeating(ScriptedAuthor):
     """Has nothing new to tell."""
 
     async def write(
@@ -366,35 +366,35 @@ class Repeating(Teller):
 
 
 async def test_where_there_is_nothing_new_to_tell_a_fold_does_not_wait_for_it():
-    rooms = house()
-    rooms.author = Repeating(rooms.author)
-    rooms.preparations._author = rooms.author
-    passed = await ask(rooms, client(6))
+    setup = build_setup()
+    setup.author = Repeating(setup.author)
+    setup.preparations._author = setup.author
+    passed = await ask(setup, client(6))
     assert passed.history.compaction is None
-    await rooms.tasks.done()
-    made = await ask(rooms, client(6))
+    await setup.tasks.done()
+    made = await ask(setup, client(6))
     assert made.history.compaction is not None
     assert made.history.compaction.writer == "extractive"
-    assert len(rooms.author.asked) == 1
+    assert len(setup.author.asked) == 1
 
 
 async def test_without_a_model_the_facts_are_looked_up_ahead():
-    rooms = house()
-    await ask(rooms, client(6), decision=PREPARE, summary_caller=None)
-    await rooms.tasks.done()
-    assert len(rooms.extractor._facts) == len({message.key for message in client(6).messages})
-    assert teller(rooms).asked == []
+    setup = build_setup()
+    await ask(setup, client(6), decision=PREPARE, summary_caller=None)
+    await setup.tasks.done()
+    assert len(setup.extractor._facts) == len({message.key for message in client(6).messages})
+    assert teller(setup).asked == []
 
 
-async def test_a_conversation_that_jumps_over_its_trigger_gets_a_summary_of_its_new_part_too():
-    rooms = house()
-    await ask(rooms, client(6), decision=PREPARE)
-    await rooms.tasks.done()
-    first = await ask(rooms, client(6))
-    await ask(rooms, client(14))
-    await rooms.tasks.done()
-    second = await ask(rooms, client(14))
-    assert len(teller(rooms).asked) == 2
+async def test_a_conversation_that_jumps_over_its_trigger_is_summarized_with_its_new_part():
+    setup = build_setup()
+    await ask(setup, client(6), decision=PREPARE)
+    await setup.tasks.done()
+    first = await ask(setup, client(6))
+    await ask(setup, client(14))
+    await setup.tasks.done()
+    second = await ask(setup, client(14))
+    assert len(teller(setup).asked) == 2
     assert first.history.compaction is not None
     assert second.history.compaction is not None
     assert second.history.compaction.narrative_end > first.history.compaction.narrative_end
@@ -402,7 +402,7 @@ async def test_a_conversation_that_jumps_over_its_trigger_gets_a_summary_of_its_
 
 async def test_what_another_worker_has_ready_is_not_written_again():
     store = InMemoryStore()
-    one, other = house(store=store), house(store=store)
+    one, other = build_setup(store=store), build_setup(store=store)
     await ask(one, client(5), decision=PREPARE)
     await one.tasks.done()
     await ask(other, client(5), decision=PREPARE)
@@ -421,38 +421,38 @@ def test_what_is_prepared_holds_only_for_its_own_beginning():
 
 
 async def test_a_compaction_does_not_forget_that_the_model_failed():
-    rooms = house()
-    teller(rooms).error = SummaryRejected("no", input=130, output=25, answers=2)
-    await ask(rooms, client(6), decision=PREPARE)
-    await rooms.tasks.done()
-    made = await ask(rooms, client(6))
+    setup = build_setup()
+    teller(setup).error = SummaryRejected("no", input=130, output=25, answers=2)
+    await ask(setup, client(6), decision=PREPARE)
+    await setup.tasks.done()
+    made = await ask(setup, client(6))
     assert made.outcome is not None
     assert (made.outcome.writer, made.outcome.input, made.outcome.output) == ("extractive", 130, 25)
     assert (made.outcome.failed_answers, made.outcome.failed_input, made.outcome.failed_output) == (2, 130, 25)
     for turns in (12, 20, 30):
-        again = await ask(rooms, client(turns), decision={"must_succeed": True})
+        again = await ask(setup, client(turns), decision={"must_succeed": True})
         assert again.outcome is not None
         assert (again.outcome.failed_answers, again.outcome.input) == (0, 0)
-    assert len(teller(rooms).asked) == 1
+    assert len(teller(setup).asked) == 1
 
 
 async def test_a_paused_model_is_tried_again_and_trusted_once_it_succeeds():
-    rooms = house()
-    teller(rooms).error = SummaryRejected("no", input=130, output=25, answers=1)
-    await ask(rooms, client(6), decision=PREPARE)
-    await rooms.tasks.done()
-    teller(rooms).error = None
-    rooms.clock.advance(FIRST_PAUSE)
-    rooms.writers.count_request(SummaryWriter("local", "openai", "gpt-5"), TOKENS_BETWEEN_TRIALS)
-    assert TOLD in summary_text(await ask(rooms, client(12), decision={"is_forced": True}))
-    assert TOLD in summary_text(await ask(rooms, client(30), decision={"is_forced": True}))
-    assert teller(rooms).trials == [True, True, False]
+    setup = build_setup()
+    teller(setup).error = SummaryRejected("no", input=130, output=25, answers=1)
+    await ask(setup, client(6), decision=PREPARE)
+    await setup.tasks.done()
+    teller(setup).error = None
+    setup.clock.advance(FIRST_PAUSE)
+    setup.writers.count_request(SummaryWriter("local", "openai", "gpt-5"), TOKENS_BETWEEN_TRIALS)
+    assert TOLD in summary_text(await ask(setup, client(12), decision={"is_forced": True}))
+    assert TOLD in summary_text(await ask(setup, client(30), decision={"is_forced": True}))
+    assert teller(setup).trials == [True, True, False]
 
 
 async def test_where_only_the_trial_passed_the_model_is_paused_all_the_same():
-    rooms = house(bounds=PreparationLimits(timeout_seconds=0.01))
-    rooms.author = Piecewise(rooms.author)
-    rooms.preparations._author = rooms.author
-    await ask(rooms, client(6), decision=PREPARE)
-    await rooms.tasks.done()
-    assert not rooms.writers.may_try(SummaryWriter("local", "openai", "gpt-5"), "another session")
+    setup = build_setup(bounds=PreparationLimits(timeout_seconds=0.01))
+    setup.author = Piecewise(setup.author)
+    setup.preparations._author = setup.author
+    await ask(setup, client(6), decision=PREPARE)
+    await setup.tasks.done()
+    assert not setup.writers.may_try(SummaryWriter("local", "openai", "gpt-5"), "another session")

@@ -28,14 +28,14 @@ from tests.compaction.compactor_setup import (
     DIALECTS,
     SCOPE,
     TENANT,
-    House,
+    CompactorSetup,
     Strategy,
     archive_results,
     conversation,
     drop_most,
-    fat,
     long_history,
     summarize_most,
+    with_long_results,
 )
 from tests.fakes import FickleStore
 from tests.histories import DIALECTS as NAMES
@@ -69,11 +69,11 @@ class Fragile(FickleStore):
         return await super().write(batch)
 
 
-async def fold(house: House, client: Conversation, **changes: Any) -> CompactionResult:
+async def fold(setup: CompactorSetup, client: Conversation, **changes: Any) -> CompactionResult:
     """What one request of this conversation comes to: replay, then a fold."""
     dialect = DIALECTS[client.dialect]
-    folded = await house.folds.find(dialect, CONVERSATION, client, check_store=False)
-    return await house.compactor.compact(house.case(client, folded, **changes), client)
+    folded = await setup.folds.find(dialect, CONVERSATION, client, check_store=False)
+    return await setup.compactor.compact(setup.case(client, folded, **changes), client)
 
 
 def wires(outcome: CompactionResult) -> list[bytes]:
@@ -89,41 +89,41 @@ def entries(outcome: CompactionResult, dialect: str) -> list[bytes]:
 
 @pytest.mark.parametrize("dialect", NAMES)
 async def test_a_fold_is_made_told_and_found_again(dialect: DialectName):
-    client, house = conversation(long_history(6), dialect), House()
-    outcome = await fold(house, client)
+    client, setup = conversation(long_history(6), dialect), CompactorSetup()
+    outcome = await fold(setup, client)
     compaction, seen = outcome.history.compaction, outcome.outcome
     assert compaction is not None
     assert seen is not None
-    assert seen == report_compaction(compaction, "folded", house.case(client).decision)
+    assert seen == report_compaction(compaction, "folded", setup.case(client).decision)
     assert (seen.state, seen.is_triggered, seen.cause, seen.passes) == ("folded", True, "automatic", 1)
     assert [step[0] for step in seen.steps] == ["by_hand"]
     assert seen.steps[0][1:] == (seen.before, seen.after)
-    assert seen.utilization == round(house.case(client).utilization.ratio, 4)
+    assert seen.utilization == round(setup.case(client).utilization.ratio, 4)
     assert seen.writer == "extractive"
-    again = await house.folds.find(DIALECTS[dialect], CONVERSATION, client, check_store=True)
+    again = await setup.folds.find(DIALECTS[dialect], CONVERSATION, client, check_store=True)
     assert again.compaction == compaction
     assert report_compaction(compaction, "replayed").is_triggered is False
 
 
 async def test_utilization_is_not_told_where_the_trigger_is_zero():
-    outcome = await fold(House(), conversation(long_history(6), "chat"), decision={"trigger": 0})
+    outcome = await fold(CompactorSetup(), conversation(long_history(6), "chat"), decision={"trigger": 0})
     assert outcome.outcome is not None
     assert outcome.outcome.utilization is None
     assert outcome.outcome.state == "folded"
 
 
 async def test_a_decision_to_pass_changes_nothing():
-    client, house = conversation(long_history(6), "chat"), House()
-    outcome = await fold(house, client, decision={"action": "pass"})
+    client, setup = conversation(long_history(6), "chat"), CompactorSetup()
+    outcome = await fold(setup, client, decision={"action": "pass"})
     assert outcome == CompactionResult(outcome.history)
     assert outcome.history.conversation is client
-    assert house.planner.planned == 0
+    assert setup.planner.planned == 0
 
 
 async def test_what_is_only_observed_is_told_and_changes_nothing():
     store = InMemoryStore()
-    client, house = conversation(long_history(6), "chat"), House(store=store)
-    outcome = await fold(house, client, decision={"is_observed": True})
+    client, setup = conversation(long_history(6), "chat"), CompactorSetup(store=store)
+    outcome = await fold(setup, client, decision={"is_observed": True})
     assert outcome.history.conversation is client
     assert outcome.outcome is not None
     assert (outcome.outcome.state, outcome.outcome.steps[0][0]) == ("observed", "by_hand")
@@ -133,7 +133,7 @@ async def test_what_is_only_observed_is_told_and_changes_nothing():
 
 async def test_a_fold_that_gains_too_little_leaves_the_request_and_says_why():
     client = conversation(long_history(6), "chat")
-    outcome = await fold(House(lambda view: (Summarize(1, 1, 5, "note"),)), client)
+    outcome = await fold(CompactorSetup(lambda view: (Summarize(1, 1, 5, "note"),)), client)
     assert outcome.history.conversation is client
     assert outcome.outcome is not None
     assert outcome.outcome.state == "failed"
@@ -146,9 +146,9 @@ async def test_where_no_summary_can_be_used_the_next_smaller_form_is_made_if_one
 
     client = conversation(long_history(6), "chat")
     for propose in (broken, lambda view: ()):
-        house = House(propose)
-        assert (await fold(house, client)).history.compaction is None
-        made = await fold(house, client, decision={"must_succeed": True})
+        setup = CompactorSetup(propose)
+        assert (await fold(setup, client)).history.compaction is None
+        made = await fold(setup, client, decision={"must_succeed": True})
         assert made.history.compaction is not None
         assert made.outcome is not None
         assert made.outcome.steps[0][0] == "plain"
@@ -159,54 +159,54 @@ async def test_an_error_is_told_without_what_it_quotes():
     def broken(view):
         raise RuntimeError("the user's words")
 
-    outcome = await fold(House(broken), conversation(long_history(6), "chat"))
+    outcome = await fold(CompactorSetup(broken), conversation(long_history(6), "chat"))
     assert outcome.outcome is not None
     assert "user's words" not in outcome.outcome.reason
     assert "RuntimeError in broken" in outcome.outcome.reason
 
 
-async def test_what_came_to_nothing_is_not_planned_again_until_the_history_has_grown_by_a_tenth():
-    house = House(lambda view: (Summarize(1, 1, 5, "note"),))
+async def test_a_fruitless_plan_is_not_repeated_until_the_history_grew_by_a_tenth():
+    setup = CompactorSetup(lambda view: (Summarize(1, 1, 5, "note"),))
     for turns in (20, 20, 21):
-        outcome = await fold(house, conversation(long_history(turns), "chat"))
+        outcome = await fold(setup, conversation(long_history(turns), "chat"))
         assert outcome.outcome is not None
         assert outcome.outcome.state == "failed"
         assert "gain only" in outcome.outcome.reason
-    assert house.planner.planned == 1
+    assert setup.planner.planned == 1
     assert "not tried again" in outcome.outcome.reason
     # Another history under the same name, a history that has grown, and a fold that must be are tried.
-    await fold(house, conversation(long_history(20, words=151), "chat"))
-    assert house.planner.planned == 2
-    await fold(house, conversation(long_history(20), "chat"))
-    await fold(house, conversation(long_history(23), "chat"))
-    assert house.planner.planned == 4
+    await fold(setup, conversation(long_history(20, words=151), "chat"))
+    assert setup.planner.planned == 2
+    await fold(setup, conversation(long_history(20), "chat"))
+    await fold(setup, conversation(long_history(23), "chat"))
+    assert setup.planner.planned == 4
     for allowed in ({"must_succeed": True}, {"is_forced": True}, {"trigger": 0}):
-        await fold(house, conversation(long_history(23), "chat"), decision=allowed)
-    assert house.planner.planned == 7
+        await fold(setup, conversation(long_history(23), "chat"), decision=allowed)
+    assert setup.planner.planned == 7
 
 
 async def test_a_store_that_was_away_does_not_count_as_a_try():
     store, client = Fragile(), conversation(long_history(6), "chat")
-    house = House(store=store)
+    setup = CompactorSetup(store=store)
     store.away = True
-    await fold(house, client)
+    await fold(setup, client)
     store.away = False
-    assert (await fold(house, client)).history.compaction is not None
+    assert (await fold(setup, client)).history.compaction is not None
 
 
 # -- one at a time ---------------------------------------------------------------------------------------------------
 
 
 async def test_requests_of_one_conversation_share_one_fold():
-    client, house = conversation(long_history(6), "chat"), House()
-    outcomes = await asyncio.gather(*(fold(house, client) for _ in range(5)))
-    assert house.planner.planned == 1
+    client, setup = conversation(long_history(6), "chat"), CompactorSetup()
+    outcomes = await asyncio.gather(*(fold(setup, client) for _ in range(5)))
+    assert setup.planner.planned == 1
     assert len({outcome.history.compaction.id for outcome in outcomes if outcome.history.compaction}) == 1
     assert sorted(outcome.outcome.state for outcome in outcomes if outcome.outcome) == ["folded"] + ["replayed"] * 4
 
 
 async def test_another_conversation_does_not_wait():
-    house = House()
+    setup = CompactorSetup()
     slow = asyncio.Event()
     gates: list[str] = []
 
@@ -216,20 +216,20 @@ async def test_another_conversation_does_not_wait():
             await slow.wait()
         return call(*args)
 
-    house.tasks.offload = offload  # type: ignore[method-assign]
-    one = asyncio.create_task(fold(house, conversation(long_history(6), "chat")))
+    setup.tasks.offload = offload  # type: ignore[method-assign]
+    one = asyncio.create_task(fold(setup, conversation(long_history(6), "chat")))
     await asyncio.sleep(0)
     other = conversation(long_history(7), "chat")
-    assert (await fold(house, other, session="s-2")).history.compaction is not None
+    assert (await fold(setup, other, session="s-2")).history.compaction is not None
     assert not one.done()
     slow.set()
     assert (await one).history.compaction is not None
 
 
 async def test_who_waited_folds_itself_where_the_first_one_went_away():
-    client, house = conversation(long_history(6), "chat"), House()
-    first = asyncio.create_task(fold(house, client))
-    second = asyncio.create_task(fold(house, client))
+    client, setup = conversation(long_history(6), "chat"), CompactorSetup()
+    first = asyncio.create_task(fold(setup, client))
+    second = asyncio.create_task(fold(setup, client))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     first.cancel()
@@ -242,12 +242,12 @@ async def test_who_waited_folds_itself_where_the_first_one_went_away():
 async def test_two_workers_that_fold_at_once_use_the_same_fold():
     """Also where they would fold at two places."""
     store, client = InMemoryStore(), conversation(long_history(6), "chat")
-    one, other = House(store=store), House(archive_results, store=store)
+    one, other = CompactorSetup(store=store), CompactorSetup(archive_results, store=store)
     other.clock.advance(5)
     made = await asyncio.gather(fold(one, client), fold(other, client))
-    third = await fold(House(store=store), client, decision={"action": "pass"})
+    third = await fold(CompactorSetup(store=store), client, decision={"action": "pass"})
     assert third.history.compaction is None
-    found = await House(store=store).folds.find(DIALECTS["chat"], CONVERSATION, client, check_store=True)
+    found = await CompactorSetup(store=store).folds.find(DIALECTS["chat"], CONVERSATION, client, check_store=True)
     assert found.compaction is not None
     assert [each.history.compaction for each in made] == [found.compaction] * 2
     assert sorted(each.outcome.state for each in made if each.outcome is not None) == ["folded", "replayed"]
@@ -259,7 +259,7 @@ async def test_two_workers_that_fold_at_once_use_the_same_fold():
 async def test_where_nothing_can_be_kept_nothing_leaves():
     store, client = Fragile(), conversation(long_history(6), "chat")
     store.away = True
-    outcome = await fold(House(store=store), client)
+    outcome = await fold(CompactorSetup(store=store), client)
     assert outcome.history.conversation is client
     assert outcome.outcome is not None
     assert (outcome.outcome.state, outcome.is_stored_locally_only) == ("failed", False)
@@ -269,40 +269,40 @@ async def test_where_nothing_can_be_kept_nothing_leaves():
 async def test_a_fold_that_must_be_goes_to_the_spool_and_is_published_later(only_claims: bool):
     store, client = Fragile(), conversation(long_history(6), "chat")
     spool = Spool(None, place="here")
-    house = House(store=store, spool=spool)
+    setup = CompactorSetup(store=store, spool=spool)
     store.away, store.claims_away = not only_claims, True
-    outcome = await fold(house, client, decision={"must_succeed": True})
+    outcome = await fold(setup, client, decision={"must_succeed": True})
     assert outcome.is_stored_locally_only
     assert outcome.history.compaction is not None
-    assert (await fold(house, client, decision={"action": "pass"})).history.compaction == outcome.history.compaction
+    assert (await fold(setup, client, decision={"action": "pass"})).history.compaction == outcome.history.compaction
     store.away = store.claims_away = False
-    await house.spooled.publish()
-    other = await House(store=store).folds.find(DIALECTS["chat"], CONVERSATION, client, check_store=True)
+    await setup.spooled.publish()
+    other = await CompactorSetup(store=store).folds.find(DIALECTS["chat"], CONVERSATION, client, check_store=True)
     assert other.compaction == outcome.history.compaction
-    assert all(await house.archive.load_artifacts(TENANT, outcome.history.compaction.artifacts))
+    assert all(await setup.archive.load_artifacts(TENANT, outcome.history.compaction.artifacts))
     assert spool.is_empty
 
 
 async def test_a_fold_of_the_spool_that_comes_second_gives_way():
     store, client = Fragile(), conversation(long_history(6), "chat")
-    house = House(store=store, spool=Spool(None, place="here"))
+    setup = CompactorSetup(store=store, spool=Spool(None, place="here"))
     store.away = True
-    mine = await fold(house, client, decision={"must_succeed": True})
+    mine = await fold(setup, client, decision={"must_succeed": True})
     store.away = False
-    elsewhere = House(store=store)
+    elsewhere = CompactorSetup(store=store)
     elsewhere.clock.advance(7)
     theirs = await fold(elsewhere, client)
     assert theirs.history.compaction != mine.history.compaction
-    await house.spooled.publish()
-    again = await fold(house, client, decision={"action": "pass"})
+    await setup.spooled.publish()
+    again = await fold(setup, client, decision={"action": "pass"})
     assert again.history.compaction == theirs.history.compaction
 
 
 async def test_a_full_spool_leaves_the_request_as_it_came():
     store, client = Fragile(), conversation(long_history(6), "chat")
     store.away = True
-    house = House(store=store, spool=Spool(None, place="here", capacity=100))
-    outcome = await fold(house, client, decision={"must_succeed": True})
+    setup = CompactorSetup(store=store, spool=Spool(None, place="here", capacity=100))
+    outcome = await fold(setup, client, decision={"must_succeed": True})
     assert outcome.history.conversation is client
     assert outcome.outcome is not None
     assert outcome.outcome.state == "failed"
@@ -320,7 +320,7 @@ async def test_the_archive_is_written_before_the_fold_is_known():
             order.append(key.name.split("/")[0])
             return await super().put_if_absent(key, value, ttl=ttl)
 
-    await fold(House(store=Watching()), conversation(long_history(6), "chat"))
+    await fold(CompactorSetup(store=Watching()), conversation(long_history(6), "chat"))
     assert order[-1] == "fold"
     assert "row" in order
 
@@ -337,30 +337,30 @@ class Erased(InMemoryStore):
         return await super().put_if_absent(key, value, ttl=ttl)
 
 
-async def test_a_fold_whose_session_is_erased_between_its_archive_and_its_claim_does_not_return():
+async def test_a_compaction_whose_session_is_erased_before_its_claim_does_not_return():
     store, client = Erased(), conversation(long_history(6), "chat")
-    house = House(store=store)
-    other = ErasureNotices(store, house.clock, 100.0)
+    setup = CompactorSetup(store=store)
+    other = ErasureNotices(store, setup.clock, 100.0)
 
     async def drop_nothing() -> list[Put]:
         return []
 
-    custody = ExportAndErasure(
-        Archive(store), house.tasks, lambda *_: None, lambda *_: pytest.fail("nothing is read"), other, drop_nothing
+    export_and_erasure = ExportAndErasure(
+        Archive(store), setup.tasks, lambda *_: None, lambda *_: pytest.fail("nothing is read"), other, drop_nothing
     )
-    session = house.case(client).ref.session
+    session = setup.case(client).ref.session
 
     async def erase() -> None:
-        house.clock.advance(1)
-        assert (await custody.erase(TENANT, session)).verified
+        setup.clock.advance(1)
+        assert (await export_and_erasure.erase(TENANT, session)).verified
 
     store.erase = erase
-    outcome = await fold(house, client)
+    outcome = await fold(setup, client)
     assert outcome.history.compaction is not None
-    anew = await House(store=store).folds.find(DIALECTS["chat"], CONVERSATION, client, check_store=True)
+    anew = await CompactorSetup(store=store).folds.find(DIALECTS["chat"], CONVERSATION, client, check_store=True)
     assert anew.compaction is None
-    assert (await fold(house, client, decision={"action": "pass"})).history.compaction is None
-    assert await house.archive.load_rows(TENANT, [message.key for message in client.messages]) == {}
+    assert (await fold(setup, client, decision={"action": "pass"})).history.compaction is None
+    assert await setup.archive.load_rows(TENANT, [message.key for message in client.messages]) == {}
 
 
 # -- nothing is lost -------------------------------------------------------------------------------------------------
@@ -371,13 +371,13 @@ def grown(history: History, turns: int) -> History:
     return History((*history.turns[:turns], Turn(("And then?",))), history.system)
 
 
-async def recovered(house: House, outcome: CompactionResult, client: Conversation) -> dict[bytes, bytes]:
+async def recovered(setup: CompactorSetup, outcome: CompactionResult, client: Conversation) -> dict[bytes, bytes]:
     """What the archive has of this fold's artifacts, by message key."""
     assert outcome.history.compaction is not None
-    found = await house.archive.load_artifacts(TENANT, outcome.history.compaction.artifacts)
+    found = await setup.archive.load_artifacts(TENANT, outcome.history.compaction.artifacts)
     assert all(found)
     keys = list({key for artifact in found if artifact for key in artifact.keys})
-    return await house.archive.load_rows(TENANT, keys)
+    return await setup.archive.load_rows(TENANT, keys)
 
 
 @given(histories(min_turns=3, max_turns=5), st.sampled_from(NAMES), ANY)
@@ -386,10 +386,10 @@ def test_all_that_a_fold_removes_or_replaces_can_be_had_back_byte_for_byte(
     history: History, dialect: DialectName, propose: Strategy
 ):
     async def run() -> None:
-        house = House(propose)
+        setup = CompactorSetup(propose)
         for turns in range(2, len(history.turns) + 1):
-            client = conversation(grown(fat(history), turns), dialect)
-            outcome = await fold(house, client, decision=FORCED)
+            client = conversation(grown(with_long_results(history), turns), dialect)
+            outcome = await fold(setup, client, decision=FORCED)
             if outcome.history.compaction is None:
                 continue
             rows = {}
@@ -397,7 +397,7 @@ def test_all_that_a_fold_removes_or_replaces_can_be_had_back_byte_for_byte(
             for message in client.messages:
                 if message.wire in sent:
                     continue
-                rows |= await house.archive.load_rows(TENANT, [message.key])
+                rows |= await setup.archive.load_rows(TENANT, [message.key])
                 assert rows[message.key] == message.wire
 
     asyncio.run(run())
@@ -407,14 +407,14 @@ def test_all_that_a_fold_removes_or_replaces_can_be_had_back_byte_for_byte(
 @SLOW
 def test_every_artifact_can_be_read_and_holds_what_left(history: History, dialect: DialectName, propose: Strategy):
     async def run() -> None:
-        house = House(propose)
-        client = conversation(grown(fat(history), len(history.turns)), dialect)
-        outcome = await fold(house, client, decision=FORCED)
+        setup = CompactorSetup(propose)
+        client = conversation(grown(with_long_results(history), len(history.turns)), dialect)
+        outcome = await fold(setup, client, decision=FORCED)
         assume(outcome.history.compaction is not None)
-        rows = await recovered(house, outcome, client)
-        read = house.reader.reader_for(DIALECTS[dialect], TENANT)
+        rows = await recovered(setup, outcome, client)
+        read = setup.reader.reader_for(DIALECTS[dialect], TENANT)
         texts = ""
-        for artifact in await house.archive.load_artifacts(TENANT, outcome.history.compaction.artifacts):
+        for artifact in await setup.archive.load_artifacts(TENANT, outcome.history.compaction.artifacts):
             messages: list[Message] = [read(rows[key]) for key in artifact.keys]
             texts += artifact_text(artifact, messages)
         forwarded = b"".join(wires(outcome)).decode()
@@ -428,16 +428,16 @@ def test_every_artifact_can_be_read_and_holds_what_left(history: History, dialec
 
 
 async def test_an_id_that_a_reference_names_leads_to_the_whole_result():
-    client, house = conversation(long_history(6), "messages"), House(archive_results)
-    outcome = await fold(house, client)
-    read = house.reader.reader_for(DIALECTS["messages"], TENANT)
+    client, setup = conversation(long_history(6), "messages"), CompactorSetup(archive_results)
+    outcome = await fold(setup, client)
+    read = setup.reader.reader_for(DIALECTS["messages"], TENANT)
     named = [
         artifact for artifact in outcome.history.compaction.artifacts if artifact in b"".join(wires(outcome)).decode()
     ]
     assert len(named) >= 4
-    for artifact in await house.archive.load_artifacts(TENANT, named):
+    for artifact in await setup.archive.load_artifacts(TENANT, named):
         assert artifact is not None
-        rows = await house.archive.load_rows(TENANT, artifact.keys)
+        rows = await setup.archive.load_rows(TENANT, artifact.keys)
         text = artifact_text(artifact, [read(rows[key]) for key in artifact.keys])
         assert text.startswith('## Tool: read\n**Input:** {"path":')
         assert f"word{text.split('word')[1].split('_')[0]}_0_149" in text
@@ -450,25 +450,25 @@ async def test_skipped_tools_make_no_artifacts_of_their_own_but_their_messages_a
     handed = replace(call, name="transfer_to_writer")
     turn = replace(history.turns[0], rounds=(replace(history.turns[0].rounds[0], calls=(handed,)),))
     client = conversation(replace(history, turns=(turn, *history.turns[1:])), "chat")
-    house = House(summarize_most)
-    outcome = await fold(house, client)
-    found = await house.archive.load_artifacts(TENANT, outcome.history.compaction.artifacts)
+    setup = CompactorSetup(summarize_most)
+    outcome = await fold(setup, client)
+    found = await setup.archive.load_artifacts(TENANT, outcome.history.compaction.artifacts)
     assert {artifact.tool for artifact in found if artifact.kind == "result"} == {"read"}
-    rows = await recovered(house, outcome, client)
+    rows = await recovered(setup, outcome, client)
     result = next(message for message in client.messages if message.has_tool_result)
     assert rows[result.key] == result.wire
 
 
 async def test_an_artifact_is_stored_once_however_often_its_history_is_folded():
     store = InMemoryStore()
-    house = House(summarize_most, store=store)
+    setup = CompactorSetup(summarize_most, store=store)
     ids: list[tuple[str, ...]] = []
     for turns in (4, 6, 8):
-        outcome = await fold(house, conversation(long_history(turns), "chat"), decision=FORCED)
+        outcome = await fold(setup, conversation(long_history(turns), "chat"), decision=FORCED)
         assert outcome.history.compaction is not None
         ids.append(outcome.history.compaction.artifacts)
     assert set(ids[0]) < set(ids[1]) < set(ids[2])
-    listed = await house.archive.list_artifacts(TENANT, "s-1")
+    listed = await setup.archive.list_artifacts(TENANT, "s-1")
     assert sorted(artifact.id for artifact in listed) == sorted(ids[2])
     results = [artifact.call_id for artifact in listed if artifact.kind == "result"]
     assert len(results) == len(set(results))
@@ -484,8 +484,10 @@ def test_between_folds_each_request_begins_with_the_one_before_after_a_restart_t
 ):
     async def run() -> None:
         store = InMemoryStore()
-        whole = fat(history)
-        outcome = await fold(House(propose, store=store), conversation(grown(whole, first), dialect), decision=FORCED)
+        whole = with_long_results(history)
+        outcome = await fold(
+            CompactorSetup(propose, store=store), conversation(grown(whole, first), dialect), decision=FORCED
+        )
         assume(outcome.history.compaction is not None)
         before, body_before = entries(outcome, dialect), b""
         for turns in range(first, len(whole.turns) + 1):
@@ -493,8 +495,8 @@ def test_between_folds_each_request_begins_with_the_one_before_after_a_restart_t
             asked = Turn(("And then?",), answer="So.")
             later = History((*whole.turns[:first], asked, *whole.turns[first:turns], Turn(("Go on.",))), whole.system)
             client = conversation(later, dialect)
-            house = House(propose, store=store)
-            found = await house.folds.find(DIALECTS[dialect], CONVERSATION, client, check_store=True)
+            setup = CompactorSetup(propose, store=store)
+            found = await setup.folds.find(DIALECTS[dialect], CONVERSATION, client, check_store=True)
             assert found.compaction == outcome.history.compaction
             rendering = RequestRenderer()
             now = rendering.render_entries(DIALECTS[dialect], found)

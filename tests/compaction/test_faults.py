@@ -16,7 +16,14 @@ from accordion.model.errors import StoreUnavailable, SummaryFailed
 from accordion.model.ports import Key
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.spool import Spool
-from tests.compaction.compactor_setup import DIALECTS, House, Teller, asker, conversation, long_history
+from tests.compaction.compactor_setup import (
+    DIALECTS,
+    CompactorSetup,
+    ScriptedAuthor,
+    conversation,
+    long_history,
+    summary_caller,
+)
 from tests.histories import DIALECTS as NAMES
 from tests.histories import DialectName
 
@@ -91,13 +98,13 @@ def pipeline() -> list[Any]:
     return [build_strategy(name) for name in DEFAULT_STRATEGIES]
 
 
-async def replayed(house: House, dialect: DialectName, *, model: bool = False) -> list[CompactionResult]:
+async def replayed(setup: CompactorSetup, dialect: DialectName, *, model: bool = False) -> list[CompactionResult]:
     """All requests in order, each checked: what would be forwarded is legal, and the newest message is in it."""
     outcomes = []
     for client in requests(dialect):
-        outcome = await house.step(client, asker=asker() if model else None)
+        outcome = await setup.step(client, summary_caller=summary_caller() if model else None)
         if model:
-            await house.tasks.done()
+            await setup.tasks.done()
         messages = outcome.history.conversation.messages
         assert DIALECTS[dialect].find_problems(messages) == []
         assert messages[-1].wire == client.messages[-1].wire
@@ -112,14 +119,14 @@ def folds(outcomes: Sequence[CompactionResult]) -> list[str]:
 
 @pytest.mark.parametrize("dialect", NAMES)
 async def test_a_conversation_three_windows_long_is_folded_a_few_times_and_always_fits(dialect: DialectName):
-    house = House(store=FailingOnce(), pipeline=pipeline(), window=WINDOW)
-    outcomes = await replayed(house, dialect)
+    setup = CompactorSetup(store=FailingOnce(), pipeline=pipeline(), window=WINDOW)
+    outcomes = await replayed(setup, dialect)
     states = folds(outcomes)
     assert set(states) == {"folded"}
     assert 2 <= len(states) <= 8
     for outcome in outcomes:
         weights = [
-            house.weights.count_message(m, outcome.history.conversation, "")
+            setup.weights.count_message(m, outcome.history.conversation, "")
             for m in outcome.history.conversation.messages
         ]
         assert sum(weights) < 0.9 * WINDOW
@@ -129,13 +136,13 @@ async def test_a_conversation_three_windows_long_is_folded_a_few_times_and_alway
 @pytest.mark.parametrize("spooled", [False, True], ids=["without a spool", "with a spool"])
 async def test_every_store_call_may_fail(stays: bool, spooled: bool):
     plain = FailingOnce()
-    await replayed(House(store=plain, pipeline=pipeline(), window=WINDOW, teller=True), "chat", model=True)
+    await replayed(CompactorSetup(store=plain, pipeline=pipeline(), window=WINDOW, teller=True), "chat", model=True)
     assert plain.calls > 10
     for at in range(1, plain.calls + 1):
         store = FailingOnce(at, stays)
         spool = Spool(None, place="here") if spooled else None
-        rooms = House(store=store, pipeline=pipeline(), window=WINDOW, spool=spool, teller=True)
-        outcomes = await replayed(rooms, "chat", model=True)
+        setup = CompactorSetup(store=store, pipeline=pipeline(), window=WINDOW, spool=spool, teller=True)
+        outcomes = await replayed(setup, "chat", model=True)
         assert len(outcomes) == len(requests("chat"))
         if spooled or not stays:
             assert "folded" in folds(outcomes)
@@ -144,17 +151,17 @@ async def test_every_store_call_may_fail(stays: bool, spooled: bool):
 @pytest.mark.parametrize("number", range(len(DEFAULT_STRATEGIES)))
 @pytest.mark.parametrize("dialect", NAMES)
 async def test_every_strategy_may_fail(number: int, dialect: DialectName):
-    def house(at: int) -> tuple[House, Failing]:
+    def build_setup(at: int) -> tuple[CompactorSetup, Failing]:
         strategies = pipeline()
         broken = Failing(strategies[number], at)
         strategies[number] = broken
-        return House(store=FailingOnce(), pipeline=strategies, window=WINDOW), broken
+        return CompactorSetup(store=FailingOnce(), pipeline=strategies, window=WINDOW), broken
 
-    rooms, counted = house(0)
-    await replayed(rooms, dialect)
+    setup, counted = build_setup(0)
+    await replayed(setup, dialect)
     for at in (*range(1, counted.calls[0] + 1), -1):
-        rooms, _ = house(at)
-        outcomes = await replayed(rooms, dialect)
+        setup, _ = build_setup(at)
+        outcomes = await replayed(setup, dialect)
         reasons = [
             outcome.outcome.reason for outcome in outcomes if outcome.outcome and outcome.outcome.state == "failed"
         ]
@@ -174,31 +181,31 @@ def raise_now(*args: Any, **options: Any) -> Any:
 @pytest.mark.parametrize(
     "breaking",
     [
-        lambda house: setattr(house.author, "error", SummaryFailed("no")),
-        lambda house: setattr(house.author, "error", RuntimeError("broken")),
-        lambda house: setattr(house.author, "write", raising),
-        lambda house: setattr(house.author, "write_extractive", raise_now),
-        lambda house: setattr(house.preparations, "begin", raise_now),
-        lambda house: setattr(house.preparations, "ready", raising),
-        lambda house: setattr(house.folds, "publish", raising),
-        lambda house: setattr(house.weights, "text", raise_now),
+        lambda setup: setattr(setup.author, "error", SummaryFailed("no")),
+        lambda setup: setattr(setup.author, "error", RuntimeError("broken")),
+        lambda setup: setattr(setup.author, "write", raising),
+        lambda setup: setattr(setup.author, "write_extractive", raise_now),
+        lambda setup: setattr(setup.preparations, "begin", raise_now),
+        lambda setup: setattr(setup.preparations, "ready", raising),
+        lambda setup: setattr(setup.folds, "publish", raising),
+        lambda setup: setattr(setup.weights, "text", raise_now),
     ],
 )
-async def test_every_call_to_a_summarizer_or_a_room_may_fail(breaking: Callable[[House], None]):
-    house = House(store=FailingOnce(), pipeline=pipeline(), window=WINDOW, teller=True)
-    assert isinstance(house.author, Teller)
-    breaking(house)
-    outcomes = await replayed(house, "messages", model=True)
+async def test_every_call_to_a_summarizer_or_a_room_may_fail(breaking: Callable[[CompactorSetup], None]):
+    setup = CompactorSetup(store=FailingOnce(), pipeline=pipeline(), window=WINDOW, teller=True)
+    assert isinstance(setup.author, ScriptedAuthor)
+    breaking(setup)
+    outcomes = await replayed(setup, "messages", model=True)
     assert len(outcomes) == len(requests("messages"))
 
 
 async def test_a_task_that_is_never_run_holds_nobody_up_for_long():
-    house = House(store=FailingOnce(), pipeline=pipeline(), window=WINDOW, teller=True, wait_seconds=0.01)
-    assert isinstance(house.author, Teller)
-    house.author.may.clear()
+    setup = CompactorSetup(store=FailingOnce(), pipeline=pipeline(), window=WINDOW, teller=True, wait_seconds=0.01)
+    assert isinstance(setup.author, ScriptedAuthor)
+    setup.author.may.clear()
     outcomes = []
     for client in requests("chat"):
-        outcomes.append(await house.step(client, asker=asker()))
+        outcomes.append(await setup.step(client, summary_caller=summary_caller()))
     assert "folded" in folds(outcomes)
     assert {
         outcome.outcome.writer for outcome in outcomes if outcome.outcome and outcome.outcome.state == "folded"
@@ -206,5 +213,5 @@ async def test_a_task_that_is_never_run_holds_nobody_up_for_long():
         "extractive",
         "",
     }
-    house.author.may.set()
-    await house.tasks.done()
+    setup.author.may.set()
+    await setup.tasks.done()

@@ -18,8 +18,15 @@ from accordion.compaction.strategies import DEFAULT_STRATEGIES, build_strategy
 from accordion.compaction.strategies.base import DeferredReplace, Strategy, StrategyOptions, StrategyView
 from accordion.model.plan import Drop, Replace, Summarize
 from tests.compaction.compactor_setup import DIALECTS as PROTOCOLS
-from tests.compaction.compactor_setup import House, conversation
-from tests.compaction.view_samples import answers, batch, listed, longer, says, viewed
+from tests.compaction.compactor_setup import CompactorSetup, conversation
+from tests.compaction.view_samples import (
+    assistant_message,
+    call_and_result,
+    strategy_view,
+    uncompacted,
+    user_message,
+    with_longer_results,
+)
 from tests.histories import DIALECTS, DialectName, History, histories
 
 
@@ -101,7 +108,7 @@ def shipped() -> list[Strategy]:
     alone=st.booleans(),
     pin=st.integers(1, 6),
 )
-async def test_whatever_a_strategy_proposes_the_request_is_legal_and_keeps_what_is_protected(
+async def test_any_proposal_gives_a_legal_request_with_everything_protected(
     dialect: DialectName,
     must_succeed: bool,
     history: History,
@@ -111,13 +118,13 @@ async def test_whatever_a_strategy_proposes_the_request_is_legal_and_keeps_what_
     alone: bool,
     pin: int,
 ) -> None:
-    client = conversation(longer(history, repeats), dialect)
+    client = conversation(with_longer_results(history, repeats), dialect)
     hostile: list[Strategy] = [Hostile(steps, error), HostileForImages(steps, error)]
-    house = House(pipeline=hostile if alone else [*hostile, *shipped()])
+    setup = CompactorSetup(pipeline=hostile if alone else [*hostile, *shipped()])
     pinned = frozenset({f"call_{pin:08d}"})
-    request = house.case(client, decision={"must_succeed": must_succeed, "is_forced": True}, pinned_call_ids=pinned)
-    view = house.compactor._assembler.plan(request)[0].view
-    result = await house.compactor.compact(request, client)
+    request = setup.case(client, decision={"must_succeed": must_succeed, "is_forced": True}, pinned_call_ids=pinned)
+    view = setup.compactor._assembler.plan(request)[0].view
+    result = await setup.compactor.compact(request, client)
 
     messages = result.history.conversation.messages
     if result.outcome is not None and result.outcome.state == "failed":
@@ -132,13 +139,13 @@ async def test_whatever_a_strategy_proposes_the_request_is_legal_and_keeps_what_
 
 
 EXPECTED_REASONS = ("no message may be compacted", "it would not be shorter")
-LONG = listed(
-    says("opening"),  # 0
-    *batch("a", "one " * 100),  # 1, 2
-    answers("done " * 40),  # 3
-    says("task"),  # 4
-    *batch("b", "two " * 100),  # 5, 6
-    *batch("c", "three " * 100),  # 7, 8
+LONG = uncompacted(
+    user_message("opening"),  # 0
+    *call_and_result("a", "one " * 100),  # 1, 2
+    assistant_message("done " * 40),  # 3
+    user_message("task"),  # 4
+    *call_and_result("b", "two " * 100),  # 5, 6
+    *call_and_result("c", "three " * 100),  # 7, 8
 )
 
 
@@ -156,7 +163,7 @@ def test_a_strategy_that_fails_is_logged_once_and_the_plan_is_that_without_it(
     broken: Hostile, caplog: pytest.LogCaptureFixture
 ) -> None:
     rest = [build_strategy("keep_last_n_messages", {"n": 3})]
-    planner, view = Planner([broken, *rest]), viewed(LONG)
+    planner, view = Planner([broken, *rest]), strategy_view(LONG)
     with caplog.at_level(logging.ERROR, "accordion"):
         plans = [planner.plan(view, must_succeed=must_succeed) for must_succeed in (False, True, False)]
     assert [plan.proposals for plan in plans] == [Planner(rest).plan(view, must_succeed=False).proposals] * 3
@@ -170,7 +177,7 @@ def test_a_strategy_without_end_is_cut_off(caplog: pytest.LogCaptureFixture) -> 
         while True:
             yield Drop(0)
 
-    assert Planner([Hostile(steps())]).plan(viewed(LONG), must_succeed=False).proposals == ()
+    assert Planner([Hostile(steps())]).plan(strategy_view(LONG), must_succeed=False).proposals == ()
     assert "steps" in caplog.text
 
 
@@ -191,19 +198,19 @@ def test_a_strategy_without_end_is_cut_off(caplog: pytest.LogCaptureFixture) -> 
         ([Summarize(1, 2, 20), Summarize(5, 6, 20)], [Summarize(1, 2, 20)]),
     ],
 )
-def test_of_steps_that_contradict_each_other_the_first_counts_and_none_makes_it_longer(
+def test_of_contradicting_steps_the_first_counts_and_none_lengthens_the_request(
     steps: list[Any], legal: list[Any]
 ) -> None:
-    assert list(Planner([Hostile(steps)]).plan(viewed(LONG), must_succeed=False).steps) == legal
+    assert list(Planner([Hostile(steps)]).plan(strategy_view(LONG), must_succeed=False).steps) == legal
 
 
-def test_a_strategy_for_another_limit_runs_if_it_is_exceeded_and_leaves_protected_texts_alone() -> None:
+def test_a_strategy_for_an_exceeded_limit_leaves_protected_texts_alone() -> None:
     class HostileForBytes(Hostile):
         budget = "bytes"
 
     planner = Planner([HostileForBytes([Replace(4, 0, "short"), Replace(0, 0, "x"), Replace(8, 0, "short")])])
     within, beyond = (
-        planner.plan(viewed(LONG, size=1_000, budgets=RequestBudgets(max_body_bytes=most)), must_succeed=False)
+        planner.plan(strategy_view(LONG, size=1_000, budgets=RequestBudgets(max_body_bytes=most)), must_succeed=False)
         for most in (2_000, 999)
     )
     assert within.steps == ()
@@ -214,13 +221,13 @@ def test_only_a_strategy_that_declares_a_summary_gets_one() -> None:
     class Silent(Hostile):
         summary_model = None
 
-    assert Planner([Silent([Summarize(1, 3, 20)])]).plan(viewed(LONG), must_succeed=False).steps == ()
+    assert Planner([Silent([Summarize(1, 3, 20)])]).plan(strategy_view(LONG), must_succeed=False).steps == ()
     noted = Summarize(1, 3, 20, "Three messages were here.")
-    assert Planner([Silent([noted])]).plan(viewed(LONG), must_succeed=False).steps == (noted,)
+    assert Planner([Silent([noted])]).plan(strategy_view(LONG), must_succeed=False).steps == (noted,)
 
 
 def test_a_strategy_cannot_change_what_the_planner_knows() -> None:
-    view = viewed(LONG)
+    view = strategy_view(LONG)
     with pytest.raises(AttributeError):
         view.calls.clear()  # type: ignore[attr-defined]
     with pytest.raises(AttributeError):

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 from accordion.archive.artifacts import Artifact, artifact_text
 from accordion.compaction.strategies import DEFAULT_STRATEGIES, build_strategy
 from accordion.model.boundaries import is_provider_compaction
-from tests.compaction.compactor_setup import CONVERSATION, DIALECTS, WINDOW, House, read
+from tests.compaction.compactor_setup import CONVERSATION, DIALECTS, WINDOW, CompactorSetup, read
 
 PNG = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAABAAAAAMACAIAAAA12IJa" + "A" * 4_000
 
 
-def house(window: int) -> House:
-    return House(pipeline=[build_strategy(name) for name in DEFAULT_STRATEGIES], window=window)
+def build_setup(window: int) -> CompactorSetup:
+    return CompactorSetup(pipeline=[build_strategy(name) for name in DEFAULT_STRATEGIES], window=window)
 
 
 def working(rounds: int, name: Callable[[int, int], str], words: int = 150) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def working(rounds: int, name: Callable[[int, int], str], words: int = 150) -> d
 )
 async def test_the_newest_batch_stays_whole_where_its_calls_have_one_id(name: Callable[[int, int], str]) -> None:
     client = read(working(10, name), "chat")
-    outcome = await house(4_300).step(client)
+    outcome = await build_setup(4_300).step(client)
     assert outcome.outcome is not None
     assert outcome.outcome.state == "folded"
     newest = [message.wire for message in outcome.history.conversation.messages[-3:]]
@@ -55,9 +55,9 @@ async def test_the_newest_batch_stays_whole_where_its_calls_have_one_id(name: Ca
 
 async def test_an_artifact_of_a_result_tells_of_its_own_call_where_the_id_is_used_again() -> None:
     client = read(working(12, lambda at, one: f"call_{one}"), "chat")
-    rooms = house(20_000)
-    case = rooms.case(client, decision={"target": 3_000, "is_forced": True, "kind": "generation"})
-    work = rooms.compactor._assembler.plan_compaction(case, client, at=1.0, without_summary=False)
+    setup = build_setup(20_000)
+    case = setup.case(client, decision={"target": 3_000, "is_forced": True, "kind": "generation"})
+    work = setup.compactor._assembler.plan_compaction(case, client, at=1.0, without_summary=False)
     results = [artifact for artifact in work.removed_content.artifacts if artifact.kind == "result"]
     assert len(results) > 4
     for artifact in results:
@@ -87,7 +87,7 @@ def using_a_computer(steps: int) -> dict[str, Any]:
 @pytest.mark.parametrize("window", [8_000, 10_000, 12_000, 14_000])
 async def test_a_history_of_screenshots_is_folded_though_no_text_may_stand_in_their_place(window: int) -> None:
     client = read(using_a_computer(12), "responses")
-    outcome = await house(window).step(client)
+    outcome = await build_setup(window).step(client)
     assert outcome.outcome is not None
     assert (outcome.outcome.state, outcome.outcome.reason.count("cannot be changed")) == ("folded", 0)
     assert outcome.outcome.after < outcome.outcome.before / 2
@@ -116,7 +116,7 @@ def searching(turns: int) -> dict[str, Any]:
 
 async def test_replies_with_searches_of_the_providers_own_are_folded() -> None:
     client = read(searching(14), "messages")
-    outcome = await house(10_000).step(client)
+    outcome = await build_setup(10_000).step(client)
     assert outcome.outcome is not None
     assert outcome.outcome.state == "folded"
     assert outcome.outcome.after < outcome.outcome.before / 2
@@ -137,12 +137,12 @@ def resumed(dialect: str, before: int, after: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("dialect", ["messages", "responses"])
-async def test_what_the_provider_compacted_itself_stands_before_the_record_of_what_came_later(dialect: str) -> None:
+async def test_the_providers_own_compaction_precedes_the_record_of_later_messages(dialect: str) -> None:
     """A provider drops what is before its own compaction; there nobody would read the record."""
-    rooms = house(8_000)
+    setup = build_setup(8_000)
     for after in (20, 28, 36, 44):
         client = read(resumed(dialect, 10, after), dialect)
-        outcome = await rooms.step(client)
+        outcome = await setup.step(client)
         wires = [message.wire.decode() for message in outcome.history.conversation.messages]
         own = next(at for at, wire in enumerate(wires) if '"compaction"' in wire)
         records = [at for at, wire in enumerate(wires) if "[Record of messages" in wire]
@@ -153,24 +153,24 @@ async def test_what_the_provider_compacted_itself_stands_before_the_record_of_wh
 
 async def test_a_fold_behind_a_providers_own_compaction_saves_what_it_says_it_saves() -> None:
     """What costs nothing is neither counted nor touched, though an earlier fold had left its own there."""
-    rooms, before = house(8_000), read(resumed("messages", 40, 1), "messages")
+    setup, before = build_setup(8_000), read(resumed("messages", 40, 1), "messages")
     early = replace(before, messages=before.messages[:79], chain=before.chain[:79])
-    first = await rooms.step(early)
+    first = await setup.step(early)
     assert first.outcome is not None
     assert first.outcome.state == "folded"
-    later = await rooms.folds.find(DIALECTS["messages"], CONVERSATION, before, check_store=False)
+    later = await setup.folds.find(DIALECTS["messages"], CONVERSATION, before, check_store=False)
     assert later.compaction is not None
-    case = rooms.case(before)
-    assert rooms.compactor._assembler.count_with(case, later) == case.utilization.tokens < 400, (
+    case = setup.case(before)
+    assert setup.compactor._assembler.count_with(case, later) == case.utilization.tokens < 400, (
         "it saves nothing any more"
     )
     client = read(resumed("messages", 40, 30), "messages")
-    replayed = rooms.folds.find_local(DIALECTS["messages"], CONVERSATION, client)
-    outcome = await rooms.step(client)
+    replayed = setup.folds.find_local(DIALECTS["messages"], CONVERSATION, client)
+    outcome = await setup.step(client)
     assert outcome.outcome is not None
     assert outcome.outcome.state == "folded"
-    assert outcome.outcome.before == rooms.meter.measure(replayed.conversation, WINDOW).tokens
-    assert outcome.outcome.after == rooms.meter.measure(outcome.history.conversation, WINDOW).tokens
+    assert outcome.outcome.before == setup.meter.measure(replayed.conversation, WINDOW).tokens
+    assert outcome.outcome.after == setup.meter.measure(outcome.history.conversation, WINDOW).tokens
     own = next(at for at, message in enumerate(replayed.conversation.messages) if is_provider_compaction(message))
     assert [message.wire for message in outcome.history.conversation.messages[: own + 1]] == [
         message.wire for message in replayed.conversation.messages[: own + 1]
@@ -179,13 +179,15 @@ async def test_a_fold_behind_a_providers_own_compaction_saves_what_it_says_it_sa
 
 async def test_a_later_fold_leaves_what_an_earlier_one_said_of_a_result() -> None:
     """What is said of a reference (its size, its digest) is not true of the result."""
-    rooms = House(pipeline=[build_strategy("compact_tool_results", {"replacement": "reference"})], window=20_000)
-    rooms.compactor._assembler._digest = lambda text, most: "about: " + "x " * (most // 2 - 4)
+    setup = CompactorSetup(
+        pipeline=[build_strategy("compact_tool_results", {"replacement": "reference"})], window=20_000
+    )
+    setup.compactor._assembler._digest = lambda text, most: "about: " + "x " * (most // 2 - 4)
     said: dict[str, bytes] = {}
     folds = 0
     for rounds in range(8, 32, 4):
         client = read(working(rounds, lambda at, one: f"c{at}_{one}", words=800), "chat")
-        outcome = await rooms.step(client)
+        outcome = await setup.step(client)
         folds += outcome.outcome is not None and outcome.outcome.state == "folded"
         for message in outcome.history.conversation.messages:
             if b"[Result of" in message.wire:

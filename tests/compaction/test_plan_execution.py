@@ -17,7 +17,7 @@ from accordion.model.plan import Plan, PlanKind
 from accordion.model.tenant import TenantScope
 from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.summaries.author import Summary
-from tests.compaction.view_samples import READERS, count, longer, read, viewed
+from tests.compaction.view_samples import READERS, count, read, strategy_view, with_longer_results
 from tests.histories import DIALECTS, DialectName, History, histories
 
 TENANT = TenantScope("tenant", b"key")
@@ -41,7 +41,7 @@ def folded_again(
     planner: Planner, client: Conversation, folded: CompactedConversation, kind: PlanKind
 ) -> tuple[Plan, CompactedConversation | None]:
     """A fold of a list that may be folded already; None where there is nothing to do."""
-    plan = planner.plan(viewed(folded, kind, limit=LIMIT, target=LIMIT // 3), must_succeed=True)
+    plan = planner.plan(strategy_view(folded, kind, limit=LIMIT, target=LIMIT // 3), must_succeed=True)
     if not plan.steps:
         return plan, None
     dialect = READERS[client.dialect]  # type: ignore[index]
@@ -62,7 +62,7 @@ def folded_again(
 def test_what_is_planned_is_legal_and_comes_to_what_was_planned(
     dialect: DialectName, history: History, repeats: int, name: str, kind: PlanKind
 ) -> None:
-    client = read(longer(history, repeats), dialect)
+    client = read(with_longer_results(history, repeats), dialect)
     plan, folded = folded_again(PIPELINES[name], client, without_compaction(client), kind)
     if folded is None:
         return
@@ -86,7 +86,7 @@ def test_what_is_planned_is_legal_and_comes_to_what_was_planned(
 def test_a_fold_of_a_folded_list_is_legal_too(
     dialect: DialectName, history: History, repeats: int, first: str, second: str
 ) -> None:
-    history = longer(history, repeats)
+    history = with_longer_results(history, repeats)
     early = read(replace(history, turns=history.turns[:-1]), dialect)
     _, folded = folded_again(PIPELINES[first], early, without_compaction(early), "conversation")
     client = read(history, dialect)

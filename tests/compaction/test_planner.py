@@ -21,24 +21,24 @@ from accordion.model.plan import Drop, Plan, PlanKind, PlanStep, Replace, Summar
 from tests.compaction.view_samples import (
     OVERHEAD,
     TENANT,
-    answers,
-    batch,
-    calls,
+    assistant_message,
+    call_and_result,
+    call_message,
     count,
-    faults,
-    gives,
-    listed,
-    longer,
+    find_faults,
     message,
     outcome,
     read,
-    says,
-    viewed,
+    result_message,
+    strategy_view,
+    uncompacted,
+    user_message,
+    with_longer_results,
 )
 from tests.histories import DIALECTS, DialectName, History, histories
 
 
-class Given(Strategy):
+class FixedProposal(Strategy):
     """A strategy that proposes what it was given."""
 
     summary_model = ""
@@ -52,17 +52,17 @@ class Given(Strategy):
 
 def planned(view: StrategyView, *steps: PlanStep | DeferredReplace, must_succeed: bool = False) -> Plan:
     """What the planner makes of these steps."""
-    return Planner([Given(steps)]).plan(view, must_succeed=must_succeed)
+    return Planner([FixedProposal(steps)]).plan(view, must_succeed=must_succeed)
 
 
 SHIPPED_PLANNER = Planner([build_strategy(name) for name in DEFAULT_STRATEGIES])
-LONG = listed(
-    says("opening"),  # 0
-    *batch("a", "one " * 100),  # 1, 2
-    answers("done " * 20),  # 3
-    says("task"),  # 4
-    *batch("b", "two " * 100),  # 5, 6
-    *batch("c", "three " * 100),  # 7, 8
+LONG = uncompacted(
+    user_message("opening"),  # 0
+    *call_and_result("a", "one " * 100),  # 1, 2
+    assistant_message("done " * 20),  # 3
+    user_message("task"),  # 4
+    *call_and_result("b", "two " * 100),  # 5, 6
+    *call_and_result("c", "three " * 100),  # 7, 8
 )
 
 
@@ -91,22 +91,22 @@ LONG = listed(
     ],
 )
 def test_a_step_that_touches_what_it_may_not_is_left_undone(step: PlanStep) -> None:
-    assert planned(viewed(LONG), step).proposals == ()
+    assert planned(strategy_view(LONG), step).proposals == ()
 
 
 def test_a_pair_leaves_as_a_whole() -> None:
-    plan = planned(viewed(LONG), Drop(1), Drop(2))
+    plan = planned(strategy_view(LONG), Drop(1), Drop(2))
     assert plan.steps == (Drop(1), Drop(2))
     assert plan.after == plan.view.tokens - plan.view.slots[1].tokens - plan.view.slots[2].tokens
 
 
 def test_a_summary_is_drawn_in_to_whole_groups() -> None:
-    assert planned(viewed(LONG), Summarize(0, 7, 10)).steps == (Summarize(1, 6, 10),)
-    assert planned(viewed(LONG), Summarize(2, 5, 10)).steps == (Summarize(3, 3, 10),)
+    assert planned(strategy_view(LONG), Summarize(0, 7, 10)).steps == (Summarize(1, 6, 10),)
+    assert planned(strategy_view(LONG), Summarize(2, 5, 10)).steps == (Summarize(3, 3, 10),)
 
 
 def test_pinned_results_and_calls_are_touched_by_nobody() -> None:
-    view = viewed(LONG, pinned_call_ids=frozenset({"a"}))
+    view = strategy_view(LONG, pinned_call_ids=frozenset({"a"}))
     assert planned(view, Replace(2, 0, "x", 1), Drop(1), Drop(2), Summarize(1, 2, 5)).steps == ()
 
 
@@ -114,14 +114,23 @@ PARALLEL = message("assistant", ToolCall("x", "read", "{}"), ToolCall("y", "read
 
 
 def test_of_a_parallel_batch_one_pair_may_go() -> None:
-    view = viewed(listed(says("o"), PARALLEL, gives("x", "1"), gives("y", "2"), answers("ok"), says("t")))
+    view = strategy_view(
+        uncompacted(
+            user_message("o"),
+            PARALLEL,
+            result_message("x", "1"),
+            result_message("y", "2"),
+            assistant_message("ok"),
+            user_message("t"),
+        )
+    )
     assert planned(view, Drop(1, (0,)), Drop(2)).steps == (Drop(1, (0,)), Drop(2, (0,)))
     assert planned(view, Drop(1, (0,)), Drop(3)).steps == ()
 
 
 def test_what_a_provider_ran_itself_is_never_replaced() -> None:
     hosted = message("assistant", ToolCall("s", "search", "{}"), ToolResult("s", (Text("found " * 50),)))
-    view = viewed(listed(says("o"), hosted, answers("ok"), says("t")))
+    view = strategy_view(uncompacted(user_message("o"), hosted, assistant_message("ok"), user_message("t")))
     assert planned(view, Replace(1, 1, "x", 1)).steps == ()
     assert planned(view, Drop(1)).steps == (Drop(1),)
 
@@ -129,17 +138,32 @@ def test_what_a_provider_ran_itself_is_never_replaced() -> None:
 def test_reasoning_that_an_item_with_an_id_needs_stays_with_it() -> None:
     thought = message("assistant", Reasoning("hm " * 50))
     named = message("assistant", ToolCall("a", "read", "{}"), wire=b'{"id":"fc_1"}')
-    view = viewed(listed(says("o"), thought, named, gives("a", "1"), answers("ok"), says("t")))
+    view = strategy_view(
+        uncompacted(
+            user_message("o"), thought, named, result_message("a", "1"), assistant_message("ok"), user_message("t")
+        )
+    )
     assert planned(view, Drop(1, (0,))).steps == ()
     assert planned(view, Drop(2), Drop(3)).steps == ()
     assert planned(view, Drop(1), Drop(2), Drop(3)).steps == (Drop(1), Drop(2), Drop(3))
-    nameless = viewed(listed(says("o"), thought, calls("a"), gives("a", "1"), answers("ok"), says("t")))
+    nameless = strategy_view(
+        uncompacted(
+            user_message("o"),
+            thought,
+            call_message("a"),
+            result_message("a", "1"),
+            assistant_message("ok"),
+            user_message("t"),
+        )
+    )
     assert planned(nameless, Drop(1, (0,))).steps == (Drop(1, (0,)),)
 
 
 def test_reasoning_of_the_open_tool_turn_stays_unless_its_group_leaves() -> None:
     thinking = message("assistant", Reasoning("hm " * 50), ToolCall("b", "read", "{}"))
-    view = viewed(listed(says("task"), thinking, gives("b", "2"), *batch("c", "3")))
+    view = strategy_view(
+        uncompacted(user_message("task"), thinking, result_message("b", "2"), *call_and_result("c", "3"))
+    )
     assert planned(view, Drop(1, (0,))).steps == ()
     assert planned(view, Drop(1), Drop(2)).steps == (Drop(1), Drop(2))
 
@@ -150,12 +174,12 @@ def test_reasoning_of_the_open_tool_turn_stays_unless_its_group_leaves() -> None
 def test_strategies_run_in_order_each_on_what_the_one_before_left() -> None:
     seen: list[StrategyView] = []
 
-    class Looks(Given):
+    class Looks(FixedProposal):
         def propose(self, view: StrategyView) -> Sequence[ProposedStep]:
             seen.append(view)
             return super().propose(view)
 
-    view = viewed(LONG)
+    view = strategy_view(LONG)
     first, second = Looks((Replace(2, 0, "short", 3),), "first"), Looks((Summarize(3, 3, 1),), "second")
     plan = Planner([first, second]).plan(view, must_succeed=False)
     assert [each.strategy for each in plan.proposals] == ["first", "second"]
@@ -164,19 +188,19 @@ def test_strategies_run_in_order_each_on_what_the_one_before_left() -> None:
 
 
 def test_the_pipeline_stops_where_the_target_is_met() -> None:
-    view = viewed(LONG, target=450)
+    view = strategy_view(LONG, target=450)
     plan = planned(view, Replace(2, 0, "x", 1), Replace(6, 0, "x", 1))
     assert plan.steps == (Replace(2, 0, "x", 1),)
-    assert planned(viewed(LONG, target=10_000), Replace(2, 0, "x", 1)).proposals == ()
+    assert planned(strategy_view(LONG, target=10_000), Replace(2, 0, "x", 1)).proposals == ()
 
 
 def test_a_strategy_that_ignores_the_target_has_all_of_its_steps_applied() -> None:
-    class Ignores(Given):
+    class Ignores(FixedProposal):
         ignores_target = True
 
     steps = (Replace(2, 0, "x", 1), Replace(6, 0, "x", 1))
-    after = Given((Replace(2, 0, "y", 1),), "after")
-    plan = Planner([Ignores(steps), after]).plan(viewed(LONG, target=10_000), must_succeed=False)
+    after = FixedProposal((Replace(2, 0, "y", 1),), "after")
+    plan = Planner([Ignores(steps), after]).plan(strategy_view(LONG, target=10_000), must_succeed=False)
     assert plan.steps == steps
 
 
@@ -187,24 +211,24 @@ def test_a_strategy_that_ignores_the_target_has_all_of_its_steps_applied() -> No
 def test_the_arguments_of_an_answered_call_can_only_be_emptied(
     text: str, pinned: frozenset[str], is_legal: bool
 ) -> None:
-    plan = planned(viewed(LONG, pinned_call_ids=pinned), Replace(1, 0, text, 1))
+    plan = planned(strategy_view(LONG, pinned_call_ids=pinned), Replace(1, 0, text, 1))
     assert plan.steps == ((Replace(1, 0, text, 1),) if is_legal else ())
 
 
 def test_a_strategy_that_fails_is_left_out_and_the_others_go_on() -> None:
-    class Fails(Given):
+    class Fails(FixedProposal):
         def propose(self, view: StrategyView) -> Sequence[ProposedStep]:
             raise RuntimeError("broken")
 
-    plan = Planner([Fails((), "fails"), Given((Replace(2, 0, "x", 1),), "works")]).plan(
-        viewed(LONG), must_succeed=False
+    plan = Planner([Fails((), "fails"), FixedProposal((Replace(2, 0, "x", 1),), "works")]).plan(
+        strategy_view(LONG), must_succeed=False
     )
     assert [each.strategy for each in plan.proposals] == ["works"]
 
 
 def test_figures_of_steps_follow_each_other() -> None:
-    view = viewed(LONG)
-    plan = Planner([Given((Replace(2, 0, "x", 1),), "a"), Given((Summarize(3, 6, 20),), "b")]).plan(
+    view = strategy_view(LONG)
+    plan = Planner([FixedProposal((Replace(2, 0, "x", 1),), "a"), FixedProposal((Summarize(3, 6, 20),), "b")]).plan(
         view, must_succeed=False
     )
     first, second = plan.proposals
@@ -220,8 +244,8 @@ def test_a_text_is_only_written_for_what_stays() -> None:
         return f"reference {number}"
 
     steps = [DeferredReplace(2, 0, 60, lambda: write(2)), DeferredReplace(6, 0, 60, lambda: write(6))]
-    plan = Planner([Given(steps, "archive"), Given([Summarize(1, 3, 30)], "sum")]).plan(
-        viewed(LONG), must_succeed=False
+    plan = Planner([FixedProposal(steps, "archive"), FixedProposal([Summarize(1, 3, 30)], "sum")]).plan(
+        strategy_view(LONG), must_succeed=False
     )
     assert written == [6]
     assert [type(step) for step in plan.steps] == [Replace, Summarize]
@@ -229,8 +253,8 @@ def test_a_text_is_only_written_for_what_stays() -> None:
 
 
 def test_a_strategy_of_which_nothing_is_left_is_not_told_of() -> None:
-    plan = Planner([Given([Replace(2, 0, "x", 1)], "gone"), Given([Summarize(1, 3, 30)], "sum")]).plan(
-        viewed(LONG), must_succeed=False
+    plan = Planner([FixedProposal([Replace(2, 0, "x", 1)], "gone"), FixedProposal([Summarize(1, 3, 30)], "sum")]).plan(
+        strategy_view(LONG), must_succeed=False
     )
     assert [(each.strategy, each.before) for each in plan.proposals] == [("sum", plan.view.tokens)]
 
@@ -239,31 +263,51 @@ def test_thinking_behind_the_first_change_goes_where_it_is_bound_to_it() -> None
     def thinks(call_id: str) -> Message:
         return message("assistant", Reasoning("hm", 40), ToolCall(call_id, "read", "{}"))
 
-    folded = listed(
-        says("o"), thinks("a"), gives("a", "1" * 400), thinks("b"), gives("b", "2" * 400), answers("ok"), says("t")
+    folded = uncompacted(
+        user_message("o"),
+        thinks("a"),
+        result_message("a", "1" * 400),
+        thinks("b"),
+        result_message("b", "2" * 400),
+        assistant_message("ok"),
+        user_message("t"),
     )
     step = Replace(2, 0, "x", 1)
-    assert planned(viewed(folded, thinking="bound"), step).steps == (step, Drop(3, (0,)))
-    assert planned(viewed(folded, thinking="free"), step).steps == (step,)
-    assert planned(viewed(folded, thinking="droppable"), step).steps == (step,)
+    assert planned(strategy_view(folded, thinking="bound"), step).steps == (step, Drop(3, (0,)))
+    assert planned(strategy_view(folded, thinking="free"), step).steps == (step,)
+    assert planned(strategy_view(folded, thinking="droppable"), step).steps == (step,)
 
 
 def test_all_thinking_goes_where_it_is_bound_and_a_fold_brings_our_tool_along() -> None:
     thinks = message("assistant", Reasoning("hm", 40), ToolCall("a", "read", "{}"))
-    folded = listed(says("o"), thinks, gives("a", "1" * 400), *batch("b", "2" * 400), answers("ok"), says("t"))
+    folded = uncompacted(
+        user_message("o"),
+        thinks,
+        result_message("a", "1" * 400),
+        *call_and_result("b", "2" * 400),
+        assistant_message("ok"),
+        user_message("t"),
+    )
     step = Replace(4, 0, "x", 1)
-    assert planned(viewed(folded, thinking="bound", is_tool_new=True), step).steps == (step, Drop(1, (0,)))
-    assert planned(viewed(folded, thinking="bound"), step).steps == (step,)
-    assert planned(viewed(folded, thinking="free", is_tool_new=True), step).steps == (step,)
+    assert planned(strategy_view(folded, thinking="bound", is_tool_new=True), step).steps == (step, Drop(1, (0,)))
+    assert planned(strategy_view(folded, thinking="bound"), step).steps == (step,)
+    assert planned(strategy_view(folded, thinking="free", is_tool_new=True), step).steps == (step,)
 
 
-def test_a_generation_that_cannot_come_under_the_limit_is_planned_anew_as_a_conversation() -> None:
-    folded = listed(says("o"), *batch("a", "x" * 40_000), answers("ok"), says("t"), *batch("b", "1"), *batch("c", "2"))
+def test_a_generation_plan_that_misses_the_limit_becomes_a_conversation_plan() -> None:
+    folded = uncompacted(
+        user_message("o"),
+        *call_and_result("a", "x" * 40_000),
+        assistant_message("ok"),
+        user_message("t"),
+        *call_and_result("b", "1"),
+        *call_and_result("c", "2"),
+    )
     asked: list[str] = []
 
     def view(kind: PlanKind) -> StrategyView:
         asked.append(kind)
-        return viewed(folded, kind, limit=5_000)
+        return strategy_view(folded, kind, limit=5_000)
 
     plan, passes = SHIPPED_PLANNER.plan_first_fitting(view, ("generation", "conversation"), must_succeed=True)
     assert (asked, passes, plan.view.kind) == (["generation", "conversation"], 2, "conversation")
@@ -271,19 +315,35 @@ def test_a_generation_that_cannot_come_under_the_limit_is_planned_anew_as_a_conv
 
 
 def test_a_generation_that_comes_under_the_limit_is_left_at_that() -> None:
-    folded = listed(says("t"), *batch("a", "x" * 40_000), *batch("b", "1"), *batch("c", "2"), *batch("d", "3"))
+    folded = uncompacted(
+        user_message("t"),
+        *call_and_result("a", "x" * 40_000),
+        *call_and_result("b", "1"),
+        *call_and_result("c", "2"),
+        *call_and_result("d", "3"),
+    )
     plan, passes = SHIPPED_PLANNER.plan_first_fitting(
-        lambda kind: viewed(folded, kind, limit=5_000), ("generation", "conversation"), must_succeed=True
+        lambda kind: strategy_view(folded, kind, limit=5_000), ("generation", "conversation"), must_succeed=True
     )
     assert (passes, plan.view.kind) == (1, "generation")
 
 
-def test_a_generation_that_would_gain_little_is_a_conversation_where_that_gains_much() -> None:
+def test_a_generation_plan_of_little_gain_gives_way_to_a_conversation_plan() -> None:
     """The history of turns before would else stay, and each of the next requests be folded for next to nothing."""
-    old = [message for at in range(6) for message in (*batch(f"old{at}", "x" * 8_000), answers("ok"), says("next"))]
-    folded = listed(says("o"), *old, *batch("a", "y" * 4_000), *batch("b", "1"), *batch("c", "2"))
+    old = [
+        message
+        for at in range(6)
+        for message in (*call_and_result(f"old{at}", "x" * 8_000), assistant_message("ok"), user_message("next"))
+    ]
+    folded = uncompacted(
+        user_message("o"),
+        *old,
+        *call_and_result("a", "y" * 4_000),
+        *call_and_result("b", "1"),
+        *call_and_result("c", "2"),
+    )
     plan, passes = SHIPPED_PLANNER.plan_first_fitting(
-        lambda kind: viewed(folded, kind, limit=20_000, target=2_000),
+        lambda kind: strategy_view(folded, kind, limit=20_000, target=2_000),
         ("generation", "conversation"),
         must_succeed=False,
     )
@@ -292,9 +352,15 @@ def test_a_generation_that_would_gain_little_is_a_conversation_where_that_gains_
 
 
 def test_a_generation_that_gains_as_much_as_a_conversation_would_is_left_at_that() -> None:
-    folded = listed(says("t"), says("x" * 40_000), *batch("a", "y" * 4_000), *batch("b", "1"), *batch("c", "2"))
+    folded = uncompacted(
+        user_message("t"),
+        user_message("x" * 40_000),
+        *call_and_result("a", "y" * 4_000),
+        *call_and_result("b", "1"),
+        *call_and_result("c", "2"),
+    )
     plan, passes = SHIPPED_PLANNER.plan_first_fitting(
-        lambda kind: viewed(folded, kind, limit=20_000, target=2_000),
+        lambda kind: strategy_view(folded, kind, limit=20_000, target=2_000),
         ("generation", "conversation"),
         must_succeed=False,
     )
@@ -306,8 +372,8 @@ def test_a_generation_that_gains_as_much_as_a_conversation_would_is_left_at_that
 
 def test_the_largest_result_of_the_newest_batch_is_sliced_as_far_as_needed() -> None:
     huge = "begin " + "x" * 40_000 + " end"
-    folded = listed(says("task"), PARALLEL, gives("x", "small"), gives("y", huge))
-    view = viewed(folded, limit=4_000)
+    folded = uncompacted(user_message("task"), PARALLEL, result_message("x", "small"), result_message("y", huge))
+    view = strategy_view(folded, limit=4_000)
     (proposal,) = SHIPPED_PLANNER.plan(view, must_succeed=True).proposals
     (step,) = proposal.steps
     assert proposal.strategy == "last_resort"
@@ -321,44 +387,62 @@ def test_the_largest_result_of_the_newest_batch_is_sliced_as_far_as_needed() -> 
 
 
 def test_task_and_opening_are_sliced_last() -> None:
-    folded = listed(says("o" * 20_000), answers("ok"), says("t" * 20_000), *batch("a", "x" * 20_000))
-    plan = SHIPPED_PLANNER.plan(viewed(folded, limit=11_000), must_succeed=True)
+    folded = uncompacted(
+        user_message("o" * 20_000),
+        assistant_message("ok"),
+        user_message("t" * 20_000),
+        *call_and_result("a", "x" * 20_000),
+    )
+    plan = SHIPPED_PLANNER.plan(strategy_view(folded, limit=11_000), must_succeed=True)
     assert [step.slot for step in plan.steps if isinstance(step, Replace)] == [4]
-    plan = SHIPPED_PLANNER.plan(viewed(folded, limit=6_000), must_succeed=True)
+    plan = SHIPPED_PLANNER.plan(strategy_view(folded, limit=6_000), must_succeed=True)
     assert [step.slot for step in plan.steps if isinstance(step, Replace)] == [4, 0]
-    plan = SHIPPED_PLANNER.plan(viewed(folded, limit=1_500), must_succeed=True)
+    plan = SHIPPED_PLANNER.plan(strategy_view(folded, limit=1_500), must_succeed=True)
     assert [step.slot for step in plan.steps if isinstance(step, Replace)] == [4, 0, 2]
     assert plan.after <= 1_500
 
 
 def test_before_anything_is_sliced_all_leaves_that_may() -> None:
-    folded = listed(says("o"), *batch("a", "x" * 8_000), answers("y" * 8_000), says("t"), *batch("b", "z" * 4_000))
-    plan = Planner([]).plan(viewed(folded, limit=2_000), must_succeed=True)
+    folded = uncompacted(
+        user_message("o"),
+        *call_and_result("a", "x" * 8_000),
+        assistant_message("y" * 8_000),
+        user_message("t"),
+        *call_and_result("b", "z" * 4_000),
+    )
+    plan = Planner([]).plan(strategy_view(folded, limit=2_000), must_succeed=True)
     (step,) = plan.steps
     assert isinstance(step, Summarize)
     assert "3 earlier messages" in step.note
     assert plan.after <= 2_000
 
 
-CROWDED = listed(says("task"), *batch("a", "x" * 8_000), answers("y" * 4_000), *batch("b", "z" * 4_000))
+CROWDED = uncompacted(
+    user_message("task"),
+    *call_and_result("a", "x" * 8_000),
+    assistant_message("y" * 4_000),
+    *call_and_result("b", "z" * 4_000),
+)
 STAYING = OVERHEAD + sum(map(count, (CROWDED.conversation.messages[index] for index in (0, 4, 5))))
 
 
-def test_the_newest_batch_stays_whole_where_a_note_fits_beside_it_though_no_summary_does() -> None:
-    view = viewed(CROWDED, limit=STAYING + 80)
+def test_the_newest_batch_stays_whole_if_a_note_fits_beside_it() -> None:
+    view = strategy_view(CROWDED, limit=STAYING + 80)
     plan = SHIPPED_PLANNER.plan(view, must_succeed=True)
     (step,) = plan.steps
     assert isinstance(step, Summarize)
     assert (step.first, step.last) == (1, 3)
     assert range_id(TENANT, (view.slots[index].message.key for index in (1, 2, 3))) in step.note
     assert "3 earlier messages" in step.note
-    note = count(says(step.note))
+    note = count(user_message(step.note))
     assert plan.after == STAYING + note <= view.limit
-    assert SHIPPED_PLANNER.plan(viewed(CROWDED, limit=STAYING + note), must_succeed=True).steps == plan.steps
+    assert SHIPPED_PLANNER.plan(strategy_view(CROWDED, limit=STAYING + note), must_succeed=True).steps == plan.steps
 
 
 def test_a_note_in_place_of_a_summary_is_counted_as_all_else_is() -> None:
-    note = count(says(_noted(SHIPPED_PLANNER.plan(viewed(CROWDED, limit=STAYING + 80), must_succeed=True))))
+    note = count(
+        user_message(_noted(SHIPPED_PLANNER.plan(strategy_view(CROWDED, limit=STAYING + 80), must_succeed=True)))
+    )
     raw = sum(map(count, CROWDED.conversation.messages))
     doubled = build_view(
         CROWDED,
@@ -384,11 +468,21 @@ def _noted(plan: Plan) -> str:
 
 
 def test_what_other_strategies_find_is_done_beside_the_note_too() -> None:
-    call, kept = message("assistant", ToolCall("a", "read", "{}"), ToolCall("p", "read", "{}")), gives("p", "pinned")
-    folded = listed(says("task"), *batch("c", "x" * 9_000), call, gives("a", "y" * 3_000), kept, *batch("b", "z" * 900))
+    call, kept = (
+        message("assistant", ToolCall("a", "read", "{}"), ToolCall("p", "read", "{}")),
+        result_message("p", "pinned"),
+    )
+    folded = uncompacted(
+        user_message("task"),
+        *call_and_result("c", "x" * 9_000),
+        call,
+        result_message("a", "y" * 3_000),
+        kept,
+        *call_and_result("b", "z" * 900),
+    )
     staying = OVERHEAD + sum(map(count, (folded.conversation.messages[index] for index in (0, 3, 5, 6, 7))))
-    pipeline = [Given([Replace(4, 0, "short", 2)]), build_strategy("summarize")]
-    view = viewed(folded, limit=staying + 80, pinned_call_ids=frozenset({"p"}))
+    pipeline = [FixedProposal([Replace(4, 0, "short", 2)]), build_strategy("summarize")]
+    view = strategy_view(folded, limit=staying + 80, pinned_call_ids=frozenset({"p"}))
     plan = Planner(pipeline).plan(view, must_succeed=True)
     assert plan.after <= view.limit
     assert [type(step) for step in plan.steps] == [Summarize, Replace]
@@ -396,7 +490,7 @@ def test_what_other_strategies_find_is_done_beside_the_note_too() -> None:
 
 
 def test_where_the_newest_batch_is_sliced_anyway_the_summary_stays() -> None:
-    plan = SHIPPED_PLANNER.plan(viewed(CROWDED, limit=STAYING - 300), must_succeed=True)
+    plan = SHIPPED_PLANNER.plan(strategy_view(CROWDED, limit=STAYING - 300), must_succeed=True)
     summary, cut = plan.steps
     assert isinstance(summary, Summarize)
     assert not summary.note
@@ -406,9 +500,11 @@ def test_where_the_newest_batch_is_sliced_anyway_the_summary_stays() -> None:
 
 
 def test_pinned_results_are_not_even_sliced() -> None:
-    folded = listed(says("task"), *batch("a", "x" * 40_000))
+    folded = uncompacted(user_message("task"), *call_and_result("a", "x" * 40_000))
     assert (
-        SHIPPED_PLANNER.plan(viewed(folded, limit=1_000, pinned_call_ids=frozenset({"a"})), must_succeed=True).steps
+        SHIPPED_PLANNER.plan(
+            strategy_view(folded, limit=1_000, pinned_call_ids=frozenset({"a"})), must_succeed=True
+        ).steps
         == ()
     )
 
@@ -434,10 +530,10 @@ def test_every_plan_leaves_a_list_without_halves_and_what_must_stay(
     dialect: DialectName, history: History, names: list[str], kind: PlanKind
 ) -> None:
     conversation = read(history, dialect)
-    view = viewed(without_compaction(conversation), kind)
+    view = strategy_view(without_compaction(conversation), kind)
     plan = Planner(_strategies(names)).plan(view, must_succeed=False)
     left = outcome(plan)
-    assert faults(left.values()) == faults(conversation.messages)
+    assert find_faults(left.values()) == find_faults(conversation.messages)
     for index, touchable in enumerate(view.free):
         assert touchable or left[index].parts == view.slots[index].message.parts
     assert plan.after <= view.tokens
@@ -448,13 +544,13 @@ def test_every_plan_leaves_a_list_without_halves_and_what_must_stay(
 @given(history=histories(min_turns=2, max_turns=6), thinking=st.sampled_from(["free", "bound", "droppable"]))
 def test_plans_are_the_same_every_time(dialect: DialectName, history: History, thinking: Any) -> None:
     folded = without_compaction(read(history, dialect))
-    plans = [SHIPPED_PLANNER.plan(viewed(folded, thinking=thinking), must_succeed=True) for _ in range(2)]
+    plans = [SHIPPED_PLANNER.plan(strategy_view(folded, thinking=thinking), must_succeed=True) for _ in range(2)]
     assert plans[0].proposals == plans[1].proposals
 
 
 @given(history=histories(min_turns=2, max_turns=6), thinking=st.sampled_from(["bound"]))
 def test_no_bound_thinking_is_left_behind_a_change(history: History, thinking: Any) -> None:
-    view = viewed(without_compaction(read(history, "messages")), thinking=thinking)
+    view = strategy_view(without_compaction(read(history, "messages")), thinking=thinking)
     plan = SHIPPED_PLANNER.plan(view, must_succeed=True)
     if plan.steps:
         changed = min(step.first if isinstance(step, Summarize) else step.slot for step in plan.steps)
@@ -472,8 +568,8 @@ def test_no_bound_thinking_is_left_behind_a_change(history: History, thinking: A
 def test_a_fold_that_must_succeed_comes_under_the_limit(
     dialect: DialectName, history: History, repeats: int, limit: int
 ) -> None:
-    folded = without_compaction(read(longer(history, repeats), dialect))
-    plan = SHIPPED_PLANNER.plan(viewed(folded, limit=limit, target=limit // 2), must_succeed=True)
+    folded = without_compaction(read(with_longer_results(history, repeats), dialect))
+    plan = SHIPPED_PLANNER.plan(strategy_view(folded, limit=limit, target=limit // 2), must_succeed=True)
     # What cannot be sliced: two hundred tokens of each part within reach, calls, reasoning, images.
     rest = sum(
         _least(slot.message) for slot, leaves in zip(plan.view.slots, plan.view.removable, strict=True) if not leaves
@@ -491,9 +587,9 @@ def _least(each: Message) -> int:
 def test_the_shipped_pipeline_meets_every_target_that_can_be_met(
     dialect: DialectName, history: History, repeats: int, share: float
 ) -> None:
-    folded = without_compaction(read(longer(history, repeats), dialect))
-    view = viewed(folded)
-    view = viewed(folded, target=int(view.tokens * share))
+    folded = without_compaction(read(with_longer_results(history, repeats), dialect))
+    view = strategy_view(folded)
+    view = strategy_view(folded, target=int(view.tokens * share))
     plan = SHIPPED_PLANNER.plan(view, must_succeed=False)
     movable = sum(slot.tokens for slot, leaves in zip(view.slots, view.removable, strict=True) if leaves)
     if plan.after > view.target:
@@ -507,8 +603,8 @@ def test_the_shipped_pipeline_meets_every_target_that_can_be_met(
 def _many(messages: int) -> CompactedConversation:
     rounds = []
     for index in range(messages // 2):
-        rounds += batch(f"call_{index % 7}", f"line {index} " * 60, "read", f'{{"path": "f{index % 90}"}}')
-    return listed(says("task"), *rounds)
+        rounds += call_and_result(f"call_{index % 7}", f"line {index} " * 60, "read", f'{{"path": "f{index % 90}"}}')
+    return uncompacted(user_message("task"), *rounds)
 
 
 def _work(messages: int) -> int:
@@ -521,7 +617,7 @@ def _work(messages: int) -> int:
 
     sys.setprofile(counts)
     try:
-        plan = SHIPPED_PLANNER.plan(viewed(folded, target=5_000, window=40_000, limit=30_000), must_succeed=True)
+        plan = SHIPPED_PLANNER.plan(strategy_view(folded, target=5_000, window=40_000, limit=30_000), must_succeed=True)
     finally:
         sys.setprofile(None)
     assert plan.after <= plan.view.target
@@ -533,7 +629,7 @@ def test_planning_costs_in_proportion_to_the_number_of_messages() -> None:
 
 
 def test_a_sketch_counts_what_is_left() -> None:
-    sketch = PlanState(viewed(LONG, size=10_000))
+    sketch = PlanState(strategy_view(LONG, size=10_000))
     for step in (Replace(2, 0, "x", 1), Drop(3), Summarize(5, 6, 20)):
         sketch.apply(step)
     draft = sketch.current_view()
@@ -544,4 +640,4 @@ def test_a_sketch_counts_what_is_left() -> None:
 
 def test_what_is_permitted_keeps_its_order() -> None:
     steps = [Replace(6, 0, "x", 1), Replace(8, 0, "x", 1), Replace(2, 0, "x", 1)]
-    assert list(filter_steps(viewed(LONG), steps)) == [(steps[0],), (steps[2],)]
+    assert list(filter_steps(strategy_view(LONG), steps)) == [(steps[0],), (steps[2],)]

@@ -12,12 +12,12 @@ from accordion.model.budget import Decision, Thresholds, Utilization, Window
 from accordion.model.compaction import CompactedConversation, Compaction
 from accordion.model.conversation import Message, Text
 from accordion.model.plan import WRITTEN_BY_COMPACTION
-from tests.compaction.view_samples import answers, batch, listed, says
+from tests.compaction.view_samples import assistant_message, call_and_result, uncompacted, user_message
 from tests.model.test_budget import WORKED
 
 STANDARD, PLAIN = Thresholds(), PolicyOptions()
-TURN_START = listed(says("first"), answers("well"), says("second"))
-MID_TURN = listed(says("first"), *batch("a", "text"))
+TURN_START = uncompacted(user_message("first"), assistant_message("well"), user_message("second"))
+MID_TURN = uncompacted(user_message("first"), *call_and_result("a", "text"))
 
 
 def decided(
@@ -157,7 +157,7 @@ def test_a_thread_is_gone_on_from_until_a_fold_is_due_and_let_go_of_then() -> No
 
 
 def test_a_thread_without_a_new_message_is_let_go_of_as_well() -> None:
-    assert decided(100_000, listed(), options=THREAD).action == "resend"
+    assert decided(100_000, uncompacted(), options=THREAD).action == "resend"
 
 
 def test_a_thread_whose_fold_came_to_nothing_is_let_go_of_once_it_has_grown() -> None:
@@ -202,7 +202,7 @@ def test_a_room_for_the_answer_as_large_as_the_trigger_folds_only_at_the_hard_li
 
 def test_nothing_to_fold_passes() -> None:
     assert decided(0, preamble=199_000).action == "pass"
-    assert decided(150_000, listed()).action == "pass"
+    assert decided(150_000, uncompacted()).action == "pass"
 
 
 def test_a_fold_that_gained_too_little_waits_until_the_history_has_grown_by_a_tenth() -> None:
@@ -269,7 +269,7 @@ def test_only_what_is_known_not_to_fit_is_refused(source: Any, tokens: int, refu
     assert not is_known_not_to_fit(Utilization(128_000, messages=90_000, media=tokens), window)
 
 
-def test_where_the_answers_room_leaves_hardly_any_of_the_hard_limit_nearly_all_of_the_window_may_be_sent() -> None:
+def test_a_large_output_reserve_raises_the_limit_to_nearly_the_whole_window() -> None:
     """Else every request would be folded, and results sliced that the provider takes."""
     limits, window = Thresholds().limits(60_000), Window(60_000, 60_000, "config")
     # Of 51,000 below the hard limit 1,000 are left for messages, of the window 10,000.

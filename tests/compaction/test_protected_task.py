@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from accordion.compaction.strategies import DEFAULT_STRATEGIES, build_strategy
 from accordion.model.compaction import CompactedConversation, without_compaction
 from accordion.model.conversation import Conversation, Message
-from tests.compaction.compactor_setup import House, fat, long_history, read
-from tests.compaction.view_samples import answers, batch, listed, says, viewed
+from tests.compaction.compactor_setup import CompactorSetup, long_history, read, with_long_results
+from tests.compaction.view_samples import assistant_message, call_and_result, strategy_view, uncompacted, user_message
 from tests.histories import DIALECTS, DialectName, History, body, histories
 
 LISTS = {"chat": "messages", "responses": "input", "messages": "messages", "gemini": "contents"}
@@ -27,7 +27,7 @@ def child(history: History, context: list[str], dialect: DialectName) -> Convers
     return read(request, dialect)
 
 
-def opening(client: Conversation) -> tuple[Message, ...]:
+def messages_before_first_reply(client: Conversation) -> tuple[Message, ...]:
     """All that stands before the first reply."""
     replies = (at for at, each in enumerate(client.messages) if each.role == "assistant")
     return client.messages[: next(replies, len(client.messages))]
@@ -35,11 +35,11 @@ def opening(client: Conversation) -> tuple[Message, ...]:
 
 async def folded(client: Conversation, kind: str, **changes: Any) -> CompactedConversation:
     """The list as a fold with the shipped pipeline leaves it, and a second one upon that."""
-    house = House(pipeline=[build_strategy(name) for name in DEFAULT_STRATEGIES])
+    setup = CompactorSetup(pipeline=[build_strategy(name) for name in DEFAULT_STRATEGIES])
     shown = without_compaction(client)
     for _ in range(2):
         decision = {"kind": kind, "target": 1, "is_forced": True}
-        shown = (await house.compactor.compact(house.case(client, shown, decision=decision, **changes), client)).history
+        shown = (await setup.compactor.compact(setup.case(client, shown, decision=decision, **changes), client)).history
     return shown
 
 
@@ -52,13 +52,13 @@ async def test_the_opening_of_a_sub_agents_conversation_stays_byte_for_byte(
     data: st.DataObject, dialect: DialectName, kind: str, must: bool
 ):
     context = data.draw(st.lists(st.text("abc d", min_size=1, max_size=400).filter(str.strip), max_size=4))
-    client = child(fat(data.draw(histories(min_turns=2, max_turns=5))), context, dialect)
+    client = child(with_long_results(data.draw(histories(min_turns=2, max_turns=5))), context, dialect)
     decided = {"kind": kind, "target": 1, "must_succeed": must, "is_forced": True}
-    house = House(pipeline=[build_strategy(name) for name in DEFAULT_STRATEGIES])
-    case = house.case(client, decision=decided, is_subagent=True)
-    shown = (await house.compactor.compact(case, client)).history
-    kept = [message.wire for message in shown.conversation.messages[: len(opening(client))]]
-    assert kept == [message.wire for message in opening(client)]
+    setup = CompactorSetup(pipeline=[build_strategy(name) for name in DEFAULT_STRATEGIES])
+    case = setup.case(client, decision=decided, is_subagent=True)
+    shown = (await setup.compactor.compact(case, client)).history
+    kept = [message.wire for message in shown.conversation.messages[: len(messages_before_first_reply(client))]]
+    assert kept == [message.wire for message in messages_before_first_reply(client)]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -70,13 +70,24 @@ async def test_it_stays_over_many_folds_where_a_main_agents_context_leaves(diale
     shown = await folded(client, kind, is_subagent=True)
     assert shown.compaction is not None
     wires = [message.wire for message in shown.conversation.messages]
-    assert wires[: len(opening(client))] == [message.wire for message in opening(client)]
+    assert wires[: len(messages_before_first_reply(client))] == [
+        message.wire for message in messages_before_first_reply(client)
+    ]
     if kind == "conversation":
         others = await folded(client, kind)
-        assert [message.wire for message in others.conversation.messages][: len(opening(client))] != wires[:4]
+        assert [message.wire for message in others.conversation.messages][
+            : len(messages_before_first_reply(client))
+        ] != wires[:4]
 
 
 def test_what_was_given_is_not_free_and_what_came_later_is() -> None:
-    shown = listed(says("context"), says("more"), says("task"), *batch("a", "one"), answers("ok"), says("and now?"))
-    assert [at for at, free in enumerate(viewed(shown, is_subagent=True).free) if free] == [3, 4, 5]
-    assert [at for at, free in enumerate(viewed(shown).free) if free] == [1, 2, 3, 4, 5]
+    shown = uncompacted(
+        user_message("context"),
+        user_message("more"),
+        user_message("task"),
+        *call_and_result("a", "one"),
+        assistant_message("ok"),
+        user_message("and now?"),
+    )
+    assert [at for at, free in enumerate(strategy_view(shown, is_subagent=True).free) if free] == [3, 4, 5]
+    assert [at for at, free in enumerate(strategy_view(shown).free) if free] == [1, 2, 3, 4, 5]

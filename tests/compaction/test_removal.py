@@ -19,14 +19,14 @@ from tests.compaction.compactor_setup import (
     CONVERSATION,
     DIALECTS,
     TENANT,
-    House,
+    CompactorSetup,
     Strategy,
     conversation,
     long_history,
     read,
 )
 from tests.histories import DIALECTS as NAMES
-from tests.histories import Call, DialectName, History, Round, Turn, body
+from tests.histories import Call, DialectName, History, HistoryRound, Turn, body
 
 PNG = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAABAAAAAMACAIAAAA12IJa" + "A" * 4_000
 LINE = re.compile(r"\[(\d+)-(\d+)\] whole as (art_\w{12}), [\d,]+ tokens(?:, in slices ((?:art_\w{12} ?)+))?")
@@ -42,9 +42,9 @@ def summarizing(budget: int) -> Strategy:
     return propose
 
 
-async def fold(house: House, client: Conversation) -> CompactionResult:
-    folded = await house.folds.find(DIALECTS[client.dialect], CONVERSATION, client, check_store=False)
-    return await house.compactor.compact(house.case(client, folded, decision={"is_forced": True}), client)
+async def fold(setup: CompactorSetup, client: Conversation) -> CompactionResult:
+    folded = await setup.folds.find(DIALECTS[client.dialect], CONVERSATION, client, check_store=False)
+    return await setup.compactor.compact(setup.case(client, folded, decision={"is_forced": True}), client)
 
 
 def listed(outcome: CompactionResult) -> list[tuple[int, int, str, list[str]]]:
@@ -53,19 +53,21 @@ def listed(outcome: CompactionResult) -> list[tuple[int, int, str, list[str]]]:
     return [(int(first), int(last), name, slices.split()) for first, last, name, slices in LINE.findall(text)]
 
 
-async def told(house: House, client: Conversation, name: str) -> str:
+async def load_text(setup: CompactorSetup, client: Conversation, name: str) -> str:
     """What is kept under an id."""
-    [artifact] = await house.archive.load_artifacts(TENANT, [name])
+    [artifact] = await setup.archive.load_artifacts(TENANT, [name])
     assert artifact is not None
-    rows = await house.archive.load_rows(TENANT, artifact.keys)
-    read = house.reader.reader_for(DIALECTS[client.dialect], TENANT)
+    rows = await setup.archive.load_rows(TENANT, artifact.keys)
+    read = setup.reader.reader_for(DIALECTS[client.dialect], TENANT)
     return artifact_text(artifact, [read(rows[key]) for key in artifact.keys])
 
 
 def with_result(text: str) -> History:
     """A history in which one result is this text."""
     history = long_history(3)
-    long = Turn(("Read all of it.",), (Round((Call("call_long", "read", {"path": "long.log"}, text),)),), "It is read.")
+    long = Turn(
+        ("Read all of it.",), (HistoryRound((Call("call_long", "read", {"path": "long.log"}, text),)),), "It is read."
+    )
     return History((long, *history.turns), history.system)
 
 
@@ -74,11 +76,11 @@ async def test_a_result_that_is_too_long_to_be_taken_back_at_once_is_listed_in_s
     dialect: DialectName,
 ) -> None:
     lines = [f"line {number} of the log, with words" for number in range(2_500)]
-    client, house = conversation(with_result("\n".join(lines)), dialect), House(summarizing(400))
-    outcome = await fold(house, client)
+    client, setup = conversation(with_result("\n".join(lines)), dialect), CompactorSetup(summarizing(400))
+    outcome = await fold(setup, client)
     [(_, _, whole, slices)] = [each for each in listed(outcome) if each[3]]
-    everything = await told(house, client, whole)
-    texts = [(await told(house, client, name)).split("\n", 1)[1] for name in slices]
+    everything = await load_text(setup, client, whole)
+    texts = [(await load_text(setup, client, name)).split("\n", 1)[1] for name in slices]
     assert len(slices) == 3
     assert "".join(texts) == everything
     assert all(line in everything for line in lines)
@@ -92,16 +94,16 @@ async def test_what_is_dropped_right_behind_a_summary_takes_nothing_off_its_list
         first, last = groups[half]
         return (Summarize(groups[0][0], groups[half - 1][1], 400), *map(Drop, range(first, last + 1)))
 
-    client, house = conversation(long_history(6), "chat"), House(propose)
-    outcome = await fold(house, client)
+    client, setup = conversation(long_history(6), "chat"), CompactorSetup(propose)
+    outcome = await fold(setup, client)
     assert outcome.history.compaction is not None
     ends = [entry.last for entry in outcome.history.compaction.entries if entry.wire is not None]
     assert [last for _, last, *_ in listed(outcome)][-1:] == ends
 
 
 async def test_what_fits_into_one_answer_has_no_slices() -> None:
-    client, house = conversation(long_history(6), "chat"), House(summarizing(400))
-    found = listed(await fold(house, client))
+    client, setup = conversation(long_history(6), "chat"), CompactorSetup(summarizing(400))
+    found = listed(await fold(setup, client))
     assert found
     assert all(not slices for *_, slices in found)
 
@@ -111,7 +113,7 @@ async def test_of_many_pictures_with_little_text_there_are_no_slices(monkeypatch
     request = body(long_history(4, words=5), "chat")
     picture = {"type": "image_url", "image_url": {"url": PNG}}
     request["messages"][5]["content"] = [{"type": "text", "text": "What is this?"}, *[picture] * 4]
-    found = listed(await fold(House(summarizing(200)), read(request, "chat")))
+    found = listed(await fold(CompactorSetup(summarizing(200)), read(request, "chat")))
     assert found
     assert all(not slices for *_, slices in found)
 
@@ -121,13 +123,13 @@ async def test_all_that_left_is_found_by_what_is_listed_however_little_room_ther
     monkeypatch: pytest.MonkeyPatch, budget: int
 ) -> None:
     monkeypatch.setattr(removal, "MAX_RANGE_TOKENS", 200)
-    house = House(summarizing(budget))
+    setup = CompactorSetup(summarizing(budget))
     for turns in (12, 16, 20):
         client = conversation(long_history(turns), "chat")
-        outcome = await fold(house, client)
+        outcome = await fold(setup, client)
         assert outcome.history.compaction is not None
         found = listed(outcome)
-        text = "\n".join([await told(house, client, name) for _, _, name, _ in found])
+        text = "\n".join([await load_text(setup, client, name) for _, _, name, _ in found])
         for turn in range(turns - 1):
             assert f"word{turn}_0_149" in text
         assert [first for first, *_ in found][1:] == [last + 1 for _, last, *_ in found][:-1]
@@ -135,12 +137,12 @@ async def test_all_that_left_is_found_by_what_is_listed_however_little_room_ther
 
 async def test_what_is_gathered_anew_is_not_written_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(removal, "MAX_RANGE_TOKENS", 200)
-    house = House(summarizing(100))
-    await fold(house, conversation(long_history(12), "chat"))
+    setup = CompactorSetup(summarizing(100))
+    await fold(setup, conversation(long_history(12), "chat"))
     client = conversation(long_history(30), "chat")
-    folded = await house.folds.find(DIALECTS["chat"], CONVERSATION, client, check_store=False)
-    case = house.case(client, folded, decision={"is_forced": True})
-    work = house.compactor._assembler.plan_compaction(case, client, at=1.0, without_summary=False)
+    folded = await setup.folds.find(DIALECTS["chat"], CONVERSATION, client, check_store=False)
+    case = setup.case(client, folded, decision={"is_forced": True})
+    work = setup.compactor._assembler.plan_compaction(case, client, at=1.0, without_summary=False)
     gone = {message.key for message in client.messages[5:40]}
     assert any(artifact.first < 10 < 20 < artifact.last for artifact in work.removed_content.artifacts)
     assert work.removed_content.rows

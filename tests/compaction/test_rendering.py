@@ -39,7 +39,7 @@ def sent(of: CompactedConversation, rendering: RequestRenderer | None = None) ->
     return json.loads((rendering or RequestRenderer()).render_body(DIALECTS[of.conversation.dialect], of))
 
 
-def marks(value: Any) -> int:
+def count_breakpoints(value: Any) -> int:
     return json.dumps(value).count('"cache_control"')
 
 
@@ -72,8 +72,8 @@ def test_speakers_alternate_in_messages():
 def test_a_fold_ends_in_a_cache_breakpoint_where_there_is_room_for_one():
     client = conversation(long_history(4), "messages")
     request = sent(folded(client))
-    assert marks(request) == 1
-    assert marks(request["messages"][0]) == 1
+    assert count_breakpoints(request) == 1
+    assert count_breakpoints(request["messages"][0]) == 1
 
 
 @pytest.mark.parametrize(
@@ -87,22 +87,22 @@ def test_a_fold_ends_in_a_cache_breakpoint_where_there_is_room_for_one():
 def test_none_is_added_where_a_provider_would_refuse_it(fields: dict[str, Any]):
     client = conversation(long_history(4), "messages", **fields)
     request = sent(folded(client))
-    assert marks(request) == marks(fields)
+    assert count_breakpoints(request) == count_breakpoints(fields)
 
 
 def test_one_of_an_hour_behind_the_fold_keeps_ours_away_and_one_before_it_does_not():
     request = body(long_history(4), "messages")
     last = request["messages"][-1]["content"]
     last[-1] = {**last[-1], "cache_control": {"type": "ephemeral", "ttl": "1h"}}
-    assert marks(sent(folded(read(request, "messages")))) == 1
+    assert count_breakpoints(sent(folded(read(request, "messages")))) == 1
     request = body(long_history(4), "messages")
     request["system"] = [{"type": "text", "text": "x", "cache_control": {"type": "ephemeral", "ttl": "1h"}}]
-    assert marks(sent(folded(read(request, "messages")))) == 2
+    assert count_breakpoints(sent(folded(read(request, "messages")))) == 2
 
 
 def test_dialects_without_breakpoints_get_none():
     for dialect in ("chat", "responses"):
-        assert marks(sent(folded(conversation(long_history(4), dialect)))) == 0
+        assert count_breakpoints(sent(folded(conversation(long_history(4), dialect)))) == 0
 
 
 @pytest.mark.parametrize("dialect", NAMES)

@@ -98,7 +98,7 @@ async def folded(worker: Worker) -> Compaction:
     return await worker.folds.publish(CONVERSATION, CLIENT.chain[0], made)
 
 
-async def kept(worker: Worker) -> list[int]:
+async def count_stored(worker: Worker) -> list[int]:
     """How many of the rows, artifacts, listed ones and folds are there, for a worker that was started just now."""
     found = await CompactionRepository(worker.store).find(CHAT, CONVERSATION, CLIENT, check_store=True)
     return [
@@ -109,33 +109,33 @@ async def kept(worker: Worker) -> list[int]:
     ]
 
 
-def house() -> tuple[Writing, FakeClock]:
+def build_store() -> tuple[Writing, FakeClock]:
     clock = FakeClock()
     return Writing(now=clock.now), clock
 
 
 async def test_what_a_conversation_that_goes_on_needs_outlives_its_time():
-    worker = Worker(*house())
+    worker = Worker(*build_store())
     made = await folded(worker)
     for _ in range(5):
         worker.clock.advance(20 * DAY)
         assert await worker.ask(CLIENT) == made.id
         assert await worker.tasks.run() == 1
-    assert await kept(worker) == [4, 1, 1, 1]
+    assert await count_stored(worker) == [4, 1, 1, 1]
 
 
 async def test_what_nobody_asks_for_any_more_is_let_go_of():
-    worker = Worker(*house())
+    worker = Worker(*build_store())
     await folded(worker)
     worker.clock.advance(20 * DAY)
     await worker.ask(CLIENT)
     await worker.tasks.run()
     worker.clock.advance(31 * DAY)
-    assert await kept(worker) == [0, 0, 0, 0]
+    assert await count_stored(worker) == [0, 0, 0, 0]
 
 
 async def test_it_is_written_once_a_day_whoever_asks_and_however_often():
-    store, clock = house()
+    store, clock = build_store()
     one, other = Worker(store, clock), Worker(store, clock)
     await folded(one)
     store.writes = 0
@@ -158,7 +158,7 @@ async def test_it_is_written_once_a_day_whoever_asks_and_however_often():
 
 
 async def test_a_store_that_is_away_is_left_alone_until_the_next_day():
-    worker = Worker(*house())
+    worker = Worker(*build_store())
     await folded(worker)
     worker.clock.advance(20 * DAY)
     worker.store.away = True
@@ -169,7 +169,7 @@ async def test_a_store_that_is_away_is_left_alone_until_the_next_day():
     await worker.ask(CLIENT)
     assert await worker.tasks.run() == 1
     worker.clock.advance(15 * DAY)
-    assert await kept(worker) == [4, 1, 1, 1]
+    assert await count_stored(worker) == [4, 1, 1, 1]
 
 
 async def listed(worker: Worker) -> dict[str, float]:
@@ -187,7 +187,7 @@ async def left(worker: Worker, name: str, base: str = "") -> None:
 
 
 async def test_a_fold_in_use_and_those_that_it_goes_on_from_count_as_used():
-    worker = Worker(*house())
+    worker = Worker(*build_store())
     made = await folded(worker)
     for name, base in (("f-older", ""), ("f-old", "f-older"), (made.id, "f-old"), ("f-idle", "")):
         await left(worker, name, base)
@@ -201,7 +201,7 @@ async def test_a_fold_in_use_and_those_that_it_goes_on_from_count_as_used():
 
 
 async def test_an_artifact_that_a_person_read_is_kept_for_longer():
-    worker = Worker(*house())
+    worker = Worker(*build_store())
     await folded(worker)
     [artifact] = await worker.archive.load_records(TENANT, "art_1")
     for _ in range(3):
@@ -209,11 +209,11 @@ async def test_an_artifact_that_a_person_read_is_kept_for_longer():
         for _ in range(2):
             worker.renewals.renew_artifact(TENANT, artifact)
         assert await worker.tasks.run() == 1
-    assert (await kept(worker))[:3] == [1, 1, 1]
+    assert (await count_stored(worker))[:3] == [1, 1, 1]
 
 
 async def test_what_is_in_use_is_sealed_anew_with_the_first_key():
-    store, clock = house()
+    store, clock = build_store()
     old, new = AesSealer([b"o" * 32]), AesSealer([b"n" * 32])
     await folded(Worker(store, clock, old))
     worker = Worker(store, clock, AesSealer([b"n" * 32, b"o" * 32]))

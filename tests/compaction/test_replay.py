@@ -229,7 +229,7 @@ async def test_workers_that_fold_one_list_at_two_places_use_the_first_ones_fold(
         assert await find(folds, whole, fresh=True) == shallow.id
 
 
-async def test_a_fold_whose_maker_died_before_it_was_known_is_made_known_by_who_would_have_come_second():
+async def test_the_second_worker_publishes_the_compaction_of_a_worker_that_died():
     store, whole = Counting(), client()
     store.puts_left = 1
     first = fold(whole, 5)
@@ -268,7 +268,7 @@ async def test_what_cannot_be_read_where_workers_meet_is_passed_over():
     assert await publish(CompactionRepository(store), whole, fold(whole, 9), of=whole.chain[-1]) == fold(whole, 9)
 
 
-async def test_what_a_provider_found_too_long_is_not_given_the_longer_fold_of_the_same_place():
+async def test_a_request_that_overflowed_does_not_get_the_longer_compaction():
     store, whole = InMemoryStore(), client()
     longer, less = fold(whole, 5), fold(whole, 5, text="less", cause="overflow")
     await publish(CompactionRepository(store), whole, longer)
@@ -288,7 +288,7 @@ async def test_a_fold_upon_the_one_held_here_is_found_when_another_worker_made_i
     assert await find(other, whole) == second.id
 
 
-async def test_a_list_that_was_folded_and_still_is_too_long_is_folded_again_at_the_same_place():
+async def test_a_compacted_list_that_is_still_too_long_is_compacted_again():
     store, whole = InMemoryStore(), client()
     folds, first = CompactionRepository(store), fold(whole, 5)
     second = fold(whole, 5, text="less", generation=2)
@@ -322,7 +322,7 @@ async def test_a_damaged_record_is_passed_over_for_a_shallower_one():
     assert await find(CompactionRepository(store), whole, fresh=True) == fold(whole, 5).id
 
 
-class Offline(InMemoryStore):
+class UnavailableStore(InMemoryStore):
     """Takes what is written, as a spool does, and says that the store behind it is away."""
 
     is_available = False
@@ -330,7 +330,7 @@ class Offline(InMemoryStore):
 
 async def test_a_fold_in_force_here_alone_is_replaced_by_who_was_first():
     whole, store = client(), InMemoryStore()
-    here, there = CompactionRepository(Offline()), CompactionRepository(store)
+    here, there = CompactionRepository(UnavailableStore()), CompactionRepository(store)
     mine, theirs = fold(whole, 5, text="mine"), fold(whole, 5, text="theirs")
     await publish(here, whole, mine)
     assert await find(here, whole) == mine.id
@@ -340,9 +340,9 @@ async def test_a_fold_in_force_here_alone_is_replaced_by_who_was_first():
     assert await find(here, whole) == theirs.id
 
 
-async def test_a_fold_in_force_here_alone_gives_way_also_where_others_publish_what_was_kept_on_this_machine():
+async def test_a_local_compaction_gives_way_to_the_published_one_from_the_spool():
     """The workers of one machine share its spool, and who publishes it may not be who is to be told."""
-    spool, whole = Offline(), client()
+    spool, whole = UnavailableStore(), client()
     here = CompactionRepository(spool)
     mine, theirs = fold(whole, 5, text="mine"), fold(whole, 5, text="theirs")
     await publish(here, whole, mine)
@@ -394,7 +394,7 @@ def test_what_was_applied_is_remembered_within_a_bound_in_bytes():
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(2, 6), st.booleans()), min_size=2, max_size=6))
-def test_what_came_of_earlier_requests_changes_nothing_whichever_way_the_history_went(asked) -> None:
+def test_the_outcome_of_earlier_requests_does_not_change_a_later_one(asked) -> None:
     known, record = CompactedPrefixCache(WrittenMessageReader(), 2**20), fold(client(), 3)
     for turns, forked in asked:
         history = client(keep=turns)

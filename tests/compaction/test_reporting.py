@@ -15,7 +15,7 @@ from accordion.model.compaction import Compaction, CompactionEntry, StepRecord
 from accordion.model.errors import StoreUnavailable, Unreadable
 from accordion.model.records import CompactionOutcome
 from tests.fakes import FakeWindows
-from tests.pipeline_setup import CHAT, World
+from tests.pipeline_setup import CHAT, PipelineSetup
 
 COMPACTION = Compaction(
     id="f-1",
@@ -80,11 +80,11 @@ async def test_a_failure_is_reported_with_its_kind(error: Exception, kind: str, 
         raise error
 
     monkeypatch.setattr(CompactionAssembler, "plan_compaction", fail)
-    world = World(windows=FakeWindows(3_000))
+    world = PipelineSetup(windows=FakeWindows(3_000))
     words = " ".join(f"word{number}" for number in range(2_000))
     messages = [{"role": role, "content": words[:4_000]} for role in ("user", "assistant") * 3]
     await world.ask(CHAT, {"model": "gpt-5", "messages": [*messages, {"role": "user", "content": "Go on."}]})
-    outcome = world.seen.exchanges[-1].compaction
+    outcome = world.recorder.exchanges[-1].compaction
     assert outcome is not None
     assert (outcome.state, outcome.failure) == ("failed", kind)
     assert "secret" not in outcome.reason

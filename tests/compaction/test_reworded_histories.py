@@ -28,8 +28,8 @@ from tests.compaction.compactor_setup import CONVERSATION, DIALECTS, read
 from tests.equivalent_entries import reform
 from tests.fakes import FakeWindows
 from tests.histories import DIALECTS as NAMES
-from tests.histories import Call, DialectName, History, Json, Round, Turn, entries
-from tests.pipeline_setup import CHAT, GEMINI, MESSAGES, RESPONSES, World, header
+from tests.histories import Call, DialectName, History, HistoryRound, Json, Turn, entries
+from tests.pipeline_setup import CHAT, GEMINI, MESSAGES, RESPONSES, PipelineSetup, header
 from tests.protocols.edit_samples import write_message
 from tests.sessions.test_message_forms import without_reasoning
 
@@ -42,7 +42,7 @@ def work(turns: int, words: int = 3) -> list[Turn]:
         Turn(
             (f"Do thing {at}.",),
             (
-                Round(
+                HistoryRound(
                     (Call(f"call_{at}", "read", {"path": f"f{at}"}, " ".join(f"w{at}_{n}" for n in range(words))),),
                     "",
                     f"hm {at}",
@@ -205,7 +205,7 @@ def state(out: Any) -> str:
     return str(json.loads(header(out, "x-accordion-compaction") or "{}").get("state"))
 
 
-def sent(world: World, dialect: DialectName) -> list[Json]:
+def sent(world: PipelineSetup, dialect: DialectName) -> list[Json]:
     body = world.upstream.requests[-1].body
     assert isinstance(body, bytes)
     return list(json.loads(body)[FIELDS[dialect]])
@@ -213,18 +213,18 @@ def sent(world: World, dialect: DialectName) -> list[Json]:
 
 @settings(max_examples=25, deadline=None)
 @given(st.sampled_from(NAMES), st.randoms(use_true_random=False), st.booleans())
-def test_a_reworded_history_stays_compacted_and_nothing_of_another_form_is_forwarded(
+def test_a_reworded_history_stays_compacted_in_the_clients_present_form(
     dialect: DialectName, random: Random, is_another_worker: bool
 ) -> None:
     async def run() -> None:
-        world = World(windows=FakeWindows(3_000))
+        world = PipelineSetup(windows=FakeWindows(3_000))
         listed = entries(History((*work(9, words=200), Turn(("And now?",)))), dialect)
         out, _ = await world.ask(PATHS[dialect], request(listed, dialect))
         assert state(out) == "folded"
         session = header(out, "x-accordion-session")
         if is_another_worker:
             await world.outbox.flush()
-            world = World(windows=FakeWindows(3_000), store=world.store)
+            world = PipelineSetup(windows=FakeWindows(3_000), store=world.store)
         said = {"role": "assistant", "content": "Nothing."}
         other = [*reform(listed, dialect, random), said, {"role": "user", "content": "Good."}]
         out, _ = await world.ask(PATHS[dialect], request(other, dialect))
@@ -245,10 +245,10 @@ def test_a_reworded_history_stays_compacted_and_nothing_of_another_form_is_forwa
 
 
 @pytest.mark.parametrize("dialect", NAMES)
-async def test_a_client_that_drops_the_reasoning_of_a_compacted_history_keeps_its_compaction(
+async def test_dropping_the_reasoning_of_a_compacted_history_keeps_the_compaction(
     dialect: DialectName,
 ) -> None:
-    world = World(windows=FakeWindows(3_000))
+    world = PipelineSetup(windows=FakeWindows(3_000))
     listed = entries(History((*work(9, words=200), Turn(("And now?",)))), dialect)
     out, _ = await world.ask(PATHS[dialect], request(listed, dialect))
     assert state(out) == "folded"

@@ -24,12 +24,12 @@ from tests.compaction.compactor_setup import (
     DIALECTS,
     SCOPE,
     TENANT,
-    House,
-    Teller,
+    CompactorSetup,
+    ScriptedAuthor,
     archive_results,
-    asker,
     conversation,
     long_history,
+    summary_caller,
 )
 from tests.fakes import DirectOutbox
 
@@ -39,7 +39,7 @@ CLIENT = conversation(long_history(8), "chat")
 SAID = (b"word3_0_14", b"thing number", b"You are an agent", b"model told", b"call_003", b"src/file_", b"was recalled")
 
 
-def seen(folder: Path) -> set[bytes]:
+def words_in_files(folder: Path) -> set[bytes]:
     """Which of these words stand in any file of a folder, or in what its pieces decompress to."""
     data = b"".join(path.read_bytes() for path in folder.iterdir())
     for at in range(len(data)):
@@ -51,19 +51,19 @@ def seen(folder: Path) -> set[bytes]:
     return {word for word in SAID if word in data}
 
 
-async def everything(house: House) -> None:
+async def everything(setup: CompactorSetup) -> None:
     """A fold that a model told of, one of results, a recall, a transcript."""
     dialect = DIALECTS["chat"]
-    case = house.case(CLIENT, summary_caller=asker(), decision={"must_succeed": True})
-    outcome = await house.compactor.compact(case, CLIENT)
+    case = setup.case(CLIENT, summary_caller=summary_caller(), decision={"must_succeed": True})
+    outcome = await setup.compactor.compact(case, CLIENT)
     assert outcome.history.compaction is not None
     assert outcome.history.compaction.writer == "model-x"
-    overlays = InsertionStore(house.archive, DirectOutbox(house.store), house.clock, house.erasures)
+    overlays = InsertionStore(setup.archive, DirectOutbox(setup.store), setup.clock, setup.erasures)
     recall = RecallInsertion(CLIENT.chain[-1], dialect.text_message("this was recalled"), 1.0)
     await overlays.add(CONVERSATION, recall, 0.0)
-    transcripts = TranscriptStore(house.archive, house.tasks, house.clock, "all")
+    transcripts = TranscriptStore(setup.archive, setup.tasks, setup.clock, "all")
     transcripts.record(TENANT, "s-1", CLIENT, folded=True)
-    await house.tasks.done()
+    await setup.tasks.done()
 
 
 class Back(InMemoryStore):
@@ -84,12 +84,12 @@ async def test_no_word_of_a_conversation_stands_in_the_files_of_a_store_with_a_k
     for name, sealer, expected in (("sealed", KEY, set()), ("plain", None, set(SAID))):
         folder = tmp_path / name
         folder.mkdir()
-        house = House(store=SqliteStore(folder / "store.db", timeout=5.0), teller=True, sealer=sealer)
-        await everything(house)
+        setup = CompactorSetup(store=SqliteStore(folder / "store.db", timeout=5.0), teller=True, sealer=sealer)
+        await everything(setup)
         assert (folder / "store.db-wal").stat().st_size > 10_000
-        assert seen(folder) == expected
-        await house.store.close()
-        assert seen(folder) == expected
+        assert words_in_files(folder) == expected
+        await setup.store.close()
+        assert words_in_files(folder) == expected
 
 
 class Away(InMemoryStore):
@@ -105,48 +105,53 @@ async def test_no_word_of_a_conversation_stands_in_the_spool(tmp_path: Path):
         folder = tmp_path / name
         folder.mkdir()
         spool = open_spool(folder / "spool.db")
-        house = House(archive_results, store=store, spool=spool, sealer=sealer)
-        outcome = await house.compactor.compact(house.case(CLIENT, decision={"must_succeed": True}), CLIENT)
+        setup = CompactorSetup(archive_results, store=store, spool=spool, sealer=sealer)
+        outcome = await setup.compactor.compact(setup.case(CLIENT, decision={"must_succeed": True}), CLIENT)
         assert outcome.is_stored_locally_only
-        assert bool(seen(folder)) == (sealer is None)
+        assert bool(words_in_files(folder)) == (sealer is None)
         await spool.close()
 
 
 async def test_what_was_spooled_is_published_sealed_and_read_by_others():
     store = Back()
-    house = House(archive_results, store=store, spool=open_spool(None), sealer=KEY)
-    outcome = await house.compactor.compact(house.case(CLIENT, decision={"must_succeed": True}), CLIENT)
+    setup = CompactorSetup(archive_results, store=store, spool=open_spool(None), sealer=KEY)
+    outcome = await setup.compactor.compact(setup.case(CLIENT, decision={"must_succeed": True}), CLIENT)
     store.away = False
-    await house.spooled.publish()
-    found = await House(store=store, sealer=KEY).folds.find(DIALECTS["chat"], CONVERSATION, CLIENT, check_store=True)
+    await setup.spooled.publish()
+    found = await CompactorSetup(store=store, sealer=KEY).folds.find(
+        DIALECTS["chat"], CONVERSATION, CLIENT, check_store=True
+    )
     assert found.compaction == outcome.history.compaction
-    assert all(await house.archive.load_artifacts(TENANT, found.compaction.artifacts))
+    assert all(await setup.archive.load_artifacts(TENANT, found.compaction.artifacts))
 
 
 async def test_a_worker_takes_what_another_published_first_in_place_of_what_it_spooled():
     store = Back()
-    house, other = House(store=store, spool=open_spool(None), sealer=KEY), House(store=store, sealer=KEY)
-    await house.compactor.compact(house.case(CLIENT), CLIENT)
+    setup, other = (
+        CompactorSetup(store=store, spool=open_spool(None), sealer=KEY),
+        CompactorSetup(store=store, sealer=KEY),
+    )
+    await setup.compactor.compact(setup.case(CLIENT), CLIENT)
     store.away = False
     other.clock.advance(60)
     first = (await other.compactor.compact(other.case(CLIENT), CLIENT)).history.compaction
-    await house.spooled.publish()
-    assert house.folds.find_local(DIALECTS["chat"], CONVERSATION, CLIENT).compaction == first
+    await setup.spooled.publish()
+    assert setup.folds.find_local(DIALECTS["chat"], CONVERSATION, CLIENT).compaction == first
 
 
 async def test_a_history_whose_fold_cannot_be_opened_is_folded_anew():
     store = InMemoryStore()
-    house = House(store=store, sealer=KEY)
-    first = (await house.compactor.compact(house.case(CLIENT), CLIENT)).history.compaction
+    setup = CompactorSetup(store=store, sealer=KEY)
+    first = (await setup.compactor.compact(setup.case(CLIENT), CLIENT)).history.compaction
     for sealer in (OTHER, None):
-        worker = House(store=store, sealer=sealer)
+        worker = CompactorSetup(store=store, sealer=sealer)
         found = await worker.folds.find(DIALECTS["chat"], CONVERSATION, CLIENT, check_store=True)
         assert found.compaction is None
         worker.clock.advance(60)
         again = (await worker.compactor.compact(worker.case(CLIENT), CLIENT)).history.compaction
         assert again is not None
         assert again.id != first.id
-        fresh = House(store=store, sealer=sealer)
+        fresh = CompactorSetup(store=store, sealer=sealer)
         found = await fresh.folds.find(DIALECTS["chat"], CONVERSATION, CLIENT, check_store=True)
         assert found.compaction == again
         assert all(await fresh.archive.load_artifacts(TENANT, again.artifacts))
@@ -154,9 +159,9 @@ async def test_a_history_whose_fold_cannot_be_opened_is_folded_anew():
 
 async def test_with_a_new_key_first_what_the_old_one_sealed_is_in_force():
     store = InMemoryStore()
-    house = House(store=store, sealer=KEY)
-    first = (await house.compactor.compact(house.case(CLIENT), CLIENT)).history.compaction
-    rotated = House(store=store, sealer=AesSealer([b"z" * 32, bytes(32)]))
+    setup = CompactorSetup(store=store, sealer=KEY)
+    first = (await setup.compactor.compact(setup.case(CLIENT), CLIENT)).history.compaction
+    rotated = CompactorSetup(store=store, sealer=AesSealer([b"z" * 32, bytes(32)]))
     found = await rotated.folds.find(DIALECTS["chat"], CONVERSATION, CLIENT, check_store=True)
     assert found.compaction == first
     assert all(await rotated.archive.load_artifacts(TENANT, first.artifacts))
@@ -164,72 +169,72 @@ async def test_with_a_new_key_first_what_the_old_one_sealed_is_in_force():
 
 async def test_a_summary_that_was_prepared_is_read_by_who_has_the_key_only():
     store = InMemoryStore()
-    house = House(store=store, teller=True, sealer=KEY)
+    setup = CompactorSetup(store=store, teller=True, sealer=KEY)
     thread = ConversationRef(TENANT, SCOPE, "s-1")
-    case = house.case(CLIENT, summary_caller=asker(), decision={"action": "prepare"})
-    await house.compactor.compact(case, CLIENT)
-    await house.tasks.done()
+    case = setup.case(CLIENT, summary_caller=summary_caller(), decision={"action": "prepare"})
+    await setup.compactor.compact(case, CLIENT)
+    await setup.tasks.done()
     for sealer, expected in ((KEY, True), (OTHER, False), (None, False)):
-        worker = House(store=store, teller=True, sealer=sealer)
+        worker = CompactorSetup(store=store, teller=True, sealer=sealer)
         assert (await worker.preparations.find(thread, CLIENT, 0) is not None) == expected
 
 
-async def erased_while(house: House, decision: dict[str, str]) -> CompactionResult:
+async def erased_while(setup: CompactorSetup, decision: dict[str, str]) -> CompactionResult:
     """What becomes of a fold whose session is erased while it is made."""
-    case = house.case(CLIENT, summary_caller=asker(), decision=decision)
-    folding = asyncio.create_task(house.compactor.compact(case, CLIENT))
+    case = setup.case(CLIENT, summary_caller=summary_caller(), decision=decision)
+    folding = asyncio.create_task(setup.compactor.compact(case, CLIENT))
     await asyncio.sleep(0)
-    house.clock.advance(1.0)
-    await house.erasures.note(TENANT, "s-1")
+    setup.clock.advance(1.0)
+    await setup.erasures.note(TENANT, "s-1")
     outcome = await folding
-    await house.tasks.done()
+    await setup.tasks.done()
     return outcome
 
 
 async def test_a_fold_that_is_made_while_its_session_is_erased_is_forwarded_and_not_kept():
-    house = House(sealer=KEY)
-    made = (await erased_while(house, {})).history.compaction
+    setup = CompactorSetup(sealer=KEY)
+    made = (await erased_while(setup, {})).history.compaction
     assert made is not None
     assert made.artifacts
-    assert not any(await house.archive.load_artifacts(TENANT, made.artifacts))
-    assert (await house.folds.find(DIALECTS["chat"], CONVERSATION, CLIENT, check_store=True)).compaction is None
-    again = (await house.compactor.compact(house.case(CLIENT), CLIENT)).history.compaction
-    assert all(await house.archive.load_artifacts(TENANT, again.artifacts))
+    assert not any(await setup.archive.load_artifacts(TENANT, made.artifacts))
+    assert (await setup.folds.find(DIALECTS["chat"], CONVERSATION, CLIENT, check_store=True)).compaction is None
+    again = (await setup.compactor.compact(setup.case(CLIENT), CLIENT)).history.compaction
+    assert all(await setup.archive.load_artifacts(TENANT, again.artifacts))
 
 
 async def test_a_summary_that_is_prepared_while_its_session_is_erased_is_not_kept():
     store = InMemoryStore()
-    house = House(store=store, teller=True, sealer=KEY)
-    await erased_while(house, {"action": "prepare"})
-    worker = House(store=store, teller=True, sealer=KEY)
+    setup = CompactorSetup(store=store, teller=True, sealer=KEY)
+    await erased_while(setup, {"action": "prepare"})
+    worker = CompactorSetup(store=store, teller=True, sealer=KEY)
     assert await worker.preparations.find(ConversationRef(TENANT, SCOPE, "s-1"), CLIENT, 0) is None
 
 
 @pytest.mark.parametrize("when", ["before it is ready", "when it is ready"])
 async def test_what_a_model_told_of_a_session_that_was_erased_is_not_used_under_its_name(when: str):
-    house = House(teller=True, sealer=KEY)
+    setup = CompactorSetup(teller=True, sealer=KEY)
     thread, prepare = ConversationRef(TENANT, SCOPE, "s-1"), {"action": "prepare"}
     if when == "before it is ready":
-        await erased_while(house, prepare)
+        await erased_while(setup, prepare)
     else:
-        await house.compactor.compact(house.case(CLIENT, summary_caller=asker(), decision=prepare), CLIENT)
-        await house.tasks.done()
-        assert await house.preparations.find(thread, CLIENT, 0) is not None
-        house.clock.advance(1.0)
-        await house.erasures.note(TENANT, "s-1")
-        await house.store.delete([summary_key(thread)])
-    assert await house.preparations.find(thread, CLIENT, 0) is None
-    assert not house.preparations.is_retry_too_early(thread, 1)
+        await setup.compactor.compact(setup.case(CLIENT, summary_caller=summary_caller(), decision=prepare), CLIENT)
+        await setup.tasks.done()
+        assert await setup.preparations.find(thread, CLIENT, 0) is not None
+        setup.clock.advance(1.0)
+        await setup.erasures.note(TENANT, "s-1")
+        await setup.store.delete([summary_key(thread)])
+    assert await setup.preparations.find(thread, CLIENT, 0) is None
+    assert not setup.preparations.is_retry_too_early(thread, 1)
     # It is told anew for who says the same again.
-    await house.compactor.compact(house.case(CLIENT, summary_caller=asker(), decision=prepare), CLIENT)
-    await house.tasks.done()
-    assert isinstance(house.author, Teller)
-    assert len(house.author.asked) == 2
-    assert await house.preparations.find(thread, CLIENT, 0) is not None
+    await setup.compactor.compact(setup.case(CLIENT, summary_caller=summary_caller(), decision=prepare), CLIENT)
+    await setup.tasks.done()
+    assert isinstance(setup.author, ScriptedAuthor)
+    assert len(setup.author.asked) == 2
+    assert await setup.preparations.find(thread, CLIENT, 0) is not None
 
 
 async def test_workers_that_fold_at_once_agree_on_one_fold():
     store = InMemoryStore()
-    houses = [House(store=store, sealer=KEY) for _ in range(3)]
-    outcomes = await asyncio.gather(*(house.compactor.compact(house.case(CLIENT), CLIENT) for house in houses))
+    houses = [CompactorSetup(store=store, sealer=KEY) for _ in range(3)]
+    outcomes = await asyncio.gather(*(setup.compactor.compact(setup.case(CLIENT), CLIENT) for setup in houses))
     assert len({outcome.history.compaction.id for outcome in outcomes}) == 1

@@ -75,35 +75,35 @@ async def test_pins_that_a_request_brings_are_added_once_and_last():
 
 async def test_pins_that_a_request_brings_while_the_store_is_away_are_kept_and_handed_in():
     store = Fickle()
-    wishes = SessionOverrideStore(store)
+    overrides = SessionOverrideStore(store)
     await SessionOverrideStore(store).set_pins(TENANT, "s", frozenset({"call_0"}))
     store.away = True
-    await wishes.add_pins(TENANT, "s", IDS)
-    assert await wishes.find_pins(TENANT, "s") == IDS
-    await wishes.poll()
+    await overrides.add_pins(TENANT, "s", IDS)
+    assert await overrides.find_pins(TENANT, "s") == IDS
+    await overrides.poll()
     store.away = False
     assert await SessionOverrideStore(store).find_pins(TENANT, "s") == {"call_0"}
-    await wishes.poll()
+    await overrides.poll()
     assert await SessionOverrideStore(store).find_pins(TENANT, "s") == IDS | {"call_0"}
 
 
 async def test_while_the_store_is_away_the_pins_known_last_hold():
     store = Fickle()
-    wishes = SessionOverrideStore(store)
-    await wishes.set_pins(TENANT, "s", IDS)
+    overrides = SessionOverrideStore(store)
+    await overrides.set_pins(TENANT, "s", IDS)
     store.away = True
-    assert await wishes.find_pins(TENANT, "s") == IDS
+    assert await overrides.find_pins(TENANT, "s") == IDS
     with pytest.raises(StoreUnavailable):
-        await wishes.set_pins(TENANT, "s", frozenset())
+        await overrides.set_pins(TENANT, "s", frozenset())
     with pytest.raises(StoreUnavailable):
-        await wishes.load(TENANT, ["s"])
+        await overrides.load(TENANT, ["s"])
 
 
 async def test_no_more_pins_are_kept_than_a_session_may_have():
     store = InMemoryStore()
-    wishes = SessionOverrideStore(store)
-    await wishes.set_pins(TENANT, "s", IDS)
-    await wishes.add_pins(TENANT, "s", frozenset(f"a{number}" for number in range(MOST_PINS)))
+    overrides = SessionOverrideStore(store)
+    await overrides.set_pins(TENANT, "s", IDS)
+    await overrides.add_pins(TENANT, "s", frozenset(f"a{number}" for number in range(MOST_PINS)))
     kept = await SessionOverrideStore(store).find_pins(TENANT, "s")
     assert len(kept) == MOST_PINS
     assert kept >= IDS
@@ -131,7 +131,7 @@ async def test_a_wanted_fold_is_known_at_once_here_and_elsewhere_after_a_look():
     assert not one.has_compaction_request(TENANT, "s")
 
 
-async def test_more_wishes_than_one_look_lists_are_all_found():
+async def test_more_overrides_than_one_page_are_all_found():
     store = InMemoryStore()
     one, other = SessionOverrideStore(store), SessionOverrideStore(store)
     for number in range(1_005):
@@ -140,40 +140,40 @@ async def test_more_wishes_than_one_look_lists_are_all_found():
     assert all(other.has_compaction_request(TENANT, f"s-{number}") for number in range(1_005))
 
 
-async def test_a_look_that_began_before_a_wish_was_fulfilled_does_not_bring_it_back():
+async def test_a_slow_read_does_not_restore_an_override_that_was_done():
     store = Fickle()
-    wishes = SessionOverrideStore(store)
-    await wishes.request_compaction(TENANT, "s")
+    overrides = SessionOverrideStore(store)
+    await overrides.request_compaction(TENANT, "s")
     store.gate = asyncio.Event()
-    looking = asyncio.ensure_future(wishes.poll())
+    looking = asyncio.ensure_future(overrides.poll())
     await asyncio.sleep(0)
-    await wishes.clear_compaction_request(TENANT, "s")
+    await overrides.clear_compaction_request(TENANT, "s")
     store.gate.set()
     await looking
-    assert not wishes.has_compaction_request(TENANT, "s")
+    assert not overrides.has_compaction_request(TENANT, "s")
 
 
 async def test_a_store_that_is_away_leaves_what_is_wanted_as_it_was():
     store = Fickle()
-    wishes = SessionOverrideStore(store)
-    await wishes.request_compaction(TENANT, "s")
+    overrides = SessionOverrideStore(store)
+    await overrides.request_compaction(TENANT, "s")
     store.away = True
-    await wishes.poll()
-    assert wishes.has_compaction_request(TENANT, "s")
+    await overrides.poll()
+    assert overrides.has_compaction_request(TENANT, "s")
     with pytest.raises(StoreUnavailable):
-        await wishes.request_compaction(TENANT, "s2")
-    assert not wishes.has_compaction_request(TENANT, "s2")
-    await wishes.clear_compaction_request(TENANT, "s")
-    assert not wishes.has_compaction_request(TENANT, "s")
+        await overrides.request_compaction(TENANT, "s2")
+    assert not overrides.has_compaction_request(TENANT, "s2")
+    await overrides.clear_compaction_request(TENANT, "s")
+    assert not overrides.has_compaction_request(TENANT, "s")
 
 
 async def test_what_is_asked_of_many_sessions_is_told_in_their_order():
-    wishes = SessionOverrideStore(InMemoryStore())
-    await wishes.set_pins(TENANT, "b", IDS)
-    await wishes.request_compaction(TENANT, "c")
-    assert await wishes.load(TENANT, ["a", "b", "c"]) == [
+    overrides = SessionOverrideStore(InMemoryStore())
+    await overrides.set_pins(TENANT, "b", IDS)
+    await overrides.request_compaction(TENANT, "c")
+    assert await overrides.load(TENANT, ["a", "b", "c"]) == [
         SessionOverrides(),
         SessionOverrides(IDS),
         SessionOverrides(wants_compaction=True),
     ]
-    assert await wishes.load(TENANT, []) == []
+    assert await overrides.load(TENANT, []) == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.fakes import FakeWindows
-from tests.pipeline_setup import CHAT, World
+from tests.pipeline_setup import CHAT, PipelineSetup
 
 PIPELINE = "compaction: {pipeline: [{compact_tool_results: {replacement: reference, skip: [%s]}}, summarize]}\n"
 
@@ -26,7 +26,7 @@ def grown(calls: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("skip", "kinds"), [("other", {"range", "result"}), ("look_*", {"range"})])
 async def test_results_of_skipped_tools_make_no_artifacts(skip: str, kinds: set[str]) -> None:
-    world = World(windows=FakeWindows(size=6_000), config=PIPELINE % skip)
+    world = PipelineSetup(windows=FakeWindows(size=6_000), config=PIPELINE % skip)
     out, _ = await world.ask(CHAT, grown(40))
     session = dict(out.headers)[b"x-accordion-session"].decode()
     tenant = world.forward.tenants.identify({}).tenant

@@ -27,7 +27,7 @@ from accordion.model.plan import Drop, Plan, Replace, Summarize
 from accordion.model.tenant import TenantScope
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.registry import PROTOCOLS
-from tests.histories import DialectName, History, Round, body
+from tests.histories import DialectName, History, HistoryRound, body
 
 TENANT = TenantScope("tenant", b"a tenant's key")
 OVERHEAD = 100
@@ -54,14 +54,14 @@ def read(history: History, dialect: DialectName) -> Conversation:
     return BodyReader().read(READERS[dialect], json.dumps(body(history, dialect)).encode(), TENANT)
 
 
-def longer(history: History, repeats: int) -> History:
+def with_longer_results(history: History, repeats: int) -> History:
     """The same with longer results."""
 
-    def round_(each: Round) -> Round:
+    def lengthen(each: HistoryRound) -> HistoryRound:
         calls = (replace(call, result=(call.result + "word ") * repeats) for call in each.calls)
         return replace(each, calls=tuple(calls))
 
-    turns = tuple(replace(turn, rounds=tuple(map(round_, turn.rounds))) for turn in history.turns)
+    turns = tuple(replace(turn, rounds=tuple(map(lengthen, turn.rounds))) for turn in history.turns)
     return replace(history, turns=turns)
 
 
@@ -70,32 +70,32 @@ def message(role: Role, *parts: Part, wire: bytes = b"{}") -> Message:
     return Message(hashlib.sha256(repr((role, parts)).encode()).digest(), role, parts, wire)
 
 
-def says(text: str) -> Message:
+def user_message(text: str) -> Message:
     """A user's message."""
     return message("user", Text(text))
 
 
-def answers(text: str) -> Message:
+def assistant_message(text: str) -> Message:
     """An assistant's message."""
     return message("assistant", Text(text))
 
 
-def calls(call_id: str, name: str = "read", arguments: str = "{}", *more: Part) -> Message:
+def call_message(call_id: str, name: str = "read", arguments: str = "{}", *more: Part) -> Message:
     """An assistant's message with one call."""
     return message("assistant", *more, ToolCall(call_id, name, arguments))
 
 
-def gives(call_id: str, text: str) -> Message:
+def result_message(call_id: str, text: str) -> Message:
     """A tool's answer."""
     return message("tool", ToolResult(call_id, (Text(text),)))
 
 
-def batch(call_id: str, text: str, name: str = "read", arguments: str = "{}") -> list[Message]:
+def call_and_result(call_id: str, text: str, name: str = "read", arguments: str = "{}") -> list[Message]:
     """A call and its answer."""
-    return [calls(call_id, name, arguments), gives(call_id, text)]
+    return [call_message(call_id, name, arguments), result_message(call_id, text)]
 
 
-def listed(*messages: Message) -> CompactedConversation:
+def uncompacted(*messages: Message) -> CompactedConversation:
     """A list by hand, as a conversation in no particular dialect."""
     chain, keys = b"", []
     for each in messages:
@@ -104,7 +104,7 @@ def listed(*messages: Message) -> CompactedConversation:
     return without_compaction(Conversation("chat", "m", tuple(messages), tuple(keys)))
 
 
-def viewed(
+def strategy_view(
     folded: CompactedConversation, kind: Any = "conversation", *, target: int = 0, **fields: Any
 ) -> StrategyView:
     """A list as strategies see it; what it counts is the sum of its messages and a fixed overhead."""
@@ -145,7 +145,7 @@ def outcome(plan: Plan) -> dict[int, Message]:
     }
 
 
-def faults(messages: Iterable[Message]) -> list[str]:
+def find_faults(messages: Iterable[Message]) -> list[str]:
     """What is wrong with a list, whatever the dialect: halves of pairs, empty messages."""
     real = list(messages)
     matched = match_results_to_calls(real)

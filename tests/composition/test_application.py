@@ -31,10 +31,10 @@ async def test_what_was_recorded_last_is_written_when_the_proxy_stops(tmp_path: 
         {},
     )
     said = conversation(long_history(3), "chat")
-    house = Application(settings, {})
-    await house.start()
-    house.forward.responder.response_history.transcripts.record(TENANT, "s-1", said, folded=True)
-    await house.stop()
+    application = Application(settings, {})
+    await application.start()
+    application.forward.responder.response_history.transcripts.record(TENANT, "s-1", said, folded=True)
+    await application.stop()
     again = Application(settings, {})
     try:
         kept = await again.forward.responder.response_history.transcripts.original(TENANT, "s-1")
@@ -60,34 +60,34 @@ async def test_a_worker_knows_whether_others_may_serve_the_same_conversations(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     settings = build(config.encode(), {}, {})
-    house = Application(settings, {}, shared_slots() if settings.server.workers > 1 else None)
+    application = Application(settings, {}, shared_slots() if settings.server.workers > 1 else None)
     try:
-        found = house.forward.reader.identifier.sessions.worker_sync
+        found = application.forward.reader.identifier.sessions.worker_sync
         assert (found if found is None else type(found)) is others
     finally:
-        await house.stop()
+        await application.stop()
 
 
 async def test_a_store_in_memory_that_lets_go_of_what_is_oldest_was_not_emptied(caplog: pytest.LogCaptureFixture):
-    house = Application(build(b"store: {url: 'memory://'}", {}, {}), {})
-    await house.start()
+    application = Application(build(b"store: {url: 'memory://'}", {}, {}), {})
+    await application.start()
     with caplog.at_level(logging.WARNING, "accordion"):
         for number in range(70):
-            await house.store.put(Key("c", f"{number}"), b"x" * 2**20)
-        await house.poll()
-    assert await house.store.get(Key("c", "0")) is None
+            await application.store.put(Key("c", f"{number}"), b"x" * 2**20)
+        await application.poll()
+    assert await application.store.get(Key("c", "0")) is None
     assert caplog.messages == []
-    await house.stop()
+    await application.stop()
 
 
-async def test_who_hears_of_an_erasure_writes_at_once_what_waits_so_that_it_is_removed_with_the_rest() -> None:
-    house = Application(build(b"store: {url: 'memory://'}", {}, {}), {})
+async def test_a_worker_flushes_its_pending_writes_when_it_learns_of_an_erasure() -> None:
+    application = Application(build(b"store: {url: 'memory://'}", {}, {}), {})
     try:
-        house.outbox.slow_queue().put(Key("c", "k"), lambda: b"v")
-        await house.forward.responder.recorder.erasures.note(TENANT, "s-1")
+        application.outbox.slow_queue().put(Key("c", "k"), lambda: b"v")
+        await application.forward.responder.recorder.erasures.note(TENANT, "s-1")
         # Without it that would take a second.
         for _ in range(50):
             await asyncio.sleep(0)
-        assert await house.store.get(Key("c", "k")) == b"v"
+        assert await application.store.get(Key("c", "k")) == b"v"
     finally:
-        await house.stop()
+        await application.stop()

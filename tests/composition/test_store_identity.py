@@ -47,7 +47,7 @@ async def looked(*workers: Worker) -> None:
         await worker.mark.poll()
 
 
-async def test_workers_share_the_key_of_whoever_came_first_and_lose_nothing_while_it_stays(server: Valkey):
+async def test_workers_share_the_first_workers_key_and_lose_nothing(server: Valkey):
     first, second = Worker(server.url), Worker(server.url)
     own = first.mark.secret
     for _ in range(3):
@@ -56,7 +56,7 @@ async def test_workers_share_the_key_of_whoever_came_first_and_lose_nothing_whil
     assert [(worker.changes, worker.losses) for worker in (first, second)] == [(0, 0), (1, 0)]
 
 
-async def test_after_the_store_was_emptied_the_same_key_is_there_again_and_each_worker_has_noticed_once(server: Valkey):
+async def test_an_emptied_store_gets_the_same_key_and_each_worker_notices_once(server: Valkey):
     first, second = Worker(server.url), Worker(server.url)
     await looked(first, second)
     own = first.mark.secret
@@ -127,9 +127,7 @@ async def lost(*workers: Worker) -> None:
 
 
 @pytest.mark.parametrize("restored", [True, False], ids=["replaced by its backup", "deleted"])
-async def test_of_a_file_that_was_replaced_each_worker_hears_once_though_a_backup_has_the_same_mark(
-    tmp_path: Path, restored: bool
-):
+async def test_each_worker_notices_a_replaced_file_once_even_with_the_same_identity(tmp_path: Path, restored: bool):
     path, backup = tmp_path / "store.db", tmp_path / "backup.db"
     workers = [Worker(path, b"configured"), Worker(path, b"configured")]
     await looked(*workers, *workers)

@@ -34,24 +34,24 @@ async def test_what_waits_is_not_published_to_another_store_at_the_address(tmp_p
     await prepared(other)
     with running_valkey(folders[0]) as server:
         settings = build(f"store: {{url: '{server.url}', spool: '{tmp_path}/spool.db'}}".encode(), {}, {})
-        house = Application(settings, {})
-        await house.start()
-        await house.tasks.cancel()  # Nothing looks at the store but what is done here.
+        application = Application(settings, {})
+        await application.start()
+        await application.tasks.cancel()  # Nothing looks at the store but what is done here.
         server.kill()
-        await house.spooled.put(ROW, b"for the first store")
-        assert not house.store.is_available
+        await application.spooled.put(ROW, b"for the first store")
+        assert not application.store.is_available
         other.port = server.port
         other.start()
         try:
             # A request is the first that the store answers.
-            while not house.store.is_available:
+            while not application.store.is_available:
                 with suppress(StoreUnavailable):
-                    await house.store.get(ROW)
+                    await application.store.get(ROW)
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.3)
-            await house.poll()
-            assert await house.store.get(ROW) is None
-            assert sum(house.spooled.spool.elsewhere.values()) == 1
+            await application.poll()
+            assert await application.store.get(ROW) is None
+            assert sum(application.spooled.spool.elsewhere.values()) == 1
         finally:
-            await house.stop()
+            await application.stop()
             other.kill()

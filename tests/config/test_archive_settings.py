@@ -13,7 +13,7 @@ def read(text: str, **environ: str) -> Settings:
     return build(text.encode(), environ, {})
 
 
-def test_without_a_word_two_gibibytes_are_kept_for_thirty_days_and_folded_sessions_recorded():
+def test_defaults_are_two_gibibytes_thirty_days_and_compacted_sessions_transcripts():
     archive = Settings().archive
     assert (archive.max_bytes, archive.retention_days, archive.record_mode) == (2**31, 30, "folded")
     assert not archive.key

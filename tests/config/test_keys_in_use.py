@@ -78,19 +78,19 @@ def section_in(kind: Any) -> Any:
     return next((found for part in parts if (found := section_in(part))), None)
 
 
-async def test_every_key_is_read_where_the_rooms_are_made() -> None:
+async def test_every_key_is_read_when_the_application_is_built() -> None:
     text = with_examples().replace("url: sqlite:///~/.local/state/accordion/accordion.db", "url: memory://")
     text = text.replace("    enabled: false", "    enabled: true")
     read: set[str] = set()
     watched: Any = Watched(build(text.encode(), {}, {}), "", read)
-    house = Application(watched, {})
+    application = Application(watched, {})
     try:
         for model, delegated in product(("smart", "another"), (False, True)):
             rules_by_model(watched)(model, "openai", delegated, 100_000)
-        house.app()
-        house.memory_builder.services()
+        application.app()
+        application.memory_builder.services()
     finally:
-        await house.stop()
+        await application.stop()
     assert leaves(Settings) - read == SERVING | UNUSED
 
 
@@ -111,7 +111,9 @@ def test_a_limit_that_was_learnt_is_forgotten_after_a_day(hours: float, size: in
 async def test_a_configured_tenant_key_is_what_contents_are_hashed_with() -> None:
     spaces = []
     for key in ("one", "one", "two"):
-        house = Application(build(f"server: {{tenant_key: {key}}}\nstore: {{url: 'memory://'}}".encode(), {}, {}), {})
-        spaces.append(house.tenants.identify({}).tenant)
-        await house.stop()
+        application = Application(
+            build(f"server: {{tenant_key: {key}}}\nstore: {{url: 'memory://'}}".encode(), {}, {}), {}
+        )
+        spaces.append(application.tenants.identify({}).tenant)
+        await application.stop()
     assert spaces[0] == spaces[1] != spaces[2]

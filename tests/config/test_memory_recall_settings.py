@@ -49,49 +49,49 @@ def test_what_makes_no_sense_is_an_error_at_its_key(text: str, path: str) -> Non
 
 
 async def test_what_the_file_says_is_in_force_and_follows_it() -> None:
-    house = Application(read(""), {})
+    application = Application(read(""), {})
     try:
-        assert memory_recall(house) is None
-        assert divided(house) == ""
+        assert memory_recall(application) is None
+        assert divided(application) == ""
         more = "tokens: 500, memories: 2, relevance: 0.5, wait_seconds: 0.25"
-        house.apply_settings(read(f"memory: {{project: ledger, recall: {{enabled: true, {more}}}}}"))
-        recall = memory_recall(house)
+        application.apply_settings(read(f"memory: {{project: ledger, recall: {{enabled: true, {more}}}}}"))
+        recall = memory_recall(application)
         assert recall is not None
         assert recall.recall_limits == MemoryRecallLimits(500, 2, 0.5, 0.25, "ledger")
-        assert divided(house) == "ledger"
-        assert divided(house, "audits") == "audits"
-        house.apply_settings(read("memory: {project: ledger, recall: {enabled: true, all_projects: true}}"))
-        recall = memory_recall(house)
+        assert divided(application) == "ledger"
+        assert divided(application, "audits") == "audits"
+        application.apply_settings(read("memory: {project: ledger, recall: {enabled: true, all_projects: true}}"))
+        recall = memory_recall(application)
         assert recall is not None
         assert recall.recall_limits.all_projects
-        assert divided(house) == divided(house, "audits") != ""
-        house.apply_settings(read("memory: {project: ledger}"))
-        assert memory_recall(house) is None
-        assert divided(house, "audits") == ""
+        assert divided(application) == divided(application, "audits") != ""
+        application.apply_settings(read("memory: {project: ledger}"))
+        assert memory_recall(application) is None
+        assert divided(application, "audits") == ""
     finally:
-        await house.stop()
+        await application.stop()
 
 
-def memory_recall(house: Application) -> MemoryRecall | None:
+def memory_recall(application: Application) -> MemoryRecall | None:
     """The automatic recall of memories, if it is on."""
-    sources = house.forward.compaction_step.recall_sources
+    sources = application.forward.compaction_step.recall_sources
     return next((each for each in sources if isinstance(each, MemoryRecall)), None)
 
 
-def divided(house: Application, project: str | None = None) -> Any:
-    return house.forward.reader.measurer.memory_mentions.with_project(ClientMetadata(), project).scope
+def divided(application: Application, project: str | None = None) -> Any:
+    return application.forward.reader.measurer.memory_mentions.with_project(ClientMetadata(), project).scope
 
 
 async def test_explaining_and_replaying_open_no_memories(monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[MemoryBuilder] = []
     monkeypatch.setattr(MemoryBuilder, "services", opened.append)
-    rooms = OfflinePipeline(read("memory: {recall: {enabled: true}}"))
+    pipeline = OfflinePipeline(read("memory: {recall: {enabled: true}}"))
     try:
         said = [{"role": "user", "content": "Which region does the ledger replicate to?"}]
         body = json.dumps({"model": "gpt-4o", "messages": said}).encode()
-        gauge = await rooms.process(Inbound("POST", "/v1/chat/completions", "", (), body, "r"), rooms.caller)
-        assert isinstance(gauge, PreparedRequest)
-        assert gauge.may_hold_memories
+        measured = await pipeline.process(Inbound("POST", "/v1/chat/completions", "", (), body, "r"), pipeline.caller)
+        assert isinstance(measured, PreparedRequest)
+        assert measured.may_hold_memories
         assert opened == []
     finally:
-        await rooms.close()
+        await pipeline.close()

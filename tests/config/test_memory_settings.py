@@ -98,14 +98,14 @@ async def test_the_endpoints_of_the_file_are_asked_and_follow_it(monkeypatch: py
     async with Loopback(model) as server:
         there = f"api_base: '{server.url}/v1', api_key: k"
         text = f"store: {{url: 'memory://'}}\nmemory: {{embeddings: {{model: e-1, {there}}}}}"
-        house = Application(read(text), {})
+        application = Application(read(text), {})
         try:
-            rooms = house.memory_builder.services()
-            await rooms.memories.write(TENANT, MemoryChange(put=(Memory("a", "fact", "The dog is ill."),)))
-            house.apply_settings(read(text.replace("embeddings", "rerank")))
-            found = await house.memory_builder.services().search.search(TENANT, SearchQuery("dog"))
+            services = application.memory_builder.services()
+            await services.memories.write(TENANT, MemoryChange(put=(Memory("a", "fact", "The dog is ill."),)))
+            application.apply_settings(read(text.replace("embeddings", "rerank")))
+            found = await application.memory_builder.services().search.search(TENANT, SearchQuery("dog"))
         finally:
-            await house.stop()
+            await application.stop()
     assert [each.memory.id for each in found.results] == ["a"]
     assert [request.target for request in server.requests] == ["/v1/embeddings", "/v1/rerank"]
     assert {request.header("authorization") for request in server.requests} == {"Bearer k"}

@@ -22,7 +22,7 @@ def test_the_defaults_are_those_of_the_core():
     )
 
 
-def test_a_models_own_figures_go_before_those_of_sub_agents_and_those_before_all_others():
+def test_thresholds_of_a_model_precede_those_of_sub_agents_and_the_general_ones():
     thresholds = read(
         """
         thresholds:
@@ -149,7 +149,7 @@ def test_a_models_own_trigger_above_the_limit_of_its_own_window_is_refused(model
         "models: {gpt-4.1: {conversation: 0.9}}",
     ],
 )
-def test_a_trigger_at_its_models_limit_or_for_a_model_that_is_not_known_is_none_of_that(text: str):
+def test_a_trigger_at_its_limit_or_of_an_unknown_model_gives_no_warning(text: str):
     assert find_hints(read(SMALL + f"thresholds: {{{text}}}")) == ()
 
 

@@ -43,7 +43,7 @@ def test_the_limits_of_who_is_asked_in_truth_hold(model: str, family: str, budge
     assert of(model, family, False, 200_000).budgets == budgets, "the second time too"
 
 
-def test_a_translated_request_waits_as_long_as_any_other_unless_its_model_says_otherwise() -> None:
+def test_a_translated_request_has_the_general_time_limit_unless_its_model_has_one() -> None:
     made = routes(build(MODELS.encode(), {}, {})).models
     for name, route in made.items():
         options = dict(route.options)

@@ -256,7 +256,7 @@ async def test_a_put_that_does_not_give_way_lives_as_long_as_it_says(store: KeyV
 
 
 @pytest.mark.parametrize("collection", ["", "c"])
-async def test_of_puts_of_one_key_that_give_way_the_first_is_kept_and_one_that_does_not_replaces_it(
+async def test_the_first_conditional_put_wins_and_an_unconditional_one_replaces_it(
     store: KeyValueStore, collection: str
 ):
     first, put, after = (Key(collection, name) for name in ("first", "put", "after"))

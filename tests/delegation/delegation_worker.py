@@ -1,4 +1,4 @@
-"""Requests as the proxy takes them through the room: seat, filter, session, place, and the reply's calls."""
+"""A worker's part of a request: position, hidden results, session, and the calls of the response."""
 
 from __future__ import annotations
 
@@ -47,21 +47,21 @@ class LaterTasks(FakeTasks):
             await self.waiting.pop(0)
 
 
-def said(role: str, *parts: Part) -> Message:
+def message(role: str, *parts: Part) -> Message:
     key = hashlib.sha256(repr((role, parts)).encode()).digest()
     return Message(key, role, parts, b"")  # type: ignore[arg-type]
 
 
 def user(*texts: str) -> Message:
-    return said("user", *map(Text, texts))
+    return message("user", *map(Text, texts))
 
 
 def calls(*made: Call, text: str = "") -> Message:
-    return said("assistant", *([Text(text)] if text else []), *(ToolCall(*call) for call in made))
+    return message("assistant", *([Text(text)] if text else []), *(ToolCall(*call) for call in made))
 
 
 def result(call_id: str, text: str = "done", *, error: bool = False) -> Message:
-    return said("tool", ToolResult(call_id, (Text(text),), error))
+    return message("tool", ToolResult(call_id, (Text(text),), error))
 
 
 def talk(messages: Sequence[Message], *, caller: Caller = ALICE, tools: Sequence[str] = (), system: str = "",
@@ -77,29 +77,29 @@ def talk(messages: Sequence[Message], *, caller: Caller = ALICE, tools: Sequence
     )
 
 
-def marks(**headers: str) -> ClientMetadata:
-    """Marks by headers, with `_` for `-`."""
+def metadata(**headers: str) -> ClientMetadata:
+    """The metadata of a request with these headers, `_` for `-`."""
     return read_client_metadata(
         {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}, {}
     )
 
 
-def own(delegation: str, parent: str = "", **more: str) -> ClientMetadata:
-    """Marks of a client that says which delegation it is."""
-    return marks(x_accordion_delegation=delegation, **({"x_accordion_parent": parent} if parent else {}), **more)
+def declared_metadata(delegation: str, parent: str = "", **more: str) -> ClientMetadata:
+    """The metadata of a client that declares its delegation."""
+    return metadata(x_accordion_delegation=delegation, **({"x_accordion_parent": parent} if parent else {}), **more)
 
 
 @dataclass
-class Asked:
-    """One request, once it was let through."""
+class ServedRequest:
+    """A request behind its visibility, and its session."""
 
-    seat: AgentPosition
+    position: AgentPosition
     hidden: HiddenResults
     session: str
     conversation: Conversation
 
     @property
-    def unseen(self) -> set[str]:
+    def hidden_call_ids(self) -> set[str]:
         """The ids of the calls whose results are hidden."""
         parts = (self.conversation.messages[at].parts[part] for at, part in self.hidden.owners)
         return {part.call_id for part in parts if isinstance(part, ToolResult)}
@@ -107,7 +107,7 @@ class Asked:
 
 @dataclass
 class Worker:
-    """One worker's room over a store that others may share."""
+    """A worker's delegations and sessions, over a store that workers may share."""
 
     store: KeyValueStore = field(default_factory=InMemoryStore)
     name: str = "w1"
@@ -115,27 +115,29 @@ class Worker:
 
     def __post_init__(self) -> None:
         self.outbox, self.clock, self.tasks = DirectOutbox(self.store), FakeClock(), LaterTasks()
-        self.lineage = DelegationTracker.build(self.store, self.outbox, self.clock, self.tasks, **self.settings)
+        self.tracker = DelegationTracker.build(self.store, self.outbox, self.clock, self.tasks, **self.settings)
         self.sessions = Sessions(self.store, self.outbox, self.clock, self.name)
         self.requests = 0
 
-    async def ask(self, conversation: Conversation, said: ClientMetadata | None = None, made: Sequence[Call] = (),
-                  *, caller: Caller = ALICE, anew: bool = False, shown: int = -1) -> Asked:  # fmt: skip
+    async def ask(self, conversation: Conversation, metadata: ClientMetadata | None = None, made: Sequence[Call] = (),
+                  *, caller: Caller = ALICE, anew: bool = False, shown: int = -1) -> ServedRequest:  # fmt: skip
         """Takes a request through, and the reply that makes these calls."""
-        said = said or ClientMetadata()
+        metadata = metadata or ClientMetadata()
         self.requests += 1
-        seat = self.lineage.find_top_position(said, conversation) or await self.lineage.find_position(
-            caller, said, conversation
+        position = self.tracker.find_top_position(metadata, conversation) or await self.tracker.find_position(
+            caller, metadata, conversation
         )
-        hidden = await self.lineage.find_hidden(caller, seat, conversation, shown, recompute=anew)
-        label = f"{said.session}|{seat.scope}" if seat.scope else said.session
-        # Places are divided by scope where a seat has one.
-        divided = ClientMetadata(label, said.agent) if label or said.agent else said
+        hidden = await self.tracker.find_hidden(caller, position, conversation, shown, recompute=anew)
+        label = f"{metadata.session}|{position.scope}" if position.scope else metadata.session
+        # A position with a scope has prefixes of its own.
+        divided = ClientMetadata(label, metadata.agent) if label or metadata.agent else metadata
         place = await self.sessions.resolve(caller, divided, conversation, f"{self.name}.r{self.requests}")
         session = place.session.id
-        seat = await self.lineage.attach_session(caller, seat, session, conversation, is_new=place.base_node is None)
-        self.lineage.record_calls(caller, seat, session, conversation, [ObservedCall(*call) for call in made])
-        return Asked(seat, hidden, session, conversation)
+        position = await self.tracker.attach_session(
+            caller, position, session, conversation, is_new=place.base_node is None
+        )
+        self.tracker.record_calls(caller, position, session, conversation, [ObservedCall(*call) for call in made])
+        return ServedRequest(position, hidden, session, conversation)
 
     async def settle(self) -> None:
         """Everything that was to be written or done later is."""

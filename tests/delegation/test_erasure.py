@@ -10,7 +10,7 @@ from accordion.delegation.visibility_decisions import read_viewer
 from accordion.model.ports import Key, KeyValueStore
 from accordion.model.tenant import TenantScope
 from accordion.stores.memory_store import InMemoryStore
-from tests.delegation.delegation_worker import ALICE, BOB, Worker, calls, marks, result, talk, user
+from tests.delegation.delegation_worker import ALICE, BOB, Worker, calls, metadata, result, talk, user
 from tests.delegation.test_handoffs import Team
 
 TENANT = ALICE.tenant
@@ -37,16 +37,16 @@ async def worker_with_delegations(store: KeyValueStore | None = None) -> tuple[W
         ("boss", "transfer_to_math"), ("math", "add"),
     ):  # fmt: skip
         asked = await team.says(agent, tool)
-        met[agent] = asked.session, asked.seat.node or f"s:{asked.session}"
+        met[agent] = asked.session, asked.position.node or f"s:{asked.session}"
     shared = [user("go")]
     for name in ("a", "b"):
         made = (f"call_{name}", "f", json.dumps({"x": f"{TASK} {name}"}))
-        said = marks(x_accordion_delegation=name, x_accordion_parent="lead", x_accordion_agent=f"agent {name}")
+        said = metadata(x_accordion_delegation=name, x_accordion_parent="lead", x_accordion_agent=f"agent {name}")
         await worker.ask(talk(shared), said, [made])
         shared += [calls(made), result(made[0])]
         met[name] = (await worker.ask(talk([*shared]), said)).session, f"x:{name}"
-    main = marks(x_claude_code_session_id="main-session")
-    said = marks(x_claude_code_session_id="main-session", x_claude_code_agent_id="agent-one1")
+    main = metadata(x_claude_code_session_id="main-session")
+    said = metadata(x_claude_code_session_id="main-session", x_claude_code_agent_id="agent-one1")
     met["marked"] = (await worker.ask(talk([user("sub")]), said)).session, "m:main-session/agent-one1"
     met["client"] = (await worker.ask(talk([user("top")]), main, [("c", "f", "{}")])).session, "m:main-session"
     tasked = ("c", "Task", json.dumps({"p": TASK}))
@@ -81,22 +81,22 @@ async def test_of_an_erased_session_only_the_records_of_others_say_anything(name
 async def test_of_an_erased_tenant_nothing_is_known_and_another_keeps_what_is_its_own():
     worker, _ = await worker_with_delegations()
     await worker.ask(
-        talk([user("go")], caller=BOB), marks(x_accordion_delegation="a", x_accordion_parent="b"), caller=BOB
+        talk([user("go")], caller=BOB), metadata(x_accordion_delegation="a", x_accordion_parent="b"), caller=BOB
     )
     await worker.settle()
     bobs = await rows(worker, BOB.tenant)
     assert await rows(worker)
     await forget_delegations(worker.store, ALICE.tenant)
-    worker.lineage.forget()
+    worker.tracker.forget()
     assert await rows(worker) == {}
     assert await rows(worker, BOB.tenant) == bobs != {}
-    asked = await worker.ask(talk([user("go")]), marks(x_accordion_delegation="a"))
-    assert asked.seat.path == ("x:a",)
+    asked = await worker.ask(talk([user("go")]), metadata(x_accordion_delegation="a"))
+    assert asked.position.path == ("x:a",)
 
 
-async def test_a_delegation_that_went_on_in_another_session_stays_when_its_first_one_is_erased():
+async def test_a_delegation_that_continues_in_another_session_outlives_its_erased_first():
     worker = Worker()
-    said = marks(x_accordion_delegation="a", x_accordion_parent="lead")
+    said = metadata(x_accordion_delegation="a", x_accordion_parent="lead")
     first = await worker.ask(talk([user("one")]), said)
     second = await worker.ask(talk([user("two")]), said, [("c", "f", "{}")])
     await worker.settle()

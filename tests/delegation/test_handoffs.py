@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from accordion.delegation.handoffs import ToolPatterns, read_tool_names
 from accordion.delegation.tracker import HANDOFF_TOOLS
-from tests.delegation.delegation_worker import Worker, calls, marks, result, talk, user
+from tests.delegation.delegation_worker import Worker, calls, metadata, result, talk, user
 
 TASK = user("the task")
 
@@ -31,36 +31,36 @@ class Team:
 
 
 def names(asked) -> list[str]:
-    return [asked.seat.agent] if asked.seat.node else ["top"]
+    return [asked.position.agent] if asked.position.node else ["top"]
 
 
 async def test_a_supervisor_and_its_workers_with_the_way_back():
     team = Team(boss=("transfer_to_research", "transfer_to_math"), research=("search",), math=("add",))
-    assert (await team.says("boss", "transfer_to_research")).seat.node == ""
+    assert (await team.says("boss", "transfer_to_research")).position.node == ""
     research = await team.says("research", "search")
-    assert (research.seat.agent, research.seat.evidence, research.seat.scope) == (
-        "research", "handoff", research.seat.node,
+    assert (research.position.agent, research.position.evidence, research.position.scope) == (
+        "research", "handoff", research.position.node,
     )  # fmt: skip
     await team.says("research", "transfer_back_to_boss")
     boss = await team.says("boss", "transfer_to_math")
-    assert (boss.seat.node, boss.unseen) == ("", set())
+    assert (boss.position.node, boss.hidden_call_ids) == ("", set())
     math = await team.says("math", "add")
-    assert math.seat.agent == "math"
-    assert math.unseen == {"call_2", "call_3"}
-    assert research.seat.path[:1] == math.seat.path[:1] == (f"s:{boss.session}",)
+    assert math.position.agent == "math"
+    assert math.hidden_call_ids == {"call_2", "call_3"}
+    assert research.position.path[:1] == math.position.path[:1] == (f"s:{boss.session}",)
     await team.says("math", "transfer_back_to_boss")
-    assert (await team.says("boss", "transfer_to_research")).unseen == set()
+    assert (await team.says("boss", "transfer_to_research")).hidden_call_ids == set()
     again = await team.says("research")
-    assert again.seat.node == research.seat.node
-    assert again.unseen == {"call_5", "call_6"}
+    assert again.position.node == research.position.node
+    assert again.hidden_call_ids == {"call_5", "call_6"}
 
 
 async def test_a_supervisor_that_speaks_again_without_being_handed_back_to():
     team = Team(boss=("transfer_to_research", "transfer_to_math"), research=("search",), math=("add",))
     await team.says("boss", "transfer_to_research")
     await team.says("research", "search")
-    assert (await team.says("boss", "transfer_to_math")).seat.node == ""
-    assert (await team.says("math")).unseen == {"call_2"}
+    assert (await team.says("boss", "transfer_to_math")).position.node == ""
+    assert (await team.says("math")).hidden_call_ids == {"call_2"}
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
@@ -70,23 +70,23 @@ async def test_a_swarm_that_passes_the_word_to_and_fro(dynamic):
     for agent, tool in (("b", "look"), ("b", "transfer_to_a"), ("a", "find"), ("a", "transfer_to_b"), ("b", "")):
         seats.append(await team.says(agent, tool, dynamic=dynamic))
     assert [names(asked)[0] for asked in seats] == ["top", "b", "b", "top", "top", "b"]
-    assert len({asked.seat.node for asked in seats}) == 2
+    assert len({asked.position.node for asked in seats}) == 2
 
 
 async def test_a_tool_with_such_a_name_that_hands_nothing_over_changes_nothing():
     team = Team(clerk=("transfer_to_human_agents", "look"))
     for tool in ("look", "transfer_to_human_agents", "look", "transfer_to_human_agents", ""):
         asked = await team.says("clerk", tool)
-        assert (asked.seat.node, asked.unseen) == ("", set())
+        assert (asked.position.node, asked.hidden_call_ids) == ("", set())
 
 
-async def test_an_agent_that_offers_the_tool_is_not_who_it_names_also_in_a_list_that_is_seen_for_the_first_time():
+async def test_an_agent_that_offers_a_handoff_tool_is_not_the_agent_that_the_tool_names():
     made = ("c1", "transfer_to_human_agents", "{}")
     history = [TASK, calls(made), result("c1")]
     clerk = await Worker().ask(talk(history, tools=["transfer_to_human_agents", "look"]))
-    assert clerk.seat.node == ""
+    assert clerk.position.node == ""
     human = await Worker().ask(talk(history, tools=["look"]))
-    assert human.seat.agent == "human_agents"
+    assert human.position.agent == "human_agents"
 
 
 async def test_of_several_hand_offs_in_one_reply_the_first_counts():
@@ -94,13 +94,13 @@ async def test_of_several_hand_offs_in_one_reply_the_first_counts():
     made = [("c1", "transfer_to_a", "{}"), ("c2", "transfer_to_b", "{}")]
     await team.worker.ask(talk([TASK], tools=team.tools["boss"]), None, made)
     team.history = [TASK, calls(*made), result("c1"), result("c2", "Multiple handoffs detected, ignoring this one.")]
-    assert (await team.says("a")).seat.agent == "a"
+    assert (await team.says("a")).position.agent == "a"
 
 
 async def test_a_hand_off_that_failed_or_was_not_answered_hands_nothing_over():
     worker, made = Worker(), ("c1", "transfer_to_a", "{}")
     for history in ([TASK, calls(made), result("c1", error=True)], [TASK, calls(made), user("stop")]):
-        assert (await worker.ask(talk(history, tools=["f"]))).seat.node == ""
+        assert (await worker.ask(talk(history, tools=["f"]))).position.node == ""
 
 
 async def test_hand_offs_go_on_in_another_worker():
@@ -110,18 +110,18 @@ async def test_hand_offs_go_on_in_another_worker():
     await team.worker.settle()
     team.worker = Worker(team.worker.store, "w2")
     again = await team.says("a", "f")
-    assert (again.seat.node, again.seat.path) == (first.seat.node, first.seat.path)
-    assert (await team.says("boss", "transfer_to_b")).seat.node == ""
-    assert (await team.says("b")).unseen == {"call_2", "call_3"}
+    assert (again.position.node, again.position.path) == (first.position.node, first.position.path)
+    assert (await team.says("boss", "transfer_to_b")).position.node == ""
+    assert (await team.says("b")).hidden_call_ids == {"call_2", "call_3"}
 
 
 async def test_hand_offs_below_a_known_clients_agent_hang_from_it():
-    worker, said = Worker(), marks(x_claude_code_session_id="11111111-aaaa", x_claude_code_agent_id="agent-one1")
+    worker, said = Worker(), metadata(x_claude_code_session_id="11111111-aaaa", x_claude_code_agent_id="agent-one1")
     made = ("c1", "transfer_to_a", "{}")
     await worker.ask(talk([TASK], tools=["transfer_to_a"]), said, [made])
     asked = await worker.ask(talk([TASK, calls(made), result("c1")], tools=["f"]), said)
-    assert asked.seat.path[:2] == ("m:11111111-aaaa", "m:11111111-aaaa/agent-one1")
-    assert asked.seat.agent == "a"
+    assert asked.position.path[:2] == ("m:11111111-aaaa", "m:11111111-aaaa/agent-one1")
+    assert asked.position.agent == "a"
 
 
 async def test_hand_offs_deeper_than_allowed_stay_where_they_are():
@@ -131,7 +131,7 @@ async def test_hand_offs_deeper_than_allowed_stay_where_they_are():
         made = (f"c{depth}", f"transfer_to_{depth}", "{}")
         asked = await worker.ask(talk(history, tools=[made[1]], system=str(depth)), None, [made])
         history += [calls(made), result(made[0])]
-    assert len(asked.seat.path) == 3  # the list's own agent, and two below
+    assert len(asked.position.path) == 3  # the list's own agent, and two below
 
 
 @settings(max_examples=50, deadline=None)
@@ -143,7 +143,7 @@ def test_a_list_read_at_once_and_bit_by_bit_gives_the_same(tools):
             await one.says("x", {"back": "transfer_back_to_x", "f": "f"}.get(tool, f"transfer_to_{tool}"))
         bit = await one.says("x")
         whole.history = list(one.history[:-1])
-        assert (await whole.says("x")).seat.path[-1:] == bit.seat.path[-1:]
+        assert (await whole.says("x")).position.path[-1:] == bit.position.path[-1:]
 
     asyncio.run(run())
 

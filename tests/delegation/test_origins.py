@@ -8,7 +8,18 @@ from accordion.delegation.origins import opening_texts, read_string_arguments
 from accordion.model.errors import StoreUnavailable
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.sqlite import SqliteStore
-from tests.delegation.delegation_worker import ALICE, BOB, Asked, Worker, calls, marks, result, said, talk, user
+from tests.delegation.delegation_worker import (
+    ALICE,
+    BOB,
+    ServedRequest,
+    Worker,
+    calls,
+    message,
+    metadata,
+    result,
+    talk,
+    user,
+)
 
 TASK = "Look into all of the files and tell me what they are about, in a table."
 PARENT = [user("the task")]
@@ -18,8 +29,8 @@ def observed_call(argument: object = TASK, tool: str = "ask_expert", call_id: st
     return call_id, tool, json.dumps({"input": argument, "n": 3})
 
 
-def edge(asked: Asked) -> tuple[str, str, str]:
-    return asked.seat.evidence, asked.seat.parent, asked.seat.call_id
+def edge(asked: ServedRequest) -> tuple[str, str, str]:
+    return asked.position.evidence, asked.position.parent, asked.position.call_id
 
 
 NONE = ("none", "", "")
@@ -31,14 +42,14 @@ async def test_a_conversation_that_opens_with_an_open_calls_argument_is_that_cal
     parent = await worker.ask(talk(PARENT), None, [observed_call(tool=tool)])
     child = await worker.ask(talk([user(TASK)]))
     assert edge(child) == ("argument" if tool == "ask_expert" else "tool", f"s:{parent.session}", "c1")
-    assert child.seat.path == (f"s:{parent.session}", f"s:{child.session}")
-    assert (child.seat.scope, child.seat.delegated) == ("", True)
+    assert child.position.path == (f"s:{parent.session}", f"s:{child.session}")
+    assert (child.position.scope, child.position.delegated) == ("", True)
     on = await worker.ask(talk([user(TASK), calls(text="a"), user("more")]))
     assert edge(on) == edge(child)
-    assert (await worker.lineage.find_delegations_by_call(ALICE, parent.seat, parent.session))[
+    assert (await worker.tracker.find_delegations_by_call(ALICE, parent.position, parent.session))[
         "c1"
     ].session == child.session
-    tree = await worker.lineage.load_tree(ALICE.tenant, f"s:{child.session}")
+    tree = await worker.tracker.load_tree(ALICE.tenant, f"s:{child.session}")
     assert [node.id for node in tree] == [f"s:{parent.session}", f"s:{child.session}"]
 
 
@@ -46,7 +57,7 @@ async def test_a_conversation_that_opens_with_an_open_calls_argument_is_that_cal
 async def test_nested_arguments_count_and_white_space_around_them_does_not(argument):
     worker = Worker()
     await worker.ask(talk(PARENT), None, [observed_call(argument)])
-    assert (await worker.ask(talk([user(TASK)]))).seat.delegated
+    assert (await worker.ask(talk([user(TASK)]))).position.delegated
 
 
 @pytest.mark.parametrize(
@@ -63,7 +74,7 @@ async def test_nested_arguments_count_and_white_space_around_them_does_not(argum
 async def test_an_argument_must_stand_there_word_for_word_and_be_four_fifths_of_it(opens, found):
     worker = Worker()
     await worker.ask(talk(PARENT), None, [observed_call()])
-    assert (await worker.ask(talk([user(*opens)]))).seat.delegated is found
+    assert (await worker.ask(talk([user(*opens)]))).position.delegated is found
 
 
 @pytest.mark.parametrize(
@@ -80,7 +91,7 @@ async def test_an_argument_must_stand_there_word_for_word_and_be_four_fifths_of_
 async def test_short_arguments_count_for_delegating_tools_alone_and_whole(text, tool, opens, found):
     worker = Worker()
     await worker.ask(talk(PARENT), None, [observed_call(text, tool)])
-    assert (await worker.ask(talk([user(opens)]))).seat.delegated is found
+    assert (await worker.ask(talk([user(opens)]))).position.delegated is found
 
 
 async def test_of_two_calls_neither_is_it_and_that_is_said():
@@ -88,8 +99,8 @@ async def test_of_two_calls_neither_is_it_and_that_is_said():
     await worker.ask(talk(PARENT), None, [observed_call()])
     await worker.ask(talk([user("another task")]), None, [observed_call(call_id="c2")])
     child = await worker.ask(talk([user(TASK)]))
-    assert (edge(child), child.seat.candidates, child.seat.delegated) == (NONE, 2, False)
-    assert (await worker.lineage.load_tree(ALICE.tenant, f"s:{child.session}"))[0].candidates == 2
+    assert (edge(child), child.position.candidates, child.position.delegated) == (NONE, 2, False)
+    assert (await worker.tracker.load_tree(ALICE.tenant, f"s:{child.session}"))[0].candidates == 2
 
 
 async def test_a_call_that_was_answered_begins_nothing_any_more():
@@ -105,7 +116,7 @@ async def test_an_answer_to_a_call_of_the_same_id_elsewhere_closes_nothing():
     worker = Worker()
     await worker.ask(talk(PARENT), None, [observed_call()])
     await worker.ask(talk([user("another task"), calls(observed_call("other")), result("c1")]))
-    assert (await worker.ask(talk([user(TASK)]))).seat.delegated
+    assert (await worker.ask(talk([user(TASK)]))).position.delegated
 
 
 async def test_a_call_stays_open_for_an_hour():
@@ -141,10 +152,10 @@ async def test_a_plan_that_an_agent_hands_to_itself_is_no_delegation():
 async def test_the_top_of_a_declared_tree_is_linked_to_the_call_that_began_it():
     worker = Worker()
     parent = await worker.ask(talk(PARENT), None, [observed_call()])
-    child = await worker.ask(talk([user(TASK)]), marks(x_accordion_delegation="a"))
+    child = await worker.ask(talk([user(TASK)]), metadata(x_accordion_delegation="a"))
     assert edge(child) == ("argument", f"s:{parent.session}", "c1")
-    again = await worker.ask(talk([user(TASK), calls(text="a"), user("b")]), marks(x_accordion_delegation="a"))
-    assert again.seat.path == (f"s:{parent.session}", "x:a")
+    again = await worker.ask(talk([user(TASK), calls(text="a"), user("b")]), metadata(x_accordion_delegation="a"))
+    assert again.position.path == (f"s:{parent.session}", "x:a")
 
 
 async def test_more_than_the_allowed_depth_or_number_is_no_edge_and_no_error():
@@ -153,9 +164,9 @@ async def test_more_than_the_allowed_depth_or_number_is_no_edge_and_no_error():
     parent = talk(PARENT)
     await worker.ask(parent, None, [observed_call(task, call_id=task[0]) for task in tasks[:3]])
     one = await worker.ask(talk([user(tasks[0])]), None, [observed_call(tasks[3], call_id="d")])
-    assert one.seat.delegated
+    assert one.position.delegated
     assert edge(await worker.ask(talk([user(tasks[3])]))) == NONE
-    assert (await worker.ask(talk([user(tasks[1])]))).seat.delegated
+    assert (await worker.ask(talk([user(tasks[1])]))).position.delegated
     assert edge(await worker.ask(talk([user(tasks[2])]))) == NONE
 
 
@@ -182,7 +193,7 @@ async def test_a_call_that_another_worker_saw_is_found_behind_the_requests_back(
     await store.close()
 
 
-async def test_a_call_that_another_worker_writes_a_moment_later_is_found_with_the_next_request():
+async def test_a_call_that_another_worker_writes_late_is_found_by_the_next_request():
     store = InMemoryStore()
     one, two = Worker(store), Worker(store, "w2")
     await one.ask(talk(PARENT), None, [observed_call()])
@@ -193,7 +204,7 @@ async def test_a_call_that_another_worker_writes_a_moment_later_is_found_with_th
     history = [user(TASK), calls(text="a"), user("b")]
     assert edge(await two.ask(talk(history))) == NONE
     await two.settle()
-    assert (await two.ask(talk([*history, calls(text="c"), user("d")]))).seat.delegated
+    assert (await two.ask(talk([*history, calls(text="c"), user("d")]))).position.delegated
 
 
 async def test_what_two_other_workers_saw_is_two_candidates():
@@ -206,7 +217,7 @@ async def test_what_two_other_workers_saw_is_two_candidates():
     await three.ask(talk([user(TASK)]))
     await three.settle()
     asked = await three.ask(talk([user(TASK), calls(text="a"), user("b")]))
-    assert (edge(asked), asked.seat.candidates) == (NONE, 2)
+    assert (edge(asked), asked.position.candidates) == (NONE, 2)
 
 
 async def test_the_store_is_given_no_word_of_what_was_said():
@@ -228,7 +239,7 @@ async def test_a_store_that_is_away_costs_an_edge_and_nothing_else():
 
     worker = Worker(Away())
     await worker.ask(talk(PARENT), None, [observed_call("z" * 50)])
-    assert (await worker.ask(talk([user("z" * 50)]))).seat.delegated
+    assert (await worker.ask(talk([user("z" * 50)]))).position.delegated
     assert edge(await worker.ask(talk([user(TASK)]))) == NONE
     await worker.tasks.run()
 
@@ -293,7 +304,7 @@ async def test_a_look_waits_for_what_was_seen_just_before_to_be_written():
         slept.append(seconds)
         await one.settle()
 
-    two.lineage.origin_finder.sleep = wait
+    two.tracker.origin_finder.sleep = wait
     assert edge(await two.ask(talk([user(TASK)]))) == NONE
     await two.settle()
     assert edge(await two.ask(talk([user(TASK), calls(text="a"), user("b")])))[1] == f"s:{parent.session}"
@@ -312,11 +323,11 @@ async def test_requests_that_come_quickly_have_others_asked_once():
     assert not worker.tasks.waiting
 
 
-async def test_what_is_erased_while_the_store_is_asked_for_a_conversations_node_leaves_it_at_the_top():
+async def test_a_conversation_whose_parent_is_erased_during_the_lookup_has_no_parent():
     class Erasing(InMemoryStore):
         async def get_many(self, keys):
             if any(key.collection.startswith("node/") for key in keys):
-                worker.lineage.forget()
+                worker.tracker.forget()
             return await super().get_many(keys)
 
     worker = Worker(Erasing())
@@ -327,32 +338,32 @@ async def test_what_is_erased_while_the_store_is_asked_for_a_conversations_node_
 async def test_what_was_erased_is_not_known_any_more():
     worker = Worker()
     await worker.ask(talk(PARENT), None, [observed_call()])
-    worker.lineage.forget()
+    worker.tracker.forget()
     assert edge(await worker.ask(talk([user(TASK)]))) == NONE
 
 
 async def test_who_fills_the_room_with_open_calls_makes_room_itself():
     worker = Worker()
-    openings = worker.lineage.open_calls
+    openings = worker.tracker.open_calls
     openings.size = 2_000
     await worker.ask(talk(PARENT, caller=BOB), None, [observed_call("b" * 50)], caller=BOB)
     await worker.ask(talk(PARENT), None, [observed_call(letter * 300, call_id=letter) for letter in "wxyz"])
-    assert (await worker.ask(talk([user("b" * 50)], caller=BOB), caller=BOB)).seat.delegated
+    assert (await worker.ask(talk([user("b" * 50)], caller=BOB), caller=BOB)).position.delegated
     assert edge(await worker.ask(talk([user("w" * 300)]))) == NONE
-    assert (await worker.ask(talk([user("z" * 300)]))).seat.delegated
+    assert (await worker.ask(talk([user("z" * 300)]))).position.delegated
 
 
 async def test_only_the_newest_open_calls_of_a_tenant_are_held():
     worker = Worker()
-    worker.lineage.open_calls.capacity = 2
+    worker.tracker.open_calls.capacity = 2
     await worker.ask(talk(PARENT), None, [observed_call(letter * 50, call_id=letter) for letter in "xyz"])
     assert edge(await worker.ask(talk([user("x" * 50)]))) == NONE
-    assert (await worker.ask(talk([user("y" * 50)]))).seat.delegated
+    assert (await worker.ask(talk([user("y" * 50)]))).position.delegated
 
 
 async def test_calls_that_are_alike_in_all_are_held_and_dropped_each_for_itself():
     worker = Worker()
-    worker.lineage.open_calls.capacity = 1
+    worker.tracker.open_calls.capacity = 1
     parent = await worker.ask(
         talk(PARENT), None, [observed_call(), observed_call(), observed_call("y" * 50, call_id="y")]
     )
@@ -367,7 +378,7 @@ def test_the_strings_of_a_call_are_found_wherever_they_stand_and_bounded():
 
 
 def test_an_opening_is_what_the_user_says_before_anybody_answers():
-    assert opening_texts(talk([said("developer"), user("one part", "another part")])) == [
+    assert opening_texts(talk([message("developer"), user("one part", "another part")])) == [
         "one part", "another part", "one part\nanother part",
     ]  # fmt: skip
     assert opening_texts(talk([user("a long task"), calls(text="a")])) == []

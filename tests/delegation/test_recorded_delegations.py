@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from accordion.model.conversation import Message, ToolCall
 from accordion.model.tenant import TenantScope
 from accordion.sessions.tenants import Caller
-from tests.delegation.delegation_worker import Asked, Worker, calls, result, talk, user
+from tests.delegation.delegation_worker import ServedRequest, Worker, calls, result, talk, user
 from tests.recordings import transcripts
 
 RECORDINGS = {path.name: path for path in transcripts()}
@@ -62,7 +62,7 @@ class Stage:
                 self.children.setdefault(run.parent, []).append(run.name)
         self.begun: set[tuple[Caller, str]] = set()
         self.makers: dict[tuple[Caller, str], str] = {}
-        self.last: dict[tuple[Caller, str], Asked] = {}
+        self.last: dict[tuple[Caller, str], ServedRequest] = {}
         self.on_record: set[str] = set()
 
     async def play(self) -> None:
@@ -126,7 +126,7 @@ async def test_the_parents_of_recorded_sub_agents_are_found_among_all_that_runs_
     await stage.play()
     for worker in stage.workers:
         await worker.settle()
-    reader = Worker(one.store, "reader").lineage
+    reader = Worker(one.store, "reader").tracker
     found = false = 0
     for (who, name), asked in stage.last.items():
         answer = stage.runs[name].parent

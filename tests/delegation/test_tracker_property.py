@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accordion.stores.memory_store import InMemoryStore
-from tests.delegation.delegation_worker import ALICE, BOB, Worker, calls, marks, result, talk, user
+from tests.delegation.delegation_worker import ALICE, BOB, Worker, calls, metadata, result, talk, user
 
 MAIN = "11111111-aaaa"
 
@@ -27,16 +27,16 @@ def is_related(parents: dict[int, int], one: int, other: int) -> bool:
 def declared_metadata(node: int, parents: dict[int, int]):
     """By our own headers; the main agent's children name no parent but its session."""
     if node == -1:
-        return marks(x_session_id=MAIN)
+        return metadata(x_session_id=MAIN)
     above = {"x_accordion_parent": f"n{parents[node]}"} if parents[node] != -1 else {}
-    return marks(x_session_id=MAIN, x_accordion_delegation=f"n{node}", **above)
+    return metadata(x_session_id=MAIN, x_accordion_delegation=f"n{node}", **above)
 
 
 def known_client_metadata(node: int, parents: dict[int, int]):
     """By the headers of a known client."""
     own = {"x_claude_code_agent_id": f"agent-{node}aaa"} if node != -1 else {}
     above = {"x_claude_code_parent_agent_id": f"agent-{parents[node]}aaa"} if parents.get(node, -1) != -1 else {}
-    return marks(x_claude_code_session_id=MAIN, **own, **above)
+    return metadata(x_claude_code_session_id=MAIN, **own, **above)
 
 
 @st.composite
@@ -71,12 +71,14 @@ def test_each_viewer_sees_its_own_its_ancestors_and_its_descendants(parents, dat
             history += [calls(*made), *(result(call[0]) for call in made)]
             viewer = data.draw(nodes)
             asked = await data.draw(st.sampled_from(workers)).ask(talk(history), evidence(viewer, parents))
-            assert asked.unseen == {call for call, node in owners.items() if not is_related(parents, viewer, node)}
+            assert asked.hidden_call_ids == {
+                call for call, node in owners.items() if not is_related(parents, viewer, node)
+            }
             for one in workers:
                 await one.settle()
         # Another tenant that sends the very same list sees all of it, whoever it says that it is.
         other = await workers[0].ask(talk(history, caller=BOB), evidence(0, parents), caller=BOB)
-        assert other.unseen == set()
+        assert other.hidden_call_ids == set()
         assert ALICE.tenant != BOB.tenant
 
     asyncio.run(run())
@@ -92,17 +94,17 @@ def test_what_was_shown_stays_shown_and_what_was_hidden_hidden_whatever_is_learn
         for turn in range(6):
             # Parents are told late, or never.
             node = data.draw(nodes)
-            said = marks(x_accordion_delegation=f"n{node}")
+            said = metadata(x_accordion_delegation=f"n{node}")
             if data.draw(st.booleans()) and parents[node] != -1:
                 said = declared_metadata(node, parents)
             call = (f"c{turn}", "f", "{}")
             await worker.ask(talk(history), said, [call])
             history += [calls(call), result(call[0])]
             viewer = data.draw(nodes)
-            asked = await worker.ask(talk(history), marks(x_accordion_delegation=f"n{viewer}"))
+            asked = await worker.ask(talk(history), metadata(x_accordion_delegation=f"n{viewer}"))
             known = {f"c{n}" for n in range(turn + 1)}
             for done, unseen in before.get(viewer, []):
-                assert asked.unseen & done == unseen
-            before.setdefault(viewer, []).append((known, asked.unseen))
+                assert asked.hidden_call_ids & done == unseen
+            before.setdefault(viewer, []).append((known, asked.hidden_call_ids))
 
     asyncio.run(run())

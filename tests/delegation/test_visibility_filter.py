@@ -21,7 +21,7 @@ from accordion.protocols import json_writing
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.written_messages import WrittenMessageReader
 from tests.compaction.view_samples import READERS, TENANT
-from tests.histories import DIALECTS, Call, DialectName, History, Json, Round, Turn, body, entries, histories
+from tests.histories import DIALECTS, Call, DialectName, History, HistoryRound, Json, Turn, body, entries, histories
 
 names = pytest.mark.parametrize("dialect", DIALECTS)
 
@@ -57,7 +57,7 @@ def shared(draw: st.DrawFn, max_turns: int = 4) -> Shared:
     return Shared(dataclasses.replace(history, turns=tuple(turns)), hidden)
 
 
-def seen(told: Shared, dialect: DialectName) -> Json:
+def expected_request(told: Shared, dialect: DialectName) -> Json:
     """What a viewer should see, made of what was said."""
     numbers, turns = iter(range(len(told.calls))), []
     for turn in told.history.turns:
@@ -65,7 +65,7 @@ def seen(told: Shared, dialect: DialectName) -> Json:
         for round_ in turn.rounds:
             calls = tuple(call for call in round_.calls if next(numbers) not in told.hidden)
             if calls or round_.text:
-                rounds.append(Round(calls, round_.text, round_.thought))
+                rounds.append(HistoryRound(calls, round_.text, round_.thought))
         turns.append(Turn(turn.said, tuple(rounds), turn.answer))
     made = body(dataclasses.replace(told.history, turns=tuple(turns)), dialect)
     listing = READERS[dialect].messages_field
@@ -93,7 +93,7 @@ def results(conversation: Conversation) -> list[PartPosition]:
     ]
 
 
-def places(told: Shared, conversation: Conversation) -> frozenset[PartPosition]:
+def hidden_positions(told: Shared, conversation: Conversation) -> frozenset[PartPosition]:
     found = results(conversation)
     return frozenset(found[number] for number in told.hidden)
 
@@ -117,8 +117,8 @@ def written(conversation: Conversation) -> bytes:
 @given(shared(), st.sampled_from(DIALECTS))
 def test_a_viewer_sees_what_was_said_without_what_is_hidden(told: Shared, dialect: DialectName) -> None:
     client = read(body(told.history, dialect), dialect)
-    made = filtered(client, places(told, client))
-    expected = read(seen(told, dialect), dialect)
+    made = filtered(client, hidden_positions(told, client))
+    expected = read(expected_request(told, dialect), dialect)
     assert [message.parts for message in made.conversation.messages] == [m.parts for m in expected.messages]
     assert [message.role for message in made.conversation.messages] == [m.role for m in expected.messages]
     assert made.conversation.chain == expected.chain
@@ -129,7 +129,7 @@ def test_a_viewer_sees_what_was_said_without_what_is_hidden(told: Shared, dialec
 @given(shared(), st.sampled_from(DIALECTS))
 def test_nothing_hidden_is_in_the_bytes_and_nothing_else_is_missing(told: Shared, dialect: DialectName) -> None:
     client = read(body(told.history, dialect), dialect)
-    hidden = places(told, client)
+    hidden = hidden_positions(told, client)
     made = filtered(client, hidden)
     out = written(made.conversation)
     gone = {results(client).index(taken.result) for taken in made.hidden_results}
@@ -150,7 +150,7 @@ def test_nothing_hidden_is_in_the_bytes_and_nothing_else_is_missing(told: Shared
 @given(shared(), st.sampled_from(DIALECTS))
 def test_the_list_is_as_legal_as_the_clients(told: Shared, dialect: DialectName) -> None:
     client = read(body(told.history, dialect), dialect)
-    made = filtered(client, places(told, client))
+    made = filtered(client, hidden_positions(told, client))
     problems = READERS[dialect].find_problems
     assert not Counter(problems(made.conversation.messages)) - Counter(problems(client.messages))
     assert not made.unremovable_results
@@ -162,7 +162,7 @@ def test_where_nothing_is_hidden_the_conversation_is_the_very_same(told: Shared,
     same = filtered(client, frozenset())
     assert same.conversation is client
     assert list(same.origins) == list(range(len(client.messages)))
-    made = filtered(client, places(told, client))
+    made = filtered(client, hidden_positions(told, client))
     again = filtered(made.conversation, frozenset())
     assert again.conversation is made.conversation
 
@@ -172,7 +172,7 @@ def test_a_list_that_grows_is_extended_as_if_it_were_filtered_anew(told: Shared,
     by, reader = VisibilityFilter(WrittenMessageReader()), BodyReader()
     whole = body(told.history, dialect)
     listing = READERS[dialect].messages_field
-    hidden = places(told, read(whole, dialect))
+    hidden = hidden_positions(told, read(whole, dialect))
     before: FilteredConversation | None = None
     for length in range(1, len(whole[listing]) + 1):
         cut = json.dumps(whole | {listing: whole[listing][:length]}).encode()
@@ -205,7 +205,7 @@ def test_viewers_of_one_list_do_not_get_each_others(told: Shared, dialect: Diale
 def test_what_is_remembered_is_bounded_and_changes_nothing(told: Shared, dialect: DialectName) -> None:
     by = VisibilityFilter(WrittenMessageReader(), capacity=3_000)
     client = read(body(told.history, dialect), dialect)
-    for hidden in (places(told, client), frozenset(results(client)), places(told, client)):
+    for hidden in (hidden_positions(told, client), frozenset(results(client)), hidden_positions(told, client)):
         for length in range(1, len(client.messages) + 1):
             cut = replace(client, messages=client.messages[:length], chain=client.chain[:length])
             here = frozenset(place for place in hidden if place[0] < length)
@@ -218,12 +218,12 @@ def test_what_is_remembered_is_bounded_and_changes_nothing(told: Shared, dialect
 def test_a_client_may_write_the_same_list_in_other_bytes(told: Shared, dialect: DialectName) -> None:
     by, made = VisibilityFilter(WrittenMessageReader()), body(told.history, dialect)
     first = read(made, dialect)
-    filtered(first, places(told, first), by)
+    filtered(first, hidden_positions(told, first), by)
     spaced = json.dumps(made, indent=1, sort_keys=True).encode()
     client = BodyReader().read(READERS[dialect], spaced, TENANT)
     assert client.chain == first.chain
-    now = filtered(client, places(told, client), by)
-    assert now == filtered(client, places(told, client))
+    now = filtered(client, hidden_positions(told, client), by)
+    assert now == filtered(client, hidden_positions(told, client))
 
 
 @given(
@@ -233,6 +233,6 @@ def test_places_of_anything_but_results_mean_nothing(
     told: Shared, dialect: DialectName, odd: frozenset[PartPosition]
 ) -> None:
     client = read(body(told.history, dialect), dialect)
-    hidden, found = places(told, client), set(results(client))
+    hidden, found = hidden_positions(told, client), set(results(client))
     made = filtered(client, hidden | frozenset(place for place in odd if place not in found))
     assert made.conversation.messages == filtered(client, hidden).conversation.messages

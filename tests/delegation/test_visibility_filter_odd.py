@@ -72,15 +72,15 @@ def replied(*blocks: Json) -> Json:
     return {"role": "assistant", "content": list(blocks)}
 
 
-def told(*blocks: Json) -> Json:
+def user_entry(*blocks: Json) -> Json:
     return {"role": "user", "content": list(blocks)}
 
 
 def test_a_result_within_what_the_user_says_leaves_the_words_and_the_images() -> None:
     image = {"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}}
-    listed = [ASK, replied(use("a"), use("b")), told(gave("a", [image]), gave("b"), says("And this:"), image)]
+    listed = [ASK, replied(use("a"), use("b")), user_entry(gave("a", [image]), gave("b"), says("And this:"), image)]
     made = hiding(conversation("messages", listed), "a")
-    assert left(made) == [ASK, replied(use("b")), told(gave("b"), says("And this:"), image)]
+    assert left(made) == [ASK, replied(use("b")), user_entry(gave("b"), says("And this:"), image)]
     assert [(taken.call_id, taken.result, taken.call) for taken in made.hidden_results] == [("a", (2, 0), (1, 0))]
 
 
@@ -88,60 +88,60 @@ def test_thinking_is_byte_equal_or_gone_with_all_that_it_led_to() -> None:
     listed = [
         ASK,
         replied(thought("1"), use("a"), use("b")),
-        told(gave("a"), gave("b")),
+        user_entry(gave("a"), gave("b")),
         replied(thought("2"), use("c")),
-        told(gave("c")),
+        user_entry(gave("c")),
         replied(thought("3"), says("Now."), use("d")),
-        told(gave("d")),
+        user_entry(gave("d")),
         replied(thought("4"), thought("5"), use("e"), thought("6"), use("f")),
-        told(gave("e"), gave("f")),
+        user_entry(gave("e"), gave("f")),
     ]
     client = conversation("messages", listed)
     made = hiding(client, "a", "c", "d", "e")
     assert left(made) == [
         ASK,
         replied(thought("1"), use("b")),
-        told(gave("b")),
+        user_entry(gave("b")),
         replied(thought("3"), says("Now.")),
         replied(thought("6"), use("f")),
-        told(gave("f")),
+        user_entry(gave("f")),
     ]
     raw = json.dumps(thought("1")).encode()
     assert raw in made.conversation.messages[1].wire
 
 
 def test_thinking_behind_the_last_call_leaves_with_the_message() -> None:
-    listed = [ASK, replied(use("a"), thought("1")), told(gave("a")), ON]
+    listed = [ASK, replied(use("a"), thought("1")), user_entry(gave("a")), ON]
     assert left(hiding(conversation("messages", listed), "a")) == [ASK, ON]
 
 
-def test_what_the_providers_own_tools_did_stays_beside_what_stays_and_leaves_with_what_leaves() -> None:
+def test_results_of_hosted_tools_stay_or_leave_with_their_neighbours() -> None:
     search = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
     hits = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
-    listed = [ASK, replied(search, hits, says("Found."), use("a")), told(gave("a")), ON]
+    listed = [ASK, replied(search, hits, says("Found."), use("a")), user_entry(gave("a")), ON]
     made = hiding(conversation("messages", listed), "srvtoolu_1", "a")
     assert left(made) == [ASK, replied(search, hits, says("Found.")), ON]
     assert made.unremovable_results == {(1, 1)}
     assert [taken.call_id for taken in made.hidden_results] == ["a"]
-    alone = [ASK, replied(search, hits, use("a")), told(gave("a")), ON]
+    alone = [ASK, replied(search, hits, use("a")), user_entry(gave("a")), ON]
     made = hiding(conversation("messages", alone), "srvtoolu_1", "a")
     assert (left(made), made.unremovable_results) == ([ASK, ON], frozenset())
 
 
 def test_a_result_that_answers_nothing_leaves_alone() -> None:
-    listed = [ASK, replied(says("Well.")), told(gave("nobody"), says("Here."))]
+    listed = [ASK, replied(says("Well.")), user_entry(gave("nobody"), says("Here."))]
     made = hiding(conversation("messages", listed), "nobody")
-    assert left(made) == [ASK, replied(says("Well.")), told(says("Here."))]
+    assert left(made) == [ASK, replied(says("Well.")), user_entry(says("Here."))]
     assert [(taken.name, taken.call) for taken in made.hidden_results] == [("", None)]
 
 
 def test_what_the_assistant_said_last_waits_until_something_follows_it() -> None:
     """A list does not come to end in its words: that would be a reply to go on with, or refused."""
-    listed = [ASK, replied(says("Both."), use("a"), use("b")), told(gave("a"), gave("b"))]
+    listed = [ASK, replied(says("Both."), use("a"), use("b")), user_entry(gave("a"), gave("b"))]
     made = hiding(conversation("messages", listed), "a", "b")
     assert (left(made), made.unremovable_results, list(made.origins)) == ([ASK], frozenset(), [0])
     half = hiding(conversation("messages", listed), "a")
-    assert left(half) == [ASK, replied(says("Both."), use("b")), told(gave("b"))]
+    assert left(half) == [ASK, replied(says("Both."), use("b")), user_entry(gave("b"))]
     behind = hiding(conversation("messages", [*listed, ON]), "a", "b")
     assert (left(behind), behind.unremovable_results) == ([ASK, replied(says("Both.")), ON], frozenset())
     assert behind.conversation.chain[: len(made.conversation.chain)] == made.conversation.chain
@@ -150,14 +150,14 @@ def test_what_the_assistant_said_last_waits_until_something_follows_it() -> None
 
 
 def test_something_is_left_of_a_list_and_the_user_opens_it() -> None:
-    only = [told(gave("a"))]
+    only = [user_entry(gave("a"))]
     made = hiding(conversation("messages", only, thread={"previous_message_id": "msg_1"}), "a")
     assert (left(made), made.unremovable_results) == (only, {(0, 0)})
     made = hiding(conversation("messages", only), "a")
     assert (left(made), made.unremovable_results) == (only, {(0, 0)})
-    listed = [told(gave("a")), replied(use("b")), told(gave("b")), replied(says("So.")), ON]
+    listed = [user_entry(gave("a")), replied(use("b")), user_entry(gave("b")), replied(says("So.")), ON]
     made = hiding(conversation("messages", listed), "a", "b")
-    assert left(made) == [told(gave("a")), replied(says("So.")), ON]
+    assert left(made) == [user_entry(gave("a")), replied(says("So.")), ON]
     assert made.unremovable_results == {(0, 0)}
 
 
@@ -168,15 +168,15 @@ def test_a_breakpoint_that_the_client_moves_moves_in_an_edited_message_too() -> 
             mark = {"cache_control": {"type": "ephemeral"}} if number in at else {}
             out += [
                 replied(use(f"a{number}"), use(f"b{number}")),
-                told(gave(f"a{number}"), gave(f"b{number}") | mark),
+                user_entry(gave(f"a{number}"), gave(f"b{number}") | mark),
             ]
         return out
 
     by = VisibilityFilter(WrittenMessageReader())
     first = hiding(conversation("messages", listed(1)[:5]), "a0", "a1", by=by)
     then = hiding(conversation("messages", listed(2)), "a0", "a1", "a2", by=by)
-    assert left(then)[4] == told(gave("b1"))
-    assert left(then)[6] == told(gave("b2") | {"cache_control": {"type": "ephemeral"}})
+    assert left(then)[4] == user_entry(gave("b1"))
+    assert left(then)[6] == user_entry(gave("b2") | {"cache_control": {"type": "ephemeral"}})
     assert [message.cache_breakpoints for message in then.conversation.messages] == [0, 0, 0, 0, 0, 0, 1]
     assert then.conversation.chain[:5] == first.conversation.chain
 
@@ -198,7 +198,7 @@ def test_a_list_that_grows_by_a_round_costs_that_round() -> None:
     for number in range(40):
         listed += [
             replied(use(f"a{number}"), use(f"b{number}")),
-            told(gave(f"a{number}", "x" * 100), gave(f"b{number}")),
+            user_entry(gave(f"a{number}", "x" * 100), gave(f"b{number}")),
         ]
         raw = json.dumps({"messages": listed, "max_tokens": 5}).encode()
         client = reader.read(dialect, raw, TENANT)

@@ -15,10 +15,10 @@ import yaml
 
 from tests.conftest import Start
 from tests.deploy.conftest import DEPLOY, program, run
-from tests.e2e.folds import WINDOW, agent, config, folded, rounds
-from tests.e2e.ledger import look, until
+from tests.e2e.proxy_api import get_page, wait_until
+from tests.e2e.small_window import WINDOW, agent, compacted_requests, config, rounds
 from tests.proxy_process import PATIENT, held_port
-from tests.strict_provider import Strict
+from tests.strict_provider import StrictProvider
 
 PROMETHEUS = DEPLOY / "prometheus"
 DASHBOARD = json.loads((DEPLOY / "grafana" / "dashboards" / "accordion.json").read_text())
@@ -80,7 +80,7 @@ async def test_each_query_of_the_dashboard_and_the_alerts_has_an_answer(start: S
     with prometheus(tmp_path, proxy.url.removeprefix("http://")) as url:
         async with (
             httpx.AsyncClient(base_url=url, trust_env=False) as client,
-            proxy.provider(Strict("chat", WINDOW, rounds=1_000)),
+            proxy.provider(StrictProvider("chat", WINDOW, rounds=1_000)),
             agent(proxy, "chat") as one,
         ):
 
@@ -91,18 +91,18 @@ async def test_each_query_of_the_dashboard_and_the_alerts_has_an_answer(start: S
                 except httpx.TransportError:
                     return False
 
-            await until(is_up)
-            while len(folded(one)) < 2:
+            await wait_until(is_up)
+            while len(compacted_requests(one)) < 2:
                 await rounds(one, 1)
                 await asyncio.sleep(0.2)
 
             async def is_collected() -> bool:
                 return bool(await ask(client, 'increase(accordion_compactions_total{state="folded"}[1m]) > 0'))
 
-            await until(is_collected)
+            await wait_until(is_collected)
             # What the last requests left, too.
             await asyncio.sleep(2)
-            page = (await look(proxy, "/metrics")).text
+            page = (await get_page(proxy, "/metrics")).text
             known = set(re.findall(r"^# TYPE (\S+)", page, re.MULTILINE))
             for query in [*map(plain, QUERIES), *ALERTS]:
                 answer = await ask(client, query)

@@ -1,7 +1,7 @@
 import pytest
 
 from tests.conftest import Start
-from tests.e2e.folds import Proxies
+from tests.e2e.small_window import Proxies
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ import pytest
 from tests.agent_replies import TOOLS
 from tests.agents import Run
 from tests.conftest import Start
-from tests.e2e.folds import EACH, Proxies, agent, config, folded, rounds, strict
-from tests.e2e.ledger import look, until
+from tests.e2e.proxy_api import get_page, wait_until
+from tests.e2e.small_window import EACH, Proxies, agent, compacted_requests, config, rounds, strict_provider
 from tests.proxy_process import PATIENT, Proxy
 from tests.strict_provider import LISTS, SYSTEM, result_of
 
@@ -32,14 +32,14 @@ def proxies(start: Start) -> Proxies:
 
 
 @pytest.fixture(scope="module")
-def others(start: Start) -> Proxies:
+def other_proxies(start: Start) -> Proxies:
     """Proxies that keep nothing of any other test: what two sessions say stays where one of them is erased."""
     return Proxies(start)
 
 
 async def until_folded(run: Run) -> str:
     """Goes on until there was a fold, and a request behind it; gives the session."""
-    while not folded(run):
+    while not compacted_requests(run):
         await rounds(run, 1)
     await rounds(run, 1)
     return run.answers[-1]["x-accordion-session"]
@@ -51,7 +51,7 @@ async def ask(proxy: Proxy, method: str, path: str, **headers: str) -> httpx.Res
 
 
 async def listed(proxy: Proxy, session: str, **headers: str) -> list[dict[str, Any]]:
-    reply = await look(proxy, f"/accordion/artifacts?session={session}&limit=1000", **headers)
+    reply = await get_page(proxy, f"/accordion/artifacts?session={session}&limit=1000", **headers)
     assert reply.status_code == 200, reply.text
     found: list[dict[str, Any]] = reply.json()["artifacts"]
     return found
@@ -61,12 +61,12 @@ async def recorded(proxy: Proxy, session: str, **headers: str) -> None:
     """Waits until what was said stands in the store, which is a moment behind the reply."""
 
     async def there() -> bool | None:
-        return (await look(proxy, f"/accordion/sessions/{session}/original", **headers)).status_code == 200 or None
+        return (await get_page(proxy, f"/accordion/sessions/{session}/original", **headers)).status_code == 200 or None
 
-    await until(there)
+    await wait_until(there)
 
 
-def said(run: Run, upto: int) -> list[Any]:
+def client_entries(run: Run, upto: int) -> list[Any]:
     """The client's own list, up to so many entries, as JSON has it."""
     plain = json.loads(json.dumps(run.history[:upto], default=lambda value: value.model_dump(exclude_none=True)))
     return [{"role": "system", "content": SYSTEM}, *plain] if run.dialect == "chat" else plain
@@ -74,7 +74,7 @@ def said(run: Run, upto: int) -> list[Any]:
 
 @EACH
 async def test_what_left_the_window_is_read_and_the_history_is_whole(proxies: Proxies, dialect: str):
-    proxy, provider = proxies[dialect], strict(dialect, "archive")
+    proxy, provider = proxies[dialect], strict_provider(dialect, "archive")
     async with proxy.provider(provider), agent(proxy, dialect, name="archive") as run:
         session = await until_folded(run)
         asked = len(run.history)
@@ -85,23 +85,23 @@ async def test_what_left_the_window_is_read_and_the_history_is_whole(proxies: Pr
     results = [each for each in found if each["kind"] == "result" and each["call_id"]]
     assert results
     for each in results:
-        reply = await look(proxy, f"/accordion/artifacts/{each['id']}")
+        reply = await get_page(proxy, f"/accordion/artifacts/{each['id']}")
         assert reply.text == result_of(each["call_id"])
-        line = await look(proxy, f"/accordion/artifacts/{each['id']}?pattern=src/{each['call_id']}/main_[0-9]%2B")
+        line = await get_page(proxy, f"/accordion/artifacts/{each['id']}?pattern=src/{each['call_id']}/main_[0-9]%2B")
         assert line.text.startswith("1:")
-    told = (await look(proxy, f"/accordion/artifacts/{results[0]['id']}", accept="application/json")).json()
+    told = (await get_page(proxy, f"/accordion/artifacts/{results[0]['id']}", accept="application/json")).json()
     assert told["sessions"] == [session]
 
     async def whole() -> httpx.Response | None:
         # What was said is written behind the reply.
-        reply = await look(proxy, f"/accordion/sessions/{session}/original")
+        reply = await get_page(proxy, f"/accordion/sessions/{session}/original")
         return reply if reply.status_code == 200 and len(reply.json()[LISTS[dialect]]) >= asked else None
 
-    reply = await until(whole)
+    reply = await wait_until(whole)
     assert reply.headers["x-accordion-dialect"] == dialect
     assert "x-accordion-missing" not in reply.headers
     body = reply.json()
-    assert body[LISTS[dialect]][: len(said(run, asked))] == said(run, asked)
+    assert body[LISTS[dialect]][: len(client_entries(run, asked))] == client_entries(run, asked)
     assert body["tools"] == TOOLS[dialect]
     # What artifacts count is found by it: message 0 stands behind the system prompt.
     first = int(reply.headers["x-accordion-first"])
@@ -113,13 +113,15 @@ async def test_what_left_the_window_is_read_and_the_history_is_whole(proxies: Pr
 
 
 @EACH
-async def test_an_export_holds_all_and_an_erased_session_nothing_while_its_agent_goes_on(others: Proxies, dialect: str):
-    proxy, provider = others[dialect], strict(dialect, "erased")
+async def test_an_export_holds_all_and_an_erased_session_nothing_while_its_agent_goes_on(
+    other_proxies: Proxies, dialect: str
+):
+    proxy, provider = other_proxies[dialect], strict_provider(dialect, "erased")
     async with proxy.provider(provider), agent(proxy, dialect, name="erased") as run:
         session = await until_folded(run)
         artifacts = await listed(proxy, session)
         await recorded(proxy, session)
-        lines = (await look(proxy, f"/accordion/sessions/{session}/export")).text.splitlines()
+        lines = (await get_page(proxy, f"/accordion/sessions/{session}/export")).text.splitlines()
         exported = [json.loads(line) for line in lines]
         assert exported[-1]["type"] == "end"
         assert {"fold", "artifact", "row", "transcript"} <= {line["type"] for line in exported}
@@ -131,9 +133,9 @@ async def test_an_export_holds_all_and_an_erased_session_nothing_while_its_agent
         assert (reply.status_code, reply.json()["verified"]) == (200, True)
         assert reply.json()["values"] > len(artifacts)
         for each in artifacts:
-            assert (await look(proxy, f"/accordion/artifacts/{each['id']}")).status_code == 404
+            assert (await get_page(proxy, f"/accordion/artifacts/{each['id']}")).status_code == 404
         for path in (f"/accordion/sessions/{session}/{page}" for page in ("original", "export")):
-            assert (await look(proxy, path)).status_code == 404
+            assert (await get_page(proxy, path)).status_code == 404
         await rounds(run, 2)
     assert provider.problems == []
     assert run.answers[-1]["x-accordion-session"]
@@ -141,7 +143,7 @@ async def test_an_export_holds_all_and_an_erased_session_nothing_while_its_agent
 
 async def test_a_tenant_has_its_own_only_and_erases_its_own_only(start: Start):
     proxy = start(config("chat") + KEYS, KEY_ONE=ONE, KEY_TWO=TWO)
-    provider = strict("chat", "tenants")
+    provider = strict_provider("chat", "tenants")
     async with proxy.provider(provider), agent(proxy, "chat", name="tenants") as run:
         run.headers["x-accordion-key"] = ONE
         session = await until_folded(run)
@@ -154,16 +156,16 @@ async def test_a_tenant_has_its_own_only_and_erases_its_own_only(start: Start):
         (f"/accordion/sessions/{session}/original", "/accordion/sessions/s-000000000000000000000000/original"),
         (f"/accordion/sessions/{session}/export", "/accordion/sessions/s-000000000000000000000000/export"),
     ):
-        one, two = [await look(proxy, each, **theirs) for each in (path, missing)]
+        one, two = [await get_page(proxy, each, **theirs) for each in (path, missing)]
         assert one.status_code == two.status_code == 404
         assert {**one.json()["error"], "message": ""} == {**two.json()["error"], "message": ""}
-        assert (await look(proxy, path, **mine)).status_code == 200
+        assert (await get_page(proxy, path, **mine)).status_code == 200
     assert (await ask(proxy, "DELETE", f"/accordion/sessions/{session}", **theirs)).status_code == 404
     assert (await ask(proxy, "DELETE", "/accordion/archive", **theirs)).json()["values"] == 0
-    assert (await look(proxy, f"/accordion/artifacts/{artifact}", **mine)).status_code == 200
+    assert (await get_page(proxy, f"/accordion/artifacts/{artifact}", **mine)).status_code == 200
     assert (await ask(proxy, "DELETE", "/accordion/archive", **mine)).json()["verified"] is True
-    assert (await look(proxy, f"/accordion/artifacts/{artifact}", **mine)).status_code == 404
-    assert json.loads((await look(proxy, "/accordion/export", **mine)).text) == {"type": "end", "counts": {}}
+    assert (await get_page(proxy, f"/accordion/artifacts/{artifact}", **mine)).status_code == 404
+    assert json.loads((await get_page(proxy, "/accordion/export", **mine)).text) == {"type": "end", "counts": {}}
 
 
 async def accordion(proxy: Proxy, *args: str, **environ: str) -> tuple[int, str]:
@@ -179,7 +181,7 @@ async def accordion(proxy: Proxy, *args: str, **environ: str) -> tuple[int, str]
 async def test_the_command_line_reads_and_erases_what_a_running_proxy_keeps(start: Start, tmp_path: Path):
     store = {"ACCORDION_STORE": f"sqlite:///{tmp_path}/kept.db", **ROOMY}
     proxy = start(PATIENT + config("chat"), **store)
-    provider = strict("chat", "command line")
+    provider = strict_provider("chat", "command line")
     async with proxy.provider(provider), agent(proxy, "chat", name="command line") as run:
         session = await until_folded(run)
     artifacts = await listed(proxy, session)
@@ -191,9 +193,9 @@ async def test_the_command_line_reads_and_erases_what_a_running_proxy_keeps(star
     assert await accordion(proxy, "artifacts", some["id"]) == (0, result_of(some["call_id"]) + "\n")
     code, out = await accordion(proxy, "erase", "--session", session, "--yes")
     assert (code, out[:16]) == (0, "erased: 1 sessio")
-    assert (await look(proxy, f"/accordion/artifacts/{some['id']}")).status_code == 404
+    assert (await get_page(proxy, f"/accordion/artifacts/{some['id']}")).status_code == 404
     # Without its key the archive cannot be read, and nothing of it is shown.
-    provider = strict("chat", "sealed")
+    provider = strict_provider("chat", "sealed")
     async with proxy.provider(provider), agent(proxy, "chat", name="sealed") as run:
         session = await until_folded(run)
     artifact = (await listed(proxy, session))[0]["id"]

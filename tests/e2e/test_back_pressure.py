@@ -5,10 +5,10 @@ import os
 
 import pytest
 
-from tests.e2e.raw import connected
-from tests.e2e.replies import CHAT
-from tests.e2e.resident import warmed
-from tests.loopback import Answer, Recorded, stands_still
+from tests.e2e.protocol_samples import CHAT
+from tests.e2e.raw_client import connected
+from tests.e2e.resident_memory import warm_up
+from tests.loopback import Answer, Recorded, wait_until_still
 from tests.proxy_process import Proxy
 
 LARGE = {"text/event-stream": 200 << 20, "application/octet-stream": 100 << 20, "endless event": 60 << 20}
@@ -21,7 +21,7 @@ IN_SOCKETS = 40 << 20
 @pytest.fixture
 async def before(proxy: Proxy) -> int:
     """What the proxy holds before the test."""
-    return await warmed(proxy)
+    return await warm_up(proxy)
 
 
 @pytest.mark.parametrize("kind", LARGE)
@@ -41,7 +41,7 @@ async def test_a_client_that_does_not_read_makes_the_provider_wait(proxy: Proxy,
         await client.ask("POST", CHAT.path, [], CHAT.body(f"Everything as {kind}.", stream=True))
         reply = await client.head()
         await provider.until(lambda: provider.answers[0].blocked.is_set())
-        await stands_still(lambda: sent[0])
+        await wait_until_still(lambda: sent[0])
         assert sent[0] < IN_SOCKETS
         assert proxy.resident - before < ALLOWED
         size = 0
@@ -74,7 +74,7 @@ async def test_a_provider_that_does_not_read_makes_the_client_wait(proxy: Proxy,
         framing = [("Transfer-Encoding", "chunked")] if chunked else []
         await client.send(client.head_of("POST", "/v1/files", framing, None if chunked else size))
         uploading = asyncio.create_task(upload())
-        await stands_still(lambda: sent[0])
+        await wait_until_still(lambda: sent[0])
         assert not uploading.done()
         assert 0 < sent[0] < IN_SOCKETS
         assert proxy.resident - before < ALLOWED

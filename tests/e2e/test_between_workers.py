@@ -14,12 +14,21 @@ import pytest
 
 from tests.agents import Client, connected
 from tests.conftest import Start
-from tests.e2e.folds import EACH, WINDOW, agent, breaks, config, fetch_session, folded, rounds
-from tests.e2e.ledger import look, until
-from tests.e2e.replies import CHAT, RESPONSES, Dialect
+from tests.e2e.protocol_samples import CHAT, RESPONSES, ProtocolSamples
+from tests.e2e.proxy_api import get_page, wait_until
+from tests.e2e.small_window import (
+    EACH,
+    WINDOW,
+    agent,
+    broken_prefixes,
+    compacted_requests,
+    config,
+    fetch_session,
+    rounds,
+)
 from tests.loopback import replies_json
 from tests.proxy_process import PATIENT, Proxy
-from tests.strict_provider import Strict
+from tests.strict_provider import StrictProvider
 from tests.valkey import Valkey
 
 RUNS = 5
@@ -54,14 +63,14 @@ async def one_of_each(proxy: Proxy, dialect: str) -> AsyncIterator[list[Client]]
         yield clients
 
 
-async def sent(client: Client, dialect: Dialect, *texts: str, **more: Any) -> tuple[str, int]:
+async def sent(client: Client, dialect: ProtocolSamples, *texts: str, **more: Any) -> tuple[str, int]:
     """The session of a request, and the tokens that it was taken for."""
     path = dialect.path.removeprefix("/v1")
     answer = await client.post(path, cast_to=httpx.Response, content=dialect.body(*texts, **more))
     return answer.headers["x-accordion-session"], int(answer.headers["x-accordion-tokens"])
 
 
-async def test_a_conversation_is_one_session_though_its_requests_take_turns_between_workers(start: Start, store: str):
+async def test_a_conversation_between_workers_is_one_session(start: Start, store: str):
     proxy = start(PATIENT, "--workers", "2", ACCORDION_STORE=store)
     whole = 0
     async with proxy.provider(CHAT.answers()), one_of_each(proxy, "chat") as clients:
@@ -72,9 +81,7 @@ async def test_a_conversation_is_one_session_though_its_requests_take_turns_betw
     assert whole > RUNS / 2
 
 
-async def test_a_request_that_goes_on_from_the_reply_of_another_worker_is_gauged_by_what_that_reported(
-    start: Start, store: str
-):
+async def test_a_continuation_is_measured_by_the_usage_that_another_worker_saw(start: Start, store: str):
     proxy = start(PATIENT, "--workers", "2", ACCORDION_STORE=store)
     whole = 0
     async with one_of_each(proxy, "responses") as clients:
@@ -97,17 +104,17 @@ async def test_an_agent_whose_requests_take_turns_between_workers_is_folded_as_b
     start: Start, store: str, dialect: str
 ):
     proxy = start(PATIENT + config(dialect), "--workers", "2", ACCORDION_STORE=store)
-    provider = Strict(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat")
+    provider = StrictProvider(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat")
     async with (
         proxy.provider(provider),
         one_of_each(proxy, dialect) as clients,
         agent(proxy, dialect) as run,
     ):
-        while len(folded(run)) < 3:
+        while len(compacted_requests(run)) < 3:
             run.client = clients[len(run.answers) % 2]
             await rounds(run, 1)
     assert provider.problems == []
-    assert breaks(provider.taken) == folded(run)
+    assert broken_prefixes(provider.taken) == compacted_requests(run)
     [(_, most), *_] = Counter(answer["x-accordion-session"] for answer in run.answers).most_common()
     assert most > len(run.answers) / 2
 
@@ -136,9 +143,7 @@ async def test_a_conversation_that_a_call_began_is_that_calls_at_whichever_worke
     assert whole > RUNS / 2
 
 
-async def test_what_was_said_behind_replies_that_the_provider_keeps_is_recorded_in_order_at_any_worker(
-    start: Start, store: str
-):
+async def test_messages_behind_provider_history_are_recorded_in_order_by_any_worker(start: Start, store: str):
     proxy = start(PATIENT + "archive: {record: all}\n", "--workers", "2", ACCORDION_STORE=store)
     async with one_of_each(proxy, "responses") as clients:
         for attempt in range(5):
@@ -155,7 +160,7 @@ async def test_what_was_said_behind_replies_that_the_provider_keeps_is_recorded_
     assert len(sessions) == 1
 
     async def recorded() -> bool:
-        body = (await look(proxy, f"/accordion/sessions/{next(iter(sessions))}/original")).json()
+        body = (await get_page(proxy, f"/accordion/sessions/{next(iter(sessions))}/original")).json()
         return [entry["content"] for entry in body.get("input", ())] == texts
 
-    await until(recorded)
+    await wait_until(recorded)

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.conftest import Start
-from tests.e2e.raw import connected, post
-from tests.e2e.replies import CHAT, EACH, MESSAGES, Dialect
-from tests.loopback import encoded, replies_json
+from tests.e2e.protocol_samples import CHAT, EACH, MESSAGES, ProtocolSamples
+from tests.e2e.raw_client import connected, post
+from tests.loopback import compress, replies_json
 from tests.proxy_process import Proxy
 
 LIMIT = 200_000
@@ -17,13 +17,13 @@ def small(start: Start) -> Proxy:
     return start(f"server: {{max_body_bytes: {LIMIT}, shutdown_seconds: 1}}\n")
 
 
-def padded(dialect: Dialect, size: int) -> bytes:
+def padded(dialect: ProtocolSamples, size: int) -> bytes:
     bare = dialect.body("")
     return dialect.body("x" * (size - len(bare)))
 
 
 @EACH
-async def test_a_body_of_just_the_limit_passes(small: Proxy, dialect: Dialect):
+async def test_a_body_of_just_the_limit_passes(small: Proxy, dialect: ProtocolSamples):
     async with small.provider(dialect.answers()) as provider:
         reply = await post(small, dialect.path, padded(dialect, LIMIT))
     assert reply.status == 200
@@ -31,7 +31,7 @@ async def test_a_body_of_just_the_limit_passes(small: Proxy, dialect: Dialect):
 
 
 @EACH
-async def test_one_byte_more_is_refused_before_it_is_sent(small: Proxy, dialect: Dialect):
+async def test_one_byte_more_is_refused_before_it_is_sent(small: Proxy, dialect: ProtocolSamples):
     """The head alone says it: the client need not send the body to be told."""
     async with small.provider(dialect.answers()) as provider, connected(small) as client:
         await client.send(client.head_of("POST", dialect.path, [], LIMIT + 1))
@@ -46,7 +46,7 @@ async def test_one_byte_more_is_refused_before_it_is_sent(small: Proxy, dialect:
 
 
 @EACH
-async def test_a_body_of_unknown_size_is_refused_once_it_is_too_large(small: Proxy, dialect: Dialect):
+async def test_a_body_of_unknown_size_is_refused_once_it_is_too_large(small: Proxy, dialect: ProtocolSamples):
     async with small.provider(dialect.answers()) as provider, connected(small) as client:
         await client.ask("POST", dialect.path, [("Transfer-Encoding", "chunked")])
         piece = b"x" * 50_000
@@ -90,7 +90,7 @@ async def test_an_upload_that_is_passed_on_is_limited_too(small: Proxy, chunked:
 
 async def test_what_unpacks_to_more_than_the_limit_is_not_read_but_passes(small: Proxy):
     """The limit is one of what is received; what cannot be read is forwarded as it came."""
-    body = encoded(padded(CHAT, 10 * LIMIT), "gzip")
+    body = compress(padded(CHAT, 10 * LIMIT), "gzip")
     async with small.provider(CHAT.answers()) as provider:
         reply = await post(small, CHAT.path, body, ("Content-Encoding", "gzip"))
     assert (reply.status, provider.requests[0].body) == (200, body)

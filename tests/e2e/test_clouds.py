@@ -13,16 +13,16 @@ import pytest
 
 from tests.agents import Run
 from tests.conftest import Start
-from tests.e2e.folds import STREAMED, WINDOW
-from tests.e2e.ledger import session
-from tests.e2e.raw import post
-from tests.e2e.replies import CHAT, KEY, MESSAGES
-from tests.e2e.test_fold_summaries import good
-from tests.e2e.unfolds import Watched
+from tests.e2e.protocol_samples import CHAT, KEY, MESSAGES
+from tests.e2e.proxy_api import get_session
+from tests.e2e.raw_client import post
+from tests.e2e.reading_agent import ReadingAgent
+from tests.e2e.small_window import STREAMED, WINDOW
+from tests.e2e.test_compaction_summaries import good
 from tests.loopback import replies_json
 from tests.proxy_process import Proxy
-from tests.reading_provider import Reader
-from tests.response_recorder import Witness
+from tests.reading_provider import ReadingProvider
+from tests.response_recorder import ResponseRecorder
 
 CONFIG = """
 server: {shutdown_seconds: 1}
@@ -66,11 +66,11 @@ def proxy(start: Start) -> Proxy:
 @asynccontextmanager
 async def agent(
     proxy: Proxy, dialect: str, connect: Callable[[str], Any], name: str, *, stream: bool, ways: tuple[str, ...] = ()
-) -> AsyncIterator[Watched]:
+) -> AsyncIterator[ReadingAgent]:
     """An agent that has sent nothing yet, with its provider."""
-    provider = Reader(dialect, WINDOW, run=name, ways=ways, every=2, rounds=1_000, thinks=dialect != "chat")
+    provider = ReadingProvider(dialect, WINDOW, run=name, ways=ways, every=2, rounds=1_000, thinks=dialect != "chat")
     async with proxy.provider(provider) as behind, connect(proxy.url) as client:
-        yield Watched(Run(client, dialect, name=name, stream=stream), provider, Witness(), behind)
+        yield ReadingAgent(Run(client, dialect, name=name, stream=stream), provider, ResponseRecorder(), behind)
 
 
 @STREAMED
@@ -91,7 +91,7 @@ async def test_an_agent_goes_on_past_its_window_and_reads_back(
         assert targets == {target + method}
         if dialect != "responses":
             assert all(("model" in each.json()) is (dialect == "chat") for each in one.behind.requests)
-        found = await session(
+        found = await get_session(
             proxy, one.run.answers[-1]["x-accordion-session"],
             **({"api_key": KEY} if connect is azure else {"authorization": f"Bearer {KEY}"}),
         )  # fmt: skip

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Start
-from tests.e2e.raw import ask, connected, post
-from tests.e2e.replies import CHAT, KEY, MESSAGES, RESPONSES, Dialect
+from tests.e2e.protocol_samples import CHAT, KEY, MESSAGES, RESPONSES, ProtocolSamples
+from tests.e2e.raw_client import ask, connected, post
 from tests.loopback import replies_json
 from tests.proxy_process import Proxy
 
@@ -83,7 +83,7 @@ async def test_an_anthropic_model_is_asked_below_its_own_base(aliased: Proxy):
     assert provider.requests[0].header("x-api-key") == KEY
 
 
-async def test_without_proxy_keys_the_callers_credential_goes_on_and_the_models_key_does_not(aliased: Proxy):
+async def test_without_proxy_keys_the_callers_credential_is_sent_and_not_the_models_key(aliased: Proxy):
     async with aliased.provider(replies_json({})) as provider:
         await post(aliased, CHAT.path, ODD, BEARER)
     assert provider.requests[0].header("authorization") == f"Bearer {KEY}"
@@ -276,7 +276,7 @@ def test_a_spool_that_is_another_programs_file_is_told_and_nothing_starts(start:
     assert "Accordion listens" not in str(told.value)
 
 
-DIALECT_OF_A_PATH: dict[str, Dialect] = {
+DIALECT_OF_A_PATH: dict[str, ProtocolSamples] = {
     "/v1/files": CHAT,
     "/v1/messages/batches": MESSAGES,
     "/v1/responses/x": RESPONSES,
@@ -318,7 +318,7 @@ async def test_a_form_goes_where_its_model_says_under_the_models_name(aliased: P
     assert request.body == form("gpt-5.2", file=body[len(form("smart", file=b"")) - len(b"\r\n--xyz--\r\n") :][:size])
 
 
-async def test_a_form_that_names_its_model_behind_a_large_file_goes_to_the_default_upstream(aliased: Proxy):
+async def test_a_form_whose_model_follows_a_large_file_goes_to_the_default_upstream(aliased: Proxy):
     body = form("smart", file=os.urandom(200_000), last=True)
     async with aliased.provider(replies_json({})) as provider:
         await ask(aliased, "POST", AUDIO, [FORM, BEARER], body)

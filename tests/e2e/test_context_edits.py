@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from tests.conftest import Start
-from tests.e2e.replies import CHAT, KEY, MESSAGES, RESPONSES
+from tests.e2e.protocol_samples import CHAT, KEY, MESSAGES, RESPONSES
 from tests.loopback import Answer, Recorded, replies_json
 from tests.proxy_process import Proxy
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.conftest import Start
-from tests.e2e.folds import STREAMED, WINDOW, config
-from tests.e2e.keeping import Keeper, hidden
-from tests.e2e.unfolds import watched
+from tests.e2e.reading_agent import start_reading_agent
+from tests.e2e.small_window import STREAMED, WINDOW, config
+from tests.e2e.storing_provider import StoringProvider, shows_our_tool
 
 NAME = "conv_1"
-AGENT: dict[str, Any] = {"reader": Keeper, "object_id": NAME, "more": {"store": True}}
+AGENT: dict[str, Any] = {"reader": StoringProvider, "object_id": NAME, "more": {"store": True}}
 
 
 def comparable(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -29,7 +29,9 @@ def comparable(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("way", ["", "o", "ot"])
 async def test_an_agent_goes_on_past_its_window_and_the_object_stays_whole(start: Start, way: str, stream: bool):
     proxy = start(config("responses"))
-    async with watched(proxy, "responses", f"object {way} {stream}", ways=(), stream=stream, **AGENT) as one:
+    async with start_reading_agent(
+        proxy, "responses", f"object {way} {stream}", ways=(), stream=stream, **AGENT
+    ) as one:
         if way:
             one.provider.ways = (way,)
         await one.rounds(60)
@@ -41,7 +43,7 @@ async def test_an_agent_goes_on_past_its_window_and_the_object_stays_whole(start
         if way:
             assert way in one.provider.done
         items, history = one.provider.talks[NAME], one.run.history
-        assert not hidden(items)
+        assert not shows_our_tool(items)
         assert comparable(items) == comparable(history[: len(items)])
         # The results of the last calls were not sent yet.
         assert {entry["type"] for entry in history[len(items) :]} <= {"function_call_output"}

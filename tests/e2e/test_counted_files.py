@@ -5,16 +5,16 @@ import json
 import random
 from typing import Any
 
-from tests.e2e.raw import Reply, post
-from tests.e2e.replies import CHAT, EACH, MESSAGES, RESPONSES, Dialect
+from tests.e2e.protocol_samples import CHAT, EACH, MESSAGES, RESPONSES, ProtocolSamples
+from tests.e2e.raw_client import Reply, post
 from tests.loopback import replies_json
-from tests.pdfs import scanned
+from tests.pdfs import scanned_pdf
 from tests.proxy_process import Proxy
 
 ASKED = {CHAT.name: "text", RESPONSES.name: "input_text", MESSAGES.name: "text"}
 
 
-def part(dialect: Dialect, pdf: bytes) -> dict[str, Any]:
+def part(dialect: ProtocolSamples, pdf: bytes) -> dict[str, Any]:
     data = base64.b64encode(pdf).decode()
     url = "data:application/pdf;base64," + data
     return {
@@ -27,7 +27,7 @@ def part(dialect: Dialect, pdf: bytes) -> dict[str, Any]:
     }[dialect.name]
 
 
-async def asked(proxy: Proxy, dialect: Dialect, *parts: dict[str, Any]) -> tuple[Reply, bool]:
+async def asked(proxy: Proxy, dialect: ProtocolSamples, *parts: dict[str, Any]) -> tuple[Reply, bool]:
     """The answer, and whether the provider saw the request as it came."""
     content = [*parts, {"type": ASKED[dialect.name], "text": "What does it say?"}]
     listing = "input" if dialect is RESPONSES else "messages"
@@ -39,8 +39,8 @@ async def asked(proxy: Proxy, dialect: Dialect, *parts: dict[str, Any]) -> tuple
 
 
 @EACH
-async def test_a_scan_of_ten_pages_goes_on_as_it_came(proxy: Proxy, dialect: Dialect):
-    reply, untouched = await asked(proxy, dialect, part(dialect, scanned(10, 450_000)))
+async def test_a_scan_of_ten_pages_goes_on_as_it_came(proxy: Proxy, dialect: ProtocolSamples):
+    reply, untouched = await asked(proxy, dialect, part(dialect, scanned_pdf(10, 450_000)))
     assert reply.status == 200
     assert untouched
     assert 15_000 < int(reply.header("x-accordion-tokens") or 0) < 35_000
@@ -48,7 +48,7 @@ async def test_a_scan_of_ten_pages_goes_on_as_it_came(proxy: Proxy, dialect: Dia
 
 
 @EACH
-async def test_a_film_of_a_kind_that_nobody_knows_goes_on_as_it_came(proxy: Proxy, dialect: Dialect):
+async def test_a_film_of_a_kind_that_nobody_knows_goes_on_as_it_came(proxy: Proxy, dialect: ProtocolSamples):
     film = base64.b64encode(random.Random(1).randbytes(1_200_000)).decode()
     reply, untouched = await asked(proxy, dialect, {"type": "film", "source": {"type": "base64", "data": film}})
     assert reply.status == 200
@@ -57,7 +57,7 @@ async def test_a_film_of_a_kind_that_nobody_knows_goes_on_as_it_came(proxy: Prox
 
 
 @EACH
-async def test_what_is_not_understood_never_has_a_request_refused(proxy: Proxy, dialect: Dialect):
+async def test_what_is_not_understood_never_has_a_request_refused(proxy: Proxy, dialect: ProtocolSamples):
     reply, untouched = await asked(proxy, dialect, {"type": "points", "at": [[0.125, 0.25]] * 120_000})
     assert reply.status == 200
     assert untouched

@@ -13,11 +13,11 @@ from typing import Any
 from tests import reply_parts, strict_provider
 from tests.agents import Run, connected
 from tests.conftest import Start
-from tests.e2e.folds import EACH, STREAMED, Proxies, config
-from tests.e2e.ledger import look, until
+from tests.e2e.proxy_api import get_page, wait_until
+from tests.e2e.small_window import EACH, STREAMED, Proxies, config
 from tests.loopback import Answer, Recorded
 from tests.proxy_process import Proxy
-from tests.reply_parts import Call, Piece, Said, Words
+from tests.reply_parts import Piece, ReplyCall, ReplyText, ScriptedReply
 from tests.strict_provider import LISTS, result_of
 
 PROMPT = "Read the ledger of the harbour from its first page on and tell me which ships owe a fee."
@@ -40,13 +40,13 @@ class Model:
         body = request.json()
         self.bodies.append(body)
         number = len(self.bodies)
-        again = (Call(f"call_{number}", "read_file", json.dumps({"path": f"{number}.py"})),)
-        said = Said(number, self.says.pop(0) if self.says else again, len(request.body) // 4, 20)
+        again = (ReplyCall(f"call_{number}", "read_file", json.dumps({"path": f"{number}.py"})),)
+        said = ScriptedReply(number, self.says.pop(0) if self.says else again, len(request.body) // 4, 20)
         if body.get("stream"):
             return await strict_provider.send_events(
-                answer, b"".join(reply_parts.response_pieces(self.dialect, said, body))
+                answer, b"".join(reply_parts.reply_events(self.dialect, said, body))
             )
-        return await strict_provider.send_json(answer, 200, reply_parts.whole(self.dialect, said, body))
+        return await strict_provider.send_json(answer, 200, reply_parts.reply_document(self.dialect, said, body))
 
     @property
     def list(self) -> list[Any]:
@@ -75,7 +75,7 @@ class Crew:
         headers |= {"x-accordion-parent": parent} if parent else {}
         return Run(self.client, self.dialect, stream=self.stream, headers=headers)
 
-    async def told(self, run: Run, text: str, *said: tuple[Piece, ...]) -> None:
+    async def say(self, run: Run, text: str, *said: tuple[Piece, ...]) -> None:
         """The user says something, and the model answers so."""
         run.ask(text)
         self.model.says += said
@@ -87,7 +87,7 @@ class Crew:
         while "x-accordion-compaction" not in (run.answers[-1] if run.answers else {}):
             await run.step()
         session = run.answers[-1]["x-accordion-session"]
-        found = (await look(self.proxy, f"/accordion/artifacts?session={session}&limit=1000")).json()["artifacts"]
+        found = (await get_page(self.proxy, f"/accordion/artifacts?session={session}&limit=1000")).json()["artifacts"]
         self.left = next(each for each in found if each["kind"] == "result")
         return str(self.left["id"])
 
@@ -111,19 +111,22 @@ async def test_a_sub_agent_reads_what_its_parent_passes_on_and_nobody_else_does(
         name = await all_of.folded(parent)
         text = result_of(all_of.left["call_id"])
 
-        child, reads = all_of.agent(f"kid-{own}", f"boss-{own}"), (Call("o1", "read_artifact", f'{{"id": "{name}"}}'),)
-        await all_of.told(child, f"Look into {name}.", reads, (Words("It is as it was."),))
+        child, reads = (
+            all_of.agent(f"kid-{own}", f"boss-{own}"),
+            (ReplyCall("o1", "read_artifact", f'{{"id": "{name}"}}'),),
+        )
+        await all_of.say(child, f"Look into {name}.", reads, (ReplyText("It is as it was."),))
         assert all_of.model.offered
         assert text in json.dumps(all_of.model.list[-1])
         assert "read_artifact" not in json.dumps(child.history, default=lambda value: value.model_dump())
         # It goes on from there, and knows what it read.
         before = all_of.model.list
-        await all_of.told(child, "And what else?", (Words("Nothing."),))
+        await all_of.say(child, "And what else?", (ReplyText("Nothing."),))
         assert all_of.model.list[: len(before)] == before
         assert len(all_of.model.list) == len(before) + 2
 
         stranger = all_of.agent(f"kid-of-another-{own}", f"another-{own}")
-        await all_of.told(stranger, f"Look into {name}.", (Words("I cannot."),))
+        await all_of.say(stranger, f"Look into {name}.", (ReplyText("I cannot."),))
         assert not all_of.model.offered
 
 
@@ -132,29 +135,29 @@ async def test_what_one_agent_does_not_see_is_kept_for_the_one_that_found_it(pro
     async with crew(proxies[dialect], dialect) as all_of:
         own = f"hidden-{dialect}"
         blue, red = all_of.agent(f"blue-{own}", own), all_of.agent(f"red-{own}", own)
-        await all_of.told(red, f"Find the flags ({own}).", (Words("Soon."),))
-        await all_of.told(blue, f"Find the flags ({own}).", (Call(f"c-{own}", "read_file", '{"path": "flag.py"}'),))
+        await all_of.say(red, f"Find the flags ({own}).", (ReplyText("Soon."),))
+        await all_of.say(blue, f"Find the flags ({own}).", (ReplyCall(f"c-{own}", "read_file", '{"path": "flag.py"}'),))
         red.history[:] = [*blue.history, {"role": "user", "content": "And now red?"}]
         text = result_of(f"c-{own}")
-        await all_of.told(red, "Well?", (Words("Red is here."),))
+        await all_of.say(red, "Well?", (ReplyText("Red is here."),))
         assert text not in json.dumps(all_of.model.list)
 
-        async def kept() -> Any:
+        async def stored_artifacts() -> Any:
             # It is written behind the reply.
             session = blue.answers[-1]["x-accordion-session"]
-            found = await look(all_of.proxy, f"/accordion/artifacts?session={session}")
+            found = await get_page(all_of.proxy, f"/accordion/artifacts?session={session}")
             return found.json()["artifacts"] if found.status_code == 200 else None
 
-        [artifact] = await until(kept)
+        [artifact] = await wait_until(stored_artifacts)
         assert artifact["call_id"] == f"c-{own}"
-        assert (await look(all_of.proxy, f"/accordion/artifacts/{artifact['id']}")).text == text
+        assert (await get_page(all_of.proxy, f"/accordion/artifacts/{artifact['id']}")).text == text
         # Whose it is may read it by its id, the other one may not.
-        reads = (Call("o1", "read_artifact", json.dumps({"id": artifact["id"]})),)
+        reads = (ReplyCall("o1", "read_artifact", json.dumps({"id": artifact["id"]})),)
         mine = all_of.agent(f"blue-{own}", own)
-        await all_of.told(mine, f"What says {artifact['id']}?", reads, (Words("This."),))
+        await all_of.say(mine, f"What says {artifact['id']}?", reads, (ReplyText("This."),))
         assert text in json.dumps(all_of.model.list[-1])
         theirs = all_of.agent(f"red-{own}", own)
-        await all_of.told(theirs, f"What says {artifact['id']}?", (Words("Who knows."),))
+        await all_of.say(theirs, f"What says {artifact['id']}?", (ReplyText("Who knows."),))
         assert not all_of.model.offered
 
 
@@ -164,8 +167,8 @@ async def test_a_return_becomes_a_digest_that_leads_to_the_childs_session(start:
     proxy = start(config(dialect) + "thresholds: {generation_target: 0.5}\n")
     async with crew(proxy, dialect, stream=stream) as all_of:
         parent, child = all_of.agent(), all_of.agent()
-        await all_of.told(parent, "Who owes a fee?", (Call("t1", "Task", json.dumps({"prompt": PROMPT})),))
-        await all_of.told(child, PROMPT, (Words(REPORT),))
+        await all_of.say(parent, "Who owes a fee?", (ReplyCall("t1", "Task", json.dumps({"prompt": PROMPT})),))
+        await all_of.say(child, PROMPT, (ReplyText(REPORT),))
         # The tool returns what the sub-agent said.
         told = json.dumps(parent.history[-1]).replace(json.dumps(result_of("t1"))[1:-1], json.dumps(REPORT)[1:-1])
         parent.history[-1] = json.loads(told)
@@ -176,10 +179,10 @@ async def test_a_return_becomes_a_digest_that_leads_to_the_childs_session(start:
         assert "the Anna owes 312 since May" in sent
         assert "On page 77 " not in sent
         main = parent.answers[-1]["x-accordion-session"]
-        found = (await look(proxy, f"/accordion/artifacts?session={main}&limit=1000")).json()["artifacts"]
+        found = (await get_page(proxy, f"/accordion/artifacts?session={main}&limit=1000")).json()["artifacts"]
         [artifact] = [each for each in found if each["kind"] == "result" and each["call_id"] == "t1"]
         assert artifact["child"] == session
         assert session in artifact["description"]
-        assert (await look(proxy, f"/accordion/artifacts/{artifact['id']}")).text == REPORT
+        assert (await get_page(proxy, f"/accordion/artifacts/{artifact['id']}")).text == REPORT
         steps = [json.loads(one["x-accordion-compaction"])["steps"] for one in parent.answers[-1:]]
         assert "delegated_digests" in [step["compactor"] for step in steps[0]]

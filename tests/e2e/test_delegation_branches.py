@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Start
-from tests.e2e.branches import TOP, Branches, branches
-from tests.e2e.folds import EACH, Proxies, config
-from tests.e2e.raw import post
+from tests.e2e.agent_branches import TOP, Branches, start_branches
+from tests.e2e.raw_client import post
+from tests.e2e.small_window import EACH, Proxies, config
 from tests.proxy_process import PATIENT
 from tests.strict_provider import LISTS, PATHS, SYSTEM
 from tests.valkey import running_valkey
@@ -35,7 +35,7 @@ async def mixed(made: Branches, steps: int, seed: object) -> None:
 @EACH
 @pytest.mark.parametrize("seed", range(2))
 async def test_each_sees_its_own_branch_and_the_top_sees_all(wide: Proxies, dialect: str, seed: int):
-    async with branches(wide[dialect], dialect, TREE, run=f"branches {seed}") as made:
+    async with start_branches(wide[dialect], dialect, TREE, run=f"branches {seed}") as made:
         made.provider.window = 400_000
         await mixed(made, 40, seed)
     assert made.provider.problems == []
@@ -52,7 +52,7 @@ def small(start: Start) -> Proxies:
 async def test_each_is_measured_and_folded_by_itself(small: Proxies, dialect: str):
     """Filter, then replay, then measure and fold: an agent's folds are of its own list, and its prefix breaks there
     alone."""
-    async with branches(small[dialect], dialect, {"red": TOP, "blue": TOP}, run="folds") as made:
+    async with start_branches(small[dialect], dialect, {"red": TOP, "blue": TOP}, run="folds") as made:
         while len(made.taken.get("red", ())) < 30:
             for name in (TOP, "red", "blue"):
                 await made.step(name)
@@ -72,29 +72,31 @@ async def test_each_is_measured_and_folded_by_itself(small: Proxies, dialect: st
 async def test_what_turns_out_to_be_anothers_is_seen_until_the_next_fold_and_no_longer(small: Proxies, dialect: str):
     """Scarlet works for red, and then for blue: what it knew of red stays where a provider has cached it."""
     tree = {"red": TOP, "blue": TOP, "scarlet": "red"}
-    async with branches(small[dialect], dialect, tree, run="late") as made:
+    async with start_branches(small[dialect], dialect, tree, run="late") as made:
         for name in ("red", "blue", "scarlet", "red", "scarlet"):
             await made.step(name)
         of_red = {call for call, whose in made.made.items() if whose == "red"}
         of_blue = {call for call, whose in made.made.items() if whose == "blue"}
-        assert made.seen("scarlet") & of_red == of_red
-        assert made.seen("scarlet") & of_blue == set()
+        assert made.visible_calls("scarlet") & of_red == of_red
+        assert made.visible_calls("scarlet") & of_blue == set()
         made.runs["scarlet"].headers["x-accordion-parent"] = "blue"
         for name in ("red", "blue", "scarlet", "red", "scarlet"):
             await made.step(name)
         new_of_blue = {call for call, whose in made.made.items() if whose == "blue"} - of_blue
-        assert made.seen("scarlet") & {c for c, whose in made.made.items() if whose == "red"} == of_red, "and no more"
-        assert made.seen("scarlet") & {c for c, whose in made.made.items() if whose == "blue"} == new_of_blue
+        assert made.visible_calls("scarlet") & {c for c, whose in made.made.items() if whose == "red"} == of_red, (
+            "and no more"
+        )
+        assert made.visible_calls("scarlet") & {c for c, whose in made.made.items() if whose == "blue"} == new_of_blue
         assert made.broken() == []
         made.runs["scarlet"].headers["x-accordion-compact"] = "now"
         await made.step("scarlet")
         del made.runs["scarlet"].headers["x-accordion-compact"]
         at = len(made.taken["scarlet"]) - 1
         assert made.folds() == [("scarlet", at)]
-        assert made.seen("scarlet") & of_red == set()
+        assert made.visible_calls("scarlet") & of_red == set()
         await made.step("blue")
         await made.step("scarlet")
-    assert made.seen("scarlet") & of_red == set()
+    assert made.visible_calls("scarlet") & of_red == set()
     assert made.broken() == [("scarlet", at)]
     assert made.provider.problems == []
 
@@ -103,7 +105,7 @@ async def test_what_turns_out_to_be_anothers_is_seen_until_the_next_fold_and_no_
 @pytest.mark.parametrize("alone", [{}, {"x-accordion-delegation": "only"}], ids=["undeclared", "declared"])
 async def test_a_request_with_one_scope_is_forwarded_byte_for_byte(wide: Proxies, dialect: str, alone: dict[str, str]):
     """However oddly it is written."""
-    async with branches(wide[dialect], dialect, {}, run="alone") as made:
+    async with start_branches(wide[dialect], dialect, {}, run="alone") as made:
         made.provider.window = 400_000
         made.runs[TOP].headers.update(alone)
         for _ in range(8):
@@ -122,7 +124,7 @@ async def test_a_request_with_one_scope_is_forwarded_byte_for_byte(wide: Proxies
 async def test_a_restart_changes_nothing_of_what_agents_see(start: Start, tmp_path: Path, dialect: str):
     text = config(dialect, window=400_000) + PATIENT
     proxy = start(text, ACCORDION_STORE=f"sqlite:///{tmp_path}/branches.db")
-    async with branches(proxy, dialect, TREE, run="restart") as made:
+    async with start_branches(proxy, dialect, TREE, run="restart") as made:
         made.provider.window = 400_000
         await mixed(made, 20, "before")
         sessions = {name: made.session(name) for name in made.taken}
@@ -145,7 +147,7 @@ async def test_agents_may_speak_to_different_workers(start: Start, tmp_path: Pat
         first = start(text, ACCORDION_STORE=valkey.url)
         text = text.replace("{upstream}", f"http://127.0.0.1:{first.upstream_port}")
         second = start(text, ACCORDION_STORE=valkey.url)
-        async with branches(first, dialect, {"red": TOP, "blue": TOP, "scarlet": "red"}, run="workers") as made:
+        async with start_branches(first, dialect, {"red": TOP, "blue": TOP, "scarlet": "red"}, run="workers") as made:
             made.provider.window = 400_000
             for number, name in enumerate([TOP, "red", "blue", "scarlet", "red", "blue"] * 4):
                 await made.move((first, second)[number % 2])
@@ -167,7 +169,7 @@ async def test_a_store_that_is_away_costs_those_nothing_that_one_worker_serves(
     with running_valkey(tmp_path) as valkey:
         text = config(dialect, window=400_000) + "store: {timeout_seconds: 0.25}\n"
         proxy = start(text, ACCORDION_STORE=valkey.url)
-        async with branches(proxy, dialect, TREE, run="away") as made:
+        async with start_branches(proxy, dialect, TREE, run="away") as made:
             made.provider.window = 400_000
             await mixed(made, 12, "there")
             valkey.kill()

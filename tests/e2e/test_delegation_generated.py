@@ -1,5 +1,5 @@
 """Agents of any tree write into one list in any order: what each is given, against a reference written apart. The whole
-house in one process."""
+application in one process."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import agent_replies
-from tests.agent_replies import TOOLS, Json, Reply
-from tests.e2e.branches import CALL, TOP, declared, related
+from tests.agent_replies import TOOLS, AgentReply, Json
+from tests.e2e.agent_branches import CALL, TOP, delegation_headers, is_related
 from tests.fakes import FakeReply, FakeWindows
-from tests.pipeline_setup import World
+from tests.pipeline_setup import PipelineSetup
 from tests.strict_provider import LISTS, PATHS
 
 DIALECTS = st.sampled_from(["chat", "responses", "messages"])
@@ -51,7 +51,7 @@ class Shared:
     """One list, and what was forwarded of it for each agent."""
 
     dialect: str
-    world: World
+    world: PipelineSetup
     parents: dict[str, str]
     listed: list[Json] = field(default_factory=lambda: [{"role": "user", "content": "the task"}])
     made: dict[str, str] = field(default_factory=dict)
@@ -69,13 +69,13 @@ class Shared:
         made = tuple(f"call_{self.number}_{at}" for at in range(step.calls))
         said = "" if made and not step.speaks else f"Step {self.number}."
         thought = "so" if step.thinks and self.dialect != "chat" else None
-        reply = agent_replies.WHOLE[self.dialect](Reply(self.number, made, said, thought, 10))
+        reply = agent_replies.WHOLE[self.dialect](AgentReply(self.number, made, said, thought, 10))
         self.world.upstream.answers = [FakeReply(pieces=(json.dumps(reply).encode(),))]
         body: Json = {"model": "gpt-5", LISTS[self.dialect]: self.listed, "tools": TOOLS[self.dialect]}
         if self.dialect == "messages":
             body |= {"model": "claude-sonnet-4-5", "max_tokens": 9}
         self.asked = self.listed
-        out, _ = await self.world.ask(PATHS[self.dialect], body, declared(name, self.parents))
+        out, _ = await self.world.ask(PATHS[self.dialect], body, delegation_headers(name, self.parents))
         assert out.status == 200
         self.sent.setdefault(name, []).append(json.loads(self.world.upstream.requests[-1].body)[LISTS[self.dialect]])
         self.made |= dict.fromkeys(made, name)
@@ -102,11 +102,11 @@ class Shared:
 
     def due(self, name: str) -> set[str]:
         """Those that should, of all that stand in the newest list that it sent."""
-        return {call for call, whose in self.made.items() if related(whose, name, self.parents)}
+        return {call for call, whose in self.made.items() if is_related(whose, name, self.parents)}
 
 
 def shared(dialect: str, tree: dict[str, str]) -> Shared:
-    return Shared(dialect, World(windows=FakeWindows(1_000_000)), dict(tree))
+    return Shared(dialect, PipelineSetup(windows=FakeWindows(1_000_000)), dict(tree))
 
 
 async def introduced(made: Shared) -> None:

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from tests.conftest import Start
-from tests.e2e.raw import post
-from tests.e2e.replies import CHAT, KEY
+from tests.e2e.protocol_samples import CHAT, KEY
+from tests.e2e.raw_client import post
 from tests.loopback import Answer, Recorded, replies_json
 from tests.proxy_process import held_port
 

@@ -221,7 +221,7 @@ def test_every_option_is_documented_where_its_command_is(commands: dict[str, set
         assert known <= set(OPTION.findall(code(where))), name
 
 
-def test_every_option_of_a_command_of_the_memories_is_documented_beside_it_or_for_all():
+def test_every_option_of_the_memory_commands_is_documented():
     group: Any = typer.main.get_command(app)
     people = section((ROOT / "docs" / "memory.md").read_text("utf-8"), "## People: the command line\n")
     for_all = OPTION.findall(code(people.rpartition("\n|")[2]))

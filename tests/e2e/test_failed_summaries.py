@@ -9,12 +9,12 @@ import pytest
 from tests.agent_replies import TOOLS
 from tests.agents import Run
 from tests.conftest import Start
-from tests.e2e.folds import agent, config, folded, rounds
-from tests.e2e.ledger import until
-from tests.e2e.test_fold_summaries import failing, good
+from tests.e2e.proxy_api import wait_until
+from tests.e2e.small_window import agent, compacted_requests, config, rounds
+from tests.e2e.test_compaction_summaries import failing, good
 from tests.loopback import Script
 from tests.proxy_process import Proxy
-from tests.strict_provider import Strict
+from tests.strict_provider import StrictProvider
 
 WINDOW = 24_000
 REQUESTS = 25
@@ -36,17 +36,17 @@ def started(start: Start) -> Proxy:
     return start(re.sub(r"summaries: .*\n", "summaries: {writer: request, wait_seconds: 0.4}\n", text))
 
 
-async def conversation(proxy: Proxy, summary: Script, requests: int = REQUESTS) -> tuple[Strict, Run]:
+async def conversation(proxy: Proxy, summary: Script, requests: int = REQUESTS) -> tuple[StrictProvider, Run]:
     """So many requests of an agent with large tools in a small window."""
     tools = large_tools("chat")
-    provider = Strict("chat", WINDOW, rounds=1_000, summary=summary, words=900, tools=tools)
+    provider = StrictProvider("chat", WINDOW, rounds=1_000, summary=summary, words=900, tools=tools)
     async with proxy.provider(provider), agent(proxy, "chat", words=900, more={"tools": tools}) as run:
         await rounds(run, requests)
     assert provider.problems == []
     return provider, run
 
 
-def share(provider: Strict) -> float:
+def share(provider: StrictProvider) -> float:
     """Tokens of requests for summaries, as a share of those of the agent's own requests."""
     return sum(map(provider.count, provider.summaries)) / sum(one.tokens for one in provider.taken)
 
@@ -54,7 +54,7 @@ def share(provider: Strict) -> float:
 @pytest.mark.parametrize("how", ["prose", "empty", "invented"])
 async def test_a_model_that_never_writes_a_summary_costs_a_twentieth_at_most(start: Start, how: str):
     provider, run = await conversation(started(start), failing(how, "chat"))
-    assert len(folded(run)) >= 3
+    assert len(compacted_requests(run)) >= 3
     assert sum(one.tokens for one in provider.taken) > 200_000
     assert 0 < share(provider) <= 0.05
     failed = [said["summary_failed_answers"] for said in run.compactions if said and said["state"] == "folded"]
@@ -78,10 +78,10 @@ async def test_every_compaction_is_a_line_of_the_log(start: Start):
 
     async def logged() -> list[str] | None:
         found = [line for line in proxy.log.splitlines() if "compacted session" in line]
-        return found if len(found) >= len(folded(run)) else None
+        return found if len(found) >= len(compacted_requests(run)) else None
 
-    lines = await until(logged)
-    assert len(lines) == len(folded(run))
+    lines = await wait_until(logged)
+    assert len(lines) == len(compacted_requests(run))
     assert "1 answer of the model failed before" in lines[0]
     assert "summary by the extractive writer" in lines[0]
     assert "a summary by small failed: the model's answer is not a summary" in proxy.log

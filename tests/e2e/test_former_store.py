@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from tests.conftest import Start
-from tests.e2e.ledger import look
+from tests.e2e.proxy_api import get_page
 from tests.loopback import Answer, Recorded
 
 FORMER = Path(__file__).parent / "former_store"
@@ -83,7 +83,7 @@ async def test_a_store_of_an_earlier_version_is_read(start: Start, tmp_path: Pat
         references = set(re.findall(r"art_[0-9a-f]{12}", forwarded[0].decode()))
         assert references
         texts = [
-            (await look(proxy, f"/accordion/artifacts/{each}?limit=1000", authorization="Bearer k")).text
+            (await get_page(proxy, f"/accordion/artifacts/{each}?limit=1000", authorization="Bearer k")).text
             for each in references
         ]
         assert any(content(0)[:60] in text for text in texts)

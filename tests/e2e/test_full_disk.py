@@ -14,11 +14,11 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key
 from tests.conftest import Start
 from tests.disks import fill, small_disk
-from tests.e2e.folds import WINDOW, agent, config, folded, rounds
-from tests.e2e.kept import api, ask, said, workers
-from tests.e2e.ledger import look, until
+from tests.e2e.proxy_api import get_page, wait_until
+from tests.e2e.small_window import WINDOW, agent, compacted_requests, config, rounds
+from tests.e2e.store_workers import api, ask, request_with_name, workers
 from tests.proxy_process import Proxy
-from tests.strict_provider import Strict
+from tests.strict_provider import StrictProvider
 
 ARTIFACT = re.compile(r"art_[0-9a-f]{12}")
 
@@ -29,31 +29,31 @@ async def delete(proxy: Proxy, path: str) -> httpx.Response:
 
 
 async def waiting(proxy: Proxy) -> int:
-    page = (await look(proxy, "/readyz")).json()
+    page = (await get_page(proxy, "/readyz")).json()
     return int(page.get("in_memory_only_bytes", 0))
 
 
 async def readable(proxy: Proxy, artifacts: set[str]) -> set[str]:
     """Those that can be read."""
-    replies = {each: await look(proxy, f"/accordion/artifacts/{each}") for each in artifacts}
+    replies = {each: await get_page(proxy, f"/accordion/artifacts/{each}") for each in artifacts}
     return {each for each, reply in replies.items() if reply.status_code == 200}
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["session", "tenant"])
 async def test_compaction_goes_on_and_erasing_works_while_the_disk_is_full(start: Start, tmp_path: Path, whole: bool):
-    provider = Strict("chat", WINDOW, rounds=1_000, words=400)
+    provider = StrictProvider("chat", WINDOW, rounds=1_000, words=400)
     with small_disk(tmp_path / "disk") as disk:
         proxy = start(config("chat"), ACCORDION_STORE=f"sqlite:///{disk}/store.db")
         async with proxy.provider(provider), agent(proxy, "chat", words=400) as run:
-            while len(folded(run)) < 2:
+            while len(compacted_requests(run)) < 2:
                 await rounds(run, 1)
             session = run.answers[-1]["x-accordion-session"]
             others = fill(disk)
-            before = len(folded(run))
-            while len(folded(run)) < before + 3:
+            before = len(compacted_requests(run))
+            while len(compacted_requests(run)) < before + 3:
                 await rounds(run, 1)
             await proxy.says("the disk of the store is full")
-            assert (await look(proxy, "/readyz")).json()["store"] == "unavailable"
+            assert (await get_page(proxy, "/readyz")).json()["store"] == "unavailable"
             assert await waiting(proxy) > 0
             assert "is kept in memory only" in proxy.log
             path = "/accordion/archive" if whole else f"/accordion/sessions/{session}"
@@ -66,10 +66,10 @@ async def test_compaction_goes_on_and_erasing_works_while_the_disk_is_full(start
             others.unlink()
 
             async def stored() -> bool:
-                return (await look(proxy, "/readyz")).json()["store"] == "ok" and await waiting(proxy) == 0
+                return (await get_page(proxy, "/readyz")).json()["store"] == "ok" and await waiting(proxy) == 0
 
-            await until(stored)
-            assert (await look(proxy, "/accordion/sessions")).json()["sessions"] == []
+            await wait_until(stored)
+            assert (await get_page(proxy, "/accordion/sessions")).json()["sessions"] == []
             assert await readable(proxy, former) == set()
             for _ in range(30):
                 await rounds(run, 1)
@@ -79,16 +79,16 @@ async def test_compaction_goes_on_and_erasing_works_while_the_disk_is_full(start
     assert provider.problems == []
 
 
-async def test_another_worker_writes_no_record_of_a_session_that_was_erased_while_the_disk_was_full(tmp_path: Path):
+async def test_no_worker_records_a_session_that_was_erased_while_the_disk_was_full(tmp_path: Path):
     with small_disk(tmp_path / "disk") as disk:
         async with workers(disk, "", "") as [one, other]:
-            session = (await ask(other, said(1)))["x-accordion-session"]
+            session = (await ask(other, request_with_name(1)))["x-accordion-session"]
             await other.outbox.flush()
             filling = fill(disk)
             with pytest.raises(StoreUnavailable):
                 for number in range(100):
                     await other.store.put(Key("", f"other {number}"), os.urandom(100_000))
-            assert (await ask(other, said(2)))["x-accordion-session"] == session
+            assert (await ask(other, request_with_name(2)))["x-accordion-session"] == session
             with pytest.raises(StoreUnavailable):
                 await other.outbox.flush()
             assert (await api(one, "DELETE", f"/accordion/sessions/{session}")).json()["verified"]
@@ -100,5 +100,5 @@ async def test_another_worker_writes_no_record_of_a_session_that_was_erased_whil
                     return True
                 return False
 
-            await until(writes)
+            await wait_until(writes)
             assert (await api(one, "GET", "/accordion/sessions")).json()["sessions"] == []

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tests.e2e.folds import Proxies, agent, rounds, strict
-from tests.e2e.raw import post
+from tests.e2e.raw_client import post
+from tests.e2e.small_window import Proxies, agent, rounds, strict_provider
 from tests.loopback import Answer, Recorded
 from tests.proxy_process import Proxy
 
@@ -46,7 +46,7 @@ async def test_a_key_in_the_query_is_in_no_log_line(proxy: Proxy):
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_overflow_is_compacted_and_sent_once_more(proxies: Proxies, stream: bool):
     """The provider's window is smaller than the one that the proxy was told of."""
-    proxy, provider = proxies["gemini"], strict("gemini", f"overflow, {stream}")
+    proxy, provider = proxies["gemini"], strict_provider("gemini", f"overflow, {stream}")
     provider.window = 5_000
     async with proxy.provider(provider), agent(proxy, "gemini", stream=stream, name=f"overflow, {stream}") as run:
         await rounds(run, 40)

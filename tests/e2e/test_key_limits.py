@@ -14,8 +14,8 @@ import openai
 import pytest
 
 from tests.conftest import Start
-from tests.e2e.ledger import until
-from tests.e2e.replies import CHAT, MESSAGES
+from tests.e2e.protocol_samples import CHAT, MESSAGES
+from tests.e2e.proxy_api import wait_until
 from tests.proxy_process import Proxy
 from tests.valkey import running_valkey
 
@@ -73,7 +73,7 @@ async def spend(sdk: openai.AsyncOpenAI) -> None:
         return False
 
     async with asyncio.timeout(60):
-        await until(is_refused)
+        await wait_until(is_refused)
     await asyncio.sleep(2.0)
 
 

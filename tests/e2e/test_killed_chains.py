@@ -10,18 +10,18 @@ import pytest
 
 from tests.agents import Run, connected
 from tests.conftest import Start
-from tests.e2e.folds import STREAMED, WINDOW, config
-from tests.e2e.keeping import Keeper
-from tests.e2e.ledger import look, until
+from tests.e2e.proxy_api import get_page, wait_until
+from tests.e2e.reading_agent import ReadingAgent, prepare_way, start_reading_agent
+from tests.e2e.small_window import STREAMED, WINDOW, config
+from tests.e2e.storing_provider import StoringProvider
 from tests.e2e.test_killed_workers import LOST, hopping
-from tests.e2e.unfolds import Watched, ready, watched
 from tests.loopback import Answer, Recorded
 from tests.proxy_process import PATIENT, Proxy
 
-CHAIN: dict[str, Any] = {"reader": Keeper, "chained": True, "more": {"store": True}}
+CHAIN: dict[str, Any] = {"reader": StoringProvider, "chained": True, "more": {"store": True}}
 
 
-async def killed_behind_the_reply(one: Watched, proxy: Proxy) -> None:
+async def killed_behind_the_reply(one: ReadingAgent, proxy: Proxy) -> None:
     """One request; the proxy is killed as soon as its reply has ended, and started again."""
     async with connected(proxy.url, "responses", one.witness) as client:
         one.run.client = client
@@ -30,7 +30,7 @@ async def killed_behind_the_reply(one: Watched, proxy: Proxy) -> None:
     proxy.start()
 
 
-async def goes_on(one: Watched, proxy: Proxy, count: int) -> None:
+async def goes_on(one: ReadingAgent, proxy: Proxy, count: int) -> None:
     async with connected(proxy.url, "responses", one.witness) as client:
         one.run.client = client
         await one.rounds(count)
@@ -45,7 +45,7 @@ async def missing(proxy: Proxy, run: Run) -> list[Any]:
     """What of an agent's answered requests is in none of its transcripts."""
     recorded, answered = list[Any](), list(run.history)
     for name in {head["x-accordion-session"] for head in run.answers}:
-        recorded += (await look(proxy, f"/accordion/sessions/{name}/original")).json().get("input", [])
+        recorded += (await get_page(proxy, f"/accordion/sessions/{name}/original")).json().get("input", [])
     while is_own(answered[-1]):
         answered.pop()
     return [entry for entry in answered if is_own(entry) and entry not in recorded]
@@ -55,8 +55,8 @@ async def missing(proxy: Proxy, run: Run) -> list[Any]:
 @pytest.mark.parametrize("way", ["o", "ot"])
 async def test_a_kill_behind_a_reply_that_read_back_loses_nothing(start: Start, way: str, stream: bool):
     proxy = start(config("responses") + PATIENT, ACCORDION_STORE="sqlite:///chain.db")
-    async with watched(proxy, "responses", f"killed {way} {stream}", stream=stream, **CHAIN) as one:
-        await ready(one, way)
+    async with start_reading_agent(proxy, "responses", f"killed {way} {stream}", stream=stream, **CHAIN) as one:
+        await prepare_way(one, way)
         for _ in range(2):
             await killed_behind_the_reply(one, proxy)
         one.provider.ways = ()
@@ -70,7 +70,9 @@ async def test_a_kill_behind_a_reply_that_read_back_loses_nothing(start: Start, 
 @STREAMED
 async def test_a_kill_behind_any_reply_keeps_the_chain_foldable(start: Start, stream: bool):
     proxy = start(config("responses") + PATIENT, ACCORDION_STORE="sqlite:///chain.db")
-    async with watched(proxy, "responses", f"killed early {stream}", ways=(), stream=stream, **CHAIN) as one:
+    async with start_reading_agent(
+        proxy, "responses", f"killed early {stream}", ways=(), stream=stream, **CHAIN
+    ) as one:
         for _ in range(3):
             await killed_behind_the_reply(one, proxy)
         await goes_on(one, proxy, 40)
@@ -82,8 +84,8 @@ async def test_a_kill_behind_any_reply_keeps_the_chain_foldable(start: Start, st
 @STREAMED
 async def test_a_kill_behind_any_reply_loses_nothing_of_the_transcript(start: Start, stream: bool):
     proxy = start(config("responses") + PATIENT, ACCORDION_STORE="sqlite:///chain.db")
-    async with watched(proxy, "responses", f"killed late {stream}", ways=(), stream=stream, **CHAIN) as one:
-        await ready(one, "o")
+    async with start_reading_agent(proxy, "responses", f"killed late {stream}", ways=(), stream=stream, **CHAIN) as one:
+        await prepare_way(one, "o")
         for _ in range(3):
             await killed_behind_the_reply(one, proxy)
             assert await missing(proxy, one.run) == []
@@ -115,10 +117,10 @@ async def killed(proxy: Proxy, models: dict[str, Any]) -> None:
         return proxy.log.count("startup complete") == count
 
     for times in (1, 2):
-        await until(partial(went_on, 6 * times))
+        await wait_until(partial(went_on, 6 * times))
         os.kill(proxy.workers[-1], signal.SIGKILL)
-        await until(partial(is_started_again, 2 + times))
-    await until(partial(went_on, 18))
+        await wait_until(partial(is_started_again, 2 + times))
+    await wait_until(partial(went_on, 18))
 
 
 async def test_chains_whose_requests_hop_go_on_through_killed_workers(start: Start):
@@ -127,7 +129,9 @@ async def test_chains_whose_requests_hop_go_on_through_killed_workers(start: Sta
     await proxy.says("startup complete", 2)
     names = [f"agent {number}" for number in range(AGENTS)]
     models = {
-        name: Keeper("responses", WINDOW, rounds=1_000_000, thinks=True, run=name, given=10_000 * at, ways=("o", "ot"))
+        name: StoringProvider(
+            "responses", WINDOW, rounds=1_000_000, thinks=True, run=name, given=10_000 * at, ways=("o", "ot")
+        )
         for at, name in enumerate(names, 1)
     }
     runs = [

@@ -12,11 +12,11 @@ import openai
 
 from tests.agents import Client, Run
 from tests.conftest import Start
-from tests.e2e.folds import EACH, WINDOW, breaks, config, folded
-from tests.e2e.ledger import look, until
+from tests.e2e.proxy_api import get_page, wait_until
+from tests.e2e.small_window import EACH, WINDOW, broken_prefixes, compacted_requests, config
 from tests.loopback import Answer, Recorded
 from tests.proxy_process import PATIENT, Proxy
-from tests.strict_provider import Strict, result_of
+from tests.strict_provider import StrictProvider, result_of
 
 AGENTS, REQUESTS = 4, 40
 LOST = (openai.APIConnectionError, anthropic.APIConnectionError, httpx.TransportError)
@@ -45,21 +45,19 @@ async def worked(run: Run) -> None:
 
 async def original_of(proxy: Proxy, run: Run) -> bool:
     """Whether all that tools returned to an agent, but for what it did not send yet, stands in its transcript."""
-    text = (await look(proxy, f"/accordion/sessions/{run.answers[0]['x-accordion-session']}/original")).text
+    text = (await get_page(proxy, f"/accordion/sessions/{run.answers[0]['x-accordion-session']}/original")).text
     said = str(run.history[:-4])
     calls = [f"call_{number}_0" for number in range(1, REQUESTS + 1)]
     return all(result_of(call) in text for call in calls if result_of(call) in said)
 
 
 @EACH
-async def test_two_of_three_workers_are_killed_and_no_agent_loses_its_session_its_folds_or_its_history(
-    start: Start, dialect: str
-):
+async def test_killing_two_of_three_workers_loses_no_session_compaction_or_history(start: Start, dialect: str):
     text = config(dialect) + PATIENT
     proxy = start(text, "--workers", "3", ACCORDION_STORE="sqlite:///one.db")
     await proxy.says("startup complete", 3)
     names = [f"agent {number}." for number in range(AGENTS)]
-    models = {name: Strict(dialect, WINDOW, rounds=1_000, run=name, thinks=dialect != "chat") for name in names}
+    models = {name: StrictProvider(dialect, WINDOW, rounds=1_000, run=name, thinks=dialect != "chat") for name in names}
 
     async def script(request: Recorded, answer: Answer) -> None:
         await next(models[name] for name in names if name in request.body.decode())(request, answer)
@@ -67,7 +65,7 @@ async def test_two_of_three_workers_are_killed_and_no_agent_loses_its_session_it
     async def killed() -> None:
         for pid in proxy.workers[-3:][:2]:
             begun = sum(len(model.taken) for model in models.values())
-            await until(partial(more_than, models, begun + AGENTS * REQUESTS // 4))
+            await wait_until(partial(more_than, models, begun + AGENTS * REQUESTS // 4))
             os.kill(pid, signal.SIGKILL)
 
     runs = [
@@ -82,16 +80,18 @@ async def test_two_of_three_workers_are_killed_and_no_agent_loses_its_session_it
             # was quicker than the others may have ended within that time.
             await run.step()
             assert len({head["x-accordion-session"] for head in run.answers}) == 1
-            await until(partial(original_of, proxy, run))
+            await wait_until(partial(original_of, proxy, run))
             await run.client.close()
     for name, run in zip(names, runs, strict=True):
         assert models[name].problems == []
         assert models[name].refusals == []
-        assert len(folded(run)) >= 1
+        assert len(compacted_requests(run)) >= 1
         # A fold whose answer was lost with its worker is told as one that is put back.
-        assert len(folded(run)) <= len(breaks(models[name].taken)) <= len(folded(run)) + 2
+        assert (
+            len(compacted_requests(run)) <= len(broken_prefixes(models[name].taken)) <= len(compacted_requests(run)) + 2
+        )
     assert "Traceback" not in proxy.log
 
 
-async def more_than(models: dict[str, Strict], count: int) -> bool:
+async def more_than(models: dict[str, StrictProvider], count: int) -> bool:
     return sum(len(model.taken) for model in models.values()) > count

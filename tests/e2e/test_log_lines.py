@@ -7,9 +7,9 @@ from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
 from tests.conftest import Start
-from tests.e2e.ledger import look
-from tests.e2e.raw import ask, connected, post
-from tests.e2e.replies import CHAT, DIALECTS
+from tests.e2e.protocol_samples import CHAT, DIALECTS
+from tests.e2e.proxy_api import get_page
+from tests.e2e.raw_client import ask, connected, post
 from tests.loopback import Answer, Recorded, replies_bytes, replies_json
 from tests.proxy_process import Proxy
 
@@ -91,7 +91,9 @@ async def test_requests_of_every_kind_and_fate(talkative: Proxy):
                 b"GET /v1/" + SECRETS["QUERY"].encode() + b" HTTP/9.9\r\nbad header " + SAID.encode() + b"\r\n\r\n"
             )
             await client.closed()
-    await look(talkative, f"/accordion/sessions?key={SECRETS['QUERY']}", authorization=f"Bearer {SECRETS['PROXY_KEY']}")
+    await get_page(
+        talkative, f"/accordion/sessions?key={SECRETS['QUERY']}", authorization=f"Bearer {SECRETS['PROXY_KEY']}"
+    )
     assert_clean(talkative)
 
 

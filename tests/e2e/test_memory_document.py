@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from accordion import __version__
 from accordion.http.memory_openapi import openapi_document
 from tests.conftest import Start
-from tests.e2e.ledger import look
-from tests.e2e.remembered import RECORDED
+from tests.e2e.memory_samples import RECORDED
+from tests.e2e.proxy_api import get_page
 from tests.proxy_process import Proxy
 
 schemathesis = pytest.importorskip("schemathesis")
@@ -34,7 +34,7 @@ def proxy(start: Start) -> Proxy:
 
 
 async def test_the_document_is_the_one_that_is_served(proxy: Proxy):
-    assert (await look(proxy, "/accordion/memory/openapi.json")).json() == openapi_document(__version__)
+    assert (await get_page(proxy, "/accordion/memory/openapi.json")).json() == openapi_document(__version__)
 
 
 @pytest.mark.parametrize(("label", "mode"), CASES, ids=[f"{label} {mode.value}" for label, mode in CASES])

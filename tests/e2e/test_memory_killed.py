@@ -19,7 +19,7 @@ import httpx
 from accordion.memory.entries import revision
 from accordion.memory.sections import render_sections
 from tests.conftest import Start
-from tests.e2e.remembered import RECORDED, SUMMARY, notes, say
+from tests.e2e.memory_samples import RECORDED, SUMMARY, memory_arguments, record_conversation
 from tests.proxy_process import Proxy
 from tests.valkey import Valkey, valkey_server  # noqa: F401
 
@@ -131,7 +131,7 @@ async def asked(proxy: Proxy, method: str, path: str, **more: Any) -> httpx.Resp
 
 
 @dataclass
-class Kept:
+class TenantRecords:
     """All that a tenant has, by kinds."""
 
     memories: dict[str, dict[str, Any]]
@@ -140,14 +140,14 @@ class Kept:
     markers: dict[str, bytes]
 
 
-async def kept(proxy: Proxy) -> Kept:
+async def export_records(proxy: Proxy) -> TenantRecords:
     lines = [json.loads(line) for line in (await asked(proxy, "GET", "/export")).text.splitlines()]
     assert all(len(line) == 1 for line in lines)
     memories = [line["memory"] for line in lines if "memory" in line]
     markers = [line["marker"] for line in lines if "marker" in line]
     found = {each["id"]: each for each in memories}
     assert len(found) == len(memories)
-    return Kept(
+    return TenantRecords(
         found,
         {line["entity"]["name"].casefold() for line in lines if "entity" in line},
         [line["relation"] for line in lines if "relation" in line],
@@ -155,9 +155,9 @@ async def kept(proxy: Proxy) -> Kept:
     )
 
 
-async def check(proxy: Proxy, sessions: Sequence[str]) -> Kept:
+async def check(proxy: Proxy, sessions: Sequence[str]) -> TenantRecords:
     """That nothing is half-written."""
-    held = await kept(proxy)
+    held = await export_records(proxy)
     for memory in held.memories.values():
         assert memory["revision"] == revision(memory["content"])
         assert memory["type"] != "session" or memory["content"].count("It rusts.") == 200
@@ -183,7 +183,7 @@ async def check(proxy: Proxy, sessions: Sequence[str]) -> Kept:
     return held
 
 
-async def found_as_kept(proxy: Proxy, held: Kept) -> None:
+async def found_as_kept(proxy: Proxy, held: TenantRecords) -> None:
     """That lists, counts and words know just what is there."""
     page = (await asked(proxy, "POST", "/list", json={"type_filter": EVERY, "limit": 500})).json()
     assert page["total"] == len(held.memories)
@@ -218,9 +218,9 @@ async def completed(proxy: Proxy, sessions: Sequence[str], brought: Sequence[int
 
 
 async def killed_again_and_again(proxy: Proxy, seed: int) -> None:
-    sessions = [await say(proxy, talk(number)) for number in range(SESSIONS)]
+    sessions = [await record_conversation(proxy, talk(number)) for number in range(SESSIONS)]
     for topic in TOPICS:
-        for note in notes(FEW, topic):
+        for note in memory_arguments(FEW, topic):
             await asked(proxy, "POST", "/add", json=note)
     random, done, brought = Random(seed), Counter[str](), list[int]()
     for number, moment in enumerate(MOMENTS, 1):

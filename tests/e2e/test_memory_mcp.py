@@ -13,7 +13,17 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.conftest import Start
-from tests.e2e.remembered import KEYS, MESSAGES, ONE, PLAN, RECORDED, SUMMARY, TWO, notes, say
+from tests.e2e.memory_samples import (
+    KEYS,
+    MESSAGES,
+    ONE,
+    PLAN,
+    RECORDED,
+    SUMMARY,
+    TWO,
+    memory_arguments,
+    record_conversation,
+)
 from tests.proxy_process import Proxy
 from tests.valkey import Valkey, valkey_server  # noqa: F401
 
@@ -96,7 +106,7 @@ async def test_what_is_added_is_found_and_read_in_full(proxy: Proxy, way: str):
 @EACH
 async def test_a_recorded_conversation_is_compacted_after_a_search_and_leads_back(proxy: Proxy, way: str):
     messages = [MESSAGES[0], {"role": "user", "content": f"Run {way}."}, *MESSAGES[1:]]
-    session = await say(proxy, messages)
+    session = await record_conversation(proxy, messages)
     given = {"conversation_id": session, "start_index": 0, "end_index": 8}
     async with connected(proxy, way) as client:
         assert "search" in await refused(client, "memory_compact_conversation", **given)
@@ -121,10 +131,10 @@ async def test_a_topic_is_consolidated_only_by_who_searched_deeply_and_read(prox
     topic = f"ledger {way}"
     async with connected(proxy, way) as client:
         given = {"topic": topic, "content": SUMMARY}
-        for note in notes(9, topic):
+        for note in memory_arguments(9, topic):
             await call(client, "memory_add", **note)
         assert "9" in await refused(client, "memory_consolidate", **given, proof="")
-        for note in notes(24, topic)[9:]:
+        for note in memory_arguments(24, topic)[9:]:
             await call(client, "memory_add", **note)
         assert "deep" in await refused(client, "memory_consolidate", **given, proof="")
         found = await call(client, "memory_deep_search", query=topic, topics=[topic])
@@ -145,7 +155,7 @@ async def test_a_topic_is_consolidated_only_by_who_searched_deeply_and_read(prox
 
 @EACH
 async def test_a_session_is_saved_with_its_plan_and_had_back_by_its_recovery_id(proxy: Proxy, way: str):
-    session = await say(proxy, [*MESSAGES, {"role": "user", "content": f"Save this for {way}."}])
+    session = await record_conversation(proxy, [*MESSAGES, {"role": "user", "content": f"Save this for {way}."}])
     async with connected(proxy, way) as client:
         saved = await call(client, "core_memory", operation="import", conversation_id=session, tags=[way], force=True)
         assert saved["id"] in saved["message"]
@@ -158,7 +168,7 @@ async def test_a_session_is_saved_with_its_plan_and_had_back_by_its_recovery_id(
 
 
 @EACH
-async def test_what_is_asked_badly_is_answered_as_an_error_of_the_tool_that_says_what_to_do(proxy: Proxy, way: str):
+async def test_a_bad_call_is_answered_by_a_tool_error_that_says_what_to_do(proxy: Proxy, way: str):
     async with connected(proxy, way) as client:
         assert "content (required)" in await refused(client, "memory_add", contents="x")
         assert "words" in await refused(client, "memory_search", query="?!")
@@ -173,7 +183,7 @@ async def test_what_is_asked_badly_is_answered_as_an_error_of_the_tool_that_says
 
 @pytest.mark.parametrize("way", HTTP)
 async def test_a_tenant_has_nothing_of_another_by_mcp(keyed: Proxy, way: str):
-    session = await say(keyed, key=ONE)
+    session = await record_conversation(keyed, key=ONE)
     async with (
         connected(keyed, way, **{"x-accordion-key": ONE}) as one,
         connected(keyed, way, authorization=f"Bearer {TWO}") as two,
@@ -194,7 +204,7 @@ async def test_a_tenant_has_nothing_of_another_by_mcp(keyed: Proxy, way: str):
 
 async def test_proxies_on_one_server_share_memories(start: Start, valkey_server: Valkey):  # noqa: F811
     one, two = (start(RECORDED, ACCORDION_STORE=valkey_server.url) for _ in range(2))
-    session = await say(one)
+    session = await record_conversation(one)
     async with connected(one) as here, connected(two) as there, connected(two, "stdio") as beside:
         added = await call(here, "memory_add", content="The canary of gate B7 sings at noon.", topics=["gate"])
         for client in (there, beside):

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from tests.conftest import Start
-from tests.e2e.ledger import look
-from tests.e2e.remembered import MESSAGES, RECORDED, say
+from tests.e2e.memory_samples import MESSAGES, RECORDED, record_conversation
+from tests.e2e.proxy_api import get_page
 from tests.e2e.test_memory_mcp import call, connected
 from tests.loopback import Answer, Recorded
 from tests.proxy_process import Proxy
@@ -73,7 +73,7 @@ async def compacted(proxy: Proxy, way: str, session: str) -> dict[str, Any]:
 
 
 async def spent(proxy: Proxy, direction: str) -> float:
-    page = (await look(proxy, "/metrics")).text
+    page = (await get_page(proxy, "/metrics")).text
     rows = [row for row in page.splitlines() if row.startswith("accordion_memory_tokens_total")]
     return sum(float(row.rpartition(" ")[2]) for row in rows if f'direction="{direction}",model="scribe"' in row)
 
@@ -84,7 +84,7 @@ def asking(way: str, what: str) -> list[dict[str, Any]]:
 
 @EACH
 async def test_what_the_model_tells_and_the_messages_bear_out_is_remembered(proxy: Proxy, way: str):
-    session = await say(proxy, asking(way, "truly"))
+    session = await record_conversation(proxy, asking(way, "truly"))
     before = await spent(proxy, "input"), await spent(proxy, "output")
     async with scribe(proxy, TOLD) as requests:
         first = await compacted(proxy, way, session)
@@ -116,7 +116,7 @@ async def test_a_model_that_fails_leaves_the_writing_to_the_rules_and_the_answer
 ):
     room = f"{way}-{calls}-{type(answer).__name__}"
     decided = {"role": "user", "content": f"We decided to keep the canaries of {room} in the northern hall of Turin."}
-    session = await say(proxy, [*MESSAGES, decided])
+    session = await record_conversation(proxy, [*MESSAGES, decided])
     async with scribe(proxy, answer, status):
         made = await compacted(proxy, way, session)
     assert made["writer"] == "rules"
@@ -130,7 +130,7 @@ async def test_a_model_that_fails_leaves_the_writing_to_the_rules_and_the_answer
 
 
 async def test_a_model_that_cannot_be_reached_is_an_answer_by_the_rules(proxy: Proxy):
-    session = await say(proxy, asking("nobody", "alone"))
+    session = await record_conversation(proxy, asking("nobody", "alone"))
     made = await compacted(proxy, "rest", session)
     assert made["writer"] == "rules"
     assert "could not be called" in made["notice"]

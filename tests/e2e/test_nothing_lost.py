@@ -16,11 +16,11 @@ from accordion.archive.reader import ReadRequest
 from accordion.archive.tool_calls import ReadContext
 from accordion.model.artifact_tool import ArtifactToolCall
 from accordion.model.tenant import TenantScope
-from tests.compaction.compactor_setup import fat
+from tests.compaction.compactor_setup import with_long_results
 from tests.fakes import FakeWindows
 from tests.histories import DIALECTS, DialectName, History, Json, body, histories
-from tests.pipeline_setup import CHAT, GEMINI, MESSAGES, RESPONSES, World
-from tests.recordings import recorded, transcripts, written
+from tests.pipeline_setup import CHAT, GEMINI, MESSAGES, RESPONSES, PipelineSetup
+from tests.recordings import read_recording, transcripts, write_entry
 
 PATHS = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES, "gemini": GEMINI}
 LISTS = {"chat": "messages", "responses": "input", "messages": "messages", "gemini": "contents"}
@@ -49,7 +49,7 @@ def leaves(value: Any) -> Iterator[str]:
         yield value
 
 
-async def behind(world: World, names: Iterable[str]) -> str:
+async def behind(world: PipelineSetup, names: Iterable[str]) -> str:
     """What people read of these artifacts: their text, the arguments of their calls, what is no text."""
     told, tenant = [], world.forward.tenants.identify({}).tenant
     for name in names:
@@ -60,7 +60,7 @@ async def behind(world: World, names: Iterable[str]) -> str:
     return "\n".join(told)
 
 
-async def listed(world: World, session: str) -> list[str]:
+async def listed(world: PipelineSetup, session: str) -> list[str]:
     """The ids of what left a session."""
     page = await world.builder.archive_reader.list_artifacts(
         world.forward.tenants.identify({}).tenant, session, limit=10_000
@@ -68,14 +68,14 @@ async def listed(world: World, session: str) -> list[str]:
     return [each.id for each in page.artifacts]
 
 
-async def read_back(world: World, names: Iterable[str], session: str) -> str:
+async def read_back(world: PipelineSetup, names: Iterable[str], session: str) -> str:
     """What our tool hands over of these artifacts."""
     tenant = world.forward.tenants.identify({}).tenant
     pairs = [(name, path) for name in names for path in ("", "$input")]
     return "\n".join([await page_by_page(world, tenant, *each, session) for each in pairs])
 
 
-async def page_by_page(world: World, tenant: TenantScope, name: str, path: str, session: str) -> str:
+async def page_by_page(world: PipelineSetup, tenant: TenantScope, name: str, path: str, session: str) -> str:
     """All of an artifact as our tool hands it over, put together again."""
     reading = ReadContext(tenant, frozenset({name}), 1_000_000, lambda text: len(text.split()), 0, session)
     desk, whole, offset = world.forward.tool_loop.artifact_tool, "", 1
@@ -99,7 +99,7 @@ def there(leaf: str, text: str) -> bool:
     )
 
 
-async def nothing_lost(world: World, dialect: DialectName, request: Json) -> bool:
+async def nothing_lost(world: PipelineSetup, dialect: DialectName, request: Json) -> bool:
     """Sends a request, and looks for all of it; gives whether it went out folded.
 
     A model has the text back by the ids that it sees, but for its own old thoughts and what was dropped by config.
@@ -159,10 +159,10 @@ def at(value: Json, name: str) -> Iterator[str]:
 async def test_whatever_is_said_stands_in_the_request_or_is_found_by_what_it_shows(
     dialect: DialectName, history: History, pipeline: str, window: int
 ):
-    world = World(windows=FakeWindows(size=window), config=pipeline)
+    world = PipelineSetup(windows=FakeWindows(size=window), config=pipeline)
     for count in range(len(history.turns)):
         grown = History(history.turns[: count + 1], history.system)
-        await nothing_lost(world, dialect, body(fat(grown), dialect))
+        await nothing_lost(world, dialect, body(with_long_results(grown), dialect))
 
 
 @pytest.mark.skipif(not transcripts(), reason="the recorded transcripts are not here")
@@ -170,15 +170,15 @@ async def test_whatever_is_said_stands_in_the_request_or_is_found_by_what_it_sho
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("path", transcripts(), ids=lambda path: path.name.split(".")[0])
 async def test_of_a_recorded_conversation_all_is_found_again(path: Path, dialect: DialectName):
-    longest = max(recorded(path), key=lambda said: len(json.dumps(said)))
+    longest = max(read_recording(path), key=lambda said: len(json.dumps(said)))
     system = "\n".join(entry["content"] for entry in longest if entry["role"] == "system")
     words = sum(len(json.dumps(entry).split()) for entry in longest if entry["role"] != "system")
-    world, folds = World(windows=FakeWindows(size=len(system.split()) + max(1_500, words // 2))), 0
+    world, folds = PipelineSetup(windows=FakeWindows(size=len(system.split()) + max(1_500, words // 2))), 0
     for share in (0.5, 0.8, 1.0):
         said = longest[: int(share * len(longest))]
         while said and said[-1]["role"] == "assistant":
             said = said[:-1]
-        entries = [one for entry in said for one in written(entry, dialect)]
+        entries = [one for entry in said for one in write_entry(entry, dialect)]
         request: Json = {"model": "m", LISTS[dialect]: entries, "max_tokens": 100}
         if system:
             fields: dict[DialectName, Json] = {

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.e2e.raw import connected
-from tests.e2e.replies import CHAT
+from tests.e2e.protocol_samples import CHAT
+from tests.e2e.raw_client import connected
 from tests.loopback import Answer, Recorded, replies_bytes
 from tests.proxy_process import Proxy
 
@@ -139,7 +139,7 @@ async def test_an_answer_whose_length_could_be_taken_two_ways_is_refused(proxy: 
     assert provider.connections == 2
 
 
-async def test_a_provider_that_closes_kept_connections_between_requests_is_reached_each_time(proxy: Proxy):
+async def test_a_provider_that_closes_idle_connections_is_reached_each_time(proxy: Proxy):
     async def script(request: Recorded, answer: Answer) -> None:
         await answer.head(200, [("Content-Type", "application/json")], length=2)
         await answer.send(b"{}")

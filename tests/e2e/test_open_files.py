@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from tests.conftest import Start
-from tests.e2e.raw import connected
+from tests.e2e.raw_client import connected
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from tests.e2e.raw import Client, ask, connected, post
-from tests.e2e.replies import CHAT, KEY, MESSAGES
+from tests.e2e.protocol_samples import CHAT, KEY, MESSAGES
+from tests.e2e.raw_client import Client, ask, connected, post
 from tests.loopback import Answer, Recorded, replies_bytes, replies_json
 from tests.proxy_process import Proxy
 

@@ -7,8 +7,8 @@ import itertools
 
 import pytest
 
-from tests.e2e.raw import connected
-from tests.e2e.replies import CHAT, EACH, Dialect
+from tests.e2e.protocol_samples import CHAT, EACH, ProtocolSamples
+from tests.e2e.raw_client import connected
 from tests.loopback import replies_json
 from tests.proxy_process import Proxy
 
@@ -29,7 +29,7 @@ def chunked(body: bytes, size: int) -> bytes:
 
 
 @EACH
-async def test_its_request_arrives_whole(proxy: Proxy, dialect: Dialect):
+async def test_its_request_arrives_whole(proxy: Proxy, dialect: ProtocolSamples):
     body = dialect.body("Offered.")
     async with proxy.provider(replies_json(dialect.json())) as provider, connected(proxy) as client:
         await client.ask("POST", dialect.path, OFFER, body)

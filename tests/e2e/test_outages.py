@@ -37,9 +37,7 @@ async def whole(proxy: Proxy, agent: Agent) -> Outcome:
     return outcome
 
 
-async def test_the_last_messages_of_agents_that_ended_in_an_outage_are_recorded_afterwards(
-    start: Start, valkey: Valkey
-):
+async def test_the_last_messages_before_an_outage_are_recorded_afterwards(start: Start, valkey: Valkey):
     text = outages.CONFIG.format(window=outages.WINDOW, record="all") + PATIENT
     proxy = start(text, "--workers", "2", ACCORDION_STORE=valkey.url)
     await proxy.says("startup complete", 2)

@@ -7,9 +7,9 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from tests.conftest import Start
-from tests.e2e.ledger import look, session
-from tests.e2e.raw import ask, post
-from tests.e2e.replies import CHAT, EACH, KEY, MESSAGES, Dialect
+from tests.e2e.protocol_samples import CHAT, EACH, KEY, MESSAGES, ProtocolSamples
+from tests.e2e.proxy_api import get_page, get_session
+from tests.e2e.raw_client import ask, post
 from tests.loopback import replies_bytes, replies_json
 from tests.proxy_process import Proxy
 
@@ -45,7 +45,7 @@ def keyed(start: Start) -> Proxy:
     return start(CONFIG, KEY_ONE=ONE, KEY_TWO=TWO, OWN=OWN, CLAUDE=CLAUDE, ADMIN=ADMIN)
 
 
-def named(dialect: Dialect, model: str) -> bytes:
+def request_for_model(dialect: ProtocolSamples, model: str) -> bytes:
     return dialect.body("Hello.").replace(dialect.model.encode(), model.encode())
 
 
@@ -53,9 +53,9 @@ def named(dialect: Dialect, model: str) -> bytes:
 @pytest.mark.parametrize(
     "headers", [[], [("Authorization", "Bearer wrong")], [("x-accordion-key", "")], [("x-api-key", ONE + "x")]]
 )
-async def test_without_a_key_nobody_enters(keyed: Proxy, dialect: Dialect, headers: list[tuple[str, str]]):
+async def test_without_a_key_nobody_enters(keyed: Proxy, dialect: ProtocolSamples, headers: list[tuple[str, str]]):
     async with keyed.provider(dialect.answers()) as provider:
-        reply = await post(keyed, dialect.path, named(dialect, "smart"), *headers)
+        reply = await post(keyed, dialect.path, request_for_model(dialect, "smart"), *headers)
     error = dialect.error_of(reply.body)
     assert reply.status == 401
     assert error["type"] == ("authentication_error" if dialect is MESSAGES else "invalid_request_error")
@@ -76,11 +76,11 @@ async def test_no_other_path_is_open_either(keyed: Proxy, method: str, path: str
 
 
 async def test_health_needs_none(keyed: Proxy):
-    assert [(await look(keyed, path)).status_code for path in ("/healthz", "/readyz")] == [200, 200]
+    assert [(await get_page(keyed, path)).status_code for path in ("/healthz", "/readyz")] == [200, 200]
 
 
 async def test_metrics_need_the_admin_key_as_they_name_the_models_of_all(keyed: Proxy):
-    assert (await look(keyed, "/metrics")).status_code == 401
+    assert (await get_page(keyed, "/metrics")).status_code == 401
     assert (await ask(keyed, "GET", "/metrics", [("Authorization", f"Bearer {ONE}")])).status == 401
     reply = await ask(keyed, "GET", "/metrics", [("Authorization", f"Bearer {ADMIN}")])
     assert (reply.status, b"accordion_requests_total" in reply.body) == (200, True)
@@ -88,9 +88,9 @@ async def test_metrics_need_the_admin_key_as_they_name_the_models_of_all(keyed: 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("dialect", "model"), [(CHAT, "smart"), (MESSAGES, "clever")])
-async def test_a_key_is_replaced_by_the_models_own(keyed: Proxy, way: str, dialect: Dialect, model: str):
+async def test_a_key_is_replaced_by_the_models_own(keyed: Proxy, way: str, dialect: ProtocolSamples, model: str):
     async with keyed.provider(dialect.answers()) as provider:
-        reply = await post(keyed, dialect.path, named(dialect, model), *WAYS[way])
+        reply = await post(keyed, dialect.path, request_for_model(dialect, model), *WAYS[way])
     assert reply.status == 200, reply.body
     head = provider.requests[0]
     credentials = [pair for pair in head.headers if pair[0].lower() in (b"authorization", b"x-api-key", b"api-key")]
@@ -108,7 +108,7 @@ async def test_no_proxy_key_ever_reaches_a_provider(keyed: Proxy, way: str, targ
             reply = await ask(keyed, "GET", target, WAYS[way])
         else:
             model = "keyless" if target == CHAT.path else "unlisted"
-            reply = await post(keyed, target, named(CHAT, model), *WAYS[way])
+            reply = await post(keyed, target, request_for_model(CHAT, model), *WAYS[way])
     assert all(ONE.encode() not in request.raw for request in provider.requests)
     if way == "x-accordion-key":
         assert reply.status == 200
@@ -138,20 +138,20 @@ async def test_a_socket_needs_a_key_and_keeps_it_here(keyed: Proxy):
 
 
 async def test_two_tenants_with_equal_text_have_nothing_in_common(keyed: Proxy):
-    body = named(CHAT, "smart")
+    body = request_for_model(CHAT, "smart")
     async with keyed.provider(CHAT.answers()):
         replies = [await post(keyed, CHAT.path, body, ("Authorization", f"Bearer {key}")) for key in (ONE, TWO, ONE)]
     ids = [reply.header("x-accordion-session") for reply in replies]
     assert ids[0] == ids[2] != ids[1]
     listed = {}
     for key in (ONE, TWO):
-        page = (await look(keyed, "/accordion/sessions", authorization=f"Bearer {key}")).json()
+        page = (await get_page(keyed, "/accordion/sessions", authorization=f"Bearer {key}")).json()
         listed[key] = {entry["id"] for entry in page["sessions"]}
     assert ids[0] in listed[ONE]
     assert ids[1] in listed[TWO]
     assert not listed[ONE] & listed[TWO]
-    assert (await session(keyed, ids[0], authorization=f"Bearer {ONE}"))["id"] == ids[0]
-    foreign = await look(keyed, f"/accordion/sessions/{ids[0]}", authorization=f"Bearer {TWO}")
+    assert (await get_session(keyed, ids[0], authorization=f"Bearer {ONE}"))["id"] == ids[0]
+    foreign = await get_page(keyed, f"/accordion/sessions/{ids[0]}", authorization=f"Bearer {TWO}")
     assert foreign.status_code == 404
 
 
@@ -159,7 +159,7 @@ async def test_a_session_header_does_not_lead_into_another_tenants_session(keyed
     label = ("x-accordion-session", "shared-label-1")
     async with keyed.provider(CHAT.answers()):
         replies = [
-            await post(keyed, CHAT.path, named(CHAT, "smart"), ("Authorization", f"Bearer {key}"), label)
+            await post(keyed, CHAT.path, request_for_model(CHAT, "smart"), ("Authorization", f"Bearer {key}"), label)
             for key in (ONE, TWO)
         ]
     assert replies[0].header("x-accordion-session") != replies[1].header("x-accordion-session")

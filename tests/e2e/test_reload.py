@@ -7,8 +7,8 @@ import time
 import pytest
 
 from tests.conftest import Start
-from tests.e2e.raw import ask, connected, post
-from tests.e2e.replies import CHAT
+from tests.e2e.protocol_samples import CHAT
+from tests.e2e.raw_client import ask, connected, post
 from tests.loopback import Answer, Recorded
 from tests.proxy_process import Proxy
 

@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from tests.conftest import Start
-from tests.e2e.raw import ask
+from tests.e2e.raw_client import ask
 from tests.proxy_process import Proxy
 
 MODELS = "model_list: [{{model_name: {}, litellm_params: {{model: openai/gpt-4o}}}}]\n"
@@ -44,7 +44,7 @@ async def test_it_begins_with_the_settings_in_force_though_the_file_is_bad_by_th
     assert len(proxy.workers) == 4
 
 
-async def test_it_has_what_a_reload_changed_and_what_takes_effect_at_the_next_start_it_has_not(start: Start):
+async def test_a_replaced_worker_has_reloaded_settings_and_not_those_of_the_next_start(start: Start):
     proxy = start(MODELS.format("first") + "store: {url: 'sqlite:///one.db'}\n", *TWO, ACCORDION_STORE="")
     await proxy.says("startup complete", 2)
     proxy.config.write_text(MODELS.format("second") + "store: {url: 'sqlite:///other.db'}\n")
@@ -57,9 +57,7 @@ async def test_it_has_what_a_reload_changed_and_what_takes_effect_at_the_next_st
     assert not (proxy.folder / "other.db").exists()
 
 
-async def test_a_config_that_comes_through_a_pipe_holds_for_all_workers_and_those_that_replace_them(
-    start: Start, tmp_path
-):
+async def test_a_config_from_a_pipe_holds_for_all_workers_and_their_replacements(start: Start, tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     writer = threading.Thread(

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.e2e.bodies import NO_JSON, REQUESTS, VALUES
-from tests.e2e.raw import Client, ask, connected, post
-from tests.e2e.replies import CHAT, DIALECTS, Dialect
-from tests.loopback import Answer, Loopback, Recorded, encoded, replies_bytes, replies_json
+from tests.e2e.protocol_samples import CHAT, DIALECTS, ProtocolSamples
+from tests.e2e.raw_client import Client, ask, connected, post
+from tests.e2e.request_bodies import NO_JSON, REQUESTS, VALUES
+from tests.loopback import Answer, Loopback, Recorded, compress, replies_bytes, replies_json
 from tests.proxy_process import Proxy
 
 PATHS = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
@@ -53,27 +53,33 @@ async def sent(client: Client, provider: Loopback, target: str, body: bytes) -> 
 @PATHS
 @MANY
 @given(body=REQUESTS)
-async def test_any_request_arrives_byte_for_byte(client: Client, provider: Loopback, dialect: Dialect, body: bytes):
+async def test_any_request_arrives_byte_for_byte(
+    client: Client, provider: Loopback, dialect: ProtocolSamples, body: bytes
+):
     assert (await sent(client, provider, dialect.path, body)).body == body
 
 
 @PATHS
 @MANY
 @given(body=VALUES)
-async def test_any_json_arrives_byte_for_byte(client: Client, provider: Loopback, dialect: Dialect, body: bytes):
+async def test_any_json_arrives_byte_for_byte(
+    client: Client, provider: Loopback, dialect: ProtocolSamples, body: bytes
+):
     assert (await sent(client, provider, dialect.path, body)).body == body
 
 
 @PATHS
 @MANY
 @given(body=st.binary(max_size=200))
-async def test_any_bytes_arrive_byte_for_byte(client: Client, provider: Loopback, dialect: Dialect, body: bytes):
+async def test_any_bytes_arrive_byte_for_byte(
+    client: Client, provider: Loopback, dialect: ProtocolSamples, body: bytes
+):
     assert (await sent(client, provider, dialect.path, body)).body == body
 
 
 @PATHS
 async def test_what_is_no_request_goes_to_the_provider_to_be_refused(
-    client: Client, provider: Loopback, dialect: Dialect
+    client: Client, provider: Loopback, dialect: ProtocolSamples
 ):
     for body in NO_JSON:
         assert (await sent(client, provider, dialect.path, body)).body == body, body[:80]
@@ -81,8 +87,10 @@ async def test_what_is_no_request_goes_to_the_provider_to_be_refused(
 
 @PATHS
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd"])
-async def test_an_encoded_body_arrives_as_it_is_and_is_read_all_the_same(proxy: Proxy, dialect: Dialect, encoding: str):
-    body = encoded(dialect.body(f"Encoded with {encoding}."), encoding)
+async def test_an_encoded_body_arrives_as_it_is_and_is_read_all_the_same(
+    proxy: Proxy, dialect: ProtocolSamples, encoding: str
+):
+    body = compress(dialect.body(f"Encoded with {encoding}."), encoding)
     async with proxy.provider(dialect.answers()) as provider:
         reply = await post(proxy, dialect.path, body, ("Content-Encoding", encoding))
     assert provider.requests[0].body == body
@@ -100,7 +108,7 @@ async def test_a_body_that_is_not_in_the_encoding_it_names_arrives_all_the_same(
 
 
 async def test_a_body_that_unpacks_to_more_than_the_limit_arrives_unread(proxy: Proxy, provider: Loopback):
-    bomb = encoded(b'{"model": "gpt-4o", "messages": [{"role": "user", "content": "' + b"a" * (80 << 20), "zstd")
+    bomb = compress(b'{"model": "gpt-4o", "messages": [{"role": "user", "content": "' + b"a" * (80 << 20), "zstd")
     assert len(bomb) < 100_000
     reply = await post(proxy, CHAT.path, bomb, ("Content-Encoding", "zstd"))
     assert provider.requests[0].body == bomb
@@ -177,7 +185,7 @@ async def test_method_path_and_query_arrive_as_they_were_written(
 
 
 @PATHS
-async def test_a_query_on_a_path_that_is_read_arrives(proxy: Proxy, provider: Loopback, dialect: Dialect):
+async def test_a_query_on_a_path_that_is_read_arrives(proxy: Proxy, provider: Loopback, dialect: ProtocolSamples):
     await post(proxy, f"{dialect.path}?beta=true&x=%2F+%20", b"{}")
     assert provider.requests[0].target == f"{dialect.path}?beta=true&x=%2F+%20"
 

@@ -13,13 +13,13 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.conftest import Start
-from tests.e2e.folds import WINDOW
-from tests.e2e.ledger import look, metric, until
+from tests.e2e.proxy_api import get_page, sum_metric, wait_until
+from tests.e2e.small_window import WINDOW
 from tests.loopback import Answer, Recorded, Script, replies_json
 from tests.proxy_process import Proxy
-from tests.reading_provider import Reader
+from tests.reading_provider import ReadingProvider
 from tests.sockets import KEY, SocketProvider, SocketRun, connected_socket, socket_provider
-from tests.strict_provider import Strict
+from tests.strict_provider import StrictProvider
 
 ADMIN = "acc-admin-7Hk2Qp4RtZ"
 SOON = 30.0
@@ -37,12 +37,14 @@ def small(start: Start) -> Proxy:
     return start(SMALL)
 
 
-def model(name: str, **more: Any) -> Strict:
-    return Strict("responses", WINDOW, rounds=1_000, thinks=True, run=name, **more)
+def model(name: str, **more: Any) -> StrictProvider:
+    return StrictProvider("responses", WINDOW, rounds=1_000, thinks=True, run=name, **more)
 
 
 @asynccontextmanager
-async def conversation(proxy: Proxy, strict: Strict, **more: Any) -> AsyncIterator[tuple[SocketProvider, SocketRun]]:
+async def conversation(
+    proxy: Proxy, strict: StrictProvider, **more: Any
+) -> AsyncIterator[tuple[SocketProvider, SocketRun]]:
     """A provider, and an agent on a socket to the proxy."""
     async with socket_provider(proxy, SocketProvider(strict)) as provider, connected_socket(proxy) as client:
         yield provider, SocketRun(client, strict.run, more=more)
@@ -52,14 +54,14 @@ async def recorded(proxy: Proxy, label: str, count: int) -> list[dict[str, Any]]
     """The exchanges of the one session that a client labelled so, once there are so many."""
 
     async def known() -> Any:
-        sessions = (await look(proxy, f"/accordion/sessions?label={label}")).json()["sessions"]
+        sessions = (await get_page(proxy, f"/accordion/sessions?label={label}")).json()["sessions"]
         if not sessions or sessions[0]["totals"]["requests"] < count:
             return None
         (session,) = sessions
-        found = (await look(proxy, f"/accordion/sessions/{session['id']}")).json()["exchanges"]
+        found = (await get_page(proxy, f"/accordion/sessions/{session['id']}")).json()["exchanges"]
         return found if len(found) >= count else None
 
-    found: list[dict[str, Any]] = await until(known)
+    found: list[dict[str, Any]] = await wait_until(known)
     return found
 
 
@@ -104,7 +106,9 @@ async def test_a_compacted_conversation_goes_on_over_a_new_socket(small: Proxy):
 
 
 async def test_a_model_reads_back_over_a_socket(small: Proxy):
-    reader = Reader("responses", WINDOW, rounds=1_000, thinks=True, run="reads", ways=("o", "w", "wo", "oo"), every=2)
+    reader = ReadingProvider(
+        "responses", WINDOW, rounds=1_000, thinks=True, run="reads", ways=("o", "w", "wo", "oo"), every=2
+    )
     async with conversation(small, reader, prompt_cache_key="session-reads") as (_, run):
         await run.rounds(50)
         await recorded(small, "session-reads", 50)
@@ -218,10 +222,10 @@ async def test_a_client_that_leaves_ends_the_providers_response(start: Start):
         await asyncio.wait_for(closed.wait(), SOON)
 
         async def is_recorded() -> float:
-            page = (await look(proxy, "/metrics")).text
-            return metric(page, "accordion_errors_total", upstream="openai", error="client_disconnected")
+            page = (await get_page(proxy, "/metrics")).text
+            return sum_metric(page, "accordion_errors_total", upstream="openai", error="client_disconnected")
 
-        await asyncio.wait_for(until(is_recorded), SOON)
+        await asyncio.wait_for(wait_until(is_recorded), SOON)
 
 
 async def test_a_provider_that_breaks_off_is_an_error_and_the_end_of_the_socket(small: Proxy):
@@ -253,7 +257,7 @@ async def test_a_request_that_waits_while_the_provider_breaks_off_is_an_error_to
     assert client.close_code == 1013
 
 
-async def test_a_list_that_grows_beyond_the_limit_of_bodies_is_an_error_and_the_socket_goes_on(start: Start):
+async def test_a_list_over_the_body_limit_is_an_error_and_the_socket_stays_open(start: Start):
     proxy = start("server: {max_body_bytes: 50kB}")
     received, items = [], [{"role": "user", "content": "x " * 15_000}]
 
@@ -322,9 +326,9 @@ async def test_a_socket_needs_a_proxy_key_and_keeps_tenants_apart(start: Start):
             await SocketRun(client, "keys").rounds(2)
 
             async def list_of(key: str) -> Any:
-                return (await look(proxy, "/accordion/sessions", **{"x-accordion-key": key})).json()["sessions"]
+                return (await get_page(proxy, "/accordion/sessions", **{"x-accordion-key": key})).json()["sessions"]
 
-            await until(lambda: list_of("accordion-key-of-one"))
+            await wait_until(lambda: list_of("accordion-key-of-one"))
         assert await list_of("accordion-key-of-two") == []
     assert refused.value.response.status_code == 401
     assert len(provider.connections) == 1
@@ -441,4 +445,4 @@ async def test_sockets_can_still_be_relayed_unread(start: Start):
         await run.rounds(3)
     assert provider.received == [run.sent]
     assert "relayed without being measured" in proxy.log
-    assert (await look(proxy, "/accordion/sessions")).json()["sessions"] == []
+    assert (await get_page(proxy, "/accordion/sessions")).json()["sessions"] == []

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.loopback import Loopback, replies_json
-from tests.proxy_process import PATIENT, started
+from tests.proxy_process import PATIENT, start_proxy
 
 AGENT = """
 import json, os, signal, sys, urllib.request
@@ -161,7 +161,7 @@ async def test_a_proxy_that_runs_is_joined_and_lives_on(place: Place) -> None:
     folder, provider_port = place.home / "running", int(place.provider.url.rpartition(":")[2])
     folder.mkdir()
     config = CONFIG.replace("PORT", str(provider_port))
-    with started(folder, config, upstream_port=provider_port) as proxy:
+    with start_proxy(folder, config, upstream_port=provider_port) as proxy:
         port = proxy.port
         code, _, err = await place.run("claude", ACCORDION_PORT=str(port))
         first, happened, full, look = err.splitlines()

@@ -11,11 +11,11 @@ import httpx
 import pytest
 
 from tests.conftest import Start
-from tests.e2e.folds import WINDOW, agent, config, folded, rounds
-from tests.e2e.ledger import look, metric, until
+from tests.e2e.proxy_api import get_page, sum_metric, wait_until
+from tests.e2e.small_window import WINDOW, agent, compacted_requests, config, rounds
 from tests.e2e.test_between_workers import one_of_each
 from tests.proxy_process import PATIENT, Proxy
-from tests.strict_provider import Strict
+from tests.strict_provider import StrictProvider
 
 PRICES = "prices: {models: {small: {input: 3, cached_input: 0.3, cache_write: 3.75, output: 15}}}\n"
 
@@ -24,14 +24,14 @@ async def savings(proxy: Proxy, requests: int) -> dict[str, Any]:
     """Returns the savings once so many requests are on record; other workers write theirs a moment later."""
 
     async def read_costs() -> dict[str, Any] | None:
-        found: dict[str, Any] = (await look(proxy, "/accordion/savings")).json()
+        found: dict[str, Any] = (await get_page(proxy, "/accordion/savings")).json()
         return found if found["total"]["requests"] == requests else None
 
-    return await until(read_costs)
+    return await wait_until(read_costs)
 
 
 async def listed(proxy: Proxy) -> list[dict[str, Any]]:
-    return list((await look(proxy, "/accordion/sessions")).json()["sessions"])
+    return list((await get_page(proxy, "/accordion/sessions")).json()["sessions"])
 
 
 async def on_the_command_line(proxy: Proxy, command: str) -> list[dict[str, Any]]:
@@ -53,25 +53,25 @@ def added(rows: list[dict[str, Any]], name: str) -> float:
 async def test_costs_add_up_over_workers_outlast_a_restart_and_stay_after_an_erasure(start: Start, dialect: str):
     proxy = start(PATIENT + config(dialect) + PRICES, "--workers", "2", ACCORDION_STORE="sqlite:///one.db")
     async with (
-        proxy.provider(Strict(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat")),
+        proxy.provider(StrictProvider(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat")),
         one_of_each(proxy, dialect) as clients,
         agent(proxy, dialect) as run,
     ):
-        while len(folded(run)) < 2:
+        while len(compacted_requests(run)) < 2:
             run.client = clients[len(run.answers) % 2]
             await rounds(run, 1)
         await rounds(run, 2)
         requests = len(run.answers)
         found = await savings(proxy, requests)
         sessions = [each["costs"] for each in await listed(proxy)]
-        page = (await look(proxy, "/metrics")).text
+        page = (await get_page(proxy, "/metrics")).text
     total = found["total"]
     assert total["tokens"]["without_accordion"]["input"] > total["tokens"]["sent"]["input"]
     assert total["dollars"]["own_cost"] > 0
     for name in ("spent", "without_accordion", "saved", "own_cost", "net"):
         for rows in (found["days"], found["models"], found["agents"], sessions):
             assert added(rows, name) == pytest.approx(total["dollars"][name])
-    counted = {kind: metric(page, "accordion_dollars_total", kind=kind) for kind in ("spent", "without_accordion")}
+    counted = {kind: sum_metric(page, "accordion_dollars_total", kind=kind) for kind in ("spent", "without_accordion")}
     assert counted == pytest.approx({kind: total["dollars"][kind] for kind in counted})
     assert (await on_the_command_line(proxy, "savings"))[0] == found
     assert len(await on_the_command_line(proxy, "sessions")) == len(sessions)

@@ -15,10 +15,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
 from tests.conftest import Start
-from tests.e2e.raw import ask, connected
-from tests.e2e.replies import CHAT, KEY
-from tests.e2e.resident import warmed
-from tests.loopback import Answer, Recorded, replies_bytes, replies_json, stands_still
+from tests.e2e.protocol_samples import CHAT, KEY
+from tests.e2e.raw_client import ask, connected
+from tests.e2e.resident_memory import warm_up
+from tests.loopback import Answer, Recorded, replies_bytes, replies_json, wait_until_still
 from tests.proxy_process import Proxy
 
 SOON = 30.0
@@ -117,11 +117,11 @@ async def test_messages_go_both_ways_as_text_and_as_bytes(proxy: Proxy, path: st
 
 
 @pytest.mark.parametrize("compression", ["deflate", None])
-async def test_a_clients_message_beyond_the_limit_of_bodies_closes_both_sides_and_is_never_held(
+async def test_a_message_over_the_body_limit_closes_both_sides_and_is_not_buffered(
     start: Start, compression: str | None
 ):
     small = start("server: {max_body_bytes: 1MB, shutdown_seconds: 1}")
-    await warmed(small)
+    await warm_up(small)
     closed = asyncio.Future[int | None]()
 
     async def hears(connection: ServerConnection) -> None:
@@ -253,7 +253,7 @@ async def test_an_upgrade_that_the_client_did_not_wait_for_is_counted_as_left(st
             await asyncio.sleep(0.05)
 
 
-async def test_a_provider_that_does_not_answer_the_upgrade_is_given_up_after_the_configured_time(start: Start):
+async def test_an_unanswered_upgrade_times_out_after_the_configured_time(start: Start):
     hasty = start("timeouts: {connect_seconds: 0.5}")
 
     async def script(request: Recorded, answer: Answer) -> None:
@@ -316,7 +316,7 @@ async def test_a_slow_reader_makes_the_provider_wait_and_may_still_go_away(proxy
         async with connected(proxy, window=1024) as socket:
             await socket.ask("GET", PATHS[0], UPGRADE)
             assert (await socket.head()).status == 101
-            await stands_still(lambda: sent[0])
+            await wait_until_still(lambda: sent[0])
             assert sent[0] < 60
             assert not gone.is_set()
         await asyncio.wait_for(gone.wait(), SOON)

@@ -9,11 +9,11 @@ import pytest
 
 from tests.agents import Run, connected
 from tests.conftest import Start
-from tests.e2e.folds import WINDOW, breaks, config, folded, rounds
-from tests.e2e.ledger import look
+from tests.e2e.proxy_api import get_page
+from tests.e2e.small_window import WINDOW, broken_prefixes, compacted_requests, config, rounds
 from tests.loopback import Answer, Recorded
 from tests.proxy_process import Proxy
-from tests.strict_provider import Strict
+from tests.strict_provider import StrictProvider
 from tests.valkey import Valkey, running_valkey
 
 AGENTS = 12
@@ -27,7 +27,7 @@ FAULTS: dict[str, tuple[Callable[[Valkey], None], Callable[[Valkey], None]]] = {
 }
 
 
-class Providers(dict[str, Strict]):
+class Providers(dict[str, StrictProvider]):
     """One strict provider for each agent, told apart by the agent's name."""
 
     async def __call__(self, request: Recorded, answer: Answer) -> None:
@@ -47,7 +47,7 @@ async def hopping(proxy: Proxy, run: Run, over: asyncio.Event) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_no_prefix_breaks_but_at_compactions_while_the_store_is_away(start: Start, tmp_path: Path, fault: str):
     names = [f"agent-{number:02}" for number in range(AGENTS)]
-    providers = Providers({name: Strict("chat", WINDOW, rounds=1_000, run=name, words=WORDS) for name in names})
+    providers = Providers({name: StrictProvider("chat", WINDOW, rounds=1_000, run=name, words=WORDS) for name in names})
     runs = {name: Run(None, "chat", name=name, words=WORDS) for name in names}
     away, back = FAULTS[fault]
     with running_valkey(tmp_path, appendonly="yes") as valkey:
@@ -56,13 +56,13 @@ async def test_no_prefix_breaks_but_at_compactions_while_the_store_is_away(start
         async with proxy.provider(providers):
             over = asyncio.Event()
             work = [asyncio.create_task(hopping(proxy, run, over)) for run in runs.values()]
-            while not all(map(folded, runs.values())):
+            while not all(map(compacted_requests, runs.values())):
                 await asyncio.sleep(0.1)
             away(valkey)
             await asyncio.sleep(AWAY)
             back(valkey)
             # Each agent is compacted again, however slow the machine is.
-            while not all(len(folded(run)) > 1 for run in runs.values()):
+            while not all(len(compacted_requests(run)) > 1 for run in runs.values()):
                 await asyncio.sleep(0.1)
             await asyncio.sleep(2)
             over.set()
@@ -73,10 +73,10 @@ async def test_no_prefix_breaks_but_at_compactions_while_the_store_is_away(start
             sent = [repr(forwarded.request.body) for each in providers.values() for forwarded in each.taken]
             ids = {name for body in sent for name in ARTIFACT.findall(body)}
             assert ids
-            return [each for each in ids if (await look(proxy, f"/accordion/artifacts/{each}")).status_code != 200]
+            return [each for each in ids if (await get_page(proxy, f"/accordion/artifacts/{each}")).status_code != 200]
 
         assert await gone() == []
-        assert {name: breaks(providers[name].taken) for name in names} == {
-            name: folded(run) for name, run in runs.items()
+        assert {name: broken_prefixes(providers[name].taken) for name in names} == {
+            name: compacted_requests(run) for name, run in runs.items()
         }
         assert [each.problems for each in providers.values()] == [[]] * AGENTS

@@ -11,9 +11,9 @@ from websockets.asyncio.client import connect
 from websockets.asyncio.server import ServerConnection, serve
 
 from tests.conftest import Start
-from tests.e2e.ledger import look, session
-from tests.e2e.raw import Reply, connected, post
-from tests.e2e.replies import CHAT, EACH, RESPONSES, Dialect
+from tests.e2e.protocol_samples import CHAT, EACH, RESPONSES, ProtocolSamples
+from tests.e2e.proxy_api import get_page, get_session
+from tests.e2e.raw_client import Reply, connected, post
 from tests.loopback import Answer, Loopback, Recorded, Script, replies_json
 from tests.proxy_process import Proxy
 
@@ -41,7 +41,9 @@ async def silent(request: Recorded, answer: Answer) -> None:
     await answer.until_gone()
 
 
-async def under_way(proxy: Proxy, dialect: Dialect, script: Script, meanwhile: asyncio.Event | None = None) -> Reply:
+async def under_way(
+    proxy: Proxy, dialect: ProtocolSamples, script: Script, meanwhile: asyncio.Event | None = None
+) -> Reply:
     """The reply to a stream during which the proxy is told to stop."""
     async with proxy.provider(script) as provider, connected(proxy) as client:
         await client.ask("POST", dialect.path, [], dialect.body("Go on.", stream=True))
@@ -65,7 +67,9 @@ async def under_way(proxy: Proxy, dialect: Dialect, script: Script, meanwhile: a
 
 @EACH
 @WORKERS
-async def test_a_stream_that_outlasts_the_grace_ends_in_an_error_event(start: Start, dialect: Dialect, workers: str):
+async def test_a_stream_that_outlasts_the_grace_ends_in_an_error_event(
+    start: Start, dialect: ProtocolSamples, workers: str
+):
     proxy = start(ONE_SECOND, "--workers", workers)
     events = dialect.events()
     reply = await under_way(proxy, dialect, begins(events))
@@ -106,7 +110,7 @@ async def test_a_request_that_is_not_there_whole_is_told_so(start: Start):
     ("workers", "first", "code"),
     [("1", signal.SIGINT, 128 + signal.SIGINT), ("1", signal.SIGTERM, -signal.SIGTERM), ("2", signal.SIGINT, 0)],
 )
-async def test_a_second_signal_ends_what_is_under_way_at_once_and_all_is_written_that_is_left_to_write(
+async def test_a_second_signal_ends_running_requests_and_writes_all_that_is_pending(
     start: Start, workers: str, first: signal.Signals, code: int
 ):
     """At a terminal workers get their Ctrl-C too, and the order of the supervisor besides."""
@@ -128,8 +132,8 @@ async def test_a_second_signal_ends_what_is_under_way_at_once_and_all_is_written
         assert await asyncio.to_thread(proxy.ended) == code
     assert (reply.status, "Traceback" in proxy.log) == (503, False)
     proxy.start()
-    [listed] = (await look(proxy, "/accordion/sessions")).json()["sessions"]
-    assert [entry["error"] for entry in (await session(proxy, listed["id"]))["exchanges"]] == ["proxy_stopping"]
+    [listed] = (await get_page(proxy, "/accordion/sessions")).json()["sessions"]
+    assert [entry["error"] for entry in (await get_session(proxy, listed["id"]))["exchanges"]] == ["proxy_stopping"]
 
 
 async def test_spans_of_the_last_seconds_are_sent(start: Start):

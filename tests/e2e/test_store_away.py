@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Start
-from tests.e2e.ledger import look, metric, until
-from tests.e2e.raw import Reply, post
-from tests.e2e.replies import CHAT
+from tests.e2e.protocol_samples import CHAT
+from tests.e2e.proxy_api import get_page, sum_metric, wait_until
+from tests.e2e.raw_client import Reply, post
 from tests.proxy_process import Proxy
 from tests.valkey import Valkey, running_valkey
 
@@ -50,7 +50,7 @@ async def away(proxy: Proxy, valkey: Valkey, how: str) -> AsyncIterator[None]:
                 "x-accordion-store"
             ) is not None
 
-        await until(noticed)
+        await wait_until(noticed)
         yield
     finally:
         valkey.start() if how == "killed" else valkey.thaw()
@@ -58,13 +58,13 @@ async def away(proxy: Proxy, valkey: Valkey, how: str) -> AsyncIterator[None]:
     async def back() -> bool:
         return (await say(proxy, "Back?", "Well?", "?")).header("x-accordion-store") is None
 
-    await until(back)
+    await wait_until(back)
 
 
 async def test_nothing_is_said_while_the_store_answers(proxy: Proxy):
     assert (await say(proxy, "All well.")).header("x-accordion-store") is None
-    assert (await look(proxy, "/readyz")).json()["store"] == "ok"
-    assert metric((await look(proxy, "/metrics")).text, "accordion_store_available") == 1
+    assert (await get_page(proxy, "/readyz")).json()["store"] == "ok"
+    assert sum_metric((await get_page(proxy, "/metrics")).text, "accordion_store_available") == 1
 
 
 @pytest.mark.parametrize("how", ["killed", "frozen"])
@@ -72,28 +72,28 @@ async def test_requests_are_answered_without_it_and_it_is_used_again_when_it_is_
     proxy: Proxy, valkey: Valkey, how: str
 ):
     first = await say(proxy, f"Begun before it was {how}.")
-    outages = metric((await look(proxy, "/metrics")).text, "accordion_store_outages_total")
+    outages = sum_metric((await get_page(proxy, "/metrics")).text, "accordion_store_outages_total")
     async with away(proxy, valkey, how):
         second = await say(proxy, f"Begun before it was {how}.", "Yes.", "Go on.")
         assert second.header("x-accordion-store") == "unavailable"
         assert second.header("x-accordion-session") == first.header("x-accordion-session"), "still known in memory"
         assert int(second.header("x-accordion-tokens") or 0) > 600
         fresh = await say(proxy, f"Begun while it was {how}.")
-        assert (await look(proxy, "/readyz")).json() == {"status": "ok", "store": "unavailable"}
-        page = (await look(proxy, "/metrics")).text
-        assert metric(page, "accordion_store_available") == 0
-        assert metric(page, "accordion_store_outages_total") == outages + 1
-        refused = await look(proxy, "/accordion/sessions")
+        assert (await get_page(proxy, "/readyz")).json() == {"status": "ok", "store": "unavailable"}
+        page = (await get_page(proxy, "/metrics")).text
+        assert sum_metric(page, "accordion_store_available") == 0
+        assert sum_metric(page, "accordion_store_outages_total") == outages + 1
+        refused = await get_page(proxy, "/accordion/sessions")
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "store_unavailable")
         assert "the store is unavailable" in proxy.log
 
     async def published() -> bool:
-        listed = (await look(proxy, "/accordion/sessions")).json().get("sessions", [])
+        listed = (await get_page(proxy, "/accordion/sessions")).json().get("sessions", [])
         wanted = {first.header("x-accordion-session"), fresh.header("x-accordion-session")}
         return wanted <= {entry["id"] for entry in listed}
 
-    await until(published)
-    assert metric((await look(proxy, "/metrics")).text, "accordion_store_available") == 1
+    await wait_until(published)
+    assert sum_metric((await get_page(proxy, "/metrics")).text, "accordion_store_available") == 1
 
 
 async def test_a_proxy_starts_and_forwards_while_its_store_is_away(start: Start, tmp_path: Path):
@@ -106,14 +106,14 @@ async def test_a_proxy_starts_and_forwards_while_its_store_is_away(start: Start,
         async def back() -> bool:
             return (await say(proxy, "Back?", "Well?", "?")).header("x-accordion-store") is None
 
-        await until(back)
+        await wait_until(back)
 
 
 async def test_a_file_that_cannot_be_written_is_a_store_that_is_away(start: Start):
     """The folder of the file is no folder. Forwarding is a promise: the proxy serves, and says what is wrong."""
     proxy = start(CONFIG, ACCORDION_STORE="sqlite:///log/inside-a-file.db")
     assert (await say(proxy, "Anyone?", "Yes.", "Good.")).header("x-accordion-store") == "unavailable"
-    assert (await look(proxy, "/readyz")).json()["store"] == "unavailable"
+    assert (await get_page(proxy, "/readyz")).json()["store"] == "unavailable"
     assert "the store is unavailable" in proxy.log
 
 

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from tests.conftest import Start
-from tests.e2e.replies import CHAT
+from tests.e2e.protocol_samples import CHAT
 from tests.proxy_process import Proxy
 from tests.valkey import running_valkey
 

@@ -15,11 +15,11 @@ from anthropic import beta_async_tool
 from tests.agent_replies import TOOL
 from tests.agents import MODEL, connected
 from tests.conftest import Start
-from tests.e2e.folds import WINDOW, Proxies, config, fetch_session
-from tests.e2e.ledger import look, until
+from tests.e2e.proxy_api import get_page, wait_until
+from tests.e2e.small_window import WINDOW, Proxies, config, fetch_session
 from tests.proxy_process import Proxy
 from tests.strict_provider import SYSTEM, result_of, turn_text
-from tests.thread_provider import Threads
+from tests.thread_provider import ThreadProvider
 
 BETA = {"anthropic-version": "2023-06-01", "anthropic-beta": "message-threads-2026-08-12"}
 
@@ -34,9 +34,9 @@ async def read_file(path: str) -> str:
     return result_of(path.split("/")[1])
 
 
-def provider(name: str, rounds: int, **more: Any) -> Threads:
+def provider(name: str, rounds: int, **more: Any) -> ThreadProvider:
     more = {"thinks": True, "tools": [read_file.to_dict()]} | more
-    return Threads("messages", WINDOW, rounds=rounds, run=name, **more)
+    return ThreadProvider("messages", WINDOW, rounds=rounds, run=name, **more)
 
 
 def asked(name: str) -> dict[str, Any]:
@@ -54,7 +54,7 @@ async def client(proxy: Proxy) -> AsyncIterator[anthropic.AsyncAnthropic]:
 
 
 async def sessions(proxy: Proxy) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = (await look(proxy, "/accordion/sessions")).json()["sessions"]
+    found: list[dict[str, Any]] = (await get_page(proxy, "/accordion/sessions")).json()["sessions"]
     return found
 
 
@@ -76,14 +76,12 @@ async def rounds(agent: anthropic.AsyncAnthropic, name: str, count: int, **more:
 
 async def original_with(proxy: Proxy, session_id: str, numbers: Iterable[int]) -> Any:
     """What the client said in a session, once the results of these calls are in it."""
-    text = (await look(proxy, f"/accordion/sessions/{session_id}/original")).text
+    text = (await get_page(proxy, f"/accordion/sessions/{session_id}/original")).text
     return json.loads(text) if all(result_of(f"call_{number}_0") in text for number in numbers) else None
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-async def test_a_tool_runner_of_a_hundred_rounds_outgrows_its_window_and_never_sees_an_error(
-    start: Start, stream: bool
-):
+async def test_a_tool_runner_of_a_hundred_rounds_never_sees_an_overflow(start: Start, stream: bool):
     proxy, name = start(config("messages")), f"runner {stream}"
     upstream = provider(name, 100)
     async with proxy.provider(upstream), client(proxy) as agent:
@@ -101,7 +99,7 @@ async def test_a_tool_runner_of_a_hundred_rounds_outgrows_its_window_and_never_s
     assert max(one.tokens for one in upstream.taken) <= WINDOW
     assert all(each["compaction"] is not None for each in known["exchanges"])
     # Nothing of what left the window is lost.
-    original = await until(partial(original_with, proxy, session["id"], range(1, 101)))
+    original = await wait_until(partial(original_with, proxy, session["id"], range(1, 101)))
     assert original["system"] == SYSTEM
     found = re.findall(r"src/call_(\d+)_0/main_", json.dumps(original))
     assert list(map(int, found)) == list(range(1, 101))

@@ -10,10 +10,10 @@ import httpx
 
 from tests.agents import Client, connected
 from tests.conftest import Start
-from tests.e2e.folds import EACH, WINDOW, agent, breaks, config, folded, rounds
-from tests.e2e.replies import CHAT
+from tests.e2e.protocol_samples import CHAT
+from tests.e2e.small_window import EACH, WINDOW, agent, broken_prefixes, compacted_requests, config, rounds
 from tests.proxy_process import PATIENT, Proxy
-from tests.strict_provider import Strict
+from tests.strict_provider import StrictProvider
 
 RUNS = 5
 """On a busy machine a server may come too late to write what the other waits for; most conversations tell."""
@@ -87,17 +87,17 @@ async def test_an_agent_that_alternates_between_two_servers_is_compacted_as_by_o
     settings = PATIENT + config(dialect)
     first = start(settings, ACCORDION_STORE=store_in(tmp_path))
     proxies = [first, start_another(start, first, settings)]
-    provider = Strict(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat")
+    provider = StrictProvider(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat")
     async with (
         first.provider(provider),
         clients_of(proxies, dialect) as clients,
         agent(first, dialect) as run,
     ):
-        while len(folded(run)) < 3:
+        while len(compacted_requests(run)) < 3:
             run.client = clients[len(run.answers) % 2]
             await rounds(run, 1)
     assert provider.problems == []
-    assert breaks(provider.taken) == folded(run)
-    at = folded(run)[0]
+    assert broken_prefixes(provider.taken) == compacted_requests(run)
+    at = compacted_requests(run)[0]
     # Both servers put the same compaction back until the next one.
     assert all(said is not None and said["state"] != "none" for said in run.compactions[at : at + 2])

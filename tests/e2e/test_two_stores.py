@@ -5,33 +5,35 @@ from pathlib import Path
 
 from tests.agents import Run
 from tests.conftest import Start
-from tests.e2e.folds import WINDOW, agent, config, folded, rounds
-from tests.e2e.ledger import look, until
+from tests.e2e.proxy_api import get_page, wait_until
+from tests.e2e.small_window import WINDOW, agent, compacted_requests, config, rounds
 from tests.proxy_process import Proxy
-from tests.strict_provider import Strict
+from tests.strict_provider import StrictProvider
 from tests.valkey import running_valkey
 
 WORDS = 400
 
 
-def references(provider: Strict) -> set[str]:
+def references(provider: StrictProvider) -> set[str]:
     """Every artifact that is named in a request that reached the provider."""
     return {each for sent in provider.taken for each in re.findall(r"art_[0-9a-z]+", repr(sent.entries))}
 
 
 async def compacted_again(run: Run) -> None:
     """Works on until another compaction was made."""
-    before = len(folded(run))
-    while len(folded(run)) == before:
+    before = len(compacted_requests(run))
+    while len(compacted_requests(run)) == before:
         await rounds(run, 1)
 
 
 async def unreadable(proxy: Proxy, names: set[str]) -> list[str]:
-    return [name for name in sorted(names) if (await look(proxy, f"/accordion/artifacts/{name}")).status_code != 200]
+    return [
+        name for name in sorted(names) if (await get_page(proxy, f"/accordion/artifacts/{name}")).status_code != 200
+    ]
 
 
 async def test_each_store_gets_what_its_own_proxy_spooled(start: Start, tmp_path: Path):
-    models = [Strict("chat", WINDOW, rounds=1_000, run=name, words=WORDS) for name in ("first", "second")]
+    models = [StrictProvider("chat", WINDOW, rounds=1_000, run=name, words=WORDS) for name in ("first", "second")]
     home = tmp_path / "home"
     home.mkdir()
     with running_valkey(tmp_path, appendonly="yes") as valkey:
@@ -58,7 +60,7 @@ async def test_each_store_gets_what_its_own_proxy_spooled(start: Start, tmp_path
                 async def all_readable(proxy: Proxy = proxy, names: set[str] = names) -> bool:
                     return not await unreadable(proxy, names)
 
-                await until(all_readable)
+                await wait_until(all_readable)
             # The artifacts of one are not in the other's store.
             assert await unreadable(proxies[1], references(models[0])) == sorted(references(models[0]))
             assert await unreadable(proxies[0], references(models[1])) == sorted(references(models[1]))

@@ -4,8 +4,8 @@ import httpx
 import pytest
 
 from tests.conftest import Start
-from tests.e2e.ledger import look, until
-from tests.e2e.replies import CHAT
+from tests.e2e.protocol_samples import CHAT
+from tests.e2e.proxy_api import get_page, wait_until
 from tests.proxy_process import Proxy
 
 ROUTES = [
@@ -34,7 +34,7 @@ ROUTES = [
 EVIL = "http://evil.example"
 
 
-async def said(proxy: Proxy, method: str, path: str, headers: dict[str, str]) -> httpx.Response:
+async def send_request(proxy: Proxy, method: str, path: str, headers: dict[str, str]) -> httpx.Response:
     async with httpx.AsyncClient(trust_env=False, timeout=30) as client:
         return await client.request(method, f"{proxy.url}{path}", headers=headers)
 
@@ -45,9 +45,9 @@ async def test_nothing_that_is_kept_is_a_web_sites(proxy: Proxy, method: str, pa
     same origin to the browser."""
     rebound = f"evil.example:{proxy.port}"
     for headers in ({"origin": EVIL}, {"host": rebound}, {"host": rebound, "origin": f"http://{rebound}"}):
-        reply = await said(proxy, method, path, headers)
+        reply = await send_request(proxy, method, path, headers)
         assert (reply.status_code, reply.json()["error"]["code"]) == (403, "foreign_origin"), headers
-    assert (await said(proxy, method, path, {"host": f"localhost:{proxy.port}"})).status_code != 403
+    assert (await send_request(proxy, method, path, {"host": f"localhost:{proxy.port}"})).status_code != 403
 
 
 async def test_what_a_page_asks_a_model_goes_on_and_is_not_of_the_people_at_this_machine(start: Start):
@@ -59,14 +59,14 @@ async def test_what_a_page_asks_a_model_goes_on_and_is_not_of_the_people_at_this
         assert len(upstream.requests) == 4
 
     async def requests() -> int:
-        listed = (await look(proxy, "/accordion/sessions")).json()["sessions"]
+        listed = (await get_page(proxy, "/accordion/sessions")).json()["sessions"]
         return sum(entry["totals"]["requests"] for entry in listed)
 
     async def counted() -> bool:
-        page = (await look(proxy, "/metrics")).text
+        page = (await get_page(proxy, "/metrics")).text
         return "accordion_requests_total" in page and await requests() >= 2
 
-    await until(counted)
+    await wait_until(counted)
     assert await requests() == 2
 
 

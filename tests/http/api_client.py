@@ -1,4 +1,4 @@
-"""The API of a house, the archive's routes included."""
+"""A client of the REST API and the page, the archive's routes included."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from accordion.http.pages.routes import Pages, PageServices
 from accordion.http.pages.views import Health
 from accordion.protocols.registry import PROTOCOLS
 from tests.memory.fake_memories import FakeMemories
-from tests.pipeline_setup import OWNER_TOKEN, World
+from tests.pipeline_setup import OWNER_TOKEN, PipelineSetup
 
 
-def reading_room(world: World) -> ArchiveReader:
-    """Where people read what the house keeps."""
+def archive_reader(world: PipelineSetup) -> ArchiveReader:
+    """The reader of the archive behind the API."""
     archive, spoken = world.builder.archive, PROTOCOLS
     transcripts = TranscriptStore(archive, world.tasks, world.clock, "all")
     reader = world.builder.reader
-    custody = ExportAndErasure(
+    export_and_erasure = ExportAndErasure(
         archive,
         world.tasks,
         describe_value,
@@ -33,19 +33,19 @@ def reading_room(world: World) -> ArchiveReader:
         world.archive.erasures,
         world.spooled.drop_erased,
     )
-    return ArchiveReader(archive, transcripts, custody, spoken, world.tasks, world.clock)
+    return ArchiveReader(archive, transcripts, export_and_erasure, spoken, world.tasks, world.clock)
 
 
 def client(
-    world: World,
-    room: ArchiveReader | None = None,
+    world: PipelineSetup,
+    reader: ArchiveReader | None = None,
     memories: FakeMemories | None = None,
     base_url: str = "http://127.0.0.1:8787",
     token: str = OWNER_TOKEN,
 ) -> TestClient:
     """A client of the API, with the token of the proxy's owner, and of the page."""
     sent = world.builder.sent_history(lambda: world.forward.compaction_step.composer.insertion_composer)
-    reader = room or reading_room(world)
+    reader = reader or archive_reader(world)
     administration = Administration(
         lambda: world.forward.tenants, world.created_keys, world.key_usage, lambda: world.observe
     )

@@ -13,7 +13,7 @@ from accordion.accounting.key_limits import KeyLimits
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply
 from tests.http.api_client import client
-from tests.pipeline_setup import CHAT, World
+from tests.pipeline_setup import CHAT, PipelineSetup
 
 ADMIN = "admin-key-of-this-proxy"
 AS_ADMIN = {"authorization": f"Bearer {ADMIN}"}
@@ -21,8 +21,8 @@ KEYS = (ProxyKey("one", "key-one"), ProxyKey("two", "key-two"))
 BODY = {"model": "gpt-5", "messages": [{"role": "user", "content": "Hello."}]}
 
 
-def world_with_keys() -> World:
-    return World(keys=KEYS, admin_key=ADMIN)
+def world_with_keys() -> PipelineSetup:
+    return PipelineSetup(keys=KEYS, admin_key=ADMIN)
 
 
 async def test_a_key_is_created_used_listed_and_revoked() -> None:
@@ -121,8 +121,8 @@ def test_no_web_site_uses_the_admin_key(method: str, path: str) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "foreign_origin")
 
 
-@pytest.mark.parametrize("world", [World(), World(keys=KEYS), World(loopback=False)])
-def test_without_an_admin_key_nobody_is_an_administrator(world: World) -> None:
+@pytest.mark.parametrize("world", [PipelineSetup(), PipelineSetup(keys=KEYS), PipelineSetup(loopback=False)])
+def test_without_an_admin_key_nobody_is_an_administrator(world: PipelineSetup) -> None:
     http = client(world)
     for headers in ({}, {"authorization": "Bearer "}, {"authorization": "Bearer key-one"}, {"x-accordion-key": ""}):
         answer = http.get("/accordion/keys", headers=headers)
@@ -139,9 +139,9 @@ def test_the_admin_key_is_no_key_of_a_tenant() -> None:
 
 def test_metrics_need_the_admin_key_where_there_are_proxy_keys() -> None:
     assert client(world_with_keys()).get("/metrics", headers=AS_ADMIN).status_code == 200
-    refused = client(World(keys=KEYS)).get("/metrics", headers={"authorization": "Bearer key-one"})
+    refused = client(PipelineSetup(keys=KEYS)).get("/metrics", headers={"authorization": "Bearer key-one"})
     assert (refused.status_code, "set `admin_key`" in refused.text) == (401, True)
-    assert client(World()).get("/metrics").status_code == 200
+    assert client(PipelineSetup()).get("/metrics").status_code == 200
 
 
 BAD_BODIES: list[Any] = [
@@ -175,9 +175,9 @@ def reported() -> FakeReply:
     return FakeReply(pieces=(json.dumps({"choices": [], "usage": usage}).encode(),))
 
 
-async def used_world() -> World:
+async def used_world() -> PipelineSetup:
     """A proxy with two tenants of the config and one of a created key; `one` has sent a request."""
-    world = World(keys=KEYS, admin_key=ADMIN, config=PRICES)
+    world = PipelineSetup(keys=KEYS, admin_key=ADMIN, config=PRICES)
     await world.created_keys.poll()
     await world.created_keys.create("research", KeyLimits(tokens_per_day=5_000_000, requests_per_minute=60))
     world.upstream.answers = [reported()]
@@ -185,7 +185,7 @@ async def used_world() -> World:
     return world
 
 
-def signed_in(world: World, key: str) -> TestClient:
+def signed_in(world: PipelineSetup, key: str) -> TestClient:
     browser = client(world, base_url="https://proxy.example")
     assert browser.post(f"{PAGES}/sign-in", data={"key": key, "to": "/accordion/"}, headers=OWN).status_code == 303
     return browser
@@ -215,7 +215,7 @@ async def test_a_wrong_number_of_days_or_tenants_is_refused(query: str) -> None:
     assert client(world_with_keys()).get(f"/accordion/tenants?{query}", headers=AS_ADMIN).status_code == 400
 
 
-async def test_the_administrator_signs_in_to_the_page_and_sees_all_tenants_and_no_tenants_data() -> None:
+async def test_the_administrators_page_lists_all_tenants_and_shows_no_tenants_data() -> None:
     world = await used_world()
     browser = signed_in(world, ADMIN)
     assert ADMIN not in str(browser.cookies.get("accordion_page"))
@@ -237,8 +237,8 @@ async def test_a_tenants_key_opens_no_view_over_all_tenants() -> None:
     world = await used_world()
     shown = signed_in(world, "key-one").get(f"{PAGES}/tenants")
     assert (shown.status_code, "research" in shown.text) == (403, False)
-    assert client(World()).get(f"{PAGES}/tenants").status_code == 403
-    other = client(World(keys=KEYS, admin_key="another-admin-key-of-it"), base_url="https://proxy.example")
+    assert client(PipelineSetup()).get(f"{PAGES}/tenants").status_code == 403
+    other = client(PipelineSetup(keys=KEYS, admin_key="another-admin-key-of-it"), base_url="https://proxy.example")
     other.cookies.set("accordion_page", str(signed_in(world, ADMIN).cookies.get("accordion_page")))
     assert other.get(f"{PAGES}/tenants").headers["location"].startswith(f"{PAGES}/sign-in")
     foreign = signed_in(world, ADMIN).get(f"{PAGES}/tenants", headers={"origin": "https://evil.example"})
@@ -246,5 +246,5 @@ async def test_a_tenants_key_opens_no_view_over_all_tenants() -> None:
 
 
 async def test_while_created_keys_are_unknown_the_administrator_still_signs_in() -> None:
-    browser = signed_in(World(keys=KEYS, admin_key=ADMIN), ADMIN)
+    browser = signed_in(PipelineSetup(keys=KEYS, admin_key=ADMIN), ADMIN)
     assert browser.get(f"{PAGES}/tenants").status_code == 200

@@ -14,10 +14,10 @@ from accordion.model.ports import Key
 from accordion.model.records import ToolLoopUsage, Usage
 from accordion.model.tenant import TenantScope
 from tests.fakes import FakeReply, FickleStore
-from tests.growing_conversation import FOLDS_AT, Talk, small
+from tests.growing_conversation import COMPACTED_AT, GrowingConversation, small_window_setup
 from tests.http.api_client import client
 from tests.http.exchanges import exchange
-from tests.pipeline_setup import CHAT, World, header
+from tests.pipeline_setup import CHAT, PipelineSetup, header
 
 TENANT = TenantScope("default", b"key of default")
 
@@ -25,7 +25,7 @@ HELLO: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": 
 
 
 async def test_models_are_shown_with_their_limits_as_separate_figures() -> None:
-    world = World()
+    world = PipelineSetup()
     await world.ask(CHAT, HELLO)
     (model,) = client(world).get("/accordion/models").json()["models"]
     assert model["model"] == "m"
@@ -42,7 +42,7 @@ async def test_models_are_shown_with_their_limits_as_separate_figures() -> None:
 
 
 async def test_sessions_are_listed_and_each_has_its_last_exchanges() -> None:
-    world = World()
+    world = PipelineSetup()
     usage = {"prompt_tokens": 9, "completion_tokens": 1, "total_tokens": 10}
     world.upstream.answers = [FakeReply(pieces=(json.dumps({"choices": [], "usage": usage}).encode(),))]
     await world.ask(CHAT, HELLO, {"x-accordion-session": "label-12345"})
@@ -58,7 +58,7 @@ async def test_sessions_are_listed_and_each_has_its_last_exchanges() -> None:
 
 
 async def test_sessions_are_given_page_by_page_the_latest_first() -> None:
-    world = World()
+    world = PipelineSetup()
     for number in range(7):
         # Some are of the same time; then the id decides.
         world.clock.advance(number % 3)
@@ -77,7 +77,7 @@ async def test_sessions_are_given_page_by_page_the_latest_first() -> None:
 
 
 async def test_a_session_that_several_workers_served_is_listed_once_with_their_sum() -> None:
-    world = World()
+    world = PipelineSetup()
     await world.ask(CHAT, HELLO)
     (one,) = client(world).get("/accordion/sessions").json()["sessions"]
     mine, other = (Key(sessions_collection(TENANT), f"{one['id']}.{worker}.1") for worker in ("worker", "w2"))
@@ -90,7 +90,7 @@ async def test_a_session_that_several_workers_served_is_listed_once_with_their_s
 
 async def test_only_the_sessions_that_are_shown_are_read_whole() -> None:
     """There may be many thousands; what is of no page only tells when it was."""
-    world = World()
+    world = PipelineSetup()
     for number in range(5):
         world.clock.advance(1)
         await world.ask(CHAT, HELLO, {"x-accordion-session": f"label-{number:05}"})
@@ -103,7 +103,7 @@ async def test_only_the_sessions_that_are_shown_are_read_whole() -> None:
 
 
 async def test_errors_say_what_to_do_in_openais_shape() -> None:
-    http = client(World())
+    http = client(PipelineSetup())
     for path, status, words in (
         ("/accordion/sessions/s-unknown", 404, "no such session"),
         ("/accordion/sessions?limit=0", 400, "limit must be"),
@@ -123,7 +123,7 @@ async def test_errors_say_what_to_do_in_openais_shape() -> None:
 
 
 async def test_configured_models_are_listed_before_any_traffic() -> None:
-    world = World()
+    world = PipelineSetup()
     world.observe = replace(world.observe, configured_models=("smart", "local"))
     found = client(world).get("/accordion/models").json()["models"]
     assert [each["model"] for each in found] == ["smart", "local"]
@@ -134,7 +134,7 @@ async def test_configured_models_are_listed_before_any_traffic() -> None:
 async def test_a_proxy_whose_store_never_answered_is_not_ready() -> None:
     store = FickleStore()
     store.away = True
-    world = World(store=store)
+    world = PipelineSetup(store=store)
     world.observe = replace(world.observe, store_has_answered=lambda: False)
     answer = client(world).get("/readyz")
     assert (answer.status_code, answer.json()) == (503, {"status": "unavailable", "store": "unavailable"})
@@ -144,7 +144,7 @@ async def test_a_proxy_whose_store_never_answered_is_not_ready() -> None:
 async def test_a_store_that_is_away_is_said_and_health_stays_good() -> None:
     store = FickleStore()
     store.away = True
-    http = client(World(store=store))
+    http = client(PipelineSetup(store=store))
     assert http.get("/healthz").json()["status"] == "ok"
     assert http.get("/readyz").json() == {"status": "ok", "store": "unavailable"}
     for path in ("/accordion/sessions", "/accordion/sessions/s-1/tree"):
@@ -153,13 +153,13 @@ async def test_a_store_that_is_away_is_said_and_health_stays_good() -> None:
 
 
 async def test_the_root_says_where_clients_point() -> None:
-    shown = client(World()).get("/").json()
+    shown = client(PipelineSetup()).get("/").json()
     assert shown["openai_base_url"] == "http://127.0.0.1:8787/v1"
     assert shown["version"] == "1.2.3"
 
 
 async def test_metrics_are_a_page_for_prometheus() -> None:
-    answer = client(World()).get("/metrics")
+    answer = client(PipelineSetup()).get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=")
     assert "accordion_requests_total" in answer.text
 
@@ -173,7 +173,7 @@ async def test_metrics_are_gathered_beside_the_event_loop(monkeypatch: pytest.Mo
         return b"gathered", "text/plain"
 
     monkeypatch.setattr(Metrics, "render", page)
-    assert client(World()).get("/metrics").text == "gathered"
+    assert client(PipelineSetup()).get("/metrics").text == "gathered"
 
 
 def test_the_parts_of_a_window_are_shown_so_that_they_add_up() -> None:
@@ -205,16 +205,16 @@ def chat_reply(message: dict[str, Any], finish: str, prompt: int) -> FakeReply:
 
 
 async def test_a_session_and_its_models_sums_tell_what_the_model_read_back() -> None:
-    world = small()
-    talk = Talk(world)
-    session = header(await talk.until(FOLDS_AT), "x-accordion-session")
+    world = small_window_setup()
+    talk = GrowingConversation(world)
+    session = header(await talk.until(COMPACTED_AT), "x-accordion-session")
     http = client(world)
     artifact = http.get(f"/accordion/artifacts?session={session}").json()["artifacts"][0]["id"]
     function = {"name": "read_artifact", "arguments": json.dumps({"id": artifact})}
     call = {"tool_calls": [{"id": "call_own", "type": "function", "function": function}]}
     world.upstream.answers = [chat_reply(call, "tool_calls", 1_000), chat_reply({"content": "Done."}, "stop", 1_300)]
     asked = len(world.upstream.requests)
-    await talk.turn(FOLDS_AT + 1)
+    await talk.turn(COMPACTED_AT + 1)
     assert len(world.upstream.requests) == asked + 2
     shown = http.get(f"/accordion/sessions/{session}").json()
     last = shown["exchanges"][-1]

@@ -18,11 +18,11 @@ from accordion.sessions.proxy_keys import ProxyKey
 from accordion.sessions.tenants import OWNER_TOKEN_FILE, TENANTS_WITH_MEMORIES, Caller
 from accordion.stores.memory_store import InMemoryStore
 from tests.archive.archive_setup import chat
-from tests.growing_conversation import FOLDS_AT, Talk, call_id, small
-from tests.http.api_client import client, reading_room
+from tests.growing_conversation import COMPACTED_AT, GrowingConversation, call_id, small_window_setup
+from tests.http.api_client import archive_reader, client
 from tests.memories import memory, put
 from tests.memory.fake_memories import FakeMemories
-from tests.pipeline_setup import OWNER_TOKEN, World, header
+from tests.pipeline_setup import OWNER_TOKEN, PipelineSetup, header
 
 TENANT = TenantScope("default", b"key of default")
 OTHER = TenantScope("other", b"key of other")
@@ -31,21 +31,21 @@ ONE, TWO = ProxyKey("one", "key-one"), ProxyKey("two", "key-two")
 JSON = {"accept": "application/json"}
 
 
-async def folded(world: World, key: str = "") -> tuple[str, list[dict[str, Any]]]:
+async def folded(world: PipelineSetup, key: str = "") -> tuple[str, list[dict[str, Any]]]:
     """A session that was folded, and its artifacts as the API lists them."""
     headers = {"x_accordion_key": key} if key else {}
-    session = header(await Talk(world).until(FOLDS_AT + 1, **headers), "x-accordion-session")
+    session = header(await GrowingConversation(world).until(COMPACTED_AT + 1, **headers), "x-accordion-session")
     assert session is not None
     sent = {"x-accordion-key": key} if key else {}
     listed = client(world).get(f"/accordion/artifacts?session={session}", headers=sent).json()["artifacts"]
     return session, sorted(listed, key=lambda each: each["messages"])
 
 
-def caller(world: World, key: str = "") -> Caller:
+def caller(world: PipelineSetup, key: str = "") -> Caller:
     return world.forward.tenants.identify({b"x-accordion-key": key.encode()} if key else {})
 
 
-async def store_artifact(world: World, wires: list[bytes], text: str = "part") -> Artifact:
+async def store_artifact(world: PipelineSetup, wires: list[bytes], text: str = "part") -> Artifact:
     """Messages put away for the one tenant, as one artifact."""
     rows = [ArchivedMessage(bytes([number]) * 32, wire) for number, wire in enumerate(wires)]
     keys, tenant = tuple(row.key for row in rows), caller(world).tenant
@@ -72,7 +72,7 @@ OWNERS = [
 
 @pytest.mark.parametrize(("method", "path"), OWNERS)
 async def test_to_erase_and_to_export_a_local_caller_needs_the_owners_token(method: str, path: str) -> None:
-    world = small()
+    world = small_window_setup()
     session, _ = await folded(world)
     for token in ("", "token-of-another", OWNER_TOKEN[:-1]):
         answer = client(world, token=token).request(method, path.format(session=session))
@@ -86,7 +86,7 @@ async def test_to_erase_and_to_export_a_local_caller_needs_the_owners_token(meth
 
 @pytest.mark.parametrize(("method", "path"), OWNERS)
 async def test_a_page_of_another_site_cannot_erase_with_the_token_either(method: str, path: str) -> None:
-    world = small()
+    world = small_window_setup()
     session, _ = await folded(world)
     foreign = {"origin": "http://127.0.0.1:3000"}
     answer = client(world).request(method, path.format(session=session), headers=foreign)
@@ -96,11 +96,11 @@ async def test_a_page_of_another_site_cannot_erase_with_the_token_either(method:
 @pytest.mark.parametrize(("method", "path"), OWNERS)
 async def test_where_callers_are_told_apart_by_credentials_no_token_is_needed(method: str, path: str) -> None:
     for world, headers in (
-        (small(keys=(ONE,)), {"x-accordion-key": "key-one"}),
-        (small(loopback=False), {"authorization": "Bearer sk-own"}),
+        (small_window_setup(keys=(ONE,)), {"x-accordion-key": "key-one"}),
+        (small_window_setup(loopback=False), {"authorization": "Bearer sk-own"}),
     ):
         talk = {name.replace("-", "_"): value for name, value in headers.items()}
-        session = header(await Talk(world).until(FOLDS_AT + 1, **talk), "x-accordion-session")
+        session = header(await GrowingConversation(world).until(COMPACTED_AT + 1, **talk), "x-accordion-session")
         answer = client(world, token="").request(method, path.format(session=session), headers=headers)
         assert answer.status_code == 200, answer.text
 
@@ -109,7 +109,7 @@ async def test_where_callers_are_told_apart_by_credentials_no_token_is_needed(me
 
 
 async def test_an_artifact_is_text_and_its_record_beside_it_where_json_is_asked_for() -> None:
-    world = small()
+    world = small_window_setup()
     session, listed = await folded(world)
     result = next(each for each in listed if each["call_id"] == call_id(2))
     http = client(world)
@@ -128,7 +128,7 @@ async def test_an_artifact_is_text_and_its_record_beside_it_where_json_is_asked_
 
 
 async def test_a_stretch_of_messages_is_all_of_them() -> None:
-    world = small()
+    world = small_window_setup()
     _, listed = await folded(world)
     stretch = next(each for each in listed if each["kind"] == "range")
     text = client(world).get(f"/accordion/artifacts/{stretch['id']}").text
@@ -137,7 +137,7 @@ async def test_a_stretch_of_messages_is_all_of_them() -> None:
 
 
 async def test_a_part_of_an_artifact_is_had_by_offset_limit_pattern_and_path() -> None:
-    world = World()
+    world = PipelineSetup()
     lines = "\\n".join(f"line {number}" for number in range(1, 11))
     await store_artifact(world, [b'{"role":"user","content":"%s"}' % lines.encode()])
     http = client(world)
@@ -169,7 +169,7 @@ async def test_a_part_of_an_artifact_is_had_by_offset_limit_pattern_and_path() -
     ],
 )
 async def test_what_cannot_be_had_of_an_artifact_is_said(query: str, param: str | None, words: str) -> None:
-    world = World()
+    world = PipelineSetup()
     await store_artifact(world, [b'{"role":"user","content":"one line"}'])
     answer = client(world).get(f"/accordion/artifacts/art_0123456789ab?{query}")
     assert answer.status_code == 400
@@ -178,7 +178,7 @@ async def test_what_cannot_be_had_of_an_artifact_is_said(query: str, param: str 
 
 
 async def test_an_image_is_had_as_the_client_sent_it() -> None:
-    world = World()
+    world = PipelineSetup()
     wire = b'{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,iVBORw0KGgo="}}]}'
     await store_artifact(world, [wire])
     assert client(world).get("/accordion/artifacts/art_0123456789ab", headers=JSON).json()["originals"] == [
@@ -187,7 +187,7 @@ async def test_an_image_is_had_as_the_client_sent_it() -> None:
 
 
 async def test_what_tools_read_is_never_taken_for_a_page() -> None:
-    world = World()
+    world = PipelineSetup()
     await store_artifact(world, [b'{"role":"user","content":"<script>alert(1)</script>"}'])
     answer = client(world).get("/accordion/artifacts/art_0123456789ab", headers={"accept": "text/html"})
     assert answer.headers["content-type"].startswith("text/plain")
@@ -196,7 +196,7 @@ async def test_what_tools_read_is_never_taken_for_a_page() -> None:
 
 
 async def test_an_artifact_of_which_something_is_gone_is_not_there() -> None:
-    world = World()
+    world = PipelineSetup()
     made = await store_artifact(world, [b'{"role":"user","content":"a"}', b'{"role":"user","content":"b"}'], "range")
     assert client(world).get(f"/accordion/artifacts/{made.id}").status_code == 200
     await world.store.delete([Key("", f"row/{made.keys[0].hex()}")])
@@ -204,7 +204,7 @@ async def test_an_artifact_of_which_something_is_gone_is_not_there() -> None:
 
 
 async def test_what_is_read_is_kept_for_longer() -> None:
-    world = World()
+    world = PipelineSetup()
     made = await store_artifact(world, [b'{"role":"user","content":"x"}'])
     http, tenant, retention = client(world), caller(world).tenant, world.builder.archive.retention
     world.clock.advance(retention / 2)
@@ -213,7 +213,7 @@ async def test_what_is_read_is_kept_for_longer() -> None:
     assert [entry.kind for page in found for entry in page] == ["read"]
 
 
-def _entries(world: World, tenant: TenantScope) -> AsyncIterator[Any]:
+def _entries(world: PipelineSetup, tenant: TenantScope) -> AsyncIterator[Any]:
     from accordion.archive import archive_entries
 
     return archive_entries.entries(world.store, tenant.archive_namespace)
@@ -223,7 +223,7 @@ def _entries(world: World, tenant: TenantScope) -> AsyncIterator[Any]:
 
 
 async def test_a_sessions_artifacts_are_listed_in_pages() -> None:
-    world = small()
+    world = small_window_setup()
     session, listed = await folded(world)
     http, after, found = client(world), "", []
     while True:
@@ -238,8 +238,8 @@ async def test_a_sessions_artifacts_are_listed_in_pages() -> None:
 
 
 async def test_a_session_without_artifacts_has_an_empty_list() -> None:
-    world = small()
-    session = header(await Talk(world).until(1), "x-accordion-session")
+    world = small_window_setup()
+    session = header(await GrowingConversation(world).until(1), "x-accordion-session")
     answer = client(world).get(f"/accordion/artifacts?session={session}")
     assert answer.json() == {"session": session, "artifacts": [], "next": None}
 
@@ -255,35 +255,35 @@ async def test_a_session_without_artifacts_has_an_empty_list() -> None:
     ],
 )
 async def test_a_list_that_cannot_be_had_is_refused(query: str, told: tuple[int, str | None]) -> None:
-    assert error(client(World()).get(f"/accordion/artifacts?{query}"))[:2] == told
+    assert error(client(PipelineSetup()).get(f"/accordion/artifacts?{query}"))[:2] == told
 
 
 # -- histories ---------------------------------------------------------------------------------------------------------
 
 
 async def test_the_whole_history_is_a_request_of_its_dialect() -> None:
-    world = small()
+    world = small_window_setup()
     session, _ = await folded(world)
-    room, said = reading_room(world), chat("first", "second", "third", temperature=0)
-    room.transcripts.record(caller(world).tenant, session, said, folded=True)
-    await room.transcripts.flush()
-    answer = client(world, room).get(f"/accordion/sessions/{session}/original")
+    reader, said = archive_reader(world), chat("first", "second", "third", temperature=0)
+    reader.transcripts.record(caller(world).tenant, session, said, folded=True)
+    await reader.transcripts.flush()
+    answer = client(world, reader).get(f"/accordion/sessions/{session}/original")
     assert answer.headers["content-type"] == "application/json"
     assert answer.headers["x-accordion-dialect"] == "chat"
     assert "x-accordion-missing" not in answer.headers
     body = answer.json()
     assert [each["content"] for each in body["messages"]] == ["You are an agent.", "first", "second", "third"]
     assert body["model"] == "gpt-5"
-    found = await room.transcripts.find(caller(world).tenant, session)
+    found = await reader.transcripts.find(caller(world).tenant, session)
     assert found is not None
     await world.store.delete([Key("", f"row/{found.rows[2].hex()}")])
-    answer = client(world, room).get(f"/accordion/sessions/{session}/original")
+    answer = client(world, reader).get(f"/accordion/sessions/{session}/original")
     assert answer.headers["x-accordion-missing"] == "1"
     assert [each["content"] for each in answer.json()["messages"]] == ["You are an agent.", "first", "third"]
 
 
 async def test_a_history_that_was_not_recorded_is_told_from_an_unknown_session() -> None:
-    world = small()
+    world = small_window_setup()
     session, _ = await folded(world)
     http = client(world)
     assert error(http.get(f"/accordion/sessions/{session}/original"))[:2] == (404, "original_not_found")
@@ -294,7 +294,7 @@ async def test_a_history_that_was_not_recorded_is_told_from_an_unknown_session()
 
 
 async def test_an_export_is_lines_of_json_that_end_with_their_counts() -> None:
-    world = small()
+    world = small_window_setup()
     session, listed = await folded(world)
     for path in (f"/accordion/sessions/{session}/export", "/accordion/export"):
         answer = client(world).get(path)
@@ -307,8 +307,8 @@ async def test_an_export_is_lines_of_json_that_end_with_their_counts() -> None:
 
 
 async def test_nothing_kept_is_an_empty_export_and_an_unknown_session_none() -> None:
-    world = small()
-    session = header(await Talk(world).until(1), "x-accordion-session")
+    world = small_window_setup()
+    session = header(await GrowingConversation(world).until(1), "x-accordion-session")
     http = client(world)
     for path in ("/accordion/export", f"/accordion/sessions/{session}/export"):
         assert http.get(path).json() == {"type": "end", "counts": {}}
@@ -336,7 +336,7 @@ class Fading(InMemoryStore):
 
 
 async def test_an_export_that_breaks_off_does_not_look_whole() -> None:
-    world = small(store=Fading())
+    world = small_window_setup(store=Fading())
     await folded(world)
     http, ends = client(world), []
     for calls in range(60):
@@ -355,7 +355,7 @@ async def test_an_export_that_breaks_off_does_not_look_whole() -> None:
 
 
 async def test_an_erased_session_is_gone_and_others_stay() -> None:
-    world = small()
+    world = small_window_setup()
     session, listed = await folded(world)
     other = header(await send_question(world, "Something else."), "x-accordion-session")
     http = client(world)
@@ -386,7 +386,7 @@ async def test_an_erased_session_is_gone_and_others_stay() -> None:
 
 @pytest.mark.parametrize("answers", [0, 1, 3])
 async def test_the_places_of_an_erased_session_are_gone_and_those_of_others_stay(answers: int) -> None:
-    world = World()
+    world = PipelineSetup()
     other = header(await send_question(world, "Something else."), "x-accordion-session")
     texts = [("user", "assistant")[at % 2] + f" {at}" for at in range(2 * answers + 1)]
     for end in range(1, len(texts) + 1, 2):
@@ -399,13 +399,13 @@ async def test_the_places_of_an_erased_session_are_gone_and_those_of_others_stay
     assert [point.session for point in load_nodes(world)] == [other]
 
 
-def load_nodes(world: World) -> list[PrefixNode]:
+def load_nodes(world: PipelineSetup) -> list[PrefixNode]:
     values = [held.value for key, held in world.store._values.items() if key.name.startswith("point/")]
     return [point for value in values if (point := decode(value)) is not None]
 
 
 async def test_a_session_is_forgotten_by_its_whole_name_only() -> None:
-    world = small()
+    world = small_window_setup()
     session, _ = await folded(world)
     for other in (f"{session}.worker", session[:-1], ""):
         assert await world.observe.forget_sessions(TENANT, other) == []
@@ -415,17 +415,17 @@ async def test_a_session_is_forgotten_by_its_whole_name_only() -> None:
 
 
 async def test_what_may_be_done_with_a_session_is_told_by_whichever_route() -> None:
-    answer = client(World()).patch("/accordion/sessions/s-1")
+    answer = client(PipelineSetup()).patch("/accordion/sessions/s-1")
     assert error(answer)[:2] == (405, "method_not_allowed")
     assert answer.headers["allow"] == "DELETE, GET, HEAD"
 
 
-async def send_question(world: World, text: str) -> Any:
+async def send_question(world: PipelineSetup, text: str) -> Any:
     return (await world.ask("/v1/chat/completions", {"model": "m", "messages": [{"role": "user", "content": text}]}))[0]
 
 
 async def test_a_tenant_erases_all_of_its_own_and_nothing_else() -> None:
-    world = small(keys=(ONE, TWO))
+    world = small_window_setup(keys=(ONE, TWO))
     mine, _ = await folded(world, "key-one")
     theirs, listed = await folded(world, "key-two")
     http = client(world)
@@ -450,7 +450,7 @@ class Late(FakeMemories):
 
 
 async def test_a_tenant_s_memories_are_erased_with_the_rest_and_not_with_a_session() -> None:
-    world, memories = small(keys=(ONE, TWO)), FakeMemories()
+    world, memories = small_window_setup(keys=(ONE, TWO)), FakeMemories()
     session, _ = await folded(world, "key-one")
     mine, theirs = caller(world, "key-one"), caller(world, "key-two")
     session_memory = memory("All of it.", type="session")
@@ -469,7 +469,7 @@ async def test_a_tenant_s_memories_are_erased_with_the_rest_and_not_with_a_sessi
 
 
 async def test_memories_that_are_written_meanwhile_are_told_by_the_status() -> None:
-    world = small(keys=(ONE,))
+    world = small_window_setup(keys=(ONE,))
     mine = caller(world, "key-one")
     await world.store.put(Key(TENANTS_WITH_MEMORIES, mine.tenant.name), b"")
     answer = client(world, memories=Late()).delete("/accordion/archive", headers={"x-accordion-key": "key-one"})
@@ -479,15 +479,15 @@ async def test_memories_that_are_written_meanwhile_are_told_by_the_status() -> N
 
 
 async def test_what_could_not_be_verified_is_told_by_the_status() -> None:
-    world = small()
+    world = small_window_setup()
     session, _ = await folded(world)
-    room = reading_room(world)
+    reader = archive_reader(world)
 
     async def erase(tenant: TenantScope, session: str | None = None) -> ErasureResult:
         return ErasureResult(3, 9, 0, False)
 
-    room.export_and_erasure.erase = erase  # type: ignore[method-assign]
-    told = client(world, room).delete(f"/accordion/sessions/{session}")
+    reader.export_and_erasure.erase = erase  # type: ignore[method-assign]
+    told = client(world, reader).delete(f"/accordion/sessions/{session}")
     assert (told.status_code, told.json()["verified"]) == (409, False)
 
 
@@ -534,11 +534,9 @@ class Noting(InMemoryStore):
 
 
 @pytest.mark.parametrize(("method", "path"), ASKED)
-async def test_another_tenants_things_are_answered_as_what_there_never_was_by_the_same_steps(
-    method: str, path: str
-) -> None:
+async def test_records_of_another_tenant_are_answered_exactly_as_missing_ones(method: str, path: str) -> None:
     store = Noting()
-    world = small(keys=(ONE, TWO), store=store)
+    world = small_window_setup(keys=(ONE, TWO), store=store)
     session, listed = await folded(world, "key-one")
     http = client(world)
 
@@ -558,14 +556,14 @@ async def test_another_tenants_things_are_answered_as_what_there_never_was_by_th
 
 @pytest.mark.parametrize(("method", "path"), [*ASKED, ("GET", "/accordion/export"), ("DELETE", "/accordion/archive")])
 async def test_nobody_enters_without_a_key(method: str, path: str) -> None:
-    http = client(small(keys=(ONE, TWO)))
+    http = client(small_window_setup(keys=(ONE, TWO)))
     answer = http.request(method, path.format(artifact="art_0", session="s-0"), headers={"x-accordion-key": "wrong"})
     assert error(answer)[:2] == (401, "invalid_api_key")
 
 
 @pytest.mark.parametrize(("method", "path"), [*ASKED, ("GET", "/accordion/export"), ("DELETE", "/accordion/archive")])
 async def test_a_store_that_is_away_is_said(method: str, path: str) -> None:
-    world = small(store=Fading())
+    world = small_window_setup(store=Fading())
     session, listed = await folded(world)
     http: TestClient = client(world)
     world.store.left = 0  # type: ignore[attr-defined]

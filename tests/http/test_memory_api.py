@@ -22,8 +22,8 @@ from accordion.memory.sections import render_sections
 from accordion.model.errors import BadRequest, StoreUnavailable
 from accordion.model.tenant import TenantScope
 from accordion.sessions.tenants import Caller
-from tests.e2e.kept import ask, said, workers
-from tests.e2e.remembered import SUMMARY, notes
+from tests.e2e.memory_samples import SUMMARY, memory_arguments
+from tests.e2e.store_workers import ask, request_with_name, workers
 from tests.fakes import FakeClock
 from tests.pipeline_setup import OWNER
 
@@ -44,7 +44,7 @@ class Api:
     async def post(self, name: str, **arguments: Any) -> httpx.Response:
         return await self.http.post(f"/accordion/memory/{name}", json=arguments)
 
-    async def told(self, name: str, **arguments: Any) -> dict[str, Any]:
+    async def call(self, name: str, **arguments: Any) -> dict[str, Any]:
         reply = await self.post(name, **arguments)
         assert reply.status_code == 200, reply.text
         found: dict[str, Any] = reply.json()
@@ -56,7 +56,7 @@ class Api:
 
     async def total(self) -> int:
         every = [*("fact", "decision", "preference", "solution", "question", "summary", "summary_archived", "session")]
-        return int((await self.told("list", type_filter=every))["total"])
+        return int((await self.call("list", type_filter=every))["total"])
 
 
 def problem(reply: httpx.Response) -> tuple[int, str, str | None]:
@@ -77,7 +77,7 @@ async def api(folder: Path, config: str = "archive: {record: all}\n") -> AsyncIt
         yield Api(made)
 
 
-async def session(application: Application, key: str = "", body: bytes = said(3)) -> str:
+async def session(application: Application, key: str = "", body: bytes = request_with_name(3)) -> str:
     """A recorded conversation, by default of 7 messages."""
     http = Api(application, key)
     while True:
@@ -97,12 +97,12 @@ async def test_every_answer_is_as_the_document_says(tmp_path: Path):
             operation = document["paths"][f"/accordion/memory/{name}"]["post"]
             both = {"components": document["components"]}
             jsonschema.validate(arguments, both | operation["requestBody"]["content"]["application/json"]["schema"])
-            answer = await http.told(name, **arguments)
+            answer = await http.call(name, **arguments)
             told = operation["responses"]["200"]["content"]["application/json"]["schema"]
             jsonschema.validate(answer, both | told)
             return answer
 
-        for note in notes(12):
+        for note in memory_arguments(12):
             added = await checked("add", **note)
         await checked("search", query="audits", explain=True)
         found = await checked("deep_search", query="ledger", topics=["ledger"], since="2020-01-01", until="2200-01-01")
@@ -244,7 +244,7 @@ async def test_a_page_of_another_site_is_not_answered(tmp_path: Path):
 
 async def test_to_erase_and_to_export_memories_a_local_caller_needs_the_owners_token(tmp_path: Path):
     async with api(tmp_path) as http:
-        added = await http.told("add", content="The crane is yellow.")
+        added = await http.call("add", content="The crane is yellow.")
         none = {"x-accordion-token": ""}
         for reply in (
             await http.http.get("/accordion/memory/export", headers=none),
@@ -253,7 +253,7 @@ async def test_to_erase_and_to_export_memories_a_local_caller_needs_the_owners_t
         ):
             assert problem(reply)[:2] == (401, "token_required")
         assert await http.total() == 1
-        assert (await http.told("delete", ids=[added["id"]]))["deleted"] == [added["id"]]
+        assert (await http.call("delete", ids=[added["id"]]))["deleted"] == [added["id"]]
 
 
 async def test_what_another_tenant_has_is_answered_as_what_is_not_there(tmp_path: Path):
@@ -261,22 +261,22 @@ async def test_what_another_tenant_has_is_answered_as_what_is_not_there(tmp_path
         one, two = Api(made, "key-one"), Api(made, "key-two")
         assert problem(await Api(made).post("list"))[0] == 401
         talk = await session(made, "key-one")
-        mine = (await one.told("add", content="Tenant one keeps canaries in room 12."))["id"]
-        saved = (await one.told("core_memory", operation="import", conversation_id=talk))["id"]
+        mine = (await one.call("add", content="Tenant one keeps canaries in room 12."))["id"]
+        saved = (await one.call("core_memory", operation="import", conversation_id=talk))["id"]
         for name, arguments in (
             ("search", {"conversation_id": talk}),
             ("compact_conversation", {"conversation_id": talk, "start_index": 0, "end_index": 1}),
             ("core_memory", {"operation": "import", "conversation_id": talk}),
         ):
             assert await two.refused(name, **arguments) == (404, "conversation_not_recorded", "conversation_id")
-        assert (await two.told("read", ids=[mine, saved]))["missing"] == [mine, saved]
-        assert (await two.told("delete", ids=[mine]))["deleted"] == []
+        assert (await two.call("read", ids=[mine, saved]))["missing"] == [mine, saved]
+        assert (await two.call("delete", ids=[mine]))["deleted"] == []
         assert (await two.refused("add", content="Mine.", replace_id=mine))[0] == 404
         assert (await two.refused("core_memory", operation="export", id=saved))[0] == 404
-        assert (await two.told("search", query="canaries room"))["results"] == []
+        assert (await two.call("search", query="canaries room"))["results"] == []
         assert (await two.http.get("/accordion/memory/export")).text == ""
         # A proof is of use to nobody else.
-        proof = (await one.told("read", ids=[mine]))["proof"]
+        proof = (await one.call("read", ids=[mine]))["proof"]
         assert (await two.refused("read", ids=[mine], proof=proof))[1] == "reading_token_invalid"
         erased = (await two.http.request("DELETE", "/accordion/memory")).json()
         assert erased["before"] == erased["after"] == {"memories": 0, "entities": 0, "relations": 0}
@@ -287,10 +287,10 @@ async def test_a_tenants_memories_are_given_out_erased_with_proof_and_taken_in_b
     async with start_application(tmp_path, "archive: {record: all}\n" + KEYS) as made:
         one, two = Api(made, "key-one"), Api(made, "key-two")
         talk = await session(made, "key-one")
-        for note in notes(3):
-            await one.told("add", **note)
-        await one.told("compact_conversation", conversation_id=talk, start_index=0, end_index=6)
-        await one.told("core_memory", operation="import", conversation_id=talk)
+        for note in memory_arguments(3):
+            await one.call("add", **note)
+        await one.call("compact_conversation", conversation_id=talk, start_index=0, end_index=6)
+        await one.call("core_memory", operation="import", conversation_id=talk)
         total, exported = await one.total(), await one.http.get("/accordion/memory/export")
         assert exported.headers["content-type"] == "application/x-ndjson"
         path = "/accordion/memory/import"
@@ -354,7 +354,7 @@ async def test_an_import_may_begin_with_a_byte_order_mark(tmp_path: Path):
 async def test_others_go_on_while_a_long_import_is_read():
     passed, seen = 0, set[int]()
 
-    async def others() -> None:
+    async def count_turns() -> None:
         nonlocal passed
         while True:
             passed += 1
@@ -368,7 +368,7 @@ async def test_others_go_on_while_a_long_import_is_read():
 
     rooms: Any = SimpleNamespace(clock=FakeClock())
     caller = Caller(TenantScope("one", b"one"), has_proxy_key=True, credential="")
-    other = asyncio.create_task(others())
+    other = asyncio.create_task(count_turns())
     with pytest.raises(BadRequest, match="Line 1,001"):
         await import_memories(rooms, caller, lines())
     other.cancel()
@@ -377,26 +377,26 @@ async def test_others_go_on_while_a_long_import_is_read():
 
 async def test_a_summary_whose_sources_were_reworded_or_deleted_says_so(tmp_path: Path):
     async with api(tmp_path) as http:
-        ids = [(await http.told("add", **note))["id"] for note in notes(12)]
-        found = await http.told("deep_search", query="ledger", topics=["ledger"])
-        read = await http.told("read", ids=ids, proof=found["proof"])
-        made = await http.told("consolidate", topic="ledger", content=SUMMARY, proof=read["proof"])
+        ids = [(await http.call("add", **note))["id"] for note in memory_arguments(12)]
+        found = await http.call("deep_search", query="ledger", topics=["ledger"])
+        read = await http.call("read", ids=ids, proof=found["proof"])
+        made = await http.call("consolidate", topic="ledger", content=SUMMARY, proof=read["proof"])
         assert made["sources"] == 12
-        await http.told("add", content="Rule 0 is no more.", replace_id=ids[0])
-        await http.told("delete", ids=ids[1:3])
-        (shown,) = (await http.told("read", ids=[made["id"]]))["memories"]
+        await http.call("add", content="Rule 0 is no more.", replace_id=ids[0])
+        await http.call("delete", ids=ids[1:3])
+        (shown,) = (await http.call("read", ids=[made["id"]]))["memories"]
         assert "1 of its sources was edited" in shown["warning"]
         assert "2 of its sources were deleted" in shown["warning"]
 
 
 async def test_two_that_reword_one_memory_at_once_do_not_lose_a_wording_unseen(tmp_path: Path):
     async with api(tmp_path) as http:
-        first = await http.told("add", content="The gate is green.")
+        first = await http.call("add", content="The gate is green.")
         texts = [f"The gate is green, says {name}." for name in "abcdefgh"]
         replies = await asyncio.gather(*(http.post("add", content=text, replace_id=first["id"]) for text in texts))
         assert {reply.status_code for reply in replies} <= {200, 409}
         assert any(reply.status_code == 200 for reply in replies)
-        (shown,) = (await http.told("read", ids=[first["id"]]))["memories"]
+        (shown,) = (await http.call("read", ids=[first["id"]]))["memories"]
         assert shown["content"] in texts
 
 
@@ -423,10 +423,10 @@ async def test_a_models_own_key_is_only_used_for_whom_the_proxy_knows(caller: Ca
 
 async def test_lists_go_on_where_they_ended(tmp_path: Path):
     async with api(tmp_path) as http:
-        ids = {(await http.told("add", **note))["id"] for note in notes(7)}
+        ids = {(await http.call("add", **note))["id"] for note in memory_arguments(7)}
         seen, after = [], {}
         while True:
-            page = await http.told("list", limit=3, **after)
+            page = await http.call("list", limit=3, **after)
             assert page["total"] == 7
             seen += [each["id"] for each in page["memories"]]
             if page["next"] is None:
@@ -442,10 +442,10 @@ async def test_a_list_goes_on_when_the_last_one_shown_was_deleted_meanwhile(tmp_
     async with api(tmp_path) as http:
         for at in range(3):
             text = render_sections({"Objective": f"Aim {at}", "Notes": "x"})
-            await http.told("core_memory", operation="import", text=text)
-        page = await http.told(call, limit=1, **asked)
-        await http.told("delete", ids=[page["memories"][0]["id"]])
-        rest = await http.told(call, after=page["next"], **asked)
+            await http.call("core_memory", operation="import", text=text)
+        page = await http.call(call, limit=1, **asked)
+        await http.call("delete", ids=[page["memories"][0]["id"]])
+        rest = await http.call(call, after=page["next"], **asked)
         assert [each["preview"] for each in rest["memories"]] == ["Aim 1", "Aim 0"]
         assert not rest["next"]
         assert await http.refused(call, after="mem-none", **asked) == (400, "invalid_page", "after")
@@ -454,19 +454,19 @@ async def test_a_list_goes_on_when_the_last_one_shown_was_deleted_meanwhile(tmp_
 async def test_a_saved_session_is_listed_and_found_by_what_it_was_for(tmp_path: Path):
     async with api(tmp_path) as http:
         text = render_sections({"Objective": "Mend gate B7.", "Notes": "It rusts."})
-        await http.told("core_memory", operation="import", text=text)
-        (listed,) = (await http.told("list", type_filter=["session"]))["memories"]
-        (found,) = (await http.told("search", query="rust", type_filter=["session"]))["results"]
+        await http.call("core_memory", operation="import", text=text)
+        (listed,) = (await http.call("list", type_filter=["session"]))["memories"]
+        (found,) = (await http.call("search", query="rust", type_filter=["session"]))["results"]
     assert listed["preview"] == found["preview"] == "Mend gate B7."
 
 
 async def test_messages_that_were_compacted_are_given_with_the_memory(tmp_path: Path):
     async with api(tmp_path) as http:
         talk = await session(http.application)
-        made = await http.told("compact_conversation", conversation_id=talk, start_index=0, end_index=6)
-        read = await http.told("read", ids=[made["memories_created"][0]["id"]], originals=True)
+        made = await http.call("compact_conversation", conversation_id=talk, start_index=0, end_index=6)
+        read = await http.call("read", ids=[made["memories_created"][0]["id"]], originals=True)
         (memory,) = read["memories"]
-        whole = json.loads(said(3))["messages"]
+        whole = json.loads(request_with_name(3))["messages"]
         source = memory["source"]
         assert memory["originals"] == whole[source["start_index"] : source["end_index"] + 1]
 
@@ -498,7 +498,7 @@ async def test_a_store_that_is_away_is_said_so(tmp_path: Path, monkeypatch: pyte
         raise StoreUnavailable("the file is locked")
 
     async with api(tmp_path) as http:
-        await http.told("add", content="Something.")
+        await http.call("add", content="Something.")
         for name in ("write", "_read"):
             monkeypatch.setattr(SqliteMemories, name, away)
         assert (await http.refused("add", content="Other."))[:2] == (503, "store_unavailable")
@@ -508,7 +508,7 @@ async def test_a_store_that_is_away_is_said_so(tmp_path: Path, monkeypatch: pyte
 def test_nothing_is_loaded_for_memories_until_they_are_used(tmp_path: Path):
     code = (
         "import sys; from accordion.config.load import build; from accordion.composition import Application\n"
-        "house = Application(build(b'store: {url: \"memory://\"}', {}, {}), {}); house.app()\n"
+        "application = Application(build(b'store: {url: \"memory://\"}', {}, {}), {}); application.app()\n"
         "print([name for name in ('mcp', 'numpy', 'tokenizers') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
@@ -524,10 +524,10 @@ async def test_without_the_sdk_mcp_says_what_to_install_and_rest_goes_on(
             reply = await http.http.post("/mcp", json={})
             assert problem(reply)[:2] == (501, "extra_not_installed")
         assert "accordion-proxy[mcp]" in reply.text
-        assert (await http.told("add", content="Something."))["is_new"]
+        assert (await http.call("add", content="Something."))["is_new"]
 
 
-async def test_an_sdk_that_cannot_be_used_is_an_error_of_each_request_and_is_loaded_beside_the_others(
+async def test_an_unusable_sdk_is_an_error_of_each_request_and_does_not_block_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     threads = []

@@ -61,7 +61,7 @@ async def test_no_part_is_larger_than_a_hundred():
 
 
 @pytest.mark.parametrize("parts", range(13))
-async def test_wherever_it_is_cut_short_nothing_lacks_what_it_rests_on_and_the_same_again_completes_it(
+async def test_an_interrupted_import_is_consistent_and_completed_by_a_second_one(
     parts: int,
 ):
     memories = Watched(parts)

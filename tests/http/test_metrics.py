@@ -50,7 +50,7 @@ def test_requests_tokens_errors_and_utilization_are_counted() -> None:
 
 
 @given(st.lists(st.floats(0.001, 400) | st.sampled_from((0.05, 0.1, 1.0, 300.0)), max_size=20))
-def test_durations_fall_into_the_buckets_that_the_library_would_choose(durations: list[float]) -> None:
+def test_durations_fall_into_the_same_buckets_as_with_prometheus_client(durations: list[float]) -> None:
     metrics, registry = Metrics(), CollectorRegistry()
     bounds = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
     labels = ("upstream", "model", "agent")
@@ -180,7 +180,7 @@ def test_the_archive_is_seen_to_hold_and_to_lose() -> None:
     assert samples(metrics)["accordion_archive_bytes", ()] == 0
 
 
-def test_agents_are_told_apart_by_two_words_alone_and_what_they_were_not_shown_is_counted() -> None:
+def test_metrics_label_agents_with_two_words_and_count_hidden_results() -> None:
     metrics = Metrics()
     for number in range(3):
         metrics.exchange("t", exchange(agent=AgentReport(name=f"agent-{number}", hidden=number)), "")

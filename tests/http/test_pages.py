@@ -23,28 +23,28 @@ from accordion.model.costs import Costs
 from accordion.pipeline.sent_history import ComparedBlock
 from accordion.sessions.proxy_keys import ProxyKey
 from accordion.sessions.tenants import OWNER_TOKEN_FILE, Tenants
-from tests.growing_conversation import FOLDS_AT, Talk, call_id, small
+from tests.growing_conversation import COMPACTED_AT, GrowingConversation, call_id, small_window_setup
 from tests.http.api_client import client
-from tests.pipeline_setup import OWNER_TOKEN, World, header
+from tests.pipeline_setup import OWNER_TOKEN, PipelineSetup, header
 
 ONE, TWO = ProxyKey("one", "key-one"), ProxyKey("two", "key-two")
 OWN = {"sec-fetch-site": "same-origin"}
 PAGES = "/accordion/pages"
 
 
-async def compacted(world: World, **headers: str) -> str:
+async def compacted(world: PipelineSetup, **headers: str) -> str:
     """A session that was compacted."""
-    session = header(await Talk(world).until(FOLDS_AT + 1, **headers), "x-accordion-session")
+    session = header(await GrowingConversation(world).until(COMPACTED_AT + 1, **headers), "x-accordion-session")
     await world.archive.transcripts.flush()
     assert session is not None
     return session
 
 
-def recording(**fields: Any) -> World:
-    return small(config="archive: {record: all}", **fields)
+def recording(**fields: Any) -> PipelineSetup:
+    return small_window_setup(config="archive: {record: all}", **fields)
 
 
-def signed_in(world: World, key: str) -> TestClient:
+def signed_in(world: PipelineSetup, key: str) -> TestClient:
     """A browser that has signed in."""
     browser = client(world, base_url="https://proxy.example")
     answer = browser.post(f"{PAGES}/sign-in", data={"key": key, "to": "/accordion/"}, headers=OWN)
@@ -52,7 +52,7 @@ def signed_in(world: World, key: str) -> TestClient:
     return browser
 
 
-def owner(world: World) -> TestClient:
+def owner(world: PipelineSetup) -> TestClient:
     """A browser of this machine that has opened the address that the proxy printed."""
     browser = client(world, token="")
     answer = browser.get(f"{PAGES}/sign-in?token={OWNER_TOKEN}")
@@ -98,7 +98,7 @@ async def test_each_view_shows_the_records_and_has_nothing_inline() -> None:
 
 async def test_what_a_conversation_says_is_never_markup() -> None:
     world = recording()
-    talk = Talk(world)
+    talk = GrowingConversation(world)
     await talk.turn(2)
     body = talk.bodies[-1].replace(b"word1_0_0", b"<img src=x onerror=alert(1)>&amp;")
     assert body != talk.bodies[-1]
@@ -112,7 +112,7 @@ async def test_what_a_conversation_says_is_never_markup() -> None:
 async def test_sessions_are_paged_and_found_by_their_label() -> None:
     world = recording()
     for number in range(23):
-        await Talk(world).turn(1, x_accordion_session=f"label-{number:02d}")
+        await GrowingConversation(world).turn(1, x_accordion_session=f"label-{number:02d}")
         world.clock.advance(1)
     http = client(world)
     first = http.get(f"{PAGES}/sessions").text
@@ -126,7 +126,7 @@ async def test_sessions_are_paged_and_found_by_their_label() -> None:
 
 
 async def test_an_error_is_a_page_that_says_what_happened() -> None:
-    http = client(small())
+    http = client(small_window_setup())
     for path in ("sessions/s-none", "sessions/s-none/sent", "artifacts/art_000000000000"):
         answer = http.get(f"{PAGES}/{path}")
         assert answer.status_code == 404
@@ -138,8 +138,8 @@ async def test_an_error_is_a_page_that_says_what_happened() -> None:
 
 async def test_savings_are_those_of_the_api_and_a_loss_is_shown_as_such() -> None:
     world = recording()
-    talk = Talk(world)
-    await talk.until(FOLDS_AT + 1)
+    talk = GrowingConversation(world)
+    await talk.until(COMPACTED_AT + 1)
     http = client(world)
     report = http.get("/accordion/savings").json()
     html = http.get(f"{PAGES}/savings").text
@@ -297,7 +297,7 @@ def test_a_ticket_for_the_owners_token_ends_with_the_token() -> None:
     assert Tenants(b"secret", loopback=False, owner_token="first").issue_ticket("first", 1_000.0) is None
 
 
-async def test_without_keys_another_machine_is_told_to_configure_them_and_another_name_is_refused() -> None:
+async def test_without_keys_other_machines_and_other_host_names_are_refused() -> None:
     answer = client(recording(loopback=False)).get("/accordion/")
     assert answer.status_code == 403
     assert "proxy_keys" in answer.text
@@ -332,7 +332,7 @@ async def test_on_this_machine_a_person_signs_in_to_erase_and_to_export_and_look
     assert stranger.get(f"{path}/export").status_code == 303
 
 
-async def test_the_cookie_of_the_page_opens_neither_the_api_nor_a_download_to_another_site() -> None:
+async def test_the_pages_cookie_gives_other_sites_neither_the_api_nor_a_download() -> None:
     world = recording()
     session = await compacted(world)
     browser = owner(world)
@@ -361,9 +361,9 @@ async def test_an_unknown_cookie_is_no_caller() -> None:
 
 
 async def test_an_open_page_is_told_of_its_own_tenants_exchanges_until_the_server_stops() -> None:
-    world = small()
-    await Talk(world).turn(1)
-    (exchange,) = world.seen.exchanges
+    world = small_window_setup()
+    await GrowingConversation(world).turn(1)
+    (exchange,) = world.recorder.exchanges
     feed, stopping = ExchangeFeed(), asyncio.Event()
     events = feed.open("one", stopping)
     assert (await anext(events)).startswith(b"retry:")

@@ -10,7 +10,7 @@ from starlette.types import Message, Receive, Scope, Send
 from accordion.http.proxy_app import ProxyApp
 from accordion.http.websocket_relay import WebSocketRelay
 from tests.fakes import FakeReply
-from tests.pipeline_setup import CHAT, World
+from tests.pipeline_setup import CHAT, PipelineSetup
 
 BODY = b'{"model": "m", "messages": [{"role": "user", "content": "hello"}]}'
 
@@ -23,7 +23,7 @@ async def no_socket(*_: object) -> FakeReply:
     raise AssertionError("this is for a WebSocket")
 
 
-def build_app(world: World) -> ProxyApp:
+def build_app(world: PipelineSetup) -> ProxyApp:
     return ProxyApp(
         lambda: world.forward,
         lambda: world.upgrade,
@@ -51,7 +51,7 @@ def scope() -> Scope:
 
 @pytest.mark.parametrize("failure", [asyncio.CancelledError(), RuntimeError("no header of HTTP")])
 async def test_a_head_that_cannot_be_sent_lets_go_of_the_providers_reply(failure: BaseException) -> None:
-    world = World()
+    world = PipelineSetup()
     reply = FakeReply()
     world.upstream.answers.append(reply)
 
@@ -63,11 +63,11 @@ async def test_a_head_that_cannot_be_sent_lets_go_of_the_providers_reply(failure
     with pytest.raises(type(failure)) if isinstance(failure, RuntimeError) else nullcontext():
         await build_app(world)(scope(), receive_body, gone)
     assert reply.closed
-    assert [(seen.status, seen.error) for seen in world.seen.exchanges] == [(200, "client_disconnected")]
+    assert [(seen.status, seen.error) for seen in world.recorder.exchanges] == [(200, "client_disconnected")]
 
 
 async def test_an_answer_is_sent_as_it_comes_and_ended() -> None:
-    world = World()
+    world = PipelineSetup()
     world.upstream.answers.append(FakeReply(pieces=(b"{", b"}")))
     sent: list[Message] = []
 
@@ -84,7 +84,7 @@ async def test_an_answer_is_sent_as_it_comes_and_ended() -> None:
 
 
 async def test_an_answer_of_known_length_ends_with_its_last_piece() -> None:
-    world = World()
+    world = PipelineSetup()
     world.upstream.answers.append(FakeReply(pieces=(b"{", b"}"), headers=((b"content-length", b"2"),)))
     sent: list[Message] = []
 
@@ -93,11 +93,11 @@ async def test_an_answer_of_known_length_ends_with_its_last_piece() -> None:
 
     await build_app(world)(scope(), receive_body, send)
     assert [(message["body"], message["more_body"]) for message in sent[1:]] == [(b"{", True), (b"}", False)]
-    assert [(seen.status, seen.error) for seen in world.seen.exchanges] == [(200, "")]
+    assert [(seen.status, seen.error) for seen in world.recorder.exchanges] == [(200, "")]
 
 
 async def test_an_answer_of_known_length_without_a_body_is_ended_too() -> None:
-    world = World()
+    world = PipelineSetup()
     world.upstream.answers.append(FakeReply(pieces=(), headers=((b"content-length", b"0"),)))
     sent: list[Message] = []
 
@@ -117,7 +117,7 @@ class Stuck(FakeReply):
 
 
 async def test_a_server_that_stops_ends_a_stream_with_an_error_event() -> None:
-    world = World()
+    world = PipelineSetup()
     world.upstream.answers.append(Stuck(headers=((b"content-type", b"text/event-stream"),)))
     sent: list[bytes] = []
     begun = asyncio.Event()
@@ -132,11 +132,11 @@ async def test_a_server_that_stops_ends_a_stream_with_an_error_event() -> None:
     serving.cancel("the server's own words")
     await serving
     assert b"proxy_stopping" in sent[-1]
-    assert [(seen.status, seen.error) for seen in world.seen.exchanges] == [(200, "proxy_stopping")]
+    assert [(seen.status, seen.error) for seen in world.recorder.exchanges] == [(200, "proxy_stopping")]
 
 
 async def test_a_server_that_stops_before_the_provider_answered_says_so() -> None:
-    world, asked = World(), asyncio.Event()
+    world, asked = PipelineSetup(), asyncio.Event()
 
     async def never(request: object) -> FakeReply:
         asked.set()
@@ -154,4 +154,4 @@ async def test_a_server_that_stops_before_the_provider_answered_says_so() -> Non
     serving.cancel()
     await serving
     assert (sent[0]["status"], b"proxy_stopping" in sent[1]["body"]) == (503, True)
-    assert [(seen.status, seen.error) for seen in world.seen.exchanges] == [(503, "proxy_stopping")]
+    assert [(seen.status, seen.error) for seen in world.recorder.exchanges] == [(503, "proxy_stopping")]

@@ -16,7 +16,7 @@ from tests.fakes import FakeReply
 from tests.http.api_client import client
 from tests.http.exchanges import exchange
 from tests.http.test_metrics import samples
-from tests.pipeline_setup import CHAT, World, header
+from tests.pipeline_setup import CHAT, PipelineSetup, header
 
 HELLO: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "one two three"}]}
 PRICES = "prices: {models: {m: {input: 3, cached_input: 0.3, cache_write: 3.75, output: 15}}}\n"
@@ -40,7 +40,7 @@ def reported() -> FakeReply:
 
 
 async def test_savings_are_listed_in_all_and_by_day_model_and_agent() -> None:
-    world = World(config=PRICES)
+    world = PipelineSetup(config=PRICES)
     world.upstream.answers = [reported()]
     await world.ask(CHAT, HELLO)
     found = client(world).get("/accordion/savings").json()
@@ -57,7 +57,7 @@ async def test_savings_are_listed_in_all_and_by_day_model_and_agent() -> None:
 
 
 async def test_a_session_and_its_exchanges_have_their_costs() -> None:
-    world = World(config=PRICES)
+    world = PipelineSetup(config=PRICES)
     world.upstream.answers = [reported()]
     await world.ask(CHAT, HELLO)
     http = client(world)
@@ -69,7 +69,7 @@ async def test_a_session_and_its_exchanges_have_their_costs() -> None:
 
 @pytest.mark.parametrize("path", ["/accordion/sessions/SESSION", "/accordion/archive"])
 async def test_an_erasure_removes_the_names_of_agents_and_keeps_the_sums(path: str) -> None:
-    world = World(config=PRICES)
+    world = PipelineSetup(config=PRICES)
     named = {"x-accordion-delegation": "d-1", "x-accordion-agent": "the canary"}
     world.upstream.answers = [reported() for _ in range(3)]
     out, _ = await world.ask(CHAT, HELLO, headers=named)
@@ -87,7 +87,7 @@ async def test_an_erasure_removes_the_names_of_agents_and_keeps_the_sums(path: s
 
 
 async def test_an_unknown_price_is_null_and_never_zero_dollars() -> None:
-    world = World()
+    world = PipelineSetup()
     world.upstream.answers = [reported()]
     await world.ask(CHAT, {**HELLO, "model": "nobody-knows-it"})
     found = client(world).get("/accordion/savings").json()
@@ -99,13 +99,13 @@ async def test_an_unknown_price_is_null_and_never_zero_dollars() -> None:
 
 @pytest.mark.parametrize("days", ["0", "401", "-1", "x", "1.5"])
 async def test_a_wrong_number_of_days_is_refused_by_name(days: str) -> None:
-    answer = client(World()).get(f"/accordion/savings?days={days}")
+    answer = client(PipelineSetup()).get(f"/accordion/savings?days={days}")
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "days"
 
 
 async def test_each_tenant_sees_only_its_own_costs_and_a_key_is_needed() -> None:
-    world = World(keys=(ProxyKey("a", "key-a"), ProxyKey("b", "key-b")), config=PRICES)
+    world = PipelineSetup(keys=(ProxyKey("a", "key-a"), ProxyKey("b", "key-b")), config=PRICES)
     world.upstream.answers = [reported()]
     await world.ask(CHAT, HELLO, {"x-accordion-key": "key-a", "authorization": "Bearer sk-of-the-provider"})
     http = client(world)

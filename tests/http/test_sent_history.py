@@ -5,29 +5,31 @@ from typing import Any
 
 import pytest
 
-from tests.growing_conversation import FOLDS_AT, Talk, small
+from tests.growing_conversation import COMPACTED_AT, GrowingConversation, small_window_setup
 from tests.histories import DialectName
 from tests.http.api_client import client
-from tests.pipeline_setup import World, header
+from tests.pipeline_setup import PipelineSetup, header
 
 LISTS = {"chat": "messages", "responses": "input", "messages": "messages", "gemini": "contents"}
 DIALECTS: list[DialectName] = ["chat", "responses", "messages"]
 
 
-async def recorded(world: World, dialect: DialectName, turns: int, **headers: str) -> tuple[Talk, str]:
+async def recorded(
+    world: PipelineSetup, dialect: DialectName, turns: int, **headers: str
+) -> tuple[GrowingConversation, str]:
     """A conversation of so many turns, and the path of its session."""
-    talk = Talk(world, dialect)
+    talk = GrowingConversation(world, dialect)
     out = await talk.until(turns, **headers)
     await world.archive.transcripts.flush()
     return talk, f"/accordion/sessions/{header(out, 'x-accordion-session')}"
 
 
-def everywhere(config: str = "") -> World:
-    return small(config=f"archive: {{record: all}}\n{config}")
+def everywhere(config: str = "") -> PipelineSetup:
+    return small_window_setup(config=f"archive: {{record: all}}\n{config}")
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-@pytest.mark.parametrize("turns", [2, FOLDS_AT, FOLDS_AT + 2, FOLDS_AT + 8])
+@pytest.mark.parametrize("turns", [2, COMPACTED_AT, COMPACTED_AT + 2, COMPACTED_AT + 8])
 async def test_the_sent_request_is_the_one_that_the_provider_got(dialect: DialectName, turns: int) -> None:
     world = everywhere()
     talk, path = await recorded(world, dialect, turns)
@@ -35,7 +37,7 @@ async def test_the_sent_request_is_the_one_that_the_provider_got(dialect: Dialec
     answer = client(world).get(f"{path}/sent")
     assert answer.status_code == 200, answer.text
     assert answer.headers["x-accordion-dialect"] == dialect
-    assert ("x-accordion-compaction-id" in answer.headers) == (turns >= FOLDS_AT)
+    assert ("x-accordion-compaction-id" in answer.headers) == (turns >= COMPACTED_AT)
     sent, got = json.loads(answer.content), json.loads(talk.forwarded)
     assert sent == got
     entries = json.dumps(got[LISTS[dialect]][-1], separators=(",", ":"), ensure_ascii=False)
@@ -44,15 +46,15 @@ async def test_the_sent_request_is_the_one_that_the_provider_got(dialect: Dialec
 
 async def test_the_sent_request_of_a_labelled_session_is_found_in_its_own_scope() -> None:
     world = everywhere()
-    talk, path = await recorded(world, "chat", FOLDS_AT + 1, x_accordion_session="label-of-mine")
+    talk, path = await recorded(world, "chat", COMPACTED_AT + 1, x_accordion_session="label-of-mine")
     sent = client(world).get(f"{path}/sent").json()
     assert sent["messages"] == json.loads(talk.forwarded)["messages"] != json.loads(talk.bodies[-1])["messages"]
 
 
 async def test_where_the_last_request_was_not_compacted_it_was_sent_as_it_came() -> None:
     world = everywhere()
-    talk, path = await recorded(world, "chat", FOLDS_AT + 1)
-    await talk.turn(FOLDS_AT + 2, x_accordion_compact="off")
+    talk, path = await recorded(world, "chat", COMPACTED_AT + 1)
+    await talk.turn(COMPACTED_AT + 2, x_accordion_compact="off")
     await world.archive.transcripts.flush()
     answer = client(world).get(f"{path}/sent")
     assert answer.json()["messages"] == json.loads(talk.bodies[-1])["messages"]
@@ -61,7 +63,7 @@ async def test_where_the_last_request_was_not_compacted_it_was_sent_as_it_came()
 
 async def test_the_difference_names_each_message_of_the_client_once_and_where_it_went() -> None:
     world = everywhere()
-    talk, path = await recorded(world, "chat", FOLDS_AT + 2)
+    talk, path = await recorded(world, "chat", COMPACTED_AT + 2)
     http = client(world)
     told = http.get(f"{path}/diff").json()
     system, *messages = json.loads(talk.bodies[-1])["messages"]
@@ -84,7 +86,7 @@ async def test_the_difference_names_each_message_of_the_client_once_and_where_it
 
 @pytest.mark.parametrize("view", ["sent", "diff"])
 async def test_a_session_without_a_transcript_and_one_of_another_tenant_say_so(view: str) -> None:
-    world = small()
+    world = small_window_setup()
     _, path = await recorded(world, "chat", 2)
     http = client(world)
     answer = http.get(f"{path}/{view}")
@@ -95,7 +97,7 @@ async def test_a_session_without_a_transcript_and_one_of_another_tenant_say_so(v
 
 async def test_a_request_that_is_not_recorded_yet_is_not_made_up() -> None:
     world = everywhere()
-    talk, path = await recorded(world, "chat", FOLDS_AT + 1)
-    await talk.turn(FOLDS_AT + 2)
+    talk, path = await recorded(world, "chat", COMPACTED_AT + 1)
+    await talk.turn(COMPACTED_AT + 2)
     answer = client(world).get(f"{path}/sent")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "sent_not_found")

@@ -16,16 +16,23 @@ from accordion.http.telemetry import SpanExporter
 from accordion.model.ports import Key
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FickleStore
-from tests.growing_conversation import FOLDS_AT, Talk, call_id, record, reported, small
+from tests.growing_conversation import (
+    COMPACTED_AT,
+    GrowingConversation,
+    call_id,
+    compaction_record,
+    reply_with_usage,
+    small_window_setup,
+)
 from tests.http.api_client import client
 from tests.http.test_metrics import samples
 from tests.pipeline.test_respond import results
-from tests.pipeline_setup import World, header
+from tests.pipeline_setup import PipelineSetup, header
 
 
-async def start_talk(world: World, turns: int = 1) -> tuple[Talk, str]:
+async def start_talk(world: PipelineSetup, turns: int = 1) -> tuple[GrowingConversation, str]:
     """A conversation of so many turns, and where the API has its session."""
-    talk = Talk(world)
+    talk = GrowingConversation(world)
     out = await talk.until(turns)
     return talk, f"/accordion/sessions/{header(out, 'x-accordion-session')}"
 
@@ -34,12 +41,12 @@ async def start_talk(world: World, turns: int = 1) -> tuple[Talk, str]:
 
 
 async def test_header_session_metrics_and_span_tell_the_same_figures() -> None:
-    world, exporter = small(), InMemorySpanExporter()
-    world.upstream.answers = [reported(0) for _ in range(FOLDS_AT + 2)]
-    talk = Talk(world)
-    said = [record(await talk.turn(number)) for number in range(1, FOLDS_AT + 3)]
-    made = said[FOLDS_AT - 1]
-    assert [each.get("state") for each in said[FOLDS_AT - 2 :]] == [None, "folded", "replayed", "replayed"]
+    world, exporter = small_window_setup(), InMemorySpanExporter()
+    world.upstream.answers = [reply_with_usage(0) for _ in range(COMPACTED_AT + 2)]
+    talk = GrowingConversation(world)
+    said = [compaction_record(await talk.turn(number)) for number in range(1, COMPACTED_AT + 3)]
+    made = said[COMPACTED_AT - 1]
+    assert [each.get("state") for each in said[COMPACTED_AT - 2 :]] == [None, "folded", "replayed", "replayed"]
 
     http = client(world)
     (listed,) = http.get("/accordion/sessions").json()["sessions"]
@@ -56,7 +63,7 @@ async def test_header_session_metrics_and_span_tell_the_same_figures() -> None:
     metrics, provider = Metrics(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     spans = SpanExporter(provider)
-    for exchange in world.seen.exchanges:
+    for exchange in world.recorder.exchanges:
         metrics.exchange("t", exchange, "")
         spans.exchange("t", exchange, "")
     found = samples(metrics)
@@ -64,14 +71,14 @@ async def test_header_session_metrics_and_span_tell_the_same_figures() -> None:
     name = "accordion_compactions_total"
     assert found[name, ("automatic", "conversation", "folded", "gpt-5", "main", "openai")] == 1
     assert found[name, ("automatic", "conversation", "gpt-5", "main", "openai", "replayed")] == 2
-    span = dict(exporter.get_finished_spans()[FOLDS_AT - 1].attributes or {})
+    span = dict(exporter.get_finished_spans()[COMPACTED_AT - 1].attributes or {})
     assert span["gen_ai.conversation.compacted"] is True
     for figure in ("before", "after", "saved", "id", "utilization", "trigger"):
         assert span[f"accordion.compaction.{figure}"] == made[figure]
 
 
 async def test_a_session_shows_its_limits_with_their_targets() -> None:
-    world = small()
+    world = small_window_setup()
     _, path = await start_talk(world)
     assert client(world).get(path).json()["limits"] == {
         "window": 4_000,
@@ -87,7 +94,7 @@ async def test_a_session_shows_its_limits_with_their_targets() -> None:
 
 
 async def test_a_fold_that_is_asked_for_is_made_at_the_next_request_once() -> None:
-    world = small()
+    world = small_window_setup()
     talk, path = await start_talk(world, 4)
     http = client(world)
     answer = http.post(f"{path}/compact")
@@ -97,23 +104,23 @@ async def test_a_fold_that_is_asked_for_is_made_at_the_next_request_once() -> No
     assert path.endswith(said["session"])
     assert "next request" in said["message"]
     assert http.get(path).json()["compaction_wanted"] is True
-    made = record(await talk.turn(5))
+    made = compaction_record(await talk.turn(5))
     assert (made["state"], made["cause"]) == ("folded", "manual")
     assert http.get(path).json()["compaction_wanted"] is False
-    assert record(await talk.turn(6))["state"] == "replayed"
+    assert compaction_record(await talk.turn(6))["state"] == "replayed"
 
 
 async def test_a_fold_that_is_asked_for_does_not_touch_other_sessions() -> None:
-    world = small()
+    world = small_window_setup()
     _, path = await start_talk(world, 3)
     client(world).post(f"{path}/compact")
-    other = Talk(world)
-    assert record(await other.turn(3, x_accordion_session="another-label")) == {}
+    other = GrowingConversation(world)
+    assert compaction_record(await other.turn(3, x_accordion_session="another-label")) == {}
 
 
 @pytest.mark.parametrize(("mode", "words"), [("off", "Nothing is folded"), ("observe", "nothing is changed")])
 async def test_where_nothing_is_folded_the_answer_says_so(mode: str, words: str) -> None:
-    world = small(config=f"compaction: {{mode: {mode}}}")
+    world = small_window_setup(config=f"compaction: {{mode: {mode}}}")
     world.observe = replace(world.observe, mode=lambda model: mode)
     talk, path = await start_talk(world, 2)
     answer = client(world).post(f"{path}/compact")
@@ -127,35 +134,35 @@ async def test_where_nothing_is_folded_the_answer_says_so(mode: str, words: str)
 
 
 @pytest.mark.parametrize("mode", ["off", "observe"])
-async def test_a_session_that_is_switched_off_or_observed_is_forwarded_as_it_comes_until_it_is_switched_back(
+async def test_a_session_switched_off_or_to_observe_is_forwarded_unchanged_until_reset(
     mode: str,
 ) -> None:
-    world = small()
-    talk, path = await start_talk(world, FOLDS_AT)
+    world = small_window_setup()
+    talk, path = await start_talk(world, COMPACTED_AT)
     assert talk.forwarded != talk.bodies[-1]
     http = client(world)
     assert http.get(f"{path}/mode").json()["mode"] == "auto"
     assert http.put(f"{path}/mode", json={"mode": mode}).json() == {"session": path.rpartition("/")[2], "mode": mode}
     assert http.get(path).json()["mode"] == mode
-    said = record(await talk.turn(FOLDS_AT + 1))
+    said = compaction_record(await talk.turn(COMPACTED_AT + 1))
     assert talk.forwarded == talk.bodies[-1]
     assert said.get("state") == ("observed" if mode == "observe" else None)
-    other = Talk(world)
-    assert record(await other.until(FOLDS_AT, x_accordion_session="another-label"))["state"] == "folded"
+    other = GrowingConversation(world)
+    assert compaction_record(await other.until(COMPACTED_AT, x_accordion_session="another-label"))["state"] == "folded"
     assert http.put(f"{path}/mode", json={"mode": "auto"}).json()["mode"] == "auto"
-    assert record(await talk.turn(FOLDS_AT + 2))["state"] == "replayed"
+    assert compaction_record(await talk.turn(COMPACTED_AT + 2))["state"] == "replayed"
 
 
 async def test_a_request_that_asks_for_less_than_its_sessions_mode_gets_less() -> None:
-    world = small()
-    talk, path = await start_talk(world, FOLDS_AT - 1)
+    world = small_window_setup()
+    talk, path = await start_talk(world, COMPACTED_AT - 1)
     client(world).put(f"{path}/mode", json={"mode": "observe"})
-    assert record(await talk.turn(FOLDS_AT, x_accordion_compact="off")) == {}
+    assert compaction_record(await talk.turn(COMPACTED_AT, x_accordion_compact="off")) == {}
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"{}", b'{"mode": "now"}', b'{"mode": "off", "more": 1}', b"\xff"])
 async def test_a_mode_that_is_none_changes_nothing(body: bytes) -> None:
-    world = small()
+    world = small_window_setup()
     _, path = await start_talk(world)
     http = client(world)
     answer = http.put(f"{path}/mode", content=body)
@@ -168,7 +175,7 @@ async def test_a_mode_that_is_none_changes_nothing(body: bytes) -> None:
 
 
 async def test_pins_are_set_shown_and_taken_back() -> None:
-    world = small()
+    world = small_window_setup()
     _, path = await start_talk(world)
     http = client(world)
     assert http.get(f"{path}/pins").json()["call_ids"] == []
@@ -183,12 +190,12 @@ async def test_pins_are_set_shown_and_taken_back() -> None:
 
 
 async def test_a_pin_by_the_api_survives_every_fold_verbatim_with_its_call() -> None:
-    world = small()
+    world = small_window_setup()
     talk, path = await start_talk(world, 3)
     client(world).put(f"{path}/pins", json={"call_ids": [call_id(1)]})
     made = []
     for number in range(4, 15):
-        said = record(await talk.turn(number))
+        said = compaction_record(await talk.turn(number))
         made.append(said.get("state"))
         assert results(talk.forwarded, call_id(1)) == results(talk.bodies[-1], call_id(1)) != []
     assert made.count("folded") > 1
@@ -212,7 +219,7 @@ async def test_a_pin_by_the_api_survives_every_fold_verbatim_with_its_call() -> 
     ],
 )
 async def test_bad_pins_are_refused_with_what_is_wrong_and_change_nothing(body: bytes, param: str, words: str) -> None:
-    world = small()
+    world = small_window_setup()
     _, path = await start_talk(world)
     http = client(world)
     http.put(f"{path}/pins", json={"call_ids": ["call_1"]})
@@ -224,7 +231,7 @@ async def test_bad_pins_are_refused_with_what_is_wrong_and_change_nothing(body: 
 
 
 async def test_a_body_that_is_far_too_large_is_not_taken_in() -> None:
-    world = small()
+    world = small_window_setup()
     _, path = await start_talk(world)
     answer = client(world).put(f"{path}/pins", content=b" " * 300_000)
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "request_too_large")
@@ -237,7 +244,7 @@ WAYS = [("POST", "/compact"), ("GET", "/pins"), ("PUT", "/pins"), ("DELETE", "/p
 
 @pytest.mark.parametrize(("method", "end"), WAYS)
 async def test_a_session_that_is_not_known_is_not_found(method: str, end: str) -> None:
-    world = small()
+    world = small_window_setup()
     answer = client(world).request(method, f"/accordion/sessions/s-unknown{end}", json={"call_ids": []})
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "session_not_found")
     assert await world.store.scan("wishes/forced") == []
@@ -245,8 +252,8 @@ async def test_a_session_that_is_not_known_is_not_found(method: str, end: str) -
 
 @pytest.mark.parametrize(("method", "end"), WAYS)
 async def test_another_tenants_session_is_not_found(method: str, end: str) -> None:
-    world = small(keys=(ProxyKey("red", "key-of-red"), ProxyKey("blue", "key-of-blue")))
-    talk = Talk(world)
+    world = small_window_setup(keys=(ProxyKey("red", "key-of-red"), ProxyKey("blue", "key-of-blue")))
+    talk = GrowingConversation(world)
     out = await talk.turn(2, authorization="Bearer key-of-red", x_accordion_key="key-of-red")
     path = f"/accordion/sessions/{header(out, 'x-accordion-session')}{end}"
     http = client(world)
@@ -260,7 +267,7 @@ async def test_another_tenants_session_is_not_found(method: str, end: str) -> No
 
 
 async def test_an_id_that_only_begins_a_row_of_a_session_is_not_found() -> None:
-    world = small()
+    world = small_window_setup()
     await start_talk(world)
     await world.outbox.flush()
     (row,) = [name for name, _ in await world.store.scan("sessions/default")]
@@ -272,7 +279,7 @@ async def test_an_id_that_only_begins_a_row_of_a_session_is_not_found() -> None:
 @pytest.mark.parametrize(("method", "end"), WAYS)
 async def test_a_store_that_is_away_is_said_in_our_error_shape(method: str, end: str) -> None:
     store = FickleStore()
-    world = small(store=store)
+    world = small_window_setup(store=store)
     _, path = await start_talk(world)
     await world.outbox.flush()
     store.away = True
@@ -283,7 +290,7 @@ async def test_a_store_that_is_away_is_said_in_our_error_shape(method: str, end:
 
 
 async def test_only_the_right_methods_are_answered() -> None:
-    world = small()
+    world = small_window_setup()
     _, path = await start_talk(world)
     http: TestClient = client(world)
     for method, end, allowed in (("GET", "/compact", {"POST"}), ("POST", "/pins", {"GET", "HEAD", "PUT", "DELETE"})):

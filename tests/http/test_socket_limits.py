@@ -173,7 +173,7 @@ async def test_requests_over_http_ask_for_a_response_without_an_encoding() -> No
     assert [value for name, value in inbound.headers if name == b"accept-encoding"] == [b"identity"]
 
 
-async def test_a_client_that_sends_without_reading_is_not_read_beyond_the_limit_of_requests() -> None:
+async def test_a_client_that_does_not_read_is_not_read_beyond_the_request_limit() -> None:
     client = FakeClient(*[message()] * 100, is_reading=False)
     running = asyncio.create_task(client.run(None))
     await settle()
@@ -195,7 +195,7 @@ async def test_requests_that_wait_are_together_no_larger_than_a_body() -> None:
     await asyncio.wait_for(running, SOON)
 
 
-async def test_lists_that_requests_continue_at_the_same_time_are_together_no_larger_than_a_body() -> None:
+async def test_lists_of_concurrent_continuations_share_the_limit_of_one_body() -> None:
     client, socket = FakeClient(message(input="x" * (MAX_BODY // 2), store=False)), SilentSocket()
     running = asyncio.create_task(client.run(socket))
     await settle()
@@ -212,7 +212,7 @@ async def test_lists_that_requests_continue_at_the_same_time_are_together_no_lar
     await asyncio.wait_for(running, SOON)
 
 
-async def test_messages_behind_a_response_that_a_client_does_not_read_end_its_socket_once_they_are_too_large() -> None:
+async def test_too_many_bytes_behind_an_unread_response_close_the_socket() -> None:
     client, socket = FakeClient(message(), is_reading=False), SilentSocket()
     running = asyncio.create_task(client.run(socket))
     await settle()

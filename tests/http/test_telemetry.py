@@ -19,10 +19,10 @@ from tests.pipeline.test_respond import SEEN
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def exchange(path: str = "/v1/messages", **said: Any) -> Exchange:
+def exchange(path: str = "/v1/messages", **agent_attributes: Any) -> Exchange:
     usage = Usage(input=240, output=5, cached=100, cache_write=20)
     own = {"model": "claude", "upstream": "anthropic", "finish": "end_turn", "duration": 2.5}
-    return exchanges.exchange(path=path, usage=usage, **own | said)
+    return exchanges.exchange(path=path, usage=usage, **own | agent_attributes)
 
 
 def spans(*exchanges: Exchange, parent: str = "") -> InMemorySpanExporter:
@@ -141,19 +141,19 @@ def test_the_agent_is_told_by_the_conventions_and_only_what_is_known_of_it() -> 
         exchange(),
     ).get_finished_spans()
 
-    def said(span: ReadableSpan) -> dict[str, object]:
+    def agent_attributes(span: ReadableSpan) -> dict[str, object]:
         given = dict(span.attributes or {})
         return {name: given[name] for name in given if "agent" in name or "delegation" in name or "filtered" in name}
 
-    assert said(known) == {
+    assert agent_attributes(known) == {
         "gen_ai.agent.id": "web",
         "gen_ai.agent.name": "Finder",
         "accordion.delegation.parent": "research",
         "accordion.delegation.evidence": "header",
         "accordion.filtered": 3,
     }
-    assert said(named) == {"gen_ai.agent.name": "Lead"}
-    assert said(plain) == {}
+    assert agent_attributes(named) == {"gen_ai.agent.name": "Lead"}
+    assert agent_attributes(plain) == {}
 
 
 async def test_what_the_exporter_gathered_is_sent_at_the_end() -> None:

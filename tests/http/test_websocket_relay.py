@@ -10,7 +10,7 @@ from accordion.http.websocket_relay import OpenSocket, UpstreamSocket, WebSocket
 from accordion.model.http import Inbound
 from accordion.model.ports import Headers, UpstreamResponse
 from tests.fakes import FakeReply
-from tests.pipeline_setup import World
+from tests.pipeline_setup import PipelineSetup
 
 SCOPE: Scope = {"type": "websocket", "subprotocols": []}
 ASKED = Inbound("GET", "/v1/responses", "", (), b"", "req-1")
@@ -76,7 +76,7 @@ class Wire:
         self.sent.append(message)
 
     def serving(self, open_socket: OpenSocket) -> Awaitable[None]:
-        upgrade = World().upgrade
+        upgrade = PipelineSetup().upgrade
         return WebSocketRelay(open_socket, Closed).serve(lambda: upgrade, ASKED, SCOPE, self.said.get, self.send)
 
 
@@ -118,7 +118,7 @@ async def test_a_socket_that_is_relayed_unread_is_one_warning_a_client(caplog: p
     async def at_once(*_: object) -> UpstreamSocket:
         return Provider()
 
-    upgrade = World(config="server: {responses_websocket: relay}").upgrade
+    upgrade = PipelineSetup(config="server: {responses_websocket: relay}").upgrade
     codex = ((b"user-agent", b"codex_exec/1"), (b"session-id", b"session-of-codex"))
     other = ((b"user-agent", b"codex_exec/1"), (b"x-accordion-session", b"malformed!"))
     for path, headers in (("/v1/responses", codex), ("/v1/responses", other), ("/v1/realtime", ())):
@@ -153,7 +153,7 @@ async def test_a_server_that_stops_during_the_handshake_ends_it() -> None:
 
 
 async def test_a_relayed_socket_whose_key_is_revoked_is_closed_at_the_next_message() -> None:
-    world = World(admin_key="acc-admin-7Hk2Qp4RtZ")
+    world = PipelineSetup(admin_key="acc-admin-7Hk2Qp4RtZ")
     record, key = await world.created_keys.create("research")
     await world.created_keys.poll()
     socket = Provider()

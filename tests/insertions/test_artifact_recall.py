@@ -1,4 +1,4 @@
-"""What the newest turn names and only the archive holds goes out in front of it, once, and stays: whole house in one
+"""What the newest turn names and only the archive holds goes out in front of it, once, and stays. In one
 process."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from accordion.insertions.artifact_recall import ArtifactRecall
 from accordion.model.ports import Route
 from tests.fakes import FakeRouter, FakeWindows, FickleStore
 from tests.pipeline.test_compact import words
-from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, World
+from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup
 
 Json = dict[str, Any]
 PATHS = [CHAT, RESPONSES, MESSAGES]
@@ -26,14 +26,14 @@ ORDER, ITEM = "W5918442", "7706410293"
 NAMING = f"Which item does {ORDER} hold?"
 
 
-def said(path: str, text: str) -> Json:
+def assistant_entry(path: str, text: str) -> Json:
     if path == RESPONSES:
         content = [{"type": "output_text", "text": text, "annotations": []}]
         return {"type": "message", "role": "assistant", "id": f"msg_{len(text)}", "content": content}
     return {"role": "assistant", "content": text}
 
 
-def called(path: str, call_id: str, result: str, /, **arguments: str) -> list[Json]:
+def call_entry(path: str, call_id: str, result: str, /, **arguments: str) -> list[Json]:
     if path == CHAT:
         function = {"name": "read", "arguments": json.dumps(arguments)}
         calls = [{"id": call_id, "type": "function", "function": function}]
@@ -47,29 +47,29 @@ def called(path: str, call_id: str, result: str, /, **arguments: str) -> list[Js
     return [{"role": "assistant", "content": [use]}, {"role": "user", "content": [block]}]
 
 
-def user(text: str) -> Json:
+def user_entry(text: str) -> Json:
     return {"role": "user", "content": text}
 
 
 def request(path: str, *more: Json, rounds: int = 20) -> Json:
     """So long that it is folded; the order stands in a result near the beginning, among many words."""
-    listed = [user("the task")]
+    listed = [user_entry("the task")]
     for at in range(rounds):
         middle = f"\n{ORDER} holds item {ITEM}\n" if at == 2 else "\n"
-        listed += called(path, f"c{at}", words(100, f"r{at}_") + middle + words(100, f"s{at}_"), path=f"{at}.py")
+        listed += call_entry(path, f"c{at}", words(100, f"r{at}_") + middle + words(100, f"s{at}_"), path=f"{at}.py")
     named = {"model": "gpt-5"} if path != MESSAGES else {"model": "claude-sonnet-4-5", "max_tokens": 9}
-    return {**named, LISTING[path]: [*listed, said(path, "Done."), user("What is next?"), *more]}
+    return {**named, LISTING[path]: [*listed, assistant_entry(path, "Done."), user_entry("What is next?"), *more]}
 
 
 def build_question(path: str, text: str = NAMING) -> Json:
-    return request(path, said(path, "Nothing yet."), user(text))
+    return request(path, assistant_entry(path, "Nothing yet."), user_entry(text))
 
 
-def build_world(**given: Any) -> World:
-    return World(windows=FakeWindows(3_000), **given)
+def build_world(**given: Any) -> PipelineSetup:
+    return PipelineSetup(windows=FakeWindows(3_000), **given)
 
 
-def sent(of: World, path: str) -> list[Json]:
+def sent(of: PipelineSetup, path: str) -> list[Json]:
     body = of.upstream.requests[-1].body
     assert isinstance(body, bytes)
     return list(json.loads(body)[LISTING[path]])
@@ -80,7 +80,7 @@ def excerpts(entries: list[Json]) -> list[int]:
     return [at for at, entry in enumerate(entries) if OPENING in json.dumps(entry)]
 
 
-async def compact_first(path: str, **given: Any) -> tuple[World, list[Json]]:
+async def compact_first(path: str, **given: Any) -> tuple[PipelineSetup, list[Json]]:
     """A world in which the history was folded, and what was sent then."""
     made = build_world(**given)
     await made.ask(path, request(path))
@@ -90,7 +90,7 @@ async def compact_first(path: str, **given: Any) -> tuple[World, list[Json]]:
     return made, before
 
 
-async def send_results(path: str) -> tuple[World, Json, list[Json]]:
+async def send_results(path: str) -> tuple[PipelineSetup, Json, list[Json]]:
     """A world that was sent a request that ends with results, that request, and its list, which may be added to."""
     made, asked = build_world(), request(path)
     listing = asked[LISTING[path]] = asked[LISTING[path]][:-2]
@@ -98,7 +98,7 @@ async def send_results(path: str) -> tuple[World, Json, list[Json]]:
     return made, asked, listing
 
 
-async def is_recalled(of: World, path: str, body: Json, *, erased: bool = False) -> bool:
+async def is_recalled(of: PipelineSetup, path: str, body: Json, *, erased: bool = False) -> bool:
     """Whether something is recalled for a request that is folded and not sent; `erased`: its session is meanwhile."""
     measured = await of.measure(path, body)
     if erased:
@@ -123,11 +123,11 @@ async def test_what_the_user_names_comes_back_once_in_front_of_what_is_asked(pat
     assert newest.rindex(NAMING) > newest.find(ITEM)
     assert [entry.get("role") for entry in now[-2:]].count("user") == (2 if path == RESPONSES else 1)
     assert NAMING in json.dumps(now[-1])
-    recalled = made.seen.exchanges[-1].recall
+    recalled = made.recorder.exchanges[-1].recall
     assert recalled is not None
     assert 20 < recalled.tokens < 200
     assert recalled.sources == 1
-    assert recalled.tokens <= made.seen.exchanges[-1].utilization.insertions < recalled.tokens + 10
+    assert recalled.tokens <= made.recorder.exchanges[-1].utilization.insertions < recalled.tokens + 10
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -137,13 +137,13 @@ async def test_it_stays_byte_for_byte_and_is_not_recalled_again(path: str):
     await made.ask(path, asked)
     listing, before = asked[LISTING[path]], sent(made, path)
     for number in range(3):
-        listing += [said(path, f"It holds {ITEM}."), user(f"And {ORDER}, once more ({number})?")]
+        listing += [assistant_entry(path, f"It holds {ITEM}."), user_entry(f"And {ORDER}, once more ({number})?")]
         await made.ask(path, asked)
         now = sent(made, path)
         assert now[: len(before)] == before
         assert len(excerpts(now)) == 1
-        assert made.seen.exchanges[-1].recall is None
-        assert made.seen.exchanges[-1].utilization.insertions > 0
+        assert made.recorder.exchanges[-1].recall is None
+        assert made.recorder.exchanges[-1].utilization.insertions > 0
         before = now
 
 
@@ -154,20 +154,20 @@ async def test_a_retry_is_sent_the_same(path: str):
         await made.ask(path, build_question(path))
     one, *others = [request.body for request in made.upstream.requests[1:]]
     assert others == [one, one]
-    assert [exchange.recall is not None for exchange in made.seen.exchanges] == [False, True, False, False]
+    assert [exchange.recall is not None for exchange in made.recorder.exchanges] == [False, True, False, False]
 
 
 async def test_what_a_call_names_comes_back_in_front_of_the_call():
     made, asked, listing = await send_results(RESPONSES)
     before = sent(made, RESPONSES)
-    listing += called(RESPONSES, "late", "There is no such order.", order=ORDER)
+    listing += call_entry(RESPONSES, "late", "There is no such order.", order=ORDER)
     await made.ask(RESPONSES, asked)
     now = sent(made, RESPONSES)
     assert now[: len(before)] == before
     assert excerpts(now) == [len(before)]
     assert ITEM in json.dumps(now[len(before)])
     assert now[len(before) + 1 :] == listing[-2:]
-    listing += called(RESPONSES, "later", "Nor such.", order="another")
+    listing += call_entry(RESPONSES, "later", "Nor such.", order="another")
     await made.ask(RESPONSES, asked)
     assert sent(made, RESPONSES)[: len(now)] == now
 
@@ -176,8 +176,8 @@ async def test_in_chat_what_a_call_names_comes_back_with_its_result():
     """Many servers and templates refuse what a user says behind results, and nothing may stand before them."""
     made, asked, listing = await send_results(CHAT)
     before = sent(made, CHAT)
-    listing += called(CHAT, "late", "There is no such order.", order=ORDER)
-    listing[-2]["tool_calls"] += called(CHAT, "beside", "", order="no")[0]["tool_calls"]
+    listing += call_entry(CHAT, "late", "There is no such order.", order=ORDER)
+    listing[-2]["tool_calls"] += call_entry(CHAT, "beside", "", order="no")[0]["tool_calls"]
     listing.append({"role": "tool", "tool_call_id": "beside", "content": [{"type": "text", "text": "None."}]})
     await made.ask(CHAT, asked)
     now = sent(made, CHAT)
@@ -191,7 +191,7 @@ async def test_in_chat_what_a_call_names_comes_back_with_its_result():
     assert ITEM in text
     assert [each["role"] for each in now].count("user") == [each["role"] for each in before].count("user")
     now = sent(made, CHAT)
-    listing += called(CHAT, "later", "Nor such.", order="another")
+    listing += call_entry(CHAT, "later", "Nor such.", order="another")
     await made.ask(CHAT, asked)
     assert sent(made, CHAT)[: len(now)] == now
 
@@ -200,7 +200,7 @@ async def test_in_messages_an_excerpt_becomes_a_part_of_the_newest_result():
     """A text behind results can make the model end its turn with an empty answer."""
     made, asked, listing = await send_results(MESSAGES)
     before = sent(made, MESSAGES)
-    listing += called(MESSAGES, "late", "There is no such order.", order=ORDER)
+    listing += call_entry(MESSAGES, "late", "There is no such order.", order=ORDER)
     await made.ask(MESSAGES, asked)
     now = sent(made, MESSAGES)
     assert now[: len(before)] == before
@@ -212,7 +212,7 @@ async def test_in_messages_an_excerpt_becomes_a_part_of_the_newest_result():
     assert ITEM in excerpt
     assert heading == "[What follows is what the tool returned.]"
     assert returned == "There is no such order."
-    listing += called(MESSAGES, "later", "Nor such.", order="another")
+    listing += call_entry(MESSAGES, "later", "Nor such.", order="another")
     await made.ask(MESSAGES, asked)
     assert sent(made, MESSAGES)[: len(now)] == now
 
@@ -220,7 +220,7 @@ async def test_in_messages_an_excerpt_becomes_a_part_of_the_newest_result():
 @pytest.mark.parametrize("content", [[{"type": "tool_reference", "tool_name": "x"}], [{"type": "search_result"}]])
 async def test_in_messages_nothing_is_put_into_a_result_that_takes_no_text(content: list[Json]):
     made, asked, listing = await send_results(MESSAGES)
-    listing += called(MESSAGES, "late", "There is no such order.", order=ORDER)
+    listing += call_entry(MESSAGES, "late", "There is no such order.", order=ORDER)
     listing[-1]["content"][0]["content"] = content
     await made.ask(MESSAGES, asked)
     assert excerpts(sent(made, MESSAGES)) == []
@@ -230,7 +230,7 @@ async def test_in_messages_nothing_is_put_into_a_result_that_takes_no_text(conte
 async def test_a_user_who_was_the_last_to_be_heard_keeps_his_bytes():
     # Many servers want speakers to alternate, so an excerpt behind him would become a part of what he said.
     made, before = await compact_first(CHAT)
-    await made.ask(CHAT, request(CHAT, *called(CHAT, "late", "There is no such order.", order=ORDER)))
+    await made.ask(CHAT, request(CHAT, *call_entry(CHAT, "late", "There is no such order.", order=ORDER)))
     now = sent(made, CHAT)
     assert now[: len(before)] == before
     assert excerpts(now) == [len(before) + 1]
@@ -242,23 +242,26 @@ async def test_a_provider_that_is_translated_to_gets_nothing_between_results_and
     asked = request(RESPONSES)
     listing = asked["input"] = asked["input"][:-2]
     assert not await is_recalled(made, RESPONSES, asked)
-    listing += called(RESPONSES, "late", "There is no such order.", order=ORDER)
+    listing += call_entry(RESPONSES, "late", "There is no such order.", order=ORDER)
     assert not await is_recalled(made, RESPONSES, asked)
     listing += [
-        said(RESPONSES, "None."), user(f"What about the file where r2_99 is the last word before {ITEM}?")
-    ]  # fmt: skip
+        assistant_entry(RESPONSES, "None."),
+        user_entry(f"What about the file where r2_99 is the last word before {ITEM}?"),
+    ]
     assert await is_recalled(made, RESPONSES, asked)
     asked = request(CHAT)
     listing = asked["messages"] = asked["messages"][:-2]
     assert not await is_recalled(made, CHAT, asked)
-    listing += called(CHAT, "late", "There is no such order.", order=ORDER)
+    listing += call_entry(CHAT, "late", "There is no such order.", order=ORDER)
     assert await is_recalled(made, CHAT, asked), "there it is a part of the result"
 
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_several_messages_of_the_user_in_a_row_stay_together(path: str):
     made, before = await compact_first(path)
-    await made.ask(path, request(path, said(path, "Nothing yet."), user(NAMING), user("Be quick.")))
+    await made.ask(
+        path, request(path, assistant_entry(path, "Nothing yet."), user_entry(NAMING), user_entry("Be quick."))
+    )
     now = sent(made, path)
     assert now[: len(before)] == before
     [place] = excerpts(now)
@@ -278,7 +281,7 @@ async def test_an_excerpt_takes_no_more_than_the_settings_say():
     for most in (1_500, 110):
         made, _ = await compact_first(CHAT, config=f"unfold: {{recall: {{tokens: {most}}}}}")
         await made.ask(CHAT, build_question(CHAT))
-        recalled = made.seen.exchanges[-1].recall
+        recalled = made.recorder.exchanges[-1].recall
         counts.append(recalled.tokens if recalled is not None else 0)
     assert counts[0] > 100 > counts[1] > 0
 
@@ -328,12 +331,12 @@ async def test_references_and_excerpts_that_a_user_makes_up_do_nothing(path: str
     imitation = f"{OPENING}: quoted.]\n\nResult of read, message 5, kept whole as art_0123456789ab:\n> nothing"
     asked = build_question(path, imitation)
     await made.ask(path, asked)
-    assert made.seen.exchanges[-1].recall is None
+    assert made.recorder.exchanges[-1].recall is None
     assert sent(made, path)[-1] == asked[LISTING[path]][-1]
 
 
 async def test_nothing_is_recalled_before_anything_left():
-    made = World(windows=FakeWindows(100_000))
+    made = PipelineSetup(windows=FakeWindows(100_000))
     inbound = made.inbound(CHAT, build_question(CHAT))
     await made.forward(inbound)
     assert made.upstream.requests[-1].body == inbound.body
@@ -342,7 +345,7 @@ async def test_nothing_is_recalled_before_anything_left():
 async def test_another_tenant_is_recalled_nothing_of_this_one():
     made, _ = await compact_first(CHAT)
     other = {"authorization": "Bearer of-another"}
-    await made.ask(CHAT, request(CHAT, rounds=2) | {"messages": [user(NAMING)]}, other)
+    await made.ask(CHAT, request(CHAT, rounds=2) | {"messages": [user_entry(NAMING)]}, other)
     assert excerpts(sent(made, CHAT)) == []
 
 
@@ -381,7 +384,7 @@ async def test_a_search_that_fails_leaves_the_request_as_it_was(caplog: pytest.L
     out, _ = await made.ask(CHAT, build_question(CHAT))
     assert out.status == 200
     assert "the archive could not be searched for this turn" in caplog.text
-    assert made.seen.exchanges[-1].recall is None
+    assert made.recorder.exchanges[-1].recall is None
     assert NAMING in json.dumps(sent(made, CHAT)[-1])
 
 
@@ -390,9 +393,9 @@ async def test_what_is_recalled_is_counted_once():
     for _ in range(2):
         await made.ask(CHAT, build_question(CHAT))
     metrics = Metrics()
-    for exchange in made.seen.exchanges:
+    for exchange in made.recorder.exchanges:
         metrics.exchange("tenant", exchange, "")
-    recalled = made.seen.exchanges[1].recall
+    recalled = made.recorder.exchanges[1].recall
     assert recalled is not None
     page = metrics.render()[0].decode()
     assert 'accordion_recalls_total{agent="main",model="gpt-5",upstream="openai"} 1.0' in page

@@ -1,4 +1,4 @@
-"""What else goes out with requests that a fold is in force for: our tool, and what was read back, whole house in one
+"""What else goes out with requests that a fold is in force for: our tool, and what was read back, in one
 process."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from accordion.protocols.tool_loop import ArtifactToolProtocol, ArtifactToolResu
 from accordion.sessions.tenants import Caller
 from tests.fakes import FakeReply, FakeWindows, FickleStore
 from tests.pipeline.test_compact import sent, words
-from tests.pipeline_setup import CHAT, MESSAGES, World, header
+from tests.pipeline_setup import CHAT, MESSAGES, PipelineSetup, header
 
 Json = dict[str, Any]
 COUNT = "/v1/messages/count_tokens"
@@ -30,13 +30,13 @@ def tool(taken: frozenset[str]) -> ToolDefinition:
     return ToolDefinition(name, "Reads what was archived.", b'{"type":"object","properties":{}}')
 
 
-class House(World):
+class InsertionSetup(PipelineSetup):
     """The world with somebody who dresses."""
 
-    def dressing(self, *, offers: bool = True) -> House:
-        self.overlays = InsertionStore(self.builder.archive, self.outbox, self.clock, self.archive.erasures)
-        dresser = InsertionComposer(self.overlays, WEAVERS, self.builder.reader, tool if offers else None)
-        self.replace_composer(insertion_composer=dresser)
+    def with_composer(self, *, offers: bool = True) -> InsertionSetup:
+        self.insertions = InsertionStore(self.builder.archive, self.outbox, self.clock, self.archive.erasures)
+        composer = InsertionComposer(self.insertions, WEAVERS, self.builder.reader, tool if offers else None)
+        self.replace_composer(insertion_composer=composer)
         return self
 
     def caller(self, fields: Any) -> Caller:
@@ -44,13 +44,13 @@ class House(World):
 
     async def add(self, path: str, body: Json, made: Any, headers: dict[str, str] | None = None) -> None:
         """Puts an overlay at the end of a request."""
-        gauge = await self.measure(path, body, headers)
-        overlay: Insertion = made(gauge.conversation.chain[-1])
-        await self.overlays.add(gauge.ref, overlay, 0.0)
+        measured = await self.measure(path, body, headers)
+        insertion: Insertion = made(measured.conversation.chain[-1])
+        await self.insertions.add(measured.ref, insertion, 0.0)
 
 
-def house(window: int = 3_000, **given: Any) -> House:
-    return House(windows=FakeWindows(window), **given).dressing()
+def build_setup(window: int = 3_000, **given: Any) -> InsertionSetup:
+    return InsertionSetup(windows=FakeWindows(window), **given).with_composer()
 
 
 def request(rounds: int, path: str = CHAT, **fields: Any) -> Json:
@@ -78,7 +78,7 @@ def later(asked: Json, path: str, said: str = "The answer.", then: str = "Thanks
 
 def read_back(path: str, tokens: int, said: str = "The answer.") -> Any:
     """A weave of two rounds, with so many words read."""
-    weaver = WEAVERS["chat" if path == CHAT else "messages"]
+    tool_protocol = WEAVERS["chat" if path == CHAT else "messages"]
     if path == CHAT:
         calls = [{"id": "o1", "type": "function", "function": {"name": "read_artifact", "arguments": "{}"}}]
         first: Json = {"role": "assistant", "content": None, "tool_calls": calls}
@@ -88,7 +88,7 @@ def read_back(path: str, tokens: int, said: str = "The answer.") -> Any:
     rounds = (
         ToolRound(
             (json.dumps(first).encode(),),
-            weaver.render_results([ArtifactToolResult("o1", words(tokens, "page"))], "read_artifact"),
+            tool_protocol.render_results([ArtifactToolResult("o1", words(tokens, "page"))], "read_artifact"),
         ),
         ToolRound((json.dumps({"role": "assistant", "content": said}).encode(),)),
     )
@@ -101,7 +101,7 @@ def names(of: Json) -> list[str]:
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 async def test_our_tool_is_offered_from_the_fold_on_and_not_before(path: str):
-    world = house()
+    world = build_setup()
     await world.ask(path, request(2, path))
     assert names(sent(world)) == []
     await world.ask(path, request(20, path))
@@ -112,16 +112,16 @@ async def test_our_tool_is_offered_from_the_fold_on_and_not_before(path: str):
 
 
 async def test_a_request_without_a_fold_goes_on_in_its_own_bytes():
-    world = house()
+    world = build_setup()
     inbound = world.inbound(CHAT, request(2))
     await world.forward(inbound)
     assert world.upstream.requests[-1].body == inbound.body
-    gauge = await world.measure(CHAT, request(2))
-    assert (gauge.history_with_insertions, gauge.tool_name, gauge.utilization.insertions) == (None, "", 0)
+    measured = await world.measure(CHAT, request(2))
+    assert (measured.history_with_insertions, measured.tool_name, measured.utilization.insertions) == (None, "", 0)
 
 
 async def test_a_client_that_has_a_tool_of_our_name_keeps_it():
-    world = house()
+    world = build_setup()
     theirs = {"type": "function", "function": {"name": "read_artifact", "parameters": {"type": "object"}}}
     await world.ask(CHAT, request(20, tools=[theirs]))
     assert names(sent(world)) == ["read_artifact", "accordion_read_artifact"]
@@ -129,12 +129,12 @@ async def test_a_client_that_has_a_tool_of_our_name_keeps_it():
     assert (await world.measure(CHAT, request(20, tools=[theirs]))).tool_name == "accordion_read_artifact"
 
 
-async def test_no_tool_is_offered_where_it_cannot_be_or_unfolding_is_off():
-    world = house()
+async def test_no_tool_is_offered_if_it_cannot_be_or_reading_back_is_off():
+    world = build_setup()
     await world.ask(CHAT, request(20, n=2))
     assert names(sent(world)) == []
     assert (await world.measure(CHAT, request(20, n=2))).tool_name == ""
-    world = House(windows=FakeWindows(3_000)).dressing(offers=False)
+    world = InsertionSetup(windows=FakeWindows(3_000)).with_composer(offers=False)
     await world.ask(CHAT, request(20))
     assert names(sent(world)) == []
     assert (await world.measure(CHAT, request(20))).compaction_id
@@ -142,19 +142,19 @@ async def test_no_tool_is_offered_where_it_cannot_be_or_unfolding_is_off():
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 async def test_what_was_read_back_goes_out_again_and_is_counted_apart(path: str):
-    world = house()
+    world = build_setup()
     asked = request(20, path)
     await world.ask(path, asked)
     before = sent(world)["messages"]
     plain = await world.measure(path, later(asked, path))
     await world.add(path, asked, read_back(path, 300))
-    gauge = await world.measure(path, later(asked, path))
-    assert gauge.compaction_id
-    assert 300 <= gauge.utilization.insertions <= 330
-    assert gauge.utilization.tokens == plain.utilization.tokens + gauge.utilization.insertions
-    assert gauge.utilization.messages == plain.utilization.messages
-    assert gauge.uncorrected_tokens == plain.uncorrected_tokens + gauge.utilization.insertions
-    assert gauge.history == plain.history
+    measured = await world.measure(path, later(asked, path))
+    assert measured.compaction_id
+    assert 300 <= measured.utilization.insertions <= 330
+    assert measured.utilization.tokens == plain.utilization.tokens + measured.utilization.insertions
+    assert measured.utilization.messages == plain.utilization.messages
+    assert measured.uncorrected_tokens == plain.uncorrected_tokens + measured.utilization.insertions
+    assert measured.history == plain.history
     await world.ask(path, later(asked, path))
     now = sent(world)["messages"]
     assert now[: len(before)] == before
@@ -163,19 +163,19 @@ async def test_what_was_read_back_goes_out_again_and_is_counted_apart(path: str)
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 async def test_the_size_is_that_of_the_body_that_goes_out(path: str):
-    world = house()
+    world = build_setup()
     asked = request(20, path)
     await world.ask(path, asked)
     await world.add(path, asked, read_back(path, 300))
-    gauge = await world.measure(path, later(asked, path))
-    out = await world.forward.prepare(gauge)
+    measured = await world.measure(path, later(asked, path))
+    out = await world.forward.prepare(measured)
     assert out.rewritten_body is not None
-    assert abs(gauge.body_size - len(out.rewritten_body)) < 200
+    assert abs(measured.body_size - len(out.rewritten_body)) < 200
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
-async def test_a_client_that_writes_its_history_anew_is_sent_what_was_read_back_all_the_same(path: str):
-    world = house()
+async def test_a_client_that_rewrites_its_history_still_gets_earlier_readings_inserted(path: str):
+    world = build_setup()
     asked = request(20, path)
     await world.ask(path, asked)
     await world.add(path, asked, read_back(path, 300))
@@ -187,7 +187,7 @@ async def test_a_client_that_writes_its_history_anew_is_sent_what_was_read_back_
 
 
 async def test_a_recall_at_the_newest_message_goes_out_with_it():
-    world = house()
+    world = build_setup()
     asked = request(20, MESSAGES)
     await world.ask(MESSAGES, asked)
     text = {"role": "user", "content": [{"type": "text", "text": "Recalled: r3_7."}]}
@@ -197,7 +197,7 @@ async def test_a_recall_at_the_newest_message_goes_out_with_it():
 
 
 async def test_who_counts_is_told_of_the_tool_and_of_what_was_read_back():
-    world = house()
+    world = build_setup()
     asked = request(20, MESSAGES)
     await world.ask(MESSAGES, asked)
     await world.add(MESSAGES, asked, read_back(MESSAGES, 300))
@@ -209,20 +209,20 @@ async def test_who_counts_is_told_of_the_tool_and_of_what_was_read_back():
 
 
 async def test_another_worker_finds_what_was_read_back_in_the_store():
-    one = house()
+    one = build_setup()
     asked = request(20)
     await one.ask(CHAT, asked)
     await one.add(CHAT, asked, read_back(CHAT, 300))
     await one.ask(CHAT, later(asked, CHAT))
     await one.outbox.flush()
-    other = house(store=one.store)
+    other = build_setup(store=one.store)
     await other.ask(CHAT, later(asked, CHAT))
     assert sent(other) == sent(one)
 
 
 async def test_while_the_store_is_away_the_request_goes_on():
     store = FickleStore()
-    one = house(store=store)
+    one = build_setup(store=store)
     asked = request(20)
     await one.ask(CHAT, asked)
     await one.add(CHAT, asked, read_back(CHAT, 300))
@@ -232,7 +232,7 @@ async def test_while_the_store_is_away_the_request_goes_on():
 
 
 async def test_a_fold_takes_what_was_read_back_with_what_it_covers():
-    world = house()
+    world = build_setup()
     asked = request(20)
     await world.ask(CHAT, asked)
     await world.add(CHAT, asked, read_back(CHAT, 1_200))
@@ -241,10 +241,10 @@ async def test_a_fold_takes_what_was_read_back_with_what_it_covers():
     out, _ = await world.ask(CHAT, more, {})
     more = later(more, CHAT, said=words(400, "s"), then="Go on.")
     out, _ = await world.ask(CHAT, more)
-    gauge = await world.measure(CHAT, more)
+    measured = await world.measure(CHAT, more)
     assert json.loads(header(out, "x-accordion-compaction") or "{}")["generation"] == 2
     assert "page299" not in json.dumps(sent(world))
-    assert gauge.utilization.insertions == 0
+    assert measured.utilization.insertions == 0
     assert names(sent(world)) == ["read_artifact"]
 
 
@@ -254,7 +254,7 @@ def build_recall(tokens: int) -> Any:
 
 
 async def test_what_was_read_back_is_the_first_to_go_where_there_is_no_room():
-    world = house()
+    world = build_setup()
     asked = request(20)
     await world.ask(CHAT, asked)
     await world.add(CHAT, asked, build_recall(5_000))
@@ -266,7 +266,7 @@ async def test_what_was_read_back_is_the_first_to_go_where_there_is_no_room():
 
 
 async def test_without_what_was_read_back_the_last_report_says_nothing():
-    world = house()
+    world = build_setup()
     asked = request(20)
     await world.ask(CHAT, asked)
     bare = (await world.measure(CHAT, asked)).uncorrected_tokens
@@ -275,17 +275,17 @@ async def test_without_what_was_read_back_the_last_report_says_nothing():
         FakeReply(pieces=(json.dumps({"choices": [], "usage": {"prompt_tokens": bare + 900}}).encode(),))
     ]
     await world.ask(CHAT, asked)
-    gauge = await world.measure(CHAT, later(asked, CHAT))
-    assert gauge.utilization.is_carried
+    measured = await world.measure(CHAT, later(asked, CHAT))
+    assert measured.utilization.is_carried
     without = (
-        await world.forward.reader.measurer.composer.compose(gauge, gauge.history, with_insertions=False)
+        await world.forward.reader.measurer.composer.compose(measured, measured.history, with_insertions=False)
     ).utilization
     assert (without.is_carried, without.insertions) == (False, 0)
     assert bare < without.tokens < bare + 50
 
 
 async def test_where_the_provider_finds_it_too_long_what_was_read_back_goes_first():
-    world = house(20_000)
+    world = build_setup(20_000)
     asked = request(20)
     reported = FakeReply(pieces=(json.dumps({"choices": [], "usage": {"prompt_tokens": 2_000}}).encode(),))
     world.upstream.answers = [reported]
@@ -302,7 +302,7 @@ async def test_where_the_provider_finds_it_too_long_what_was_read_back_goes_firs
 
 
 async def test_what_is_told_to_be_saved_is_without_what_was_read_back():
-    world = house()
+    world = build_setup()
     asked = request(20)
     await world.ask(CHAT, asked)
     plain, _ = await world.ask(CHAT, later(asked, CHAT))
@@ -312,12 +312,12 @@ async def test_what_is_told_to_be_saved_is_without_what_was_read_back():
     assert 300 <= saved[0] - saved[1] <= 330
 
 
-async def test_a_weaver_that_fails_leaves_the_list_as_it_was(caplog: pytest.LogCaptureFixture):
+async def test_a_failing_insertion_leaves_the_list_as_it_was(caplog: pytest.LogCaptureFixture):
     class Failing(ChatArtifactTool):
         def insert_rounds(self, *_: Any) -> Any:
             raise RuntimeError("broken")
 
-    world = house()
+    world = build_setup()
     asked = request(20)
     await world.ask(CHAT, asked)
     await world.add(CHAT, asked, read_back(CHAT, 300))

@@ -17,21 +17,21 @@ from accordion.protocols.body_reader import BodyReader
 from tests.compaction.view_samples import (
     READERS,
     TENANT,
-    answers,
-    batch,
-    calls,
+    assistant_message,
+    call_and_result,
+    call_message,
     count,
-    gives,
-    listed,
     message,
-    says,
-    viewed,
+    result_message,
+    strategy_view,
+    uncompacted,
+    user_message,
 )
 
 
 def behind(fold: list[Message], *own: Message) -> CompactedConversation:
     """A list whose first messages are a fold's, which covers ten of the client's."""
-    folded = listed(*fold, *own)
+    folded = uncompacted(*fold, *own)
     head = [(at, at, False) for at in range(len(fold))]
     tail = [(10 + at, 10 + at, False) for at in range(len(own))]
     made = Compaction("f", b"", 10, (), "conversation", "automatic", None, (), 1, 1, 1, 0.0)
@@ -39,36 +39,38 @@ def behind(fold: list[Message], *own: Message) -> CompactedConversation:
     return replace(folded, compaction=made, spans=(*head, *tail), origins=origins)
 
 
-def with_woven(folded: CompactedConversation, at: int, replaced: int, *woven: Message) -> CompactedConversation:
+def replace_with_insertion(
+    folded: CompactedConversation, at: int, replaced: int, *inserted: Message
+) -> CompactedConversation:
     """The list with these in the place of so many."""
     first, told = folded.spans[at][0], folded.conversation
     span = (first, first + replaced - 1, False)
     return replace(
         folded,
-        conversation=replace(told, messages=(*told.messages[:at], *woven, *told.messages[at + replaced :])),
-        origins=(*folded.origins[:at], *[INSERTED] * len(woven), *folded.origins[at + replaced :]),
-        spans=(*folded.spans[:at], *[span] * len(woven), *folded.spans[at + replaced :]),
+        conversation=replace(told, messages=(*told.messages[:at], *inserted, *told.messages[at + replaced :])),
+        origins=(*folded.origins[:at], *[INSERTED] * len(inserted), *folded.origins[at + replaced :]),
+        spans=(*folded.spans[:at], *[span] * len(inserted), *folded.spans[at + replaced :]),
     )
 
 
-READ = [calls("ours_1", "read_artifact"), gives("ours_1", "x" * 400)]
+READ = [call_message("ours_1", "read_artifact"), result_message("ours_1", "x" * 400)]
 
 
 def test_rounds_in_the_place_of_a_reply_go_with_it() -> None:
-    folded = behind([says("opening")], says("one"), answers("two"), says("three"))
-    shown = with_woven(folded, 2, 1, *READ, answers("two"))
+    folded = behind([user_message("opening")], user_message("one"), assistant_message("two"), user_message("three"))
+    shown = replace_with_insertion(folded, 2, 1, *READ, assistant_message("two"))
     assert count_extra_tokens(folded, shown, count) == {2: count(READ[0]) + count(READ[1])}
     assert count_extra_tokens(folded, folded, count) == {}
 
 
 def test_a_recall_goes_with_the_message_that_it_stands_before() -> None:
-    folded = behind([says("opening")], says("one"), answers("two"), says("three"))
-    found = says("found" * 20)
-    assert count_extra_tokens(folded, with_woven(folded, 3, 0, found), count) == {3: count(found)}
+    folded = behind([user_message("opening")], user_message("one"), assistant_message("two"), user_message("three"))
+    found = user_message("found" * 20)
+    assert count_extra_tokens(folded, replace_with_insertion(folded, 3, 0, found), count) == {3: count(found)}
 
 
 def test_a_recall_that_was_joined_to_a_message_is_a_part_of_it() -> None:
-    folded = behind([says("opening")], says("one"), answers("two"), says("three"))
+    folded = behind([user_message("opening")], user_message("one"), assistant_message("two"), user_message("three"))
     joined = message("user", Text("found " * 40), Text("three"))
     listing = folded.conversation.messages
     shown = replace(folded, conversation=replace(folded.conversation, messages=(*listing[:3], joined)))
@@ -78,21 +80,28 @@ def test_a_recall_that_was_joined_to_a_message_is_a_part_of_it() -> None:
     assert count_extra_tokens(folded, shown, count) == {1: count(joined) - count(listing[0])}
 
 
-def test_of_a_list_with_an_earlier_fold_all_is_known_that_stands_behind_the_newer_one() -> None:
-    own = [says("one"), answers("two"), says("three")]
-    folded = behind([says("opening")], *own)
-    before = listed(*(says(f"turn {at}") for at in range(10)), *own)
+def test_with_an_earlier_compaction_all_insertions_behind_the_newer_one_are_known() -> None:
+    own = [user_message("one"), assistant_message("two"), user_message("three")]
+    folded = behind([user_message("opening")], *own)
+    before = uncompacted(*(user_message(f"turn {at}") for at in range(10)), *own)
     assert count_extra_tokens(folded, before, count) == {}, "our tool alone was offered in it"
     assert find_orphan_reasoning(folded, before) == ()
     spans = tuple((at, at, False) for at in before.origins)
-    shown = with_woven(replace(before, spans=spans), 11, 1, *READ, answers("two"))
-    shown = with_woven(shown, 3, 0, says("recalled"))
+    shown = replace_with_insertion(replace(before, spans=spans), 11, 1, *READ, assistant_message("two"))
+    shown = replace_with_insertion(shown, 3, 0, user_message("recalled"))
     assert count_extra_tokens(folded, shown, count) == {2: count(READ[0]) + count(READ[1])}
 
 
 def test_what_is_read_back_goes_with_what_is_touched_there_or_behind() -> None:
-    folded = listed(says("opening"), *batch("a", "one"), answers("done"), says("next"), answers("ok"), says("task"))
-    view = viewed(folded, insertion_tokens={1: 100, 3: 200, 5: 400})
+    folded = uncompacted(
+        user_message("opening"),
+        *call_and_result("a", "one"),
+        assistant_message("done"),
+        user_message("next"),
+        assistant_message("ok"),
+        user_message("task"),
+    )
+    view = strategy_view(folded, insertion_tokens={1: 100, 3: 200, 5: 400})
     raw = view.scale
     sketch = PlanState(view)
     sketch.apply(Drop(3))
@@ -109,11 +118,15 @@ def test_what_is_read_back_goes_with_what_is_touched_there_or_behind() -> None:
 
 
 def test_a_plan_that_has_nothing_else_to_take_away_takes_what_was_read_back() -> None:
-    turns = [each for at in range(6) for each in (says(f"question {at} " * 8), answers(f"answer {at} " * 8))]
-    folded = listed(says("opening"), answers("ok"), *turns, says("task"))
+    turns = [
+        each
+        for at in range(6)
+        for each in (user_message(f"question {at} " * 8), assistant_message(f"answer {at} " * 8))
+    ]
+    folded = uncompacted(user_message("opening"), assistant_message("ok"), *turns, user_message("task"))
     heavy = dict.fromkeys(range(3, 14, 2), 3000)
     own = sum(map(count, folded.conversation.messages)) + 100
-    view = viewed(folded, insertion_tokens=heavy, target=2_000)
+    view = strategy_view(folded, insertion_tokens=heavy, target=2_000)
     plan = Planner([build_strategy("summarize")]).plan(view, must_succeed=False)
     assert own < view.tokens
     assert plan.after <= max(view.target, own)
@@ -127,26 +140,42 @@ def thinks(text: str) -> Message:
 
 
 def test_reasoning_that_led_to_our_calls_alone_is_known() -> None:
-    folded = behind([says("opening")], says("one"), thinks("a"), thinks("b"), answers("two"), says("three"))
-    shown = with_woven(folded, 2, 3, thinks("a"), *READ, thinks("b"), answers("two"))
+    folded = behind(
+        [user_message("opening")],
+        user_message("one"),
+        thinks("a"),
+        thinks("b"),
+        assistant_message("two"),
+        user_message("three"),
+    )
+    shown = replace_with_insertion(folded, 2, 3, thinks("a"), *READ, thinks("b"), assistant_message("two"))
     assert find_orphan_reasoning(folded, shown) == ((2, 2),)
-    shown = with_woven(folded, 2, 3, thinks("a"), thinks("b"), *READ, answers("two"))
+    shown = replace_with_insertion(folded, 2, 3, thinks("a"), thinks("b"), *READ, assistant_message("two"))
     assert find_orphan_reasoning(folded, shown) == ((2, 2), (3, 2))
     assert find_orphan_reasoning(folded, folded) == ()
 
 
 def test_reasoning_that_led_to_what_the_client_has_is_none_of_it() -> None:
-    folded = behind([says("opening")], says("one"), thinks("a"), answers("two"), *batch("c", "there"), says("three"))
-    shown = with_woven(folded, 2, 3, thinks("a"), answers("two"), *READ, calls("c", "read"))
+    folded = behind(
+        [user_message("opening")],
+        user_message("one"),
+        thinks("a"),
+        assistant_message("two"),
+        *call_and_result("c", "there"),
+        user_message("three"),
+    )
+    shown = replace_with_insertion(
+        folded, 2, 3, thinks("a"), assistant_message("two"), *READ, call_message("c", "read")
+    )
     assert find_orphan_reasoning(folded, shown) == ()
 
 
-def test_reasoning_before_our_call_beside_the_clients_leaves_with_all_reasoning_before_it() -> None:
+def test_reasoning_before_a_mixed_reply_leaves_with_all_earlier_reasoning() -> None:
     """Else the client's call would be taken for one that the earlier reasoning led to."""
-    own = [thinks("a"), answers("two"), thinks("b"), *batch("c", "there")]
-    folded = behind([says("opening")], says("one"), *own)
-    mixed = [thinks("b"), *READ[:1], calls("c", "read"), *READ[1:]]
-    shown = with_woven(folded, 2, 5, thinks("a"), answers("two"), *READ, *mixed, own[-1])
+    own = [thinks("a"), assistant_message("two"), thinks("b"), *call_and_result("c", "there")]
+    folded = behind([user_message("opening")], user_message("one"), *own)
+    mixed = [thinks("b"), *READ[:1], call_message("c", "read"), *READ[1:]]
+    shown = replace_with_insertion(folded, 2, 5, thinks("a"), assistant_message("two"), *READ, *mixed, own[-1])
     assert find_orphan_reasoning(folded, shown) == ((2, 2), (4, 2))
 
 
@@ -160,7 +189,9 @@ def test_what_thinking_was_bound_to_takes_it_along_where_nothing_was_folded_too(
     ]
     raw = json.dumps({"model": "claude-opus-5-5", "max_tokens": 9, "messages": talk}).encode()
     shown = without_compaction(BodyReader().read(dialect, raw, TENANT))
-    before = with_woven(replace(shown, spans=((0, 0, False), (1, 1, False), (2, 2, False))), 1, 0, says("recalled"))
+    before = replace_with_insertion(
+        replace(shown, spans=((0, 0, False), (1, 1, False), (2, 2, False))), 1, 0, user_message("recalled")
+    )
 
     def written(wire: bytes) -> Message:
         made = dialect.read_message(wire)

@@ -90,17 +90,17 @@ def wires(entries: list[Json]) -> tuple[bytes, ...]:
 
 
 @dataclass
-class Talk:
+class ComposedConversation:
     """A client whose first messages are folded, and a provider that reads back."""
 
     dialect: DialectName
     entries: list[Json] = field(default_factory=list)
-    overlays: list[Insertion] = field(default_factory=list)
+    insertions: list[Insertion] = field(default_factory=list)
     tools: bool = True
     number: int = 0
 
     def __post_init__(self) -> None:
-        self.spoken, self.weaver = DIALECTS[self.dialect], WEAVERS[self.dialect]
+        self.spoken, self.tool_protocol = DIALECTS[self.dialect], WEAVERS[self.dialect]
         self.listing = self.spoken.messages_field
         self.request = body(long_history(3, words=4), self.dialect)
         if not self.tools:
@@ -137,23 +137,25 @@ class Talk:
         )
         return apply_compaction(client, record, self.reader.reader_for(self.spoken, TENANT))
 
-    def dressed(self, offer: ToolDefinition | None = TOOL, covered: int = 0) -> CompactedConversation:
+    def compose(self, offer: ToolDefinition | None = TOOL, covered: int = 0) -> CompactedConversation:
         read_one = self.reader.reader_for(self.spoken, TENANT)
-        return compose_once(self.spoken, self.weaver, self.folded(covered), self.found(), offer, read_one)
+        return compose_once(
+            self.spoken, self.tool_protocol, self.folded(covered), self.stored_insertions(), offer, read_one
+        )
 
-    def found(self) -> list[Insertion]:
+    def stored_insertions(self) -> list[Insertion]:
         order = {key: at for at, key in enumerate(self.client.chain)}
         return sorted(
-            (each for each in self.overlays if each.anchor in order),
+            (each for each in self.insertions if each.anchor in order),
             key=lambda each: (order[each.anchor], isinstance(each, ToolRoundInsertion), -each.at),
         )
 
     def sent(self, offer: ToolDefinition | None = TOOL, covered: int = 0) -> list[bytes]:
-        return list(self.rendering.render_entries(self.spoken, self.dressed(offer, covered)))
+        return list(self.rendering.render_entries(self.spoken, self.compose(offer, covered)))
 
-    def recall(self, text: str = "Recalled: 42.") -> None:
+    def build_recall(self, text: str = "Recalled: 42.") -> None:
         self.number += 1
-        self.overlays.append(
+        self.insertions.append(
             RecallInsertion(self.client.chain[-1], self.spoken.text_message(text), float(self.number), ("art_1",))
         )
 
@@ -169,15 +171,15 @@ class Talk:
         for at in range(ours - mixed):
             said = f"Let me look {self.number}.{at}."
             made = {f"our_{self.number}_{at}": TOOL.name}
-            rounds.append(self._round(said, made))
+            rounds.append(self._build_round(said, made))
             shown.append(said)
         calls = {f"call_{self.number}_{at}": "read" for at in range(theirs)}
         end = text or f"Reply {self.number}."
         last = {**({f"our_{self.number}_m": TOOL.name} if mixed else {}), **calls}
-        rounds.append(self._round(end, last))
+        rounds.append(self._build_round(end, last))
         visible = "".join([*shown, end])
         if len(rounds) > 1 or mixed:
-            self.overlays.append(
+            self.insertions.append(
                 ToolRoundInsertion(self.client.chain[-1], tuple(rounds), tuple(calls), visible, float(self.number))
             )
         if self.dialect == "responses":
@@ -189,9 +191,11 @@ class Talk:
         self.entries += results(self.dialect, list(calls))
         return [wire for each in rounds for wire in (*each.response, *each.results)]
 
-    def _round(self, said: str, calls: dict[str, str]) -> ToolRound:
+    def _build_round(self, said: str, calls: dict[str, str]) -> ToolRound:
         ours = [ArtifactToolResult(call, f"page of {call}") for call, name in calls.items() if name == TOOL.name]
-        return ToolRound(wires(reply(self.dialect, said, calls)), self.weaver.render_results(ours, "read_artifact"))
+        return ToolRound(
+            wires(reply(self.dialect, said, calls)), self.tool_protocol.render_results(ours, "read_artifact")
+        )
 
 
 def problems(of: CompactedConversation) -> list[str]:
@@ -208,10 +212,10 @@ def same(one: list[bytes], other: list[bytes]) -> bool:
 
 @pytest.mark.parametrize("dialect", NAMES)
 def test_without_a_fold_nothing_but_our_tool_is_added(dialect: DialectName):
-    talk = Talk(dialect)
+    talk = ComposedConversation(dialect)
     plain, read_one = without_compaction(talk.client), talk.reader.reader_for(talk.spoken, TENANT)
-    assert compose_once(talk.spoken, talk.weaver, plain, (), None, read_one) is plain
-    shown = compose_once(talk.spoken, talk.weaver, plain, (), TOOL, read_one)
+    assert compose_once(talk.spoken, talk.tool_protocol, plain, (), None, read_one) is plain
+    shown = compose_once(talk.spoken, talk.tool_protocol, plain, (), TOOL, read_one)
     assert shown.conversation.messages is plain.conversation.messages
     assert shown.conversation.tools == (*plain.conversation.tools, *shown.conversation.tools[-1:])
 
@@ -219,15 +223,17 @@ def test_without_a_fold_nothing_but_our_tool_is_added(dialect: DialectName):
 @pytest.mark.parametrize("dialect", NAMES)
 def test_without_a_fold_what_was_read_stands_where_it_was_read(dialect: DialectName):
     """A sub-agent reads what others' texts name before anything of its own was folded."""
-    talk, wardrobe = Talk(dialect), CompositionCache()
+    talk, cache = ComposedConversation(dialect), CompositionCache()
 
     def sent() -> list[bytes]:
         read_one = talk.reader.reader_for(talk.spoken, TENANT)
-        shown = wardrobe.compose(
-            talk.spoken, talk.weaver, without_compaction(talk.client), talk.found(), TOOL, read_one
+        shown = cache.compose(
+            talk.spoken, talk.tool_protocol, without_compaction(talk.client), talk.stored_insertions(), TOOL, read_one
         )
         assert problems(shown) == []
-        anew = compose_once(talk.spoken, talk.weaver, without_compaction(talk.client), talk.found(), TOOL, read_one)
+        anew = compose_once(
+            talk.spoken, talk.tool_protocol, without_compaction(talk.client), talk.stored_insertions(), TOOL, read_one
+        )
         assert anew.conversation.messages == shown.conversation.messages
         return list(talk.rendering.render_entries(talk.spoken, shown))
 
@@ -243,9 +249,9 @@ def test_without_a_fold_what_was_read_stands_where_it_was_read(dialect: DialectN
 
 
 @pytest.mark.parametrize("dialect", NAMES)
-def test_without_overlays_the_list_stays_and_our_tool_stands_behind_the_clients(dialect: DialectName):
-    talk = Talk(dialect)
-    folded, shown = talk.folded(), talk.dressed()
+def test_without_insertions_only_our_tool_is_added_behind_the_clients(dialect: DialectName):
+    talk = ComposedConversation(dialect)
+    folded, shown = talk.folded(), talk.compose()
     assert shown.conversation.messages == folded.conversation.messages
     assert shown.origins == folded.origins
     assert shown.conversation.tools == talk.spoken.read_tools(shown.conversation.envelope)
@@ -256,44 +262,44 @@ def test_without_overlays_the_list_stays_and_our_tool_stands_behind_the_clients(
 
 @pytest.mark.parametrize("dialect", NAMES)
 def test_the_tool_is_counted_and_the_clients_own_tool_list_is_not_taken_for_it(dialect: DialectName):
-    talk, meter = Talk(dialect), TokenMeter(WordCounter())
+    talk, meter = ComposedConversation(dialect), TokenMeter(WordCounter())
     folded = talk.folded().conversation
     before = meter.measure(folded, WINDOW)
-    now = meter.measure(talk.dressed().conversation, WINDOW)
+    now = meter.measure(talk.compose().conversation, WINDOW)
     assert now.tools > before.tools
     assert meter.measure(folded, WINDOW) == before
-    assert talk.dressed().conversation.overhead_key == talk.dressed().conversation.overhead_key != folded.overhead_key
+    assert talk.compose().conversation.overhead_key == talk.compose().conversation.overhead_key != folded.overhead_key
     other = ToolDefinition("accordion_read_artifact", TOOL.description, TOOL.schema)
-    assert talk.dressed(other).conversation.overhead_key != talk.dressed().conversation.overhead_key
+    assert talk.compose(other).conversation.overhead_key != talk.compose().conversation.overhead_key
 
 
 @pytest.mark.parametrize("dialect", NAMES)
 def test_where_the_tool_cannot_be_offered_the_request_keeps_its_own(dialect: DialectName):
-    talk = Talk(dialect, tools=False)
+    talk = ComposedConversation(dialect, tools=False)
     ruled_out = {"chat": {"n": 2}, "responses": {"max_tool_calls": 3}, "messages": {"output_format": {"type": "x"}}}
     talk.request |= ruled_out[dialect]
-    assert talk.dressed() == talk.folded()
+    assert talk.compose() == talk.folded()
 
 
 @pytest.mark.parametrize("dialect", NAMES)
 def test_what_was_read_back_stands_where_the_provider_was_told_it(dialect: DialectName):
-    talk = Talk(dialect)
+    talk = ComposedConversation(dialect)
     before = talk.sent()
     told = talk.reply(2, 0)
     talk.says("And now?")
     now = talk.sent()
     assert now[: len(before) + len(told)] == [*before, *told]
     assert same(now[len(before) + len(told) :], [json.dumps(talk.entries[-1]).encode()])
-    assert not problems(talk.dressed())
+    assert not problems(talk.compose())
 
 
 @pytest.mark.parametrize("dialect", NAMES)
 def test_a_call_of_ours_beside_the_clients_is_answered_with_them(dialect: DialectName):
-    talk = Talk(dialect)
+    talk = ComposedConversation(dialect)
     before = talk.sent()
     told = talk.reply(2, 2, mixed=True)
     now = talk.sent()
-    assert not problems(talk.dressed())
+    assert not problems(talk.compose())
     assert now[: len(before) + len(told) - 1] == [*before, *told[:-1]]
     answer = b"".join(now[len(before) + len(told) - 1 :])
     places = [answer.index(each) for each in (b"page of our_1_m", b"result of call_1_0", b"result of call_1_1")]
@@ -302,26 +308,26 @@ def test_a_call_of_ours_beside_the_clients_is_answered_with_them(dialect: Dialec
 
 
 @pytest.mark.parametrize("dialect", NAMES)
-def test_a_weave_whose_end_holds_the_next_ones_anchor_does_not_hide_it(dialect: DialectName):
-    talk = Talk(dialect)
+def test_tool_rounds_that_end_at_the_next_anchor_do_not_hide_its_insertion(dialect: DialectName):
+    talk = ComposedConversation(dialect)
     for _ in range(3):
         talk.reply(1, 1, mixed=True)
-    talk.recall()
+    talk.build_recall()
     said = b"".join(talk.sent())
     assert [b"page of our_%d_m" % number in said for number in (1, 2, 3)] == [True] * 3
     assert b"Recalled" in said
-    assert not problems(talk.dressed())
+    assert not problems(talk.compose())
 
 
 @pytest.mark.parametrize("dialect", NAMES)
 def test_a_recall_is_the_last_that_is_said_and_speakers_alternate(dialect: DialectName):
-    talk = Talk(dialect)
-    talk.recall()
+    talk = ComposedConversation(dialect)
+    talk.build_recall()
     sent = [json.loads(wire) for wire in talk.sent()]
     assert "Recalled" in json.dumps(sent[-1])
     assert ("What is next?" in json.dumps(sent[-1])) is (dialect != "responses")
     talk.reply(0, 1)
-    talk.recall("Recalled: 43.")
+    talk.build_recall("Recalled: 43.")
     sent = [json.loads(wire) for wire in talk.sent()]
     assert "Recalled: 43." in json.dumps(sent[-1])
     if dialect == "messages":
@@ -331,9 +337,9 @@ def test_a_recall_is_the_last_that_is_said_and_speakers_alternate(dialect: Diale
 
 
 @pytest.mark.parametrize("dialect", NAMES)
-def test_a_recall_and_a_weave_at_one_place_stand_in_the_order_in_which_they_came(dialect: DialectName):
-    talk = Talk(dialect)
-    talk.recall()
+def test_a_recall_and_tool_rounds_at_one_anchor_keep_their_order(dialect: DialectName):
+    talk = ComposedConversation(dialect)
+    talk.build_recall()
     before = talk.sent()
     told = talk.reply(1, 0)
     talk.says("Go on.")
@@ -342,16 +348,16 @@ def test_a_recall_and_a_weave_at_one_place_stand_in_the_order_in_which_they_came
 
 @pytest.mark.parametrize("dialect", NAMES)
 def test_another_reply_than_the_recorded_one_is_left_as_the_client_has_it(dialect: DialectName):
-    talk = Talk(dialect)
+    talk = ComposedConversation(dialect)
     talk.reply(1, 0, text="The answer.")
     talk.entries[-1:] = reply(dialect, "Another answer.", {})
     talk.says("Go on.")
-    assert talk.dressed().conversation.messages == talk.folded().conversation.messages
+    assert talk.compose().conversation.messages == talk.folded().conversation.messages
 
 
 @pytest.mark.parametrize("dialect", NAMES)
-def test_of_several_replies_to_one_request_that_is_taken_which_the_client_went_on_from(dialect: DialectName):
-    talk = Talk(dialect)
+def test_of_several_responses_to_a_request_the_continued_one_is_inserted(dialect: DialectName):
+    talk = ComposedConversation(dialect)
     start = len(talk.entries)
     talk.reply(1, 0, text="One answer.")
     first = talk.entries[start:]
@@ -368,11 +374,11 @@ def test_of_several_replies_to_one_request_that_is_taken_which_the_client_went_o
 
 @pytest.mark.parametrize("dialect", NAMES)
 def test_a_fold_drops_what_stood_behind_what_it_covers(dialect: DialectName):
-    talk = Talk(dialect)
-    talk.recall()
+    talk = ComposedConversation(dialect)
+    talk.build_recall()
     talk.reply(1, 0)
     talk.says("The second.")
-    talk.recall("Recalled: 43.")
+    talk.build_recall("Recalled: 43.")
     talk.reply(1, 0)
     talk.says("The third.")
     # In Responses the reply is two items.
@@ -384,20 +390,20 @@ def test_a_fold_drops_what_stood_behind_what_it_covers(dialect: DialectName):
     # At the fold's own anchor.
     assert b"our_4_0" in said
     assert b"Recalled: 43." in said
-    assert not problems(talk.dressed(covered=anchor))
+    assert not problems(talk.compose(covered=anchor))
     covered = talk.sent(covered=end - 1)
     assert covered == talk.rendering.render_entries(talk.spoken, talk.folded(end - 1))
 
 
 @pytest.mark.parametrize("dialect", NAMES)
-def test_an_overlay_by_which_the_list_would_be_refused_is_left_out_and_the_others_stay(dialect: DialectName):
-    talk = Talk(dialect)
+def test_an_insertion_that_makes_the_list_illegal_is_left_out_alone(dialect: DialectName):
+    talk = ComposedConversation(dialect)
     talk.reply(1, 0)
     talk.says("The second.")
     talk.reply(1, 0)
-    broken = talk.overlays[-1]
+    broken = talk.insertions[-1]
     assert isinstance(broken, ToolRoundInsertion)
-    talk.overlays[-1] = ToolRoundInsertion(
+    talk.insertions[-1] = ToolRoundInsertion(
         broken.anchor, (ToolRound(broken.rounds[0].response), broken.rounds[1]), (), broken.text, 9.0
     )
     talk.says("The third.")
@@ -405,26 +411,26 @@ def test_an_overlay_by_which_the_list_would_be_refused_is_left_out_and_the_other
     talk.says("The fourth.")
     said = b"".join(talk.sent())
     assert [b"our_%d_0" % number in said for number in (1, 2, 3)] == [True, False, True]
-    talk.overlays[-1] = RecallInsertion(talk.overlays[-1].anchor, b"{no json", 1.0)
+    talk.insertions[-1] = RecallInsertion(talk.insertions[-1].anchor, b"{no json", 1.0)
     said = b"".join(talk.sent())
     assert [b"our_%d_0" % number in said for number in (1, 2, 3)] == [True, False, False]
 
 
-def test_an_overlay_behind_which_an_earlier_call_would_want_a_result_is_left_out():
+def test_an_insertion_between_a_call_and_its_result_is_left_out():
     """Calls that nothing but the model's own items follows need none. An item of a kind that says nothing of who spoke
     stands between."""
-    talk = Talk("responses")
+    talk = ComposedConversation("responses")
     talk.entries += reply("responses", "", {"call_x": "read"})
     talk.entries += [{"type": "item_reference", "id": "msg_1"}, *reply("responses", "I looked.", {})]
-    talk.recall()
-    assert problems(talk.folded()) == problems(talk.dressed()) == []
+    talk.build_recall()
+    assert problems(talk.folded()) == problems(talk.compose()) == []
     assert talk.sent() == talk.rendering.render_entries(talk.spoken, talk.folded())
 
 
 @pytest.mark.parametrize("dialect", NAMES)
-def test_without_any_tool_in_the_request_no_calls_are_woven_in(dialect: DialectName):
-    talk = Talk(dialect, tools=False)
-    talk.recall()
+def test_a_request_without_tools_gets_no_calls_inserted(dialect: DialectName):
+    talk = ComposedConversation(dialect, tools=False)
+    talk.build_recall()
     talk.reply(1, 0)
     talk.says("Go on.")
     assert b"our_2_0" in b"".join(talk.sent())
@@ -437,13 +443,13 @@ def test_without_any_tool_in_the_request_no_calls_are_woven_in(dialect: DialectN
 
 @pytest.mark.parametrize("dialect", NAMES)
 def test_the_count_of_a_dressed_list_is_never_taken_for_that_of_another(dialect: DialectName):
-    talk, meter = Talk(dialect), TokenMeter(WordCounter())
-    talk.recall()
+    talk, meter = ComposedConversation(dialect), TokenMeter(WordCounter())
+    talk.build_recall()
     talk.reply(2, 1)
-    talk.recall("Recalled: 43 and more.")
-    bare, whole = talk.folded(), talk.dressed()
-    talk.overlays.pop()
-    less = talk.dressed()
+    talk.build_recall("Recalled: 43 and more.")
+    bare, whole = talk.folded(), talk.compose()
+    talk.insertions.pop()
+    less = talk.compose()
     for order in ((bare, whole, less), (less, whole, bare)):
         shared = TokenMeter(WordCounter())
         for each in order:
@@ -458,10 +464,10 @@ def test_the_count_of_a_dressed_list_is_never_taken_for_that_of_another(dialect:
 
 @pytest.mark.parametrize("dialect", NAMES)
 def test_origins_tell_the_clients_own_from_what_was_put_in(dialect: DialectName):
-    talk = Talk(dialect)
+    talk = ComposedConversation(dialect)
     talk.reply(1, 0)
     talk.says("Go on.")
-    shown, client = talk.dressed(), talk.client
+    shown, client = talk.compose(), talk.client
     for message, origin in zip(shown.conversation.messages, shown.origins, strict=True):
         if origin >= 0:
             assert client.messages[origin] == message
@@ -470,10 +476,10 @@ def test_origins_tell_the_clients_own_from_what_was_put_in(dialect: DialectName)
 
 
 def test_a_fold_keeps_its_cache_breakpoint_where_it_was_when_something_is_put_in():
-    talk = Talk("messages")
+    talk = ComposedConversation("messages")
     before = talk.sent()
     assert sum(b"cache_control" in wire for wire in before) == 1
-    talk.recall()
+    talk.build_recall()
     assert talk.sent()[:-1] == before[:-1]
     talk.reply(1, 0)
     talk.says("Go on.")
@@ -484,8 +490,8 @@ def test_a_fold_keeps_its_cache_breakpoint_where_it_was_when_something_is_put_in
 
 @pytest.mark.parametrize("dialect", NAMES)
 def test_entries_may_be_put_behind_the_list(dialect: DialectName):
-    talk = Talk(dialect)
-    shown, behind = talk.dressed(), wires(reply(dialect, "Hm.", {}))
+    talk = ComposedConversation(dialect)
+    shown, behind = talk.compose(), wires(reply(dialect, "Hm.", {}))
     one = json.loads(talk.rendering.render_body(talk.spoken, shown, behind))
     other = json.loads(talk.rendering.render_body(talk.spoken, shown))
     assert one[talk.listing] == [*other[talk.listing], *map(json.loads, behind)]
@@ -501,21 +507,21 @@ moves = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans(), 
 def test_each_list_begins_with_the_one_that_was_sent_before_it(
     dialect: DialectName, moves: list[tuple[int, int, bool, bool]], early: int
 ):
-    talk = Talk(dialect)
+    talk = ComposedConversation(dialect)
     before: list[bytes] = []
     for ours, theirs, mixed, recalls in moves:
         if recalls:
-            talk.recall()
+            talk.build_recall()
         sent = talk.sent()
         assert sent[: len(before)] == before
-        assert not problems(talk.dressed())
-        assert RequestRenderer().render_entries(talk.spoken, talk.dressed()) == sent
+        assert not problems(talk.compose())
+        assert RequestRenderer().render_entries(talk.spoken, talk.compose()) == sent
         beside = mixed and bool(ours and theirs)
         told = talk.reply(ours, theirs, mixed=beside)
-        woven = ours > 0
+        inserted = ours > 0
         # What the client keeps of a reply is in its own spelling; the answer to a mixed reply may be one with the
         # client's results.
-        before = [*sent, *(told[: len(told) - beside] if woven else [])]
+        before = [*sent, *(told[: len(told) - beside] if inserted else [])]
         if not theirs:
             talk.says(f"Go on with {talk.number}.")
     assert talk.sent()[: len(before)] == before
@@ -527,27 +533,27 @@ class Counting(ChatArtifactTool):
     def __init__(self) -> None:
         self.asked = 0
 
-    def insert_rounds(self, messages, weave, fields):
+    def insert_rounds(self, messages, build_tool_rounds, fields):
         self.asked += 1
-        return super().insert_rounds(messages, weave, fields)
+        return super().insert_rounds(messages, build_tool_rounds, fields)
 
 
 def test_a_list_is_laid_out_behind_what_was_laid_out_before():
-    talk, wardrobe, weaver = Talk("chat"), CompositionCache(), Counting()
+    talk, cache, tool_protocol = ComposedConversation("chat"), CompositionCache(), Counting()
     read_one = talk.reader.reader_for(talk.spoken, TENANT)
     asked = []
     for number in range(8):
         talk.reply(2 * (not number), 1)
-        before = weaver.asked
-        shown = wardrobe.compose(talk.spoken, weaver, talk.folded(), talk.overlays, TOOL, read_one)
-        asked.append(weaver.asked - before)
-        assert shown == talk.dressed()
+        before = tool_protocol.asked
+        shown = cache.compose(talk.spoken, tool_protocol, talk.folded(), talk.insertions, TOOL, read_one)
+        asked.append(tool_protocol.asked - before)
+        assert shown == talk.compose()
     assert asked[0] == 1
     assert not any(asked[4:])
 
 
-def test_a_list_that_was_rewound_and_went_on_otherwise_takes_the_room_of_what_it_is_now():
-    talk, wardrobe, fresh = Talk("chat"), CompositionCache(), CompositionCache()
+def test_a_rewound_list_takes_the_space_of_its_present_messages_only():
+    talk, cache, fresh = ComposedConversation("chat"), CompositionCache(), CompositionCache()
     read_one = talk.reader.reader_for(talk.spoken, TENANT)
     talk.reply(2, 1)
     start = len(talk.entries)
@@ -555,41 +561,41 @@ def test_a_list_that_was_rewound_and_went_on_otherwise_takes_the_room_of_what_it
         del talk.entries[start:]
         for _ in range(6):
             talk.reply(0, 1)
-            wardrobe.compose(talk.spoken, talk.weaver, talk.folded(), talk.found(), TOOL, read_one)
-    fresh.compose(talk.spoken, talk.weaver, talk.folded(), talk.found(), TOOL, read_one)
-    assert wardrobe.size == fresh.size > 0
+            cache.compose(talk.spoken, talk.tool_protocol, talk.folded(), talk.stored_insertions(), TOOL, read_one)
+    fresh.compose(talk.spoken, talk.tool_protocol, talk.folded(), talk.stored_insertions(), TOOL, read_one)
+    assert cache.size == fresh.size > 0
 
 
 def test_what_is_put_in_later_is_laid_out_behind_what_was_laid_out_before():
-    talk, wardrobe, weaver = Talk("chat"), CompositionCache(), Counting()
+    talk, cache, tool_protocol = ComposedConversation("chat"), CompositionCache(), Counting()
     read_one = talk.reader.reader_for(talk.spoken, TENANT)
     for number in range(6):
         talk.reply(2 * (not number), 1)
-        wardrobe.compose(talk.spoken, weaver, talk.folded(), talk.overlays, TOOL, read_one)
-    talk.recall()
+        cache.compose(talk.spoken, tool_protocol, talk.folded(), talk.insertions, TOOL, read_one)
+    talk.build_recall()
     talk.says("Go on.")
-    before = weaver.asked
-    shown = wardrobe.compose(talk.spoken, weaver, talk.folded(), talk.overlays, TOOL, read_one)
-    assert shown == talk.dressed()
-    assert weaver.asked == before
+    before = tool_protocol.asked
+    shown = cache.compose(talk.spoken, tool_protocol, talk.folded(), talk.insertions, TOOL, read_one)
+    assert shown == talk.compose()
+    assert tool_protocol.asked == before
 
 
 @pytest.mark.parametrize("dialect", NAMES)
-def test_an_overlay_that_would_break_the_list_behind_what_was_laid_out_before_is_left_out(dialect: DialectName):
-    talk, wardrobe = Talk(dialect), CompositionCache()
+def test_an_insertion_that_breaks_the_cached_list_behind_it_is_left_out(dialect: DialectName):
+    talk, cache = ComposedConversation(dialect), CompositionCache()
     read_one = talk.reader.reader_for(talk.spoken, TENANT)
     for number in range(6):
         talk.reply(2 * (not number), 1)
-        wardrobe.compose(talk.spoken, talk.weaver, talk.folded(), talk.overlays, TOOL, read_one)
+        cache.compose(talk.spoken, talk.tool_protocol, talk.folded(), talk.insertions, TOOL, read_one)
     talk.says("Go on.")
     talk.reply(1, 0)
-    whole = talk.overlays[-1]
+    whole = talk.insertions[-1]
     assert isinstance(whole, ToolRoundInsertion)
     talk.says("Thank you.")
     for rounds, comes in (((ToolRound(whole.rounds[0].response), whole.rounds[1]), False), (whole.rounds, True)):
-        talk.overlays[-1] = ToolRoundInsertion(whole.anchor, rounds, (), whole.text, 9.0)
-        shown = wardrobe.compose(talk.spoken, talk.weaver, talk.folded(), talk.overlays, TOOL, read_one)
-        assert shown == talk.dressed()
+        talk.insertions[-1] = ToolRoundInsertion(whole.anchor, rounds, (), whole.text, 9.0)
+        shown = cache.compose(talk.spoken, talk.tool_protocol, talk.folded(), talk.insertions, TOOL, read_one)
+        assert shown == talk.compose()
         assert any(b"our_7_0" in message.wire for message in shown.conversation.messages) == comes
 
 
@@ -600,13 +606,13 @@ def test_an_overlay_that_would_break_the_list_behind_what_was_laid_out_before_is
     )
 )
 @settings(max_examples=60, deadline=None)
-def test_a_list_that_goes_on_or_was_rewound_or_changed_is_the_same_as_one_that_is_dressed_afresh(
+def test_incremental_composition_equals_a_fresh_one_after_growth_rewind_or_change(
     dialect: DialectName, moves: list[tuple[int, int, bool, bool, int]]
 ):
-    talk, wardrobe = Talk(dialect), CompositionCache()
+    talk, cache = ComposedConversation(dialect), CompositionCache()
     for ours, theirs, mixed, recalls, other in moves:
         if recalls:
-            talk.recall()
+            talk.build_recall()
         talk.reply(ours, theirs, mixed=mixed and bool(ours and theirs))
         if not theirs:
             talk.says(f"Go on with {talk.number}.")
@@ -616,11 +622,14 @@ def test_a_list_that_goes_on_or_was_rewound_or_changed_is_the_same_as_one_that_i
             talk.entries[-1]["cache_control"] = {"type": "ephemeral"}
         elif other == 2:
             talk.request["store"] = False
-        found = talk.found()
+        stored_insertions = talk.stored_insertions()
         read_one = talk.reader.reader_for(talk.spoken, TENANT)
-        assert wardrobe.compose(talk.spoken, talk.weaver, talk.folded(), found, TOOL, read_one) == talk.dressed()
-        kept = [message for worn, _ in wardrobe._compositions._entries.values() for message in worn.prefix.messages]
-        assert wardrobe.size == sum(message.size for message in kept)
+        assert (
+            cache.compose(talk.spoken, talk.tool_protocol, talk.folded(), stored_insertions, TOOL, read_one)
+            == talk.compose()
+        )
+        kept = [message for worn, _ in cache._compositions._entries.values() for message in worn.prefix.messages]
+        assert cache.size == sum(message.size for message in kept)
 
 
 # -- found again -------------------------------------------------------------------------------------------------------
@@ -676,12 +685,12 @@ class Cut(InMemoryStore):
 CHAIN = [b"%032d" % number for number in range(200)]
 
 
-def weave(at: int, text: str = "said", when: float = 1.0, size: int = 10) -> ToolRoundInsertion:
+def build_tool_rounds(at: int, text: str = "said", when: float = 1.0, size: int = 10) -> ToolRoundInsertion:
     rounds = (ToolRound((b"{" + b"x" * size + b"}",), (b"{}", b"[]")), ToolRound((b"{}",)))
     return ToolRoundInsertion(CHAIN[at], rounds, ("call_1", "call_2"), text, when)
 
 
-def recall(at: int, when: float = 1.0, wire: bytes = b"{}") -> RecallInsertion:
+def build_recall(at: int, when: float = 1.0, wire: bytes = b"{}") -> RecallInsertion:
     return RecallInsertion(CHAIN[at], wire, when, ("art_1", "art_2"))
 
 
@@ -691,56 +700,61 @@ class Worker:
     ) -> None:
         self.clock, self.outbox = clock or FakeClock(), DirectOutbox(store)
         archive = Archive(store, 1_000_000.0, sealer=sealer, clock=self.clock)
-        self.overlays = InsertionStore(
+        self.insertions = InsertionStore(
             archive, self.outbox, self.clock, ErasureNotices(store, self.clock, 100.0), **bounds
         )
 
-    async def add(self, *overlays: Insertion) -> None:
-        for each in overlays:
-            await self.overlays.add(CONVERSATION, each, 0.0)
+    async def add(self, *insertions: Insertion) -> None:
+        for each in insertions:
+            await self.insertions.add(CONVERSATION, each, 0.0)
 
     async def find(self, since: int = 1, *, fresh: bool = False, end: int = 200, **where: Any) -> list[Insertion]:
         tenant, scope = where.get("tenant", TENANT), where.get("scope", SCOPE)
         return list(
-            await self.overlays.find(ConversationRef(tenant, scope, "s-1"), CHAIN[:end], since, check_store=fresh)
+            await self.insertions.find(ConversationRef(tenant, scope, "s-1"), CHAIN[:end], since, check_store=fresh)
         )
 
 
-def test_overlays_come_back_as_they_were_written():
-    kept = StoredInsertions("s-1", (recall(3), weave(3), weave(3, "", 2.5)))
+def test_stored_insertions_are_read_unchanged():
+    kept = StoredInsertions("s-1", (build_recall(3), build_tool_rounds(3), build_tool_rounds(3, "", 2.5)))
     assert decode(encode(kept), CHAIN[3]) == kept
 
 
 @given(st.integers(0, 10_000), st.integers(1, 255))
 @settings(max_examples=80)
 def test_a_value_that_was_damaged_is_ignored(place: int, change: int):
-    whole = StoredInsertions("s-1", (recall(3), weave(3, "text " * 40)))
+    whole = StoredInsertions("s-1", (build_recall(3), build_tool_rounds(3, "text " * 40)))
     kept = bytearray(encode(whole))
     kept[place % len(kept)] ^= change
     assert decode(bytes(kept), CHAIN[3]) in (StoredInsertions(), whole)
 
 
 def test_a_value_of_a_later_version_or_cut_short_is_ignored():
-    kept = encode(StoredInsertions("", (weave(3),)))
+    kept = encode(StoredInsertions("", (build_tool_rounds(3),)))
     assert decode(None, CHAIN[3]) == decode(b"", CHAIN[3]) == decode(b"\x02" + kept[1:], CHAIN[3]) == StoredInsertions()
     assert decode(kept[:-3], CHAIN[3]) == StoredInsertions()
 
 
-async def test_overlays_are_found_from_a_place_on_in_their_order():
+async def test_insertions_from_an_anchor_on_are_found_in_order():
     worker = Worker(Fickle())
-    await worker.add(weave(9), recall(9), weave(4), recall(150))
-    assert await worker.find() == [weave(4), recall(9), weave(9), recall(150)]
-    assert await worker.find(since=5) == [weave(4), recall(9), weave(9), recall(150)]
-    assert await worker.find(since=6) == [recall(9), weave(9), recall(150)]
-    assert await worker.find(end=9) == [weave(4)]
+    await worker.add(build_tool_rounds(9), build_recall(9), build_tool_rounds(4), build_recall(150))
+    assert await worker.find() == [build_tool_rounds(4), build_recall(9), build_tool_rounds(9), build_recall(150)]
+    assert await worker.find(since=5) == [
+        build_tool_rounds(4),
+        build_recall(9),
+        build_tool_rounds(9),
+        build_recall(150),
+    ]
+    assert await worker.find(since=6) == [build_recall(9), build_tool_rounds(9), build_recall(150)]
+    assert await worker.find(end=9) == [build_tool_rounds(4)]
     assert await worker.find(since=6, end=9) == []
 
 
 async def test_another_scope_and_another_tenant_find_nothing():
     store = Fickle()
     worker = Worker(store)
-    await worker.add(weave(4))
-    assert await worker.find(fresh=True) == [weave(4)]
+    await worker.add(build_tool_rounds(4))
+    assert await worker.find(fresh=True) == [build_tool_rounds(4)]
     assert await worker.find(fresh=True, scope=b"other") == []
     assert await worker.find(fresh=True, tenant=TenantScope("other", b"other")) == []
 
@@ -748,29 +762,29 @@ async def test_another_scope_and_another_tenant_find_nothing():
 async def test_the_store_is_asked_only_where_others_may_know_more():
     store = Fickle()
     one, other = Worker(store), Worker(store)
-    await one.add(weave(4), weave(7))
+    await one.add(build_tool_rounds(4), build_tool_rounds(7))
     assert await other.find() == []
     assert store.asked == []
-    assert await other.find(since=5, fresh=True) == [weave(4), weave(7)]
+    assert await other.find(since=5, fresh=True) == [build_tool_rounds(4), build_tool_rounds(7)]
     assert store.asked == [196]
-    assert await other.find() == [weave(4), weave(7)]
+    assert await other.find() == [build_tool_rounds(4), build_tool_rounds(7)]
     assert store.asked == [196]
 
 
 async def test_the_places_of_a_list_are_learnt_once_and_of_one_that_goes_on_what_is_new():
     store = Fickle()
     one, other = Worker(store), Worker(store)
-    await one.add(weave(4))
+    await one.add(build_tool_rounds(4))
     for end, asked in ((10, 10), (10, 1), (13, 4), (5, 5), (13, 1), (0, None)):
         store.asked.clear()
-        await other.overlays.load(CONVERSATION, CHAIN[:end])
+        await other.insertions.load(CONVERSATION, CHAIN[:end])
         assert store.asked == ([asked] if asked else [])
-    assert await other.find() == [weave(4)]
-    await one.add(weave(12))
-    await other.overlays.load(CONVERSATION, CHAIN[:14])
-    assert await other.find() == [weave(4), weave(12)]
+    assert await other.find() == [build_tool_rounds(4)]
+    await one.add(build_tool_rounds(12))
+    await other.insertions.load(CONVERSATION, CHAIN[:14])
+    assert await other.find() == [build_tool_rounds(4), build_tool_rounds(12)]
     store.asked.clear()
-    await other.overlays.load(ConversationRef(TENANT, b"other", "s-1"), CHAIN[:14])
+    await other.insertions.load(ConversationRef(TENANT, b"other", "s-1"), CHAIN[:14])
     assert store.asked == [14]
 
 
@@ -780,16 +794,16 @@ async def test_what_was_learnt_is_asked_for_anew_once_something_was_erased_even_
 
     class Erasing(Fickle):
         async def get_many(self, keys):
-            worker.overlays.forget()
+            worker.insertions.forget()
             return await store.get_many(keys)
 
-    await worker.overlays.load(CONVERSATION, CHAIN[:10])
-    worker.overlays.forget()
-    await worker.overlays.load(CONVERSATION, CHAIN[:10])
+    await worker.insertions.load(CONVERSATION, CHAIN[:10])
+    worker.insertions.forget()
+    await worker.insertions.load(CONVERSATION, CHAIN[:10])
     assert store.asked == [10, 10]
-    worker.overlays._archive = Archive(Erasing(), 1_000_000.0, clock=worker.clock)
-    await worker.overlays.load(CONVERSATION, CHAIN[:12])
-    await worker.overlays.load(CONVERSATION, CHAIN[:12])
+    worker.insertions._archive = Archive(Erasing(), 1_000_000.0, clock=worker.clock)
+    await worker.insertions.load(CONVERSATION, CHAIN[:12])
+    await worker.insertions.load(CONVERSATION, CHAIN[:12])
     assert store.asked == [10, 10, 3, 12]
 
 
@@ -797,33 +811,37 @@ async def test_what_could_not_be_asked_for_is_not_learnt():
     store = Fickle()
     worker = Worker(store)
     store.away = True
-    await worker.overlays.load(CONVERSATION, CHAIN[:10])
+    await worker.insertions.load(CONVERSATION, CHAIN[:10])
     store.away = False
-    await worker.overlays.load(CONVERSATION, CHAIN[:10])
+    await worker.insertions.load(CONVERSATION, CHAIN[:10])
     assert store.asked == [10]
 
 
 async def test_the_newest_four_replies_and_the_first_recall_stay_at_a_place():
     store = Fickle()
     one, other = Worker(store), Worker(store)
-    await one.add(*(weave(4, f"text {number}", float(number)) for number in range(3)), recall(4, 2.0, b'"b"'))
-    await other.add(*(weave(4, f"text {number}", float(number)) for number in range(3, 6)), recall(4, 1.0, b'"a"'))
-    await other.add(weave(4, "text 5", 5.0))
-    newest = [weave(4, f"text {number}", float(number)) for number in (5, 4, 3, 2)]
+    await one.add(
+        *(build_tool_rounds(4, f"text {number}", float(number)) for number in range(3)), build_recall(4, 2.0, b'"b"')
+    )
+    await other.add(
+        *(build_tool_rounds(4, f"text {number}", float(number)) for number in range(3, 6)), build_recall(4, 1.0, b'"a"')
+    )
+    await other.add(build_tool_rounds(4, "text 5", 5.0))
+    newest = [build_tool_rounds(4, f"text {number}", float(number)) for number in (5, 4, 3, 2)]
     for worker in (other, one, Worker(store)):
-        assert await worker.find(fresh=True) == [recall(4, 1.0, b'"a"'), *newest]
+        assert await worker.find(fresh=True) == [build_recall(4, 1.0, b'"a"'), *newest]
 
 
-async def test_while_the_store_is_away_overlays_are_in_force_here_and_wait_for_it():
+async def test_while_the_store_is_away_insertions_are_used_here_and_written_later():
     store = Fickle()
     worker = Worker(store)
     store.away = True
-    await worker.add(weave(4))
-    assert await worker.find(fresh=True) == [weave(4)]
+    await worker.add(build_tool_rounds(4))
+    assert await worker.find(fresh=True) == [build_tool_rounds(4)]
     store.away = False
     assert await Worker(store).find(fresh=True) == []
     await worker.outbox.flush()
-    assert await Worker(store).find(fresh=True) == [weave(4)]
+    assert await Worker(store).find(fresh=True) == [build_tool_rounds(4)]
 
 
 @pytest.mark.parametrize("sealer", [None, AesSealer([b"k" * 32])])
@@ -834,13 +852,13 @@ async def test_insertions_of_two_machines_at_one_place_both_stay_after_an_outage
     spool = Spool(None, place="redis", capacity=2**20 if has_room else 0, is_merged=is_insertion_key)
     here = SpooledStore(Cut(main), spool)
     one, other = Worker(here, sealer=sealer), Worker(main, sealer=sealer)
-    here.settle = lambda put, stored: one.overlays.merge_values(put.key, put.value, stored)
-    await one.add(weave(4, "of this machine", 1.0))
-    await other.add(weave(4, "of the other machine", 2.0))
+    here.settle = lambda put, stored: one.insertions.merge_values(put.key, put.value, stored)
+    await one.add(build_tool_rounds(4, "of this machine", 1.0))
+    await other.add(build_tool_rounds(4, "of the other machine", 2.0))
     here._main.is_cut = False
     await here.publish()
     await one.outbox.flush()
-    both = [weave(4, "of the other machine", 2.0), weave(4, "of this machine", 1.0)]
+    both = [build_tool_rounds(4, "of the other machine", 2.0), build_tool_rounds(4, "of this machine", 1.0)]
     for worker in (one, other, Worker(main, sealer=sealer)):
         assert await worker.find(fresh=True) == both
 
@@ -850,9 +868,9 @@ async def test_what_is_written_anew_keeps_what_another_worker_added():
     store = Fickle()
     store._now = clock.now
     one, other = Worker(store, clock, retention=1_000.0), Worker(store, clock, retention=1_000.0)
-    await one.add(weave(4, "first", clock.now()))
+    await one.add(build_tool_rounds(4, "first", clock.now()))
     clock.advance(100)
-    await other.add(weave(4, "second", clock.now()))
+    await other.add(build_tool_rounds(4, "second", clock.now()))
     clock.advance(300)
     assert len(await one.find()) == 1
     await one.outbox.flush()
@@ -862,18 +880,21 @@ async def test_what_is_written_anew_keeps_what_another_worker_added():
 async def test_what_was_read_back_is_sealed_as_the_archive_is():
     store, sealer = Fickle(), AesSealer([b"k" * 32])
     plain = Worker(store)
-    await plain.add(weave(4, "in the clear"))
-    await Worker(store, sealer=sealer).add(weave(7, "a secret " * 9))
+    await plain.add(build_tool_rounds(4, "in the clear"))
+    await Worker(store, sealer=sealer).add(build_tool_rounds(7, "a secret " * 9))
     [kept] = [held for key, held in store._values.items() if key.name.endswith(CHAIN[7].hex()) and not key.collection]
     assert kept.value[:1] == SEALED
-    assert await Worker(store, sealer=sealer).find(fresh=True) == [weave(4, "in the clear"), weave(7, "a secret " * 9)]
-    assert await Worker(store, sealer=AesSealer([b"l" * 32])).find(fresh=True) == [weave(4, "in the clear")]
-    assert await plain.find(fresh=True) == [weave(4, "in the clear")]
+    assert await Worker(store, sealer=sealer).find(fresh=True) == [
+        build_tool_rounds(4, "in the clear"),
+        build_tool_rounds(7, "a secret " * 9),
+    ]
+    assert await Worker(store, sealer=AesSealer([b"l" * 32])).find(fresh=True) == [build_tool_rounds(4, "in the clear")]
+    assert await plain.find(fresh=True) == [build_tool_rounds(4, "in the clear")]
 
 
 async def test_what_was_read_back_is_listed_under_its_session_to_be_given_out_and_erased():
     store = Fickle()
-    await Worker(store).add(weave(4), weave(7))
+    await Worker(store).add(build_tool_rounds(4), build_tool_rounds(7))
     [listed] = [page async for page in entries(store, TENANT.archive_namespace, "s-1")]
     assert [entry.kind for entry in listed] == ["overlay"] * 2
     places = [Key(*entry.value_key) for entry in listed if entry.value_key]
@@ -885,20 +906,20 @@ async def test_what_was_read_back_is_listed_under_its_session_to_be_given_out_an
 async def test_what_was_erased_is_forgotten():
     store = Fickle()
     worker = Worker(store)
-    await worker.add(weave(4))
+    await worker.add(build_tool_rounds(4))
     store._values.clear()
-    worker.overlays.forget()
-    assert (await worker.find(fresh=True), worker.overlays.size) == ([], 0)
+    worker.insertions.forget()
+    assert (await worker.find(fresh=True), worker.insertions.size) == ([], 0)
 
 
 async def test_memory_is_bounded_and_what_was_let_go_of_is_had_from_the_store():
     store = Fickle()
     worker = Worker(store, capacity=60_000)
-    await worker.add(*(weave(at, size=3_000) for at in range(30)))
-    assert worker.overlays.size <= 60_000
-    assert await worker.find(since=1, end=3) == [weave(at, size=3_000) for at in range(3)]
+    await worker.add(*(build_tool_rounds(at, size=3_000) for at in range(30)))
+    assert worker.insertions.size <= 60_000
+    assert await worker.find(since=1, end=3) == [build_tool_rounds(at, size=3_000) for at in range(3)]
     assert store.asked == [3]
-    assert worker.overlays.size <= 60_000
+    assert worker.insertions.size <= 60_000
 
 
 async def test_the_names_of_what_left_memory_are_bounded_with_it():
@@ -906,16 +927,16 @@ async def test_the_names_of_what_left_memory_are_bounded_with_it():
     chains = [[b"%032d" % (1_000 * number)] for number in range(200)]
     for [key] in chains:
         await worker.add(ToolRoundInsertion(key, (ToolRound((b"{}",)),), ("call_1",), "said", 1.0))
-        await worker.overlays.load(CONVERSATION, [key])
-        assert worker.overlays.size <= 20_000
+        await worker.insertions.load(CONVERSATION, [key])
+        assert worker.insertions.size <= 20_000
 
 
-async def test_overlays_are_kept_as_long_as_they_are_used():
+async def test_insertions_are_kept_as_long_as_they_are_used():
     clock = FakeClock()
     store = Fickle()
     store._now = clock.now
     worker = Worker(store, clock, retention=1_000.0)
-    await worker.add(weave(4, when=clock.now()))
+    await worker.add(build_tool_rounds(4, when=clock.now()))
     for _ in range(10):
         clock.advance(400)
         assert await worker.find() != []

@@ -9,7 +9,7 @@ from typing import Any
 
 from accordion.model.conversation import Conversation
 from tests.compaction.compactor_setup import conversation, read
-from tests.histories import Call, DialectName, History, Round, Turn
+from tests.histories import Call, DialectName, History, HistoryRound, Turn
 from tests.recordings import RECORDINGS
 
 CLAUDE_CODE = ("coding_claude_code.jsonl.gz", "coding_claude_code_joined.jsonl.gz")
@@ -22,7 +22,7 @@ def conversation_of_calls(
     *did: ToolStep, said: str = "Please do it.", system: str = "", answer: str = "", dialect: DialectName = "chat"
 ):
     """A user asks for something, an agent makes calls one after the other."""
-    rounds = tuple(Round((Call(f"call_{at}", *each),)) for at, each in enumerate(did))
+    rounds = tuple(HistoryRound((Call(f"call_{at}", *each),)) for at, each in enumerate(did))
     return conversation(History((Turn((said,), rounds, answer),), system), dialect)
 
 
@@ -41,7 +41,7 @@ def recorded_runs(*files: str) -> Iterator[tuple[str, list[dict[str, Any]], Conv
                 yield run["id"], run["messages"], read({"model": "m", "messages": run["messages"]}, "chat")
 
 
-def steps_of(messages: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any], str]]:
+def recorded_steps(messages: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any], str]]:
     """The calls of a recorded run with their results."""
     results = {m["tool_call_id"]: m["content"] or "" for m in messages if m["role"] == "tool"}
     for message in messages:

@@ -9,7 +9,7 @@ from accordion.memory.message_ranges import RecordedConversations
 from accordion.memory.narration import Narrator
 from accordion.model.conversation import Conversation
 from accordion.model.tenant import TenantScope
-from tests.archive.archive_setup import TENANT, Vault
+from tests.archive.archive_setup import TENANT, ArchiveSetup
 from tests.compaction.compactor_setup import DIALECTS, read
 from tests.fakes import FakeTasks
 from tests.memory.fake_memories import FakeMemories
@@ -69,7 +69,7 @@ class CompactionSetup:
     """Recorded conversations and the memories made of them."""
 
     def __init__(self, narrator: Narrator | None = None) -> None:
-        self.archive, self.memories = Vault(), FakeMemories()
+        self.archive, self.memories = ArchiveSetup(), FakeMemories()
         self.clock = self.archive.clock
         conversations = RecordedConversations(self.archive.transcripts, DIALECTS, FakeTasks())
         self.compactions = ConversationCompactor(

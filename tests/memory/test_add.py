@@ -19,7 +19,7 @@ from tests.memory.fake_memories import FakeMemories
 GREEN, RED = "The gate is green.", "The gate is red."
 
 
-class Room:
+class AddSetup:
     def __init__(self) -> None:
         self.memories, self.clock = FakeMemories(), FakeClock(1_000.0)
         self.adding = MemoryWriter(self.memories, self.clock)
@@ -33,91 +33,91 @@ class Room:
         memory = Memory(**{"id": "", "type": "fact", "content": content, **more})
         return await self.adding.reword(TENANT, name, memory, kind)
 
-    def kept(self) -> list[Memory]:
+    def stored(self) -> list[Memory]:
         return list(self.memories.of(TENANT).memories.values())
 
 
 async def test_the_same_words_twice_are_one_memory_about_all_that_both_name():
-    room = Room()
-    first, new = await room.add(GREEN, topics=("Gate",), tags=("a",), entities=("B7",))
+    setup = AddSetup()
+    first, new = await setup.add(GREEN, topics=("Gate",), tags=("a",), entities=("B7",))
     assert new
-    again, new = await room.add(f" {GREEN} ", topics=("colour", "gate"), macro_topics=("harbour",), tags=("b",))
+    again, new = await setup.add(f" {GREEN} ", topics=("colour", "gate"), macro_topics=("harbour",), tags=("b",))
     assert (again.id, new) == (first.id, False)
-    (kept,) = room.kept()
+    (kept,) = setup.stored()
     assert (kept.topics, kept.macro_topics) == (("gate", "colour"), ("harbour",))
     assert (kept.tags, kept.entities) == (("a", "b"), ("B7",))
     assert kept.created == first.created < kept.updated
 
 
 async def test_what_is_known_in_every_way_is_not_written_again():
-    room = Room()
-    await room.add(GREEN, topics=("gate",))
-    before = room.memories.writes
-    assert (await room.add(GREEN, topics=("GATE",)))[1] is False
-    assert room.memories.writes == before
+    setup = AddSetup()
+    await setup.add(GREEN, topics=("gate",))
+    before = setup.memories.writes
+    assert (await setup.add(GREEN, topics=("GATE",)))[1] is False
+    assert setup.memories.writes == before
 
 
 @pytest.mark.parametrize("other", [{"type": "decision"}, {"project": "barn"}, {"author": "anna"}])
 async def test_another_kind_project_or_author_makes_it_another_memory(other: dict[str, str]):
-    room = Room()
-    await room.add(GREEN)
-    assert (await room.add(GREEN, **other))[1] is True
-    assert (await room.add(GREEN, OTHER))[1] is True
-    assert len(room.kept()) == 2
+    setup = AddSetup()
+    await setup.add(GREEN)
+    assert (await setup.add(GREEN, **other))[1] is True
+    assert (await setup.add(GREEN, OTHER))[1] is True
+    assert len(setup.stored()) == 2
 
 
 async def test_who_adds_the_old_words_does_not_undo_a_new_wording():
-    room = Room()
-    first, _ = await room.add(GREEN)
-    await room.reword(first.id, RED)
-    second, new = await room.add(GREEN)
+    setup = AddSetup()
+    first, _ = await setup.add(GREEN)
+    await setup.reword(first.id, RED)
+    second, new = await setup.add(GREEN)
     assert new
-    assert {memory.id: memory.content for memory in room.kept()} == {first.id: RED, second.id: GREEN}
-    assert await room.add(GREEN) == (second, False)
+    assert {memory.id: memory.content for memory in setup.stored()} == {first.id: RED, second.id: GREEN}
+    assert await setup.add(GREEN) == (second, False)
 
 
 async def test_a_new_wording_keeps_what_is_not_said_anew():
-    room = Room()
+    setup = AddSetup()
     place = {"conversation": "s-1", "first": 1, "last": 2}
-    first, _ = await room.add(GREEN, type="decision", topics=("gate",), tags=("a",), **place)
-    made = await room.reword(first.id, f"{RED} ", topics=("Paint",))
+    first, _ = await setup.add(GREEN, type="decision", topics=("gate",), tags=("a",), **place)
+    made = await setup.reword(first.id, f"{RED} ", topics=("Paint",))
     assert (made.id, made.type, made.content, made.created) == (first.id, "decision", RED, first.created)
     assert (made.topics, made.tags, made.conversation) == (("paint",), ("a",), "s-1")
     assert made.revision != first.revision
-    assert room.kept() == [made]
-    assert (await room.reword(first.id, GREEN, kind="question")).type == "question"
+    assert setup.stored() == [made]
+    assert (await setup.reword(first.id, GREEN, kind="question")).type == "question"
 
 
 async def test_what_is_not_there_or_no_single_memory_is_not_worded_anew():
-    room = Room()
+    setup = AddSetup()
     with pytest.raises(NotFound, match="memory_search finds the ids"):
-        await room.reword("mem-none", RED)
-    room.memories.of(TENANT).memories["mem-s"] = Memory("mem-s", "summary", GREEN)
+        await setup.reword("mem-none", RED)
+    setup.memories.of(TENANT).memories["mem-s"] = Memory("mem-s", "summary", GREEN)
     with pytest.raises(BadRequest, match="memory_consolidate"):
-        await room.reword("mem-s", RED)
-    assert [memory.content for memory in room.kept()] == [GREEN]
+        await setup.reword("mem-s", RED)
+    assert [memory.content for memory in setup.stored()] == [GREEN]
 
 
 async def test_of_two_that_add_or_reword_at_once_none_is_lost_unseen():
-    room = Room()
-    made = await asyncio.gather(*(room.add(GREEN, topics=(f"t{at}",)) for at in range(4)), return_exceptions=True)
+    setup = AddSetup()
+    made = await asyncio.gather(*(setup.add(GREEN, topics=(f"t{at}",)) for at in range(4)), return_exceptions=True)
     won = [each[0].topics[0] for each in made if not isinstance(each, BaseException)]
     assert all(isinstance(each, ConcurrentWrite) for each in made if isinstance(each, BaseException))
-    (kept,) = room.kept()
+    (kept,) = setup.stored()
     assert won
     assert set(won) <= set(kept.topics)
 
 
-async def test_of_those_that_name_more_topics_of_a_stored_memory_at_once_none_is_lost_unseen():
+async def test_concurrent_writers_of_topics_lose_none_without_an_error():
     """The text stays, and with it the revision."""
-    room = Room()
-    first, _ = await room.add(GREEN, topics=("gate",))
+    setup = AddSetup()
+    first, _ = await setup.add(GREEN, topics=("gate",))
     made = await asyncio.gather(
-        *(room.add(GREEN, topics=(f"t{at}",)) for at in range(3)),
-        room.reword(first.id, GREEN, topics=("paint",)),
+        *(setup.add(GREEN, topics=(f"t{at}",)) for at in range(3)),
+        setup.reword(first.id, GREEN, topics=("paint",)),
         return_exceptions=True,
     )
     won = [each for each in made if not isinstance(each, BaseException)]
     assert len(won) == 1
     assert all(isinstance(each, ConcurrentWrite) for each in made if isinstance(each, BaseException))
-    assert room.kept() == [won[0][0] if isinstance(won[0], tuple) else won[0]]
+    assert setup.stored() == [won[0][0] if isinstance(won[0], tuple) else won[0]]

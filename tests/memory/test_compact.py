@@ -270,7 +270,7 @@ async def test_two_conversations_that_say_the_same_at_once_store_it_once():
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.integers(0, 16), st.integers(0, 16)).map(sorted), min_size=1, max_size=5))
-async def test_whatever_ranges_are_compacted_nothing_is_stored_twice_and_all_of_it_lies_within(ranges):
+async def test_any_ranges_are_stored_once_and_within_their_bounds(ranges):
     setup = await build_setup()
     for first, last in ranges:
         answer = await setup.compact(first, last)

@@ -142,7 +142,7 @@ async def test_for_whom_the_model_may_not_be_asked_the_rules_write_and_the_answe
     assert made.memories_count > 0
 
 
-async def test_a_compaction_that_was_written_before_there_were_writers_is_read_as_one_of_the_rules():
+async def test_a_compaction_without_a_writer_field_is_read_as_rule_based():
     setup = await build_setup()
     await setup.compact(0, 16)
     markers = setup.memories.of(TENANT).markers
@@ -153,7 +153,7 @@ async def test_a_compaction_that_was_written_before_there_were_writers_is_read_a
     assert (await setup.compact(0, 16)).writer == "rules"
 
 
-async def test_the_model_reads_no_system_text_and_nothing_out_of_memory_and_is_told_the_topics():
+async def test_the_model_gets_topics_and_no_system_text_or_recalled_memory():
     remembered = "An old memory of the harbour project."
     messages = [*talk(), *tool_call("memory_search", 7, "{}", remembered), entry("assistant", "Good.")]
     messages.insert(1, entry("user", "<system-reminder>Reminded of the lighthouse.</system-reminder>"))
@@ -185,7 +185,7 @@ async def test_of_what_is_erased_while_the_model_writes_nothing_is_remembered(wh
         if what == "memories":
             await setup.memories.erase(TENANT)
         else:
-            await setup.archive.custody.erase(TENANT, ID if what == "session" else None)
+            await setup.archive.export_and_erasure.erase(TENANT, ID if what == "session" else None)
 
     setup = await build_narrated_setup(Meanwhile(erased))
     with pytest.raises(ConcurrentWrite) as raised:

@@ -59,7 +59,7 @@ class Nothing:
         return [0.0] * len(candidates)
 
 
-class Room:
+class TopicSetup:
     """A tenant with memories on a topic, and somebody who reads them."""
 
     def __init__(self, number: int = 25, topic: str = "auth", *, alike: bool = False) -> None:
@@ -76,13 +76,13 @@ class Room:
         self.memories.of(TENANT).memories[name] = memory
         return memory
 
-    def kept(self) -> dict[str, Memory]:
+    def stored(self) -> dict[str, Memory]:
         return self.memories.of(TENANT).memories
 
     def proof(self, reads: int = 10**6, topic: str = "auth", search: bool = True) -> str:
         """Returns the proof of a deep search and of full reads of the topic's memories, the summary included."""
-        found = [each for each in self.kept().values() if topic in each.topics and each.type != "summary"][:reads]
-        found += [each for each in self.kept().values() if each.type == "summary"]
+        found = [each for each in self.stored().values() if topic in each.topics and each.type != "summary"][:reads]
+        found += [each for each in self.stored().values() if each.type == "summary"]
         return self.token([topic] if search else [], found)
 
     def token(self, topics: list[str], read: Iterable[Memory], tenant: TenantScope = TENANT) -> str:
@@ -110,37 +110,37 @@ class Room:
 
 
 async def test_a_summary_is_written_with_its_count_its_date_and_links_to_its_sources():
-    room = Room()
-    made = (await room.consolidate(author="anna")).summary
-    assert [made] == await room.active()
+    setup = TopicSetup()
+    made = (await setup.consolidate(author="anna")).summary
+    assert [made] == await setup.active()
     assert made.content == f'{TEXT}\n\n---\nWritten 2026-10-21 of 25 memories on "auth".'
     assert (made.type, made.topics, made.counted, made.author) == ("summary", ("auth",), 25, "anna")
-    assert dict(made.sources) == {f"mem-{at:04d}": room.kept()[f"mem-{at:04d}"].revision for at in range(25)}
+    assert dict(made.sources) == {f"mem-{at:04d}": setup.stored()[f"mem-{at:04d}"].revision for at in range(25)}
 
 
 async def test_a_topic_is_met_whatever_its_case_and_in_macro_topics_too():
-    room = Room(0)
+    setup = TopicSetup(0)
     for at in range(10):
-        room.add(f"mem-{at}", f"About it {at}", macro_topics=("Auth",))
-    proof = room.token(["auth"], room.kept().values())
-    made = await room.consolidate(topic=" AUTH ", proof=proof)
+        setup.add(f"mem-{at}", f"About it {at}", macro_topics=("Auth",))
+    proof = setup.token(["auth"], setup.stored().values())
+    made = await setup.consolidate(topic=" AUTH ", proof=proof)
     assert made.summary.counted == 10
 
 
 @pytest.mark.parametrize("number", [0, 7, 9])
 async def test_too_few_memories_are_refused_with_their_count(number):
-    room = Room(number)
-    room.add("mem-summary", "x", topics=("auth",), type="summary")
-    room.add("mem-archived", "x", topics=("auth",), type="summary_archived")
-    room.add("mem-session", "x", topics=("auth",), type="session")
+    setup = TopicSetup(number)
+    setup.add("mem-summary", "x", topics=("auth",), type="summary")
+    setup.add("mem-archived", "x", topics=("auth",), type="summary_archived")
+    setup.add("mem-session", "x", topics=("auth",), type="session")
     with pytest.raises(BadRequest, match=f"has {number} memories") as error:
-        await room.consolidate()
+        await setup.consolidate()
     assert error.value.code == "too_few_memories"
-    assert room.memories.writes == 0
+    assert setup.memories.writes == 0
 
 
 async def test_ten_memories_are_enough():
-    assert (await Room(10).consolidate()).summary.counted == 10
+    assert (await TopicSetup(10).consolidate()).summary.counted == 10
 
 
 @pytest.mark.parametrize(
@@ -164,11 +164,11 @@ async def test_ten_memories_are_enough():
     ],
 )  # fmt: skip
 async def test_padding_repetition_and_invisible_characters_do_not_count(padded):
-    room = Room()
+    setup = TopicSetup()
     with pytest.raises(BadRequest, match="tokens that count") as error:
-        await room.consolidate(padded)
+        await setup.consolidate(padded)
     assert error.value.code == "content_too_short"
-    assert await room.active() == []
+    assert await setup.active() == []
 
 
 def test_honest_text_counts_nearly_in_full():
@@ -190,90 +190,90 @@ def test_saying_a_thing_again_never_adds(text, times):
 
 async def test_too_long_a_text_is_refused():
     with pytest.raises(BadRequest, match="at most 19,600"):
-        await Room().consolidate(TEXT * 40)
+        await TopicSetup().consolidate(TEXT * 40)
 
 
 # -- reading first -----------------------------------------------------------------
 
 
 async def test_without_a_deep_search_it_is_refused():
-    room = Room()
-    for proof in (room.proof(search=False), "", room.proof(topic="other")):
+    setup = TopicSetup()
+    for proof in (setup.proof(search=False), "", setup.proof(topic="other")):
         with pytest.raises(BadRequest, match="memory_deep_search") as error:
-            await room.consolidate(proof=proof)
+            await setup.consolidate(proof=proof)
         assert error.value.code == "deep_search_required"
-    assert room.memories.writes == 0
+    assert setup.memories.writes == 0
 
 
 @pytest.mark.parametrize(("number", "reads", "needed"), [(25, 19, 20), (12, 11, 12), (30, 0, 20)])
 async def test_too_few_full_reads_are_refused_and_say_what_to_read(number, reads, needed):
-    room = Room(number)
+    setup = TopicSetup(number)
     told = rf"{reads} of the {number} .* {needed} must be.*Read {needed - reads} more"
     with pytest.raises(BadRequest, match=told) as error:
-        await room.consolidate(proof=room.proof(reads))
+        await setup.consolidate(proof=setup.proof(reads))
     assert error.value.code == "reads_required"
     assert "mem-" in error.value.message
-    assert (await room.consolidate(proof=room.proof(needed))).summary.counted == number
+    assert (await setup.consolidate(proof=setup.proof(needed))).summary.counted == number
 
 
 async def test_reads_may_be_proven_by_several_tokens_or_by_one_that_grew():
-    room = Room(20)
-    parts = [list(room.kept().values())[at : at + 5] for at in (0, 5, 10, 15)]
-    tokens = [room.token(["auth"], []), *(room.token([], part) for part in parts)]
+    setup = TopicSetup(20)
+    parts = [list(setup.stored().values())[at : at + 5] for at in (0, 5, 10, 15)]
+    tokens = [setup.token(["auth"], []), *(setup.token([], part) for part in parts)]
     with pytest.raises(BadRequest, match="15 of the 20"):
-        await room.consolidate(proof=tokens[:-1])
-    await room.consolidate(proof=" ".join(tokens))
-    room = Room(20)
-    token = (await room.search(SearchQuery("auth", deep=True))).token
+        await setup.consolidate(proof=tokens[:-1])
+    await setup.consolidate(proof=" ".join(tokens))
+    setup = TopicSetup(20)
+    token = (await setup.search(SearchQuery("auth", deep=True))).token
     for part in parts:
-        token = (await MemoryReader(room.memories, room.clock).read(TENANT, [each.id for each in part], token)).token
-    await room.consolidate(proof=token)
+        token = (await MemoryReader(setup.memories, setup.clock).read(TENANT, [each.id for each in part], token)).token
+    await setup.consolidate(proof=token)
 
 
 async def test_a_proof_of_another_tenant_a_forged_or_an_old_one_proves_nothing():
-    room = Room()
-    good = room.proof()
+    setup = TopicSetup()
+    good = setup.proof()
     forged = ("A" if good[0] != "A" else "B") + good[1:]
-    other = room.token(["auth"], room.kept().values(), OTHER)
-    assert verify_tokens(OTHER, other, now=room.clock.now()).has_searched_deeply("auth")
+    other = setup.token(["auth"], setup.stored().values(), OTHER)
+    assert verify_tokens(OTHER, other, now=setup.clock.now()).has_searched_deeply("auth")
     for proof in (forged, other, "abc", good[6:]):
         with pytest.raises(BadRequest) as error:
-            await room.consolidate(proof=proof)
+            await setup.consolidate(proof=proof)
         assert error.value.code == "reading_token_invalid"
-    room.clock.advance(3_601)
+    setup.clock.advance(3_601)
     with pytest.raises(BadRequest, match="expired"):
-        await room.consolidate(proof=good)
-    assert await room.active() == []
+        await setup.consolidate(proof=good)
+    assert await setup.active() == []
 
 
 async def test_what_was_edited_after_it_was_read_must_be_read_again():
-    room = Room(12)
-    before = room.proof()
-    room.add("mem-0003", "Sessions live in Valkey now.", topics=("auth",))
+    setup = TopicSetup(12)
+    before = setup.proof()
+    setup.add("mem-0003", "Sessions live in Valkey now.", topics=("auth",))
     with pytest.raises(BadRequest, match=r"11 of the 12 .* such as mem-0003") as error:
-        await room.consolidate(proof=before)
+        await setup.consolidate(proof=before)
     assert error.value.code == "reads_required"
-    edited = room.token([], [room.kept()["mem-0003"]])
-    made = (await room.consolidate(proof=f"{before} {edited}")).summary
+    edited = setup.token([], [setup.stored()["mem-0003"]])
+    made = (await setup.consolidate(proof=f"{before} {edited}")).summary
     assert dict(made.sources)["mem-0003"] == revision("Sessions live in Valkey now.")
 
 
 async def test_a_summary_that_is_there_must_have_been_read_as_it_is_now():
-    room = Room()
-    await room.consolidate()
-    before = room.proof()
-    await room.consolidate(TEXT + " And there is more now.", before)
+    setup = TopicSetup()
+    await setup.consolidate()
+    before = setup.proof()
+    await setup.consolidate(TEXT + " And there is more now.", before)
     with pytest.raises(BadRequest) as error:
-        await room.consolidate(TEXT + " And something else.", before)
+        await setup.consolidate(TEXT + " And something else.", before)
     assert error.value.code == "summary_unread"
 
 
 async def test_a_summary_that_is_there_must_have_been_read():
-    room = Room()
-    before = room.proof()
-    first = (await room.consolidate()).summary
+    setup = TopicSetup()
+    before = setup.proof()
+    first = (await setup.consolidate()).summary
     with pytest.raises(BadRequest, match=f"Read it first \\({first.id}\\)") as error:
-        await room.consolidate(proof=before)
+        await setup.consolidate(proof=before)
     assert error.value.code == "summary_unread"
 
 
@@ -281,138 +281,138 @@ async def test_a_summary_that_is_there_must_have_been_read():
 
 
 async def test_the_summary_before_is_archived_and_leaves_the_topic():
-    room = Room()
-    first = (await room.consolidate()).summary
-    room.clock.advance(86_400)
-    second = await room.consolidate(TEXT + " And there is more now.")
-    assert await room.active() == [second.summary]
-    (former,) = await room.archived()
+    setup = TopicSetup()
+    first = (await setup.consolidate()).summary
+    setup.clock.advance(86_400)
+    second = await setup.consolidate(TEXT + " And there is more now.")
+    assert await setup.active() == [second.summary]
+    (former,) = await setup.archived()
     assert (former.id, former.content, former.revision) == (second.archived, first.content, first.revision)
     assert (former.topics, former.macro_topics, former.former_topic) == ((), (), "auth")
     assert former.sources == first.sources
 
 
 async def test_restoring_is_consolidating_the_old_text_again():
-    room = Room()
-    await room.consolidate()
-    room.clock.advance(86_400)
-    await room.consolidate(TEXT + " This version is wrong.")
-    (former,) = await room.archived()
+    setup = TopicSetup()
+    await setup.consolidate()
+    setup.clock.advance(86_400)
+    await setup.consolidate(TEXT + " This version is wrong.")
+    (former,) = await setup.archived()
     warned = f"{former.content}\nThis summary may be out of date: it was written of 2 memories. Write it anew."
-    restored = (await room.consolidate(warned)).summary
+    restored = (await setup.consolidate(warned)).summary
     assert restored.content.startswith(f"{TEXT}\n\n---\nWritten 2026-10-22")
     assert restored.content.count("Written 2026") == 1
     assert "out of date" not in restored.content
-    assert sorted(each.content[len(TEXT) :][:8] for each in await room.archived()) == ["\n\n---\nWr", " This ve"]
+    assert sorted(each.content[len(TEXT) :][:8] for each in await setup.archived()) == ["\n\n---\nWr", " This ve"]
 
 
 async def test_of_two_writers_at_once_one_wins_and_the_other_is_told():
     for there in (False, True):
-        room = Room()
+        setup = TopicSetup()
         if there:
-            await room.consolidate()
-            room.clock.advance(60)
+            await setup.consolidate()
+            setup.clock.advance(60)
         texts = [f"{TEXT} Version {at}." for at in range(4)]
-        done = await asyncio.gather(*(room.consolidate(text) for text in texts), return_exceptions=True)
+        done = await asyncio.gather(*(setup.consolidate(text) for text in texts), return_exceptions=True)
         won = [each for each in done if isinstance(each, ConsolidationResult)]
         assert len(won) == 1
-        assert await room.active() == [won[0].summary]
+        assert await setup.active() == [won[0].summary]
         lost = [each for each in done if isinstance(each, ConcurrentWrite)]
         assert len(lost) == 3
         assert "Nothing was written" in lost[0].message
         assert lost[0].status == 409
-        assert len(await room.archived()) == there
+        assert len(await setup.archived()) == there
 
 
 async def test_summaries_that_came_by_an_import_are_archived_too():
-    room = Room()
-    room.add("mem-imported", "An old summary.", topics=("auth",), type="summary")
-    made = await room.consolidate()
-    assert await room.active() == [made.summary]
-    assert [each.id for each in await room.archived()] == ["mem-imported"]
+    setup = TopicSetup()
+    setup.add("mem-imported", "An old summary.", topics=("auth",), type="summary")
+    made = await setup.consolidate()
+    assert await setup.active() == [made.summary]
+    assert [each.id for each in await setup.archived()] == ["mem-imported"]
 
 
 async def test_topics_and_projects_have_summaries_of_their_own():
-    room = Room()
+    setup = TopicSetup()
     for at in range(10):
-        room.add(f"mem-b{at}", f"{SUBJECTS[at]} b", topics=("auth",), project="b")
-    whole = (await room.consolidate()).summary
-    part = (await room.consolidate(project="b")).summary
+        setup.add(f"mem-b{at}", f"{SUBJECTS[at]} b", topics=("auth",), project="b")
+    whole = (await setup.consolidate()).summary
+    part = (await setup.consolidate(project="b")).summary
     assert (whole.counted, part.counted) == (35, 10)
-    assert {each.id for each in await room.active()} == {whole.id, part.id}
-    assert await room.archived() == []
+    assert {each.id for each in await setup.active()} == {whole.id, part.id}
+    assert await setup.archived() == []
 
 
 # -- links and staleness -----------------------------------------------------------
 
 
 async def test_a_summary_is_told_to_be_stale_when_its_topic_grew_by_a_fifth():
-    room = Room(20)
-    made = (await room.consolidate()).summary
-    told = MemorySearch(room.memories, Nothing(), room.clock).find_warnings
+    setup = TopicSetup(20)
+    made = (await setup.consolidate()).summary
+    told = MemorySearch(setup.memories, Nothing(), setup.clock).find_warnings
     for at in range(3):
-        room.add(f"mem-new{at}", f"New {at}", topics=("auth",))
+        setup.add(f"mem-new{at}", f"New {at}", topics=("auth",))
     assert await told(TENANT, [made]) == [""]
-    room.add("mem-new3", "New 3", topics=("auth",))
+    setup.add("mem-new3", "New 3", topics=("auth",))
     assert "of 20 memories, and the topic now has 24" in (await told(TENANT, [made]))[0]
 
 
 async def test_a_summary_is_told_to_be_stale_when_a_source_was_edited_or_deleted():
-    room = Room(20)
-    made = (await room.consolidate()).summary
-    room.add("mem-0001", "Edited.", topics=("auth",))
-    await room.memories.write(TENANT, MemoryChange(delete=("mem-0002",)))
-    (warning,) = await MemorySearch(room.memories, Nothing(), room.clock).find_warnings(TENANT, [made])
+    setup = TopicSetup(20)
+    made = (await setup.consolidate()).summary
+    setup.add("mem-0001", "Edited.", topics=("auth",))
+    await setup.memories.write(TENANT, MemoryChange(delete=("mem-0002",)))
+    (warning,) = await MemorySearch(setup.memories, Nothing(), setup.clock).find_warnings(TENANT, [made])
     assert "edited since (mem-0001)" in warning
     assert "deleted since (mem-0002)" in warning
     with pytest.raises(BadRequest, match="0 tokens that count"):
-        await room.consolidate(f"{warning}\n{warning}")
+        await setup.consolidate(f"{warning}\n{warning}")
 
 
 async def test_a_search_tells_that_a_summary_is_stale():
-    room = Room(20)
-    await room.consolidate()
-    room.add("mem-0001", "Edited.", topics=("auth",))
-    (told,) = [each for each in (await room.search(SearchQuery("auth"))).results if each.memory.type == "summary"]
+    setup = TopicSetup(20)
+    await setup.consolidate()
+    setup.add("mem-0001", "Edited.", topics=("auth",))
+    (told,) = [each for each in (await setup.search(SearchQuery("auth"))).results if each.memory.type == "summary"]
     assert "edited since (mem-0001)" in told.warning
 
 
 async def test_memories_that_a_summary_names_are_its_sources_though_not_proven_read():
-    room = Room(30)
-    made = (await room.consolidate(f"{TEXT} See [mem-0029] and [mem-nowhere].", proof=room.proof(20))).summary
+    setup = TopicSetup(30)
+    made = (await setup.consolidate(f"{TEXT} See [mem-0029] and [mem-nowhere].", proof=setup.proof(20))).summary
     assert {name for name, _ in made.sources} == {f"mem-{at:04d}" for at in (*range(20), 29)}
 
 
 @pytest.mark.parametrize("topic", ["", "  ", "x" * 201, None, 3])
 async def test_what_is_no_topic_is_refused(topic):
     with pytest.raises(BadRequest, match="A topic must be"):
-        await Room().consolidate(topic=topic)
+        await TopicSetup().consolidate(topic=topic)
 
 
 # -- drafts ------------------------------------------------------------------------
 
 
 async def test_a_draft_has_four_parts_and_each_line_names_its_memories():
-    room = Room(60, alike=True)
-    draft = await DraftWriter(room.memories, count, FakeTasks()).draft(TENANT, "Auth")
+    setup = TopicSetup(60, alike=True)
+    draft = await DraftWriter(setup.memories, count, FakeTasks()).draft(TENANT, "Auth")
     assert 300 <= draft.tokens <= 500
     assert draft.tokens == count(draft.text)
     assert [line[3:] for line in draft.text.splitlines() if line.startswith("## ")] == list(PARTS)
     lines = [line for line in draft.text.splitlines() if line.startswith("- ")]
     assert all(line.endswith("]") and "[mem-" in line for line in lines)
-    assert set(draft.sources) <= set(room.kept())
+    assert set(draft.sources) <= set(setup.stored())
     assert draft.count == 60
 
 
 async def test_a_draft_puts_each_kind_in_its_part_once_and_in_present_tense():
-    room = Room(6)
+    setup = TopicSetup(6)
     for name in ("mem-d1", "mem-d2"):
         text = 'Decision of the user: "We decided to keep PostgreSQL 16 for auth."'
-        room.add(name, text, topics=("auth",), type="decision")
-    room.add("mem-q", 'Open question of the user: "Who rotates the auth keys?"', topics=("auth",), type="question")
-    room.add("mem-s", "Auth failed because of NTP; chrony solves it.", topics=("auth",), type="solution")
-    room.add("mem-f", "The auth gateway was written in Go and used chi.", topics=("auth",))
-    text = (await DraftWriter(room.memories, count, FakeTasks()).draft(TENANT, "auth")).text
+        setup.add(name, text, topics=("auth",), type="decision")
+    setup.add("mem-q", 'Open question of the user: "Who rotates the auth keys?"', topics=("auth",), type="question")
+    setup.add("mem-s", "Auth failed because of NTP; chrony solves it.", topics=("auth",), type="solution")
+    setup.add("mem-f", "The auth gateway was written in Go and used chi.", topics=("auth",))
+    text = (await DraftWriter(setup.memories, count, FakeTasks()).draft(TENANT, "auth")).text
     parts = dict(zip(PARTS, text.split("\n## ")[1:], strict=True))
     assert "We decide to keep PostgreSQL 16 for auth. [mem-d2, mem-d1]" in parts["Present state and key decisions"]
     assert "Who rotates the auth keys? [mem-q]" in parts["Open questions"]
@@ -421,18 +421,18 @@ async def test_a_draft_puts_each_kind_in_its_part_once_and_in_present_tense():
 
 
 async def test_a_draft_names_the_summary_that_is_to_be_extended_and_can_be_consolidated():
-    room = Room(60, alike=True)
-    drafting = DraftWriter(room.memories, count, FakeTasks())
+    setup = TopicSetup(60, alike=True)
+    drafting = DraftWriter(setup.memories, count, FakeTasks())
     draft = await drafting.draft(TENANT, "auth")
     assert draft.summary == ""
-    made = (await room.consolidate(draft.text)).summary
+    made = (await setup.consolidate(draft.text)).summary
     assert made.id == summary_id("auth", None)
     assert (await drafting.draft(TENANT, "auth")).summary == made.id
 
 
 async def test_a_draft_of_too_few_memories_is_refused():
     with pytest.raises(BadRequest, match="has 9 memories"):
-        await DraftWriter(Room(9).memories, count, FakeTasks()).draft(TENANT, "auth")
+        await DraftWriter(TopicSetup(9).memories, count, FakeTasks()).draft(TENANT, "auth")
 
 
 async def test_what_is_deleted_while_a_topic_is_gone_through_takes_nothing_else_with_it():
@@ -443,7 +443,7 @@ async def test_what_is_deleted_while_a_topic_is_gone_through_takes_nothing_else_
             return found
 
     memories = Shrinking()
-    memories.tenants = Room(1200).memories.tenants
+    memories.tenants = TopicSetup(1200).memories.tenants
     assert len(await load_corpus(memories, TENANT, "auth", None)) == 1200
 
 
@@ -455,16 +455,16 @@ async def test_others_go_on_while_a_draft_is_written():
         threads.add(threading.get_ident())
         return count(text)
 
-    await DraftWriter(Room(60).memories, counted, tasks).draft(TENANT, "auth")
+    await DraftWriter(TopicSetup(60).memories, counted, tasks).draft(TENANT, "auth")
     await tasks.close()
     assert threads
     assert threading.get_ident() not in threads
 
 
 async def test_a_short_corpus_makes_a_short_draft_that_says_what_is_missing():
-    room = Room(0)
+    setup = TopicSetup(0)
     for at in range(10):
-        room.add(f"mem-{at}", f"Port {8000 + at} is open.", topics=("ports",))
-    text = (await DraftWriter(room.memories, count, FakeTasks()).draft(TENANT, "ports")).text
+        setup.add(f"mem-{at}", f"Port {8000 + at} is open.", topics=("ports",))
+    text = (await DraftWriter(setup.memories, count, FakeTasks()).draft(TENANT, "ports")).text
     assert "## Open questions\n(nothing is remembered)" in text
     assert "Port 8000 is open. [mem-0]" in text

@@ -21,7 +21,7 @@ from accordion.model.errors import BadRequest, NotFound, StoreUnavailable
 from accordion.model.memories import Embedding, Memory, MemoryFilter, MemoryStore, SearchCandidate
 from accordion.model.tenant import TenantScope
 from accordion.stores.memories_sqlite import SqliteMemories
-from tests.archive.archive_setup import OTHER, TENANT, Vault
+from tests.archive.archive_setup import OTHER, TENANT, ArchiveSetup
 from tests.compaction.compactor_setup import DIALECTS
 from tests.fakes import FakeClock, FakeTasks
 from tests.memory.agent_conversations import conversation_of_calls
@@ -33,7 +33,7 @@ TEXT = render_sections({"Objective": "Mend gate B7.", "Notes": "- It rusts."})
 STEPS = "TodoWrite", {"todos": [{"content": "Open it", "status": "in_progress"}]}, "ok"
 
 
-class Kept(FakeMemories):
+class SearchableMemories(FakeMemories):
     """Memories of which tags are looked at, and words."""
 
     def _matching(self, tenant: TenantScope, wanted: MemoryFilter) -> list[Memory]:
@@ -63,7 +63,7 @@ class SessionSetup:
     """Everything around `core_memory`, with one recorded conversation `s-1`."""
 
     def __init__(self) -> None:
-        self.archive, self.memories, self.clock = Vault(), Kept(), FakeClock(AT)
+        self.archive, self.memories, self.clock = ArchiveSetup(), SearchableMemories(), FakeClock(AT)
         self.core = self.core_of(self.memories)
 
     def core_of(self, memories: MemoryStore, recordings: RecordedTranscripts | None = None) -> SessionMemories:

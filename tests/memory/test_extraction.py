@@ -22,7 +22,7 @@ from accordion.summaries.evidence import readable_texts
 from accordion.summaries.facts import WordClassifier
 from tests.archive.archive_setup import TENANT
 from tests.memory.compaction_setup import CompactionSetup, build_setup, chat, entry, tool_call
-from tests.recordings import recorded, transcripts
+from tests.recordings import read_recording, transcripts
 
 JUDGE = WordClassifier()
 FACT = "The gateway keeps its keys in /etc/gateway/keys.yaml."
@@ -250,7 +250,7 @@ def test_what_clients_and_the_proxy_put_into_messages_is_not_taken(text):
     assert extract_contents(user(text), user("Thanks a lot for that.")) == []
 
 
-def test_what_a_client_added_is_not_taken_when_it_is_repeated_and_what_the_user_wrote_beside_it_is():
+def test_repeated_client_text_is_skipped_and_the_users_text_beside_it_is_kept():
     talk = [user(f"<system-reminder>{FACT}</system-reminder>\nThe queue is named jobs_v2."), assistant(FACT)]
     assert extract_contents(*talk) == ['The user said: "The queue is named jobs_v2."']
 
@@ -412,7 +412,7 @@ RECORDED = transcripts()
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.removesuffix(".jsonl.gz"))
 async def test_memories_of_recorded_conversations_are_borne_out_by_their_messages(path):
     made = 0
-    for messages in recorded(path, 2):
+    for messages in read_recording(path, 2):
         setup = CompactionSetup()
         await setup.record(messages)
         talk = chat(messages)
@@ -443,7 +443,7 @@ TEMPLATES = re.compile(r"</?(?:bash|local-command|ide)[-_]\w+>|specific details 
 @pytest.mark.parametrize("path", CODERS, ids=lambda path: path.name.removesuffix(".jsonl.gz"))
 def test_nobody_said_what_claude_code_puts_into_recorded_conversations(path):
     met = 0
-    for messages in recorded(path):
+    for messages in read_recording(path):
         asked = [each for each in messages if each["role"] == "user"]
         met += sum(TEMPLATES.search(str(each["content"])) is not None for each in asked)
         # A summary of the client's own tells of what it put there.

@@ -15,7 +15,7 @@ from tests.memory.agent_conversations import (
     conversation_of_calls,
     conversation_of_texts,
     recorded_runs,
-    steps_of,
+    recorded_steps,
 )
 from tests.recordings import RECORDINGS
 
@@ -47,7 +47,7 @@ def todos(*items: tuple[str, str], name: str = "TodoWrite") -> ToolStep:
 def test_the_plan_of_a_recorded_run_is_its_last_todo_call_byte_for_byte() -> None:
     seen = 0
     for name, messages, conversation in recorded_runs(*CLAUDE_CODE, "research_deerflow.jsonl.gz"):
-        calls = [given for tool, given, _ in steps_of(messages) if tool in {"TodoWrite", "write_todos"}]
+        calls = [given for tool, given, _ in recorded_steps(messages) if tool in {"TodoWrite", "write_todos"}]
         found = find_latest_plan(conversation)
         if not calls or found is None or found.source != "todo":
             continue
@@ -62,9 +62,9 @@ def test_the_plan_of_a_recorded_run_is_its_last_todo_call_byte_for_byte() -> Non
 def test_tasks_of_a_recorded_run_are_all_in_its_plan_in_the_words_of_their_calls() -> None:
     seen = 0
     for name, messages, conversation in recorded_runs(*CLAUDE_CODE):
-        made = [given for tool, given, _ in steps_of(messages) if tool == "TaskCreate"]
+        made = [given for tool, given, _ in recorded_steps(messages) if tool == "TaskCreate"]
         gone = any({"deleted"} & {given.get("status")} or "description" in given
-                   for tool, given, _ in steps_of(messages) if tool == "TaskUpdate")  # fmt: skip
+                   for tool, given, _ in recorded_steps(messages) if tool == "TaskUpdate")  # fmt: skip
         found = find_latest_plan(conversation)
         if made and not gone and found is not None and found.source == "todo":
             lines = [line[6:] for line in found.text.split("\n") if line.startswith("- [")]
@@ -79,7 +79,7 @@ def test_the_plan_of_a_recorded_run_is_its_plan_file_with_every_edit_made() -> N
     seen = 0
     for name, messages, conversation in recorded_runs(*CLAUDE_CODE):
         texts: dict[str, str] = {}
-        for tool, given, result in steps_of(messages):
+        for tool, given, result in recorded_steps(messages):
             path = given.get("file_path", "")
             if ("/plans/" not in path and "PLAN.md" not in path) or result.startswith("<tool_use_error>"):
                 continue
@@ -101,7 +101,7 @@ def test_the_plan_of_a_recorded_run_is_its_plan_file_with_every_edit_made() -> N
 def test_a_plan_file_with_its_edits_is_what_the_agent_itself_showed_the_user() -> None:
     shown = 0
     for name, messages, conversation in recorded_runs(*CLAUDE_CODE):
-        plans = [given["plan"] for tool, given, _ in steps_of(messages) if tool == "ExitPlanMode"]
+        plans = [given["plan"] for tool, given, _ in recorded_steps(messages) if tool == "ExitPlanMode"]
         found = find_latest_plan(conversation)
         if plans and found is not None and found.source == "workflow":
             assert found.text.strip() == plans[-1].strip(), name
@@ -241,7 +241,7 @@ def test_a_plan_written_here_comes_before_one_that_was_read_later() -> None:
     assert plan(write_call(), read).label == "workflow (/srv/app/IMPL_PLAN.md)"
 
 
-def test_a_here_document_is_a_plan_and_one_that_the_shell_expands_is_shown_as_a_command() -> None:
+def test_a_quoted_here_document_is_a_plan_and_an_expanded_one_a_command() -> None:
     command = "cat > PLAN.md <<'EOF'\n# A\n$HOME stays\nEOF"
     assert plan(("Bash", {"command": command}, ""), system="cwd: /srv/app").text == "# A\n$HOME stays\n"
     more = "mkdir -p x && cat >> PLAN.md <<EOF\nmore\nEOF\necho done"

@@ -68,11 +68,11 @@ def test_what_the_person_said_whom_a_query_names_comes_first():
 
 
 def test_what_stands_beside_a_find_in_its_conversation_is_raised():
-    def said(name, first, lexical=0.0, talk="talk"):
+    def mention(name, first, lexical=0.0, talk="talk"):
         return candidate(name, lexical, conversation=talk, first=first, last=first)
 
     found = order_candidates(
-        "q", [said("find", 4, 9.0), said("far", 9), said("other", 5, talk="else"), said("next", 5)], [0] * 4
+        "q", [mention("find", 4, 9.0), mention("far", 9), mention("other", 5, talk="else"), mention("next", 5)], [0] * 4
     )
     assert names(found)[:2] == ["find", "next"]
 
@@ -85,7 +85,7 @@ def test_a_summary_that_fits_is_lifted_but_never_above_1():
     assert found[0][1].boost == 1.3
 
 
-def test_the_summary_of_a_topic_that_is_asked_for_comes_first_though_every_memory_names_it():
+def test_the_summary_of_the_topic_in_the_query_ranks_first():
     pool = [candidate(name, 1.0) for name in "abcdefgh"]
     pool.append(candidate("summary", 0.1, type="summary", topics=("ledger",)))
     assert names(order_candidates("what is the ledger", pool, [0.9] * 8 + [1.0]))[0] == "summary"

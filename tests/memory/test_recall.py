@@ -80,7 +80,7 @@ def test_a_long_text_is_searched_for_by_as_much_as_a_search_takes() -> None:
     assert len(one) <= 2_000
 
 
-def test_what_is_not_relevant_enough_does_not_belong_nor_what_is_much_less_so_than_the_best() -> None:
+def test_memories_below_the_threshold_or_far_below_the_best_are_left_out() -> None:
     found = choose_relevant(
         [result("mem-1", 0.7), result("mem-2", 0.95), result("mem-3", 0.9), result("mem-4", 0.81)], 0.8
     )

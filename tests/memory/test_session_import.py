@@ -17,7 +17,7 @@ from accordion.memory.session_import import (
 from accordion.model.memories import Memory
 from tests.archive.archive_setup import OTHER, TENANT
 from tests.compaction.compactor_setup import conversation
-from tests.histories import DIALECTS, Call, History, Round, Turn
+from tests.histories import DIALECTS, Call, History, HistoryRound, Turn
 from tests.memory.agent_conversations import conversation_of_calls, conversation_of_texts
 from tests.memory.fake_memories import FakeMemories
 
@@ -47,7 +47,7 @@ def test_a_user_asks_for_a_memory_in_many_words(text: str) -> None:
         f"[Session memory {ID}, saved by this user. {ASK}]", f"Important: {ID}",
     ],
 )  # fmt: skip
-def test_what_only_names_a_memory_or_quotes_the_wish_asks_for_nothing(text: str) -> None:
+def test_naming_a_memory_or_quoting_a_request_imports_nothing(text: str) -> None:
     assert requested_ids(text) == ()
 
 
@@ -69,7 +69,7 @@ def test_a_tools_result_asks_for_nothing_and_neither_does_an_agent_at_work(diale
 
 
 def test_words_that_a_user_adds_to_results_count() -> None:
-    history = History((Turn(("Hi",), (Round((Call("c1", "read", {}, "x"),)),)), Turn((ASK,))))
+    history = History((Turn(("Hi",), (HistoryRound((Call("c1", "read", {}, "x"),)),)), Turn((ASK,))))
     assert find_requested_ids(conversation(history, "messages")) == (ID,)
 
 

@@ -13,7 +13,7 @@ from accordion.model.conversation import Conversation, Text, ToolCall, ToolResul
 from accordion.model.errors import BadRequest
 from tests.compaction.compactor_setup import conversation
 from tests.compaction.compactor_setup import read as read_request
-from tests.histories import DIALECTS, Call, DialectName, History, Round, Turn, histories
+from tests.histories import DIALECTS, Call, DialectName, History, HistoryRound, Turn, histories
 from tests.memory.agent_conversations import (
     CLAUDE_CODE,
     ToolStep,
@@ -91,7 +91,7 @@ def works(draw: st.DrawFn) -> History:
                 "TodoWrite": {"todos": [{"content": text, "status": "pending"}]},
             }[name]  # fmt: skip
             result = draw(st.sampled_from(("ok", "Error: no", "", "1\tx\n2\ty", text)))
-            rounds.append(Round((Call(f"call_{count}", name, given, result),), draw(st.just("") | said)))
+            rounds.append(HistoryRound((Call(f"call_{count}", name, given, result),), draw(st.just("") | said)))
         turns.append(Turn((draw(said),), tuple(rounds), draw(said)))
     return History(tuple(turns), draw(st.sampled_from(("", "Working directory: /srv/app", "<cwd>D:\\app</cwd>"))))
 
@@ -157,7 +157,7 @@ def test_the_root_is_where_the_client_says_that_it_works(dialect) -> None:
         assert found["Working Files (Modified)"] == "- /srv/app/src/gate.py (role: main implementation, 1 edit)"
 
 
-def test_a_codex_environment_block_in_the_first_message_names_the_root_and_is_no_request() -> None:
+def test_a_codex_environment_block_names_the_root_and_is_no_user_request() -> None:
     said = "<environment_context>\n  <cwd>/srv/app</cwd>\n</environment_context>"
     found = parse_sections(write_session_text(conversation_of_texts(said, "", "Mend the gate of the app.", "Done.")))
     assert found["Project Root"] == "/srv/app"

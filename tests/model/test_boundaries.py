@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 
 from accordion.model.boundaries import find_indivisible_groups, find_open_calls, match_results_to_calls
 from accordion.model.conversation import Message, Opaque, Part, Reasoning, Role, Text, ToolCall, ToolResult
-from tests.compaction.view_samples import answers, batch, calls, gives, message, read, says
+from tests.compaction.view_samples import (
+    assistant_message,
+    call_and_result,
+    call_message,
+    message,
+    read,
+    result_message,
+    user_message,
+)
 from tests.histories import DIALECTS, DialectName, History, histories
 
 ids = st.sampled_from(["a", "b", "c"])
@@ -70,44 +78,62 @@ def test_rounds_that_follow_each_other_may_be_parted(dialect: DialectName, histo
 
 
 def test_an_id_that_is_used_again_is_another_pair() -> None:
-    messages = [says("go"), *batch("call_0", "one"), *batch("call_0", "two")]
+    messages = [user_message("go"), *call_and_result("call_0", "one"), *call_and_result("call_0", "two")]
     assert find_indivisible_groups(messages) == ((0, 0), (1, 2), (3, 4))
     assert match_results_to_calls(messages) == {(2, 0): (1, 0), (4, 0): (3, 0)}
 
 
 def test_two_calls_of_one_id_made_at_once_each_have_their_result() -> None:
     twice = message("assistant", ToolCall("x", "read", "{}"), ToolCall("x", "read", "{}"))
-    messages = [says("go"), twice, gives("x", "one"), gives("x", "two")]
+    messages = [user_message("go"), twice, result_message("x", "one"), result_message("x", "two")]
     assert match_results_to_calls(messages) == {(2, 0): (1, 0), (3, 0): (1, 1)}
     assert find_open_calls(messages) == frozenset()
 
 
 def test_a_result_answers_the_latest_reply_that_made_a_call_of_its_id() -> None:
     twice = message("assistant", ToolCall("x", "read", "{}"), ToolCall("x", "read", "{}"))
-    messages = [says("go"), calls("x"), says("never mind"), twice, gives("x", "one"), gives("x", "two")]
+    messages = [
+        user_message("go"),
+        call_message("x"),
+        user_message("never mind"),
+        twice,
+        result_message("x", "one"),
+        result_message("x", "two"),
+    ]
     assert match_results_to_calls(messages) == {(4, 0): (3, 0), (5, 0): (3, 1)}
     assert find_open_calls(messages) == frozenset({(1, 0)})
 
 
 def test_a_result_that_nobody_asked_for_stands_alone() -> None:
-    assert find_indivisible_groups([says("go"), gives("lost", "text"), answers("well")]) == ((0, 0), (1, 1), (2, 2))
+    assert find_indivisible_groups([user_message("go"), result_message("lost", "text"), assistant_message("well")]) == (
+        (0, 0),
+        (1, 1),
+        (2, 2),
+    )
 
 
 def test_a_call_that_another_of_its_id_followed_is_still_open() -> None:
-    messages = [says("go"), calls("x"), says("again"), *batch("x", "text")]
+    messages = [user_message("go"), call_message("x"), user_message("again"), *call_and_result("x", "text")]
     assert find_open_calls(messages) == frozenset({(1, 0)})
 
 
 def test_items_of_one_reply_stay_with_the_reasoning_before_them() -> None:
     thought = message("assistant", Reasoning("hm"))
-    messages = [says("go"), thought, answers("I will read."), calls("a"), gives("a", "text"), answers("done")]
+    messages = [
+        user_message("go"),
+        thought,
+        assistant_message("I will read."),
+        call_message("a"),
+        result_message("a", "text"),
+        assistant_message("done"),
+    ]
     assert find_indivisible_groups(messages) == ((0, 0), (1, 4), (5, 5))
 
 
 def test_ten_thousand_nested_pairs_are_one_group_and_cost_a_step_each() -> None:
     """Ranges overlap five thousand deep here; anything that walked through each of them would take a minute."""
-    opening = [calls(f"id {index}") for index in range(5_000)]
-    closing = [gives(f"id {index}", "x") for index in reversed(range(5_000))]
+    opening = [call_message(f"id {index}") for index in range(5_000)]
+    closing = [result_message(f"id {index}", "x") for index in reversed(range(5_000))]
     steps = 0
 
     class Counting(list[Message]):

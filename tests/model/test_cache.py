@@ -45,7 +45,7 @@ def test_what_is_held_is_counted_and_bounded(puts: list[tuple[int, int]]):
         assert cache.get(key) == size
 
 
-def test_a_cache_can_be_bounded_by_its_number_of_entries_and_reports_those_that_it_evicts():
+def test_a_cache_bounded_by_its_number_of_entries_reports_evictions():
     evicted: list[tuple[str, int]] = []
     cache = BoundedCache[str, int](2, count_entry, lambda key, value: evicted.append((key, value)))
     for number, name in enumerate("abab"):

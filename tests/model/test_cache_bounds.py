@@ -148,10 +148,10 @@ async def summaries(store: InMemoryStore, outbox: WriteQueue) -> Any:
 
 
 async def pins(store: InMemoryStore, outbox: WriteQueue) -> Any:
-    wishes = SessionOverrideStore(store, capacity=CAPACITY)
+    overrides = SessionOverrideStore(store, capacity=CAPACITY)
     for number in range(50):
-        await wishes.set_pins(OTHER, f"s-{number}", frozenset(f"{at}{250 * 'c'}" for at in range(256)))
-    return wishes
+        await overrides.set_pins(OTHER, f"s-{number}", frozenset(f"{at}{250 * 'c'}" for at in range(256)))
+    return overrides
 
 
 FILLS = [
@@ -209,11 +209,11 @@ def test_the_shares_of_all_small_caches_add_up_to_the_whole() -> None:
 async def test_pins_that_wait_for_the_store_are_bounded_by_bytes() -> None:
     store = FickleStore()
     store.away = True
-    wishes = SessionOverrideStore(store, capacity=CAPACITY)
+    overrides = SessionOverrideStore(store, capacity=CAPACITY)
     for number in range(50):
-        await wishes.add_pins(OTHER, f"s-{number}", frozenset(f"{at}{250 * 'c'}" for at in range(64)))
-    assert 1 <= len(wishes._unwritten_pins) <= 3
-    assert len(await wishes.find_pins(OTHER, "s-49")) == 64
+        await overrides.add_pins(OTHER, f"s-{number}", frozenset(f"{at}{250 * 'c'}" for at in range(64)))
+    assert 1 <= len(overrides._unwritten_pins) <= 3
+    assert len(await overrides.find_pins(OTHER, "s-49")) == 64
 
 
 async def test_places_of_compactions_are_bounded_by_bytes() -> None:

@@ -1,4 +1,4 @@
-"""What must never become of a request that is folded, whole house in one process."""
+"""What must never become of a request that is folded, in one process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from accordion.protocols.registry import PROTOCOLS
 from tests.fakes import FakeReply, FakeWindows
 from tests.histories import Image
-from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, World, header
+from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup, header
 
 Json = dict[str, Any]
 COUNT = "/v1/messages/count_tokens"
@@ -54,7 +54,7 @@ def claude(rounds: int, marked: int = -1) -> Json:
     return {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": messages}
 
 
-def sent(world: World) -> Json:
+def sent(world: PipelineSetup) -> Json:
     body = world.upstream.requests[-1].body
     assert isinstance(body, bytes)
     return dict(json.loads(body))
@@ -76,8 +76,8 @@ def state(out: Any) -> str:
         ("", {"x-accordion-compact": "observe"}),
     ],
 )
-async def test_an_overflow_is_passed_on_where_folding_is_switched_off(config: str, headers: dict[str, str]) -> None:
-    world = World(config=config)
+async def test_an_overflow_is_passed_on_with_compaction_switched_off(config: str, headers: dict[str, str]) -> None:
+    world = PipelineSetup(config=config)
     world.upstream.answers = [refused(3_000, 5_000)]
     out, body = await world.ask(CHAT, chat(20), headers)
     assert (out.status, len(world.upstream.requests)) == (400, 1)
@@ -87,7 +87,7 @@ async def test_an_overflow_is_passed_on_where_folding_is_switched_off(config: st
 
 @pytest.mark.parametrize("kept", [{"previous_response_id": "resp_1"}, {"conversation": "conv_1"}])
 async def test_an_overflow_of_what_the_provider_keeps_takes_no_result_away(kept: Json) -> None:
-    world = World()
+    world = PipelineSetup()
     world.upstream.answers = [refused(3_000, 5_000)]
     outputs = [
         {"type": "function_call_output", "call_id": f"c{at}", "output": words(200, f"r{at}_")} for at in range(20)
@@ -99,7 +99,7 @@ async def test_an_overflow_of_what_the_provider_keeps_takes_no_result_away(kept:
 
 
 async def test_figures_that_an_error_may_only_quote_do_not_shape_the_fold() -> None:
-    world, plain = World(), World()
+    world, plain = PipelineSetup(), PipelineSetup()
     request = chat(20)
     request["messages"].append({"role": "user", "content": "Who says that maximum context length is 300?"})
     for each, said in ((world, "maximum context length is 300"), (plain, "prompt is too long")):
@@ -134,7 +134,7 @@ def crowded(words: str, limit: int, output: int, given: int) -> FakeReply:
 @pytest.mark.parametrize("words", [VLLM, VLLM_ALONE, OPENAI])
 @pytest.mark.parametrize("output", [8_000, 9_000])
 async def test_no_history_is_folded_where_the_answer_alone_fills_the_window(words: str, output: int) -> None:
-    world, request = World(), chat(20) | {"max_tokens": output}
+    world, request = PipelineSetup(), chat(20) | {"max_tokens": output}
     world.upstream.answers = [crowded(words, 8_000, output, 5_000)]
     out, body = await world.ask(CHAT, request)
     assert (out.status, len(world.upstream.requests)) == (400, 1)
@@ -146,7 +146,7 @@ async def test_no_history_is_folded_where_the_answer_alone_fills_the_window(word
 
 
 async def test_no_history_is_folded_where_what_stays_does_not_fit_beside_the_answer() -> None:
-    world, request = World(), chat(20) | {"max_tokens": 5_900}
+    world, request = PipelineSetup(), chat(20) | {"max_tokens": 5_900}
     request["messages"].append({"role": "user", "content": words(2_000, "question")})
     world.upstream.answers = [crowded(VLLM, 8_000, 5_900, 6_500)]
     out, _ = await world.ask(CHAT, request)
@@ -156,7 +156,7 @@ async def test_no_history_is_folded_where_what_stays_does_not_fit_beside_the_ans
 
 
 async def test_a_history_is_folded_to_what_the_answer_leaves_of_the_window() -> None:
-    world, request = World(), chat(20) | {"max_tokens": 5_000}
+    world, request = PipelineSetup(), chat(20) | {"max_tokens": 5_000}
     world.upstream.answers = [crowded(VLLM, 8_000, 5_000, 6_000)]
     out, _ = await world.ask(CHAT, request)
     assert (out.status, len(world.upstream.requests)) == (200, 2)
@@ -176,7 +176,7 @@ async def test_results_of_calls_that_are_sent_by_reference_stay(every: int) -> N
         items.append(call if at % every else {"type": "item_reference", "id": f"fc_{at}"})
         items.append({"type": "function_call_output", "call_id": f"c{at}", "output": words(200, f"r{at}_")})
     items += [{"role": "assistant", "content": "found"}, {"role": "user", "content": "go on"}]
-    world = World(windows=FakeWindows(4_000))
+    world = PipelineSetup(windows=FakeWindows(4_000))
     out, _ = await world.ask(RESPONSES, {"model": "gpt-5", "input": items})
     assert (out.status, state(out)) == (200, "folded")
     given = sent(world)["input"]
@@ -196,7 +196,7 @@ async def test_words_that_are_only_named_before_anybody_spoke_stay() -> None:
         items.append({"type": "function_call_output", "call_id": f"c{at}", "output": words(200, f"r{at}_")})
         items.append({"type": "item_reference", "id": f"msg_{at}"})
     items += [{"role": "user", "content": "go on"}]
-    world = World(windows=FakeWindows(4_000))
+    world = PipelineSetup(windows=FakeWindows(4_000))
     out, _ = await world.ask(RESPONSES, {"model": "gpt-5", "input": items})
     assert (out.status, state(out)) == (200, "folded")
     named = {item["id"] for item in sent(world)["input"] if item.get("type") == "item_reference"}
@@ -235,7 +235,7 @@ async def test_what_the_system_says_within_the_list_stands_where_the_provider_ta
     if seed % 2:
         messages.append({"role": "system", "content": "the last rule"})
     assert misplaced(messages) == []
-    world, body = World(windows=FakeWindows(100_000)), {"model": "claude-sonnet-4-5", "max_tokens": 9}
+    world, body = PipelineSetup(windows=FakeWindows(100_000)), {"model": "claude-sonnet-4-5", "max_tokens": 9}
     out, _ = await world.ask(MESSAGES, {**body, "messages": messages}, {"x-accordion-compact": "now"})
     assert state(out) == "folded"
     given = sent(world)["messages"]
@@ -254,7 +254,7 @@ async def test_what_the_system_says_within_the_list_stands_where_the_provider_ta
 
 async def test_a_breakpoint_that_the_client_moves_on_does_not_stay_in_what_was_folded() -> None:
     config = "compaction: {pipeline: [{compact_tool_results: {keep_last_n: 1, replacement: 'kept as {artifact_id}'}}]}"
-    world = World(windows=FakeWindows(4_000), config=config)
+    world = PipelineSetup(windows=FakeWindows(4_000), config=config)
     system = [{"type": "text", "text": part, "cache_control": {"type": "ephemeral"}} for part in ("a", "b", "c")]
     marks = []
     for rounds in range(1, 30):
@@ -274,7 +274,7 @@ async def test_what_thinking_is_bound_to_is_not_hidden_where_a_fold_may_come_to_
     model: str, stays: bool
 ) -> None:
     """Scarlet works for red, and then for blue: what it saw of red is hidden before the next fold."""
-    world = World()
+    world = PipelineSetup()
     messages: list[Json] = [{"role": "user", "content": "the task"}]
 
     async def step(name: str, parent: str, *said: Json, word: str = "auto") -> None:
@@ -306,7 +306,7 @@ async def test_what_thinking_is_bound_to_is_not_hidden_where_a_fold_may_come_to_
 
 
 async def test_a_fold_that_took_an_open_call_out_is_not_applied_once_it_is_answered() -> None:
-    world = World(windows=FakeWindows(4_000))
+    world = PipelineSetup(windows=FakeWindows(4_000))
     body = chat(20)
     late = body["messages"][3]
     late["tool_calls"].append({"id": "late", "type": "function", "function": {"name": "wait", "arguments": "{}"}})
@@ -324,7 +324,7 @@ async def test_a_fold_that_took_an_open_call_out_is_not_applied_once_it_is_answe
 
 
 async def test_what_is_sliced_again_is_still_named_by_an_id_that_leads_to_it() -> None:
-    world = World(windows=FakeWindows(1_000))
+    world = PipelineSetup(windows=FakeWindows(1_000))
     messages: list[Json] = [{"role": "user", "content": "TASK " + words(1_500, "t")}]
     found = set()
     for at in range(8):
@@ -342,7 +342,7 @@ async def test_what_is_sliced_again_is_still_named_by_an_id_that_leads_to_it() -
 
 
 async def test_who_counts_is_told_however_much_it_is() -> None:
-    world = World(windows=FakeWindows(1_000))
+    world = PipelineSetup(windows=FakeWindows(1_000))
     body = claude(0) | {"system": words(3_000, "s")}
     out, _ = await world.ask(COUNT, body)
     assert (out.status, len(world.upstream.requests)) == (200, 1)
@@ -351,7 +351,7 @@ async def test_who_counts_is_told_however_much_it_is() -> None:
 
 
 async def test_counting_folds_as_the_request_would_be_and_keeps_nothing() -> None:
-    world = World(windows=FakeWindows(4_000))
+    world = PipelineSetup(windows=FakeWindows(4_000))
     out, _ = await world.ask(COUNT, claude(20))
     assert state(out) == "folded"
     counted = sent(world)["messages"]
@@ -364,7 +364,7 @@ async def test_counting_folds_as_the_request_would_be_and_keeps_nothing() -> Non
 
 
 async def test_a_fold_that_is_asked_for_while_counting_is_none_of_the_conversations() -> None:
-    world = World()
+    world = PipelineSetup()
     out, _ = await world.ask(COUNT, claude(20), {"x-accordion-compact": "now"})
     assert state(out) == "folded"
     out, _ = await world.ask(MESSAGES, claude(20))
@@ -385,7 +385,7 @@ async def test_thinking_between_calls_that_are_dropped_leaves_with_them() -> Non
         results = [{"type": "tool_result", "tool_use_id": call["id"], "content": words(200, "r")} for call in calls]
         messages.append({"role": "user", "content": results})
     messages += [{"role": "assistant", "content": "done"}, {"role": "user", "content": "next"}]
-    world = World(windows=FakeWindows(6_000), config=config)
+    world = PipelineSetup(windows=FakeWindows(6_000), config=config)
     out, _ = await world.ask(MESSAGES, {"model": "claude-sonnet-4-5", "max_tokens": 9, "messages": messages})
     assert state(out) == "folded"
     replies = [entry["content"] for entry in sent(world)["messages"] if entry["role"] == "assistant"]
@@ -402,7 +402,7 @@ async def test_reasoning_leaves_with_the_call_that_nobody_answered() -> None:
         items.append({"type": "function_call_output", "call_id": f"c{at}", "output": words(200, f"r{at}_")})
     # The last one was interrupted.
     items[-1] = {"role": "user", "content": "stop that"}
-    world = World(windows=FakeWindows(3_000))
+    world = PipelineSetup(windows=FakeWindows(3_000))
     out, _ = await world.ask(RESPONSES, {"model": "gpt-5", "input": items})
     assert state(out) == "folded"
     assert sent(world)["input"][-1] == items[-1]
@@ -413,7 +413,7 @@ async def test_reasoning_leaves_with_the_call_that_nobody_answered() -> None:
 
 
 async def test_images_over_the_budget_leave_even_where_their_references_count_more_tokens() -> None:
-    world = World(config="budgets: {max_images: 10}")
+    world = PipelineSetup(config="budgets: {max_images: 10}")
     source = {"type": "base64", "media_type": "image/png", "data": Image(1, 1).base64}
     shown = [{"type": "image", "source": source} for _ in range(12)]
     messages: list[Json] = [{"role": "user", "content": [{"type": "text", "text": "the task"}]}]
@@ -425,7 +425,7 @@ async def test_images_over_the_budget_leave_even_where_their_references_count_mo
 
 
 async def test_room_for_an_answer_is_kept_as_configured_where_the_request_asks_for_none() -> None:
-    world = World(windows=FakeWindows(size=1_000), config="thresholds: {reserved_output: 300}\n")
+    world = PipelineSetup(windows=FakeWindows(size=1_000), config="thresholds: {reserved_output: 300}\n")
     ask = {"model": "m", "messages": [{"role": "user", "content": "hello"}]}
     out, _ = await world.ask(CHAT, ask)
     tokens = int(dict(out.headers)[b"x-accordion-tokens"])
@@ -443,15 +443,15 @@ def answered(output: int) -> FakeReply:
     return FakeReply(pieces=(json.dumps({"id": "c", "choices": [choice], "usage": usage}).encode(),))
 
 
-async def warmed(world: World, outputs: list[int]) -> None:
+async def warmed(world: PipelineSetup, outputs: list[int]) -> None:
     """A world whose model has answered with so many tokens each time."""
     for at, output in enumerate(outputs):
         world.upstream.answers = [answered(output)]
         await world.ask(CHAT, {"model": "gpt-5", "messages": [{"role": "user", "content": f"hello {at}"}]})
 
 
-def reserved(world: World) -> int:
-    return world.seen.exchanges[-1].utilization.reserved_output
+def reserved(world: PipelineSetup) -> int:
+    return world.recorder.exchanges[-1].utilization.reserved_output
 
 
 @pytest.mark.parametrize(
@@ -468,7 +468,7 @@ def reserved(world: World) -> int:
 async def test_what_responses_needed_is_kept_free_of_a_far_larger_max_tokens(
     config: str, outputs: list[int], space: int
 ) -> None:
-    world = World(windows=FakeWindows(100_000), config=config)
+    world = PipelineSetup(windows=FakeWindows(100_000), config=config)
     await warmed(world, outputs)
     request = chat(30) | {"max_tokens": 45_000}
     request["messages"] += [{"role": "assistant", "content": "Done."}, {"role": "user", "content": "more"}]
@@ -479,7 +479,7 @@ async def test_what_responses_needed_is_kept_free_of_a_far_larger_max_tokens(
 
 
 async def test_a_session_with_long_answers_keeps_more_free_than_its_model_needs() -> None:
-    world, request = World(windows=FakeWindows(100_000)), chat(3) | {"max_tokens": 64_000}
+    world, request = PipelineSetup(windows=FakeWindows(100_000)), chat(3) | {"max_tokens": 64_000}
     world.upstream.answers = [answered(20_000)]
     await world.ask(CHAT, request)
     await warmed(world, [300] * 70)
@@ -489,8 +489,8 @@ async def test_a_session_with_long_answers_keeps_more_free_than_its_model_needs(
 
 
 @pytest.mark.parametrize("words", [VLLM, OPENAI])
-async def test_a_provider_that_counts_what_is_asked_for_is_answered_by_one_retry_and_remembered(words: str) -> None:
-    world = World(windows=FakeWindows(40_000))
+async def test_a_provider_that_counts_requested_output_gets_one_retry_and_is_remembered(words: str) -> None:
+    world = PipelineSetup(windows=FakeWindows(40_000))
     await warmed(world, [300] * 5)
     sent_before = len(world.upstream.requests)
     world.upstream.answers = [crowded(words, 40_000, 30_000, 10_100)]
@@ -503,7 +503,7 @@ async def test_a_provider_that_counts_what_is_asked_for_is_answered_by_one_retry
 
 
 async def test_an_overflow_by_the_input_alone_does_not_teach_that_output_counts() -> None:
-    world = World(windows=FakeWindows(100_000))
+    world = PipelineSetup(windows=FakeWindows(100_000))
     await warmed(world, [300] * 5)
     world.upstream.answers = [refused(3_000, 4_100)]
     await world.ask(CHAT, chat(20) | {"max_tokens": 64_000})

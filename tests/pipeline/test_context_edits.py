@@ -14,7 +14,7 @@ from accordion.pipeline.context_edit_reader import MissingFeatures
 from accordion.protocols.compaction_blocks import TOKEN_PREFIX
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply, FakeRouter
-from tests.pipeline_setup import MESSAGES, RESPONSES, World, header
+from tests.pipeline_setup import MESSAGES, RESPONSES, PipelineSetup, header
 
 Json = dict[str, Any]
 TENANT = TenantScope("team", b"key of team")
@@ -118,9 +118,9 @@ def parsed_events(body: bytes) -> list[Json]:
     return [json.loads(line[6:]) for line in body.decode().splitlines() if line.startswith("data: ")]
 
 
-def translated(*answers: FakeReply, **more: Any) -> tuple[World, Translator]:
+def translated(*answers: FakeReply, **more: Any) -> tuple[PipelineSetup, Translator]:
     router = FakeRouter(models={"smart": TRANSLATED}, only=TRANSLATED)
-    world, translator = World(router=router, **more), Translator(*answers)
+    world, translator = PipelineSetup(router=router, **more), Translator(*answers)
     world.replace_in("sender", translator=translator)
     return world, translator
 
@@ -264,7 +264,7 @@ async def test_what_was_cleared_can_be_read_by_its_reference() -> None:
     call = {"type": "tool_use", "id": "t1", "name": "read_artifact", "input": {}}
     world, _ = translated()
 
-    class Reading(Translator):
+    class ReadingTranslator(Translator):
         async def send(self, dialect: str, body: bytes, *_more: Any) -> FakeReply:
             self.bodies.append(json.loads(body))
             if len(self.bodies) == 2:
@@ -282,7 +282,7 @@ async def test_what_was_cleared_can_be_read_by_its_reference() -> None:
                 }
             )
 
-    reading = Reading()
+    reading = ReadingTranslator()
     world.replace_in("sender", translator=reading)
     _, body = await world.ask(MESSAGES, claude(8, context_management={"edits": [CLEAR]}))
     assert "r0_199" in results(reading.bodies[1])[-1]
@@ -292,7 +292,7 @@ async def test_what_was_cleared_can_be_read_by_its_reference() -> None:
 
 @pytest.mark.parametrize("route", [NATIVE, Route("cloud", "litellm", model="bedrock/anthropic.claude-x")])
 async def test_a_provider_that_has_edits_gets_them_unchanged(route: Route) -> None:
-    world, translator = World(router=FakeRouter(only=route)), Translator(message())
+    world, translator = PipelineSetup(router=FakeRouter(only=route)), Translator(message())
     world.replace_in("sender", translator=translator)
     world.upstream.answers = [message()]
     body = claude(8, context_management={"edits": [CLEAR]})
@@ -308,7 +308,7 @@ BETA = {"anthropic-beta": "context-management-2025-06-27"}
 
 @pytest.mark.parametrize("status", [400, 422])
 async def test_a_place_that_refuses_the_field_is_asked_again_without_it_and_never_with_it(status: int) -> None:
-    world = World(router=FakeRouter(only=NATIVE))
+    world = PipelineSetup(router=FakeRouter(only=NATIVE))
     error = {
         "type": "error",
         "error": {"type": "invalid_request_error", "message": "context_management: Extra inputs are not permitted"},
@@ -331,8 +331,8 @@ async def test_a_response_that_cannot_be_reported_in_goes_on_as_it_came(body: by
     assert (out.status, answered) == (200, body)
 
 
-async def test_a_place_of_responses_that_refuses_the_field_or_the_trigger_is_not_asked_for_it_again() -> None:
-    world = World(router=FakeRouter(only=NATIVE_OPENAI))
+async def test_an_endpoint_that_refuses_a_context_edit_is_not_asked_for_it_again() -> None:
+    world = PipelineSetup(router=FakeRouter(only=NATIVE_OPENAI))
     management = [{"type": "compaction", "compact_threshold": 500}]
     unknown = {"error": {"message": "Unknown parameter: 'context_management'.", "param": "context_management"}}
     world.upstream.answers = [reply(unknown, 400), response(), response()]
@@ -367,7 +367,7 @@ REFUSED_FIELD = "context_management: Extra inputs are not permitted"
 async def test_a_refusal_that_a_provider_with_edits_may_give_teaches_nothing(
     text: str, headers: dict[str, str]
 ) -> None:
-    world = World(router=FakeRouter(only=NATIVE))
+    world = PipelineSetup(router=FakeRouter(only=NATIVE))
     error = {"type": "error", "error": {"type": "invalid_request_error", "message": text}}
     world.upstream.answers = [reply(error, 400)]
     out, answered = await world.ask(MESSAGES, claude(8, context_management={"edits": [CLEAR]}), headers)
@@ -460,7 +460,7 @@ async def test_what_left_the_list_can_be_read_behind_the_item() -> None:
     world, _ = translated()
     output = json.loads((await world.ask(COMPACT, codex(12)))[1])["output"]
 
-    class Reading(Translator):
+    class ReadingTranslator(Translator):
         async def send(self, dialect: str, body: bytes, *_more: Any) -> FakeReply:
             self.bodies.append(json.loads(body))
             if len(self.bodies) == 2:
@@ -475,7 +475,7 @@ async def test_what_left_the_list_can_be_read_behind_the_item() -> None:
             }
             return reply({"id": "resp_0", "object": "response", "status": "completed", "output": [call]})
 
-    reading = Reading()
+    reading = ReadingTranslator()
     world.replace_in("sender", translator=reading)
     await world.ask(RESPONSES, {"model": "m", "input": [*output, {"role": "user", "content": "go on"}]})
     read = reading.bodies[1]["input"][-1]
@@ -484,7 +484,7 @@ async def test_what_left_the_list_can_be_read_behind_the_item() -> None:
 
 
 async def test_a_native_place_has_its_path_asked_unchanged() -> None:
-    world = World()
+    world = PipelineSetup()
     world.upstream.answers = [reply({"object": "response.compaction", "output": []})]
     raw = json.dumps(codex(12), indent=1).encode()
     out, body = await world.ask(COMPACT, raw)
@@ -496,7 +496,7 @@ async def test_a_native_place_has_its_path_asked_unchanged() -> None:
 
 @pytest.mark.parametrize("status", [404, 405, 501])
 async def test_a_place_without_the_path_is_asked_once_a_day(status: int) -> None:
-    world = World()
+    world = PipelineSetup()
     world.upstream.answers = [reply({"detail": "Not Found"}, status)]
     for _ in range(2):
         out, body = await world.ask(COMPACT, codex(12))
@@ -508,7 +508,7 @@ async def test_a_place_without_the_path_is_asked_once_a_day(status: int) -> None
 
 
 async def test_a_model_that_is_not_found_is_no_missing_path() -> None:
-    world = World()
+    world = PipelineSetup()
     error = {"error": {"code": "model_not_found", "message": "The model `x` does not exist"}}
     world.upstream.answers = [reply(error, 404), reply(error, 404)]
     for _ in range(2):
@@ -531,7 +531,7 @@ async def test_a_short_list_is_sealed_as_it_is() -> None:
 async def test_an_item_without_a_model_costs_nothing_and_is_recorded() -> None:
     world, _ = translated(keys=(ProxyKey("team", "proxy-key-of-team", KeyLimits(tokens_per_day=100_000)),))
     await world.ask(COMPACT, codex(12), {"x-api-key": "proxy-key-of-team"})
-    [exchange] = world.seen.exchanges
+    [exchange] = world.recorder.exchanges
     assert (exchange.costs, exchange.usage, exchange.path) == (None, None, COMPACT)
     assert exchange.compaction is not None
     assert exchange.compaction.state == "folded"

@@ -13,7 +13,7 @@ from accordion.model.errors import AccordionError, StoreUnavailable, Unreachable
 from accordion.model.ports import UpstreamRequest
 from tests.compaction.compactor_setup import LoopTasks
 from tests.fakes import FakeReply, FakeUpstream, FakeWindows
-from tests.pipeline_setup import RESPONSES, World, header
+from tests.pipeline_setup import RESPONSES, PipelineSetup, header
 from tests.sample_responses import sse
 
 Json = dict[str, Any]
@@ -101,7 +101,7 @@ class Client:
     def __init__(self, config: str = "") -> None:
         self.tasks, self.provider = LoopTasks(), Provider()
         parts: Any = {"tasks": self.tasks, "windows": FakeWindows(WINDOW), "upstream": self.provider}
-        self.world = World(config=config, **parts)
+        self.world = PipelineSetup(config=config, **parts)
         self.items: list[Json] = []
         """All that the client sent and received."""
         self.state = ""
@@ -135,7 +135,7 @@ class Client:
 
     @property
     def decision(self) -> str:
-        return self.world.seen.exchanges[-1].decision
+        return self.world.recorder.exchanges[-1].decision
 
 
 def without_ids(items: list[Json]) -> list[Json]:

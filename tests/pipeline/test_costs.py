@@ -14,7 +14,7 @@ from accordion.model.costs import Costs
 from accordion.model.records import Session
 from accordion.model.tenant import TenantScope
 from tests.fakes import FakeReply
-from tests.pipeline_setup import CHAT, World
+from tests.pipeline_setup import CHAT, PipelineSetup
 
 Json = dict[str, Any]
 PRICES = """
@@ -47,7 +47,7 @@ def words(count: int, tag: str) -> str:
 class Talk:
     """A conversation with one model, of one agent."""
 
-    def __init__(self, world: World, name: str, model: str = "m", agent: str = "") -> None:
+    def __init__(self, world: PipelineSetup, name: str, model: str = "m", agent: str = "") -> None:
         self.world, self.name, self.model = world, name, model
         self.headers = {"x-accordion-session": f"session-{name}"} | ({"x-accordion-agent": agent} if agent else {})
         self.messages: list[Json] = []
@@ -57,26 +57,26 @@ class Talk:
         self.world.upstream.answers = [answer or answered(1_000)]
         await self.world.ask(CHAT, {"model": self.model, "messages": self.messages}, self.headers)
         self.messages.append({"role": "assistant", "content": "Done."})
-        return self.world.seen.exchanges[-1].costs
+        return self.world.recorder.exchanges[-1].costs
 
 
-async def compacted(world: World) -> Talk:
+async def compacted(world: PipelineSetup) -> Talk:
     """A conversation whose last request was compacted."""
     world.windows.size = 4_000
     talk = Talk(world, "a")
     for length, reported in ((5, 5), (900, 906), (900, 1_807), (400, 1_600)):
         await talk.say(length, answered(reported))
-    made = world.seen.exchanges[-1]
+    made = world.recorder.exchanges[-1]
     assert made.compaction is not None
     assert made.compaction.state == "folded"
     return talk
 
 
-async def report(world: World, days: int = 30) -> SavingsReport:
+async def report(world: PipelineSetup, days: int = 30) -> SavingsReport:
     return await world.observe.read_savings(TENANT, world.clock.now(), days)
 
 
-async def sessions(world: World) -> list[Session]:
+async def sessions(world: PipelineSetup) -> list[Session]:
     return await world.observe.list_sessions(TENANT)
 
 
@@ -85,7 +85,7 @@ def total(parts: Any) -> Costs:
 
 
 async def test_an_unchanged_request_is_recorded_with_what_it_cost() -> None:
-    world = World(config=PRICES)
+    world = PipelineSetup(config=PRICES)
     costs = await Talk(world, "a").say(20, answered(2_000, cached=1_500, output=10))
     assert costs == Costs(
         requests=1, input=2_000, cached=1_500, output=10, original_input=2_000, original_cached=1_500,
@@ -100,13 +100,13 @@ async def test_an_unchanged_request_is_recorded_with_what_it_cost() -> None:
 
 
 async def test_a_compaction_saves_the_removed_tokens_at_every_later_request() -> None:
-    world = World(config=PRICES)
+    world = PipelineSetup(config=PRICES)
     talk = await compacted(world)
-    made = world.seen.exchanges[-1].costs
+    made = world.recorder.exchanges[-1].costs
     assert made is not None
     assert made.original_input > made.input
     await talk.say(5, answered(1_606))
-    repeated = world.seen.exchanges[-1]
+    repeated = world.recorder.exchanges[-1]
     assert repeated.compaction is not None
     assert repeated.compaction.state == "replayed"
     assert repeated.costs is not None
@@ -116,7 +116,7 @@ async def test_a_compaction_saves_the_removed_tokens_at_every_later_request() ->
 
 
 async def test_a_client_that_compacts_by_itself_saves_nothing_here() -> None:
-    world = World(config=PRICES)
+    world = PipelineSetup(config=PRICES)
     talk = await compacted(world)
     # The client replaces its history by a summary of its own.
     talk.messages = [{"role": "user", "content": "Summary of all so far."}, {"role": "assistant", "content": "Yes."}]
@@ -127,12 +127,12 @@ async def test_a_client_that_compacts_by_itself_saves_nothing_here() -> None:
 
 
 async def test_an_observed_compaction_saves_nothing() -> None:
-    world = World(config=PRICES + "compaction: {mode: observe}\n")
+    world = PipelineSetup(config=PRICES + "compaction: {mode: observe}\n")
     world.windows.size = 4_000
     talk = Talk(world, "a")
     await talk.say(1_600, answered(1_600))
     await talk.say(1_600, answered(3_200))
-    exchange = world.seen.exchanges[-1]
+    exchange = world.recorder.exchanges[-1]
     assert exchange.compaction is not None
     assert exchange.compaction.state == "observed"
     assert exchange.costs is not None
@@ -140,14 +140,14 @@ async def test_an_observed_compaction_saves_nothing() -> None:
 
 
 async def test_a_model_of_unknown_price_counts_tokens_and_no_dollars() -> None:
-    world = World(config=PRICES)
+    world = PipelineSetup(config=PRICES)
     costs = await Talk(world, "a", model="nobody-knows-it").say(20, answered(2_000))
     assert costs is not None
     assert (costs.input, costs.unpriced, costs.sent_cost) == (2_000, 1, 0)
 
 
 async def test_without_reported_usage_our_own_count_is_taken_and_marked() -> None:
-    world = World(config=PRICES)
+    world = PipelineSetup(config=PRICES)
     costs = await Talk(world, "a").say(20, unreported())
     assert costs is not None
     assert costs.estimated == 1
@@ -155,20 +155,20 @@ async def test_without_reported_usage_our_own_count_is_taken_and_marked() -> Non
 
 
 async def test_a_request_that_the_provider_refused_costs_nothing() -> None:
-    world = World(config=PRICES)
+    world = PipelineSetup(config=PRICES)
     assert await Talk(world, "a").say(20, FakeReply(500, pieces=(b'{"error": {"message": "no"}}',))) is None
     assert (await report(world)).total == Costs()
 
 
 async def test_a_report_that_no_model_can_have_made_is_none() -> None:
-    world = World(config=PRICES)
+    world = PipelineSetup(config=PRICES)
     costs = await Talk(world, "a").say(20, answered(10**12))
     assert costs is not None
     assert costs.estimated == 1
 
 
 async def test_days_are_those_of_utc_and_older_ones_are_left_out() -> None:
-    world = World(config=PRICES)
+    world = PipelineSetup(config=PRICES)
     world.clock.time = 10 * DAY + DAY - 1.0
     talk = Talk(world, "a")
     await talk.say(20)
@@ -181,7 +181,7 @@ async def test_days_are_those_of_utc_and_older_ones_are_left_out() -> None:
 
 
 async def test_an_erased_session_leaves_the_listing_and_stays_in_the_sums() -> None:
-    world = World(config=PRICES)
+    world = PipelineSetup(config=PRICES)
     await Talk(world, "a").say(20)
     await Talk(world, "b").say(30)
     before = await report(world)
@@ -192,7 +192,7 @@ async def test_an_erased_session_leaves_the_listing_and_stays_in_the_sums() -> N
 
 
 async def test_more_names_than_a_tenant_may_have_are_counted_together() -> None:
-    world = World(config=PRICES)
+    world = PipelineSetup(config=PRICES)
     for number in range(210):
         await Talk(world, f"s{number}", model=f"m-{number}").say(3)
     savings = await report(world)
@@ -217,7 +217,7 @@ _STEPS = st.lists(
 @settings(max_examples=25, deadline=None)
 @given(_STEPS)
 async def test_days_models_agents_and_sessions_add_up_to_the_same_total(steps: list[Any]) -> None:
-    world = World(config=PRICES)
+    world = PipelineSetup(config=PRICES)
     world.windows.size = 4_000
     start, talks = world.clock.now(), dict[tuple[str, ...], Talk]()
     for name, model, agent, length, reported, pause in steps:
@@ -227,7 +227,7 @@ async def test_days_models_agents_and_sessions_add_up_to_the_same_total(steps: l
     savings = await report(world, days=15)
     assert savings.total == total(savings.days) == total(savings.models) == total(savings.agents)
     assert savings.total == total(await sessions(world))
-    exchanges = [exchange.costs for exchange in world.seen.exchanges if exchange.costs is not None]
+    exchanges = [exchange.costs for exchange in world.recorder.exchanges if exchange.costs is not None]
     assert savings.total == sum(exchanges, Costs())
     assert savings.total.saved - savings.total.own_cost == savings.total.net
     assert {day.day for day in savings.days} <= {day_name(start + DAY * each) for each in range(11)}
@@ -235,7 +235,7 @@ async def test_days_models_agents_and_sessions_add_up_to_the_same_total(steps: l
 
 
 async def test_the_cache_of_one_model_has_nothing_of_another() -> None:
-    world = World(config=PRICES)
+    world = PipelineSetup(config=PRICES)
     talk = Talk(world, "a")
     await talk.say(20, answered(2_000))
     talk.model = "n"
@@ -248,7 +248,7 @@ async def test_the_cache_of_one_model_has_nothing_of_another() -> None:
 
 
 async def test_the_cache_of_a_request_without_a_report_is_estimated_for_its_own_model() -> None:
-    world = World(config=PRICES)
+    world = PipelineSetup(config=PRICES)
     talk = Talk(world, "a")
     await talk.say(1_500, unreported())
     costs = await talk.say(20, unreported())

@@ -1,4 +1,4 @@
-"""What a sub-agent returns to the one that it works for, and how its own conversation is folded: whole house in one
+"""What a sub-agent returns to the one that it works for, and how its own conversation is folded. In one
 process."""
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Ship(Team):
         made = call(path, "t1", "Task", prompt=PROMPT, subagent_type="Reader")
         await self.turn("", listed, made)
         self.main = self.session
-        await self.turn("", [user(PROMPT)], self.said(REPORT))
+        await self.turn("", [user(PROMPT)], self.assistant_entry(REPORT))
         self.child = self.session
         assert self.child != self.main
         return [*listed, made, gives(path, "t1", REPORT)]
@@ -53,7 +53,7 @@ class Ship(Team):
         """The list after ten calls of tools, each with so many lines."""
         for at in range(10):
             listed = [*listed, call(path, f"c{at}", q=str(at)), gives(path, f"c{at}", " ".join(lines(pages, f"r{at}")))]
-        return [*listed, self.said("Well."), user("And now?")]
+        return [*listed, self.assistant_entry("Well."), user("And now?")]
 
     async def artifact(self, call_id: str) -> Any:
         """The only artifact that holds the result of a call of the main agent's."""
@@ -63,12 +63,12 @@ class Ship(Team):
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_under_pressure_a_return_becomes_a_digest_that_names_the_agent_and_its_session(path: str):
+async def test_under_pressure_a_result_becomes_a_digest_with_agent_and_session(path: str):
     team = Ship(path, window=9_000, config=TARGET)
     listed = await team.delegated(path)
     await team.turn("", team.working(path, listed))
     assert team.session == team.main
-    [compaction] = [each.compaction for each in team.seen.exchanges if each.compaction is not None]
+    [compaction] = [each.compaction for each in team.recorder.exchanges if each.compaction is not None]
     assert [name for name, _, _ in compaction.steps] == ["compact_tool_results", "delegated_digests"]
     sent = json.dumps(team.sent[-1])
     assert f"whose session is {team.child}, to Task(" in sent
@@ -90,7 +90,7 @@ async def test_it_stays_whole_while_the_results_of_tools_are_enough():
     team = Ship(window=19_000, config="thresholds: {conversation_target: 0.45}")
     listed = await team.delegated(CHAT)
     await team.turn("", team.working(CHAT, listed, pages=60))
-    [compaction] = [each.compaction for each in team.seen.exchanges if each.compaction is not None]
+    [compaction] = [each.compaction for each in team.recorder.exchanges if each.compaction is not None]
     assert [name for name, _, _ in compaction.steps] == ["compact_tool_results"]
     assert "p30" in json.dumps(team.sent[-1])
 
@@ -124,9 +124,9 @@ async def test_an_id_that_is_used_for_another_call_too_links_neither():
 async def test_the_main_agents_tokens_are_its_own(path: str):
     team = Ship(path)
     listed = await team.delegated(path)
-    await team.turn("", [*listed, team.said("One."), user("And now?")])
-    used = {each.session: Totals() for each in team.seen.exchanges}
-    for each in team.seen.exchanges:
+    await team.turn("", [*listed, team.assistant_entry("One."), user("And now?")])
+    used = {each.session: Totals() for each in team.recorder.exchanges}
+    for each in team.recorder.exchanges:
         assert each.usage is not None
         used[each.session] += Totals(requests=1, input=each.usage.input, output=each.usage.output)
     assert used == {
@@ -149,7 +149,7 @@ async def test_the_tokens_of_agents_that_write_into_one_list_are_their_own():
     for who in ("main", "a", "b", "a"):
         await team.turn(who, [task])
     counts: dict[str, int] = {}
-    for each in team.seen.exchanges:
+    for each in team.recorder.exchanges:
         counts[each.session] = counts.get(each.session, 0) + 1
     assert sorted(counts.values()) == [1, 1, 2]
     assert sorted(
@@ -172,10 +172,10 @@ def working(path: str, rounds: int = 12) -> list[Json]:
 async def compactors(team: Team, path: str, who: str) -> list[str]:
     """Which strategies folded an agent's request."""
     headers = {"x-accordion-delegation": who} if who else {}
-    team.upstream.answers.append(answer(path, team.said("Well.")))
+    team.upstream.answers.append(answer(path, team.assistant_entry("Well.")))
     more = {"max_tokens": 10} if path == MESSAGES else {}
     await team.ask(path, {"model": "m", "messages": working(path), **more}, headers)
-    seen = team.seen.exchanges[-1].compaction
+    seen = team.recorder.exchanges[-1].compaction
     return [name for name, _, _ in seen.steps] if seen is not None else []
 
 
@@ -189,7 +189,7 @@ async def test_sub_agents_have_thresholds_and_a_pipeline_of_their_own(path: str)
         assert await compactors(Team(path, window=window, config=config), path, "") == ["summarize"]
 
 
-async def test_folding_may_be_switched_off_for_sub_agents_alone():
+async def test_compaction_may_be_switched_off_for_sub_agents_alone():
     config = "compaction: {delegated: {mode: 'off'}}"
     assert await compactors(Team(window=1_900, config=config), CHAT, "a") == []
     assert await compactors(Team(window=1_900, config=config), CHAT, "") != []
@@ -216,7 +216,7 @@ async def test_what_handed_a_conversation_over_stays_with_whom_it_was_handed_to(
     told = [*begun, gives(CHAT, "h1", "The reader goes on."), *working(CHAT)[2:]]
     out, _ = await team.ask(CHAT, {"model": "m", "messages": told, "tools": tools[1:]})
     assert header(out, "x-accordion-session") != team.session
-    seen = team.seen.exchanges[-1].compaction
+    seen = team.recorder.exchanges[-1].compaction
     assert seen is not None
     assert seen.state == "folded"
     assert team.sent[-1]["messages"][:3] == told[:3]

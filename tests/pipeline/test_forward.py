@@ -19,7 +19,7 @@ from accordion.providers.http.client import describe_failure
 from accordion.providers.models.windows import ModelWindows
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply, FakeRouter
-from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, World, header
+from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup, header
 
 TENANT = TenantScope("default", b"key of default")
 
@@ -38,19 +38,19 @@ def chat_reply(prompt: int, **more: Any) -> FakeReply:
     "body", [b'{"messages" : [ ],\n "x":1.0e5, "x":2}', b"not json", b"", b'{"a":"\\ud800"}', b"[1]"]
 )
 async def test_a_body_leaves_as_it_came(path: str, body: bytes) -> None:
-    world = World()
+    world = PipelineSetup()
     await world.ask(path, body)
     assert world.upstream.requests[0].body == body
 
 
 async def test_our_own_headers_stay_here_and_all_others_go_on() -> None:
-    world = World()
+    world = PipelineSetup()
     await world.ask(CHAT, HELLO, {"Authorization": "Bearer k", "X-Accordion-Session": "abc-12345", "OpenAI-Beta": "x"})
     assert world.upstream.requests[0].headers == ((b"authorization", b"Bearer k"), (b"openai-beta", b"x"))
 
 
 async def test_the_query_goes_on() -> None:
-    world = World()
+    world = PipelineSetup()
     inbound = world.inbound("/v1/models", b"", method="GET")
     await world.forward(replace(inbound, query="limit=2&after=a%20b"))
     assert world.upstream.requests[0].url.endswith("/models?limit=2&after=a%20b")
@@ -58,7 +58,7 @@ async def test_the_query_goes_on() -> None:
 
 async def test_a_window_that_is_only_assumed_is_marked() -> None:
     windows: Any = ModelWindows(LearnedLimits(lambda: 0.0))
-    world = World(windows=windows)
+    world = PipelineSetup(windows=windows)
     known, _ = await world.ask(CHAT, {**HELLO, "model": "gpt-4o"})
     assumed, _ = await world.ask(CHAT, {**HELLO, "model": "nobodys-model"})
     assert header(known, "x-accordion-window-source") is None
@@ -66,7 +66,7 @@ async def test_a_window_that_is_only_assumed_is_marked() -> None:
 
 
 async def test_every_answer_to_a_request_that_was_read_says_how_full_the_window_is() -> None:
-    world = World()
+    world = PipelineSetup()
     out, _ = await world.ask(CHAT, HELLO)
     assert header(out, "x-accordion-window") == "100000"
     assert header(out, "x-accordion-tokens") == str(3 + 4 + 3)  # words, message, reply
@@ -74,16 +74,16 @@ async def test_every_answer_to_a_request_that_was_read_says_how_full_the_window_
     assert (header(out, "x-accordion-session") or "").startswith("s-")
 
 
-async def test_what_could_not_be_read_is_answered_without_a_gauge() -> None:
-    world = World()
+async def test_an_unreadable_request_is_answered_without_utilization_headers() -> None:
+    world = PipelineSetup()
     out, body = await world.ask(CHAT, b"{")
     assert body == b"{}"
     assert not [name for name, _ in out.headers if name.startswith(b"x-accordion")]
-    assert world.seen.exchanges[0].decision == "not read"
+    assert world.recorder.exchanges[0].decision == "not read"
 
 
 async def test_the_providers_headers_come_back_in_their_order() -> None:
-    world = World()
+    world = PipelineSetup()
     given = (
         (b"content-type", b"application/json"),
         (b"set-cookie", b"a"),
@@ -96,18 +96,18 @@ async def test_the_providers_headers_come_back_in_their_order() -> None:
 
 
 async def test_reported_usage_carries_forward_to_the_next_turn() -> None:
-    world = World()
+    world = PipelineSetup()
     world.upstream.answers = [chat_reply(prompt=500), chat_reply(prompt=0)]
     await world.ask(CHAT, HELLO)
     grown = {**HELLO, "messages": [*HELLO["messages"], {"role": "assistant", "content": "four five"}]}
     out, _ = await world.ask(CHAT, grown)
     # What was reported, and the two new words with their message; so short a text teaches no correction.
     assert header(out, "x-accordion-tokens") == str(500 + 2 + 4)
-    assert world.seen.exchanges[1].utilization.is_carried
+    assert world.recorder.exchanges[1].utilization.is_carried
 
 
 async def test_a_report_of_nothing_leaves_the_count_alone() -> None:
-    world = World()
+    world = PipelineSetup()
     world.upstream.answers = [chat_reply(prompt=0)]
     await world.ask(CHAT, HELLO)
     grown = {**HELLO, "messages": [*HELLO["messages"], {"role": "assistant", "content": "four five"}]}
@@ -115,9 +115,9 @@ async def test_a_report_of_nothing_leaves_the_count_alone() -> None:
     assert header(out, "x-accordion-tokens") == str(3 + 4 + 2 + 4 + 3)
 
 
-async def test_what_was_reported_before_a_provider_compacted_by_itself_does_not_carry_forward() -> None:
+async def test_usage_from_before_a_providers_compaction_does_not_carry_forward() -> None:
     """What it counted then is no part of what it reads now."""
-    world = World()
+    world = PipelineSetup()
     usage = {"input_tokens": 5_000, "output_tokens": 4}
     done = {"id": "msg_1", "type": "message", "role": "assistant", "content": [], "usage": usage}
     world.upstream.answers = [FakeReply(pieces=(json.dumps(done).encode(),))]
@@ -126,25 +126,25 @@ async def test_what_was_reported_before_a_provider_compacted_by_itself_does_not_
     block = {"role": "assistant", "content": [{"type": "compaction", "content": "In short."}]}
     more = {"role": "user", "content": "and " * 100}
     out, _ = await world.ask(MESSAGES, {**asked, "messages": [*asked["messages"], block, more]})
-    assert header(out, "x-accordion-session") == world.seen.exchanges[0].session
-    assert not world.seen.exchanges[1].utilization.is_carried
+    assert header(out, "x-accordion-session") == world.recorder.exchanges[0].session
+    assert not world.recorder.exchanges[1].utilization.is_carried
     # A quarter of the block's bytes, the words, two messages and the reply, corrected by what was reported before.
     assert header(out, "x-accordion-tokens") == str(round((3 + 100 + 4 + 4 + 3) * 5_000 / 4_007))
 
 
 async def test_a_report_for_other_tools_does_not_carry_forward() -> None:
-    world = World()
+    world = PipelineSetup()
     world.upstream.answers = [chat_reply(prompt=500)]
     await world.ask(CHAT, HELLO)
     grown = {**HELLO, "messages": [*HELLO["messages"], {"role": "assistant", "content": "four"}]}
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     out, _ = await world.ask(CHAT, {**grown, "tools": [tool]})
-    assert not world.seen.exchanges[1].utilization.is_carried
+    assert not world.recorder.exchanges[1].utilization.is_carried
     assert int(header(out, "x-accordion-tokens") or 0) < 500
 
 
 async def test_counts_of_a_session_are_corrected_by_how_far_they_were_off() -> None:
-    world = World()
+    world = PipelineSetup()
     long = {"model": "m", "messages": [{"role": "user", "content": "word " * 193}]}
     world.upstream.answers = [chat_reply(prompt=400)]
     await world.ask(CHAT, long)
@@ -154,7 +154,7 @@ async def test_counts_of_a_session_are_corrected_by_how_far_they_were_off() -> N
 
 
 async def test_state_that_the_provider_keeps_is_gauged_by_what_was_reported_for_it() -> None:
-    world = World()
+    world = PipelineSetup()
     usage = {"input_tokens": 700, "output_tokens": 40, "total_tokens": 740}
     done = {"id": "resp_1", "object": "response", "status": "completed", "model": "m", "usage": usage, "output": []}
     world.upstream.answers = [FakeReply(pieces=(json.dumps(done).encode(),))]
@@ -169,14 +169,14 @@ async def test_state_that_the_provider_keeps_is_gauged_by_what_was_reported_for_
 
 
 async def test_an_overflow_error_teaches_the_window() -> None:
-    world = World()
+    world = PipelineSetup()
     text = "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens."
     error = {"error": {"message": text, "type": "invalid_request_error", "code": "context_length_exceeded"}}
     world.upstream.answers = [FakeReply(status=400, pieces=(json.dumps(error).encode(),))]
     _, body = await world.ask(CHAT, HELLO)
     assert json.loads(body) == error
     assert set(world.windows.learnt) == {("m", "openai", "", "default", 8192)}
-    assert world.seen.exchanges[0].error == "provider_error"
+    assert world.recorder.exchanges[0].error == "provider_error"
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ async def test_an_overflow_error_teaches_the_window() -> None:
     ],
 )
 async def test_an_error_of_ours_has_openais_shape(path: str, error: Any, status: int, code: str) -> None:
-    world = World()
+    world = PipelineSetup()
     world.upstream.answers = [error]
     out, body = await world.ask(path, HELLO)
     said = json.loads(body)["error"]
@@ -196,11 +196,11 @@ async def test_an_error_of_ours_has_openais_shape(path: str, error: Any, status:
     assert {"message", "type", "param", "code"} <= set(said)
     assert header(out, "x-request-id") == "req-0"
     assert "req-0" in said["message"]
-    assert world.seen.exchanges[0].error == code
+    assert world.recorder.exchanges[0].error == code
 
 
 async def test_an_error_of_ours_has_anthropics_shape_for_anthropics_clients() -> None:
-    world = World()
+    world = PipelineSetup()
     world.upstream.answers = [Unreachable("no connection")]
     out, body = await world.ask(MESSAGES, HELLO)
     said = json.loads(body)
@@ -209,7 +209,7 @@ async def test_an_error_of_ours_has_anthropics_shape_for_anthropics_clients() ->
 
 
 async def test_a_stream_that_is_cut_ends_in_an_error_and_never_as_if_all_were_well() -> None:
-    world = World()
+    world = PipelineSetup()
     world.upstream.answers = [
         FakeReply(headers=SSE, pieces=(b'data: {"choices":[]}\n\nda', b"ta: {"), error=UpstreamDisconnected("gone"))
     ]
@@ -221,7 +221,7 @@ async def test_a_stream_that_is_cut_ends_in_an_error_and_never_as_if_all_were_we
     assert got[0] == b'data: {"choices":[]}\n\n'
     assert b'"error"' in got[-1]
     assert b"data: {" + b"data" not in b"".join(got)
-    assert world.seen.exchanges[0].error == "upstream_disconnected"
+    assert world.recorder.exchanges[0].error == "upstream_disconnected"
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ async def test_a_stream_that_is_cut_ends_in_an_error_and_never_as_if_all_were_we
     ],
 )
 async def test_a_limit_is_learnt_from_whatever_field_of_a_streams_error_names_it(error: dict[str, Any]) -> None:
-    world = World()
+    world = PipelineSetup()
     stream = b"data: " + json.dumps({"error": error}).encode() + b"\n\n"
     world.upstream.answers = [FakeReply(headers=SSE, pieces=(stream,))]
     _, body = await world.ask(CHAT, {**HELLO, "stream": True})
@@ -245,25 +245,25 @@ async def test_a_limit_is_learnt_from_whatever_field_of_a_streams_error_names_it
 
 
 async def test_a_stream_that_ends_with_its_connection_and_without_its_end_was_cut() -> None:
-    world = World()
+    world = PipelineSetup()
     world.upstream.answers = [FakeReply(headers=SSE, pieces=(b'data: {"choices":[]}\n\n',), is_delimited=False)]
     with pytest.raises(UpstreamDisconnected):
         await world.ask(CHAT, {**HELLO, "stream": True})
 
 
 async def test_a_client_that_goes_away_mid_stream_closes_the_reply_and_is_in_the_ledger() -> None:
-    world = World()
+    world = PipelineSetup()
     reply = FakeReply(headers=SSE, pieces=(b"data: 1\n\n", b"data: 2\n\n"))
     world.upstream.answers = [reply]
     out = await world.forward(world.inbound(CHAT, {**HELLO, "stream": True}))
     async with aclosing(out.body) as body:  # type: ignore[type-var]
         await anext(body)
     assert reply.closed
-    assert world.seen.exchanges[0].error == "client_disconnected"
+    assert world.recorder.exchanges[0].error == "client_disconnected"
 
 
 async def test_usage_is_read_from_a_stream_that_is_compressed() -> None:
-    world = World()
+    world = PipelineSetup()
     usage = {"prompt_tokens": 50, "completion_tokens": 2, "total_tokens": 52}
     stream = b"data: " + json.dumps({"choices": [], "usage": usage}).encode() + b"\n\ndata: [DONE]\n\n"
     packed = gzip.compress(stream)
@@ -272,12 +272,12 @@ async def test_usage_is_read_from_a_stream_that_is_compressed() -> None:
     ]
     _, body = await world.ask(CHAT, {**HELLO, "stream": True})
     assert body == packed
-    assert world.seen.exchanges[0].usage is not None
-    assert world.seen.exchanges[0].usage.input == 50
+    assert world.recorder.exchanges[0].usage is not None
+    assert world.recorder.exchanges[0].usage.input == 50
 
 
 async def test_a_compressed_request_is_gauged_and_leaves_as_it_came() -> None:
-    world = World()
+    world = PipelineSetup()
     packed = gzip.compress(json.dumps(HELLO).encode())
     out, _ = await world.ask(CHAT, packed, {"Content-Encoding": "gzip"})
     assert header(out, "x-accordion-tokens") == "10"
@@ -291,7 +291,7 @@ KEYS = (ProxyKey("team", "proxy-key-of-team"),)
 
 
 async def test_an_alias_is_replaced_by_the_models_name_and_nothing_else() -> None:
-    world = World(router=FakeRouter(models={"smart": ALIAS}, only=ALIAS))
+    world = PipelineSetup(router=FakeRouter(models={"smart": ALIAS}, only=ALIAS))
     await world.ask(CHAT, b'{ "model":"smart" ,"messages":[ ], "n": 1.0 }', {"content-length": "45"})
     request = world.upstream.requests[0]
     assert request.body == b'{ "model":"real-1" ,"messages":[ ], "n": 1.0 }'
@@ -299,7 +299,7 @@ async def test_an_alias_is_replaced_by_the_models_name_and_nothing_else() -> Non
 
 
 async def test_a_compressed_body_whose_model_is_an_alias_goes_on_plain() -> None:
-    world = World(router=FakeRouter(models={"smart": ALIAS}, only=ALIAS))
+    world = PipelineSetup(router=FakeRouter(models={"smart": ALIAS}, only=ALIAS))
     packed = gzip.compress(b'{"model":"smart","messages":[]}')
     await world.ask(CHAT, packed, {"Content-Encoding": "gzip", "Content-Length": "9", "x-a": "b"})
     request = world.upstream.requests[0]
@@ -308,7 +308,7 @@ async def test_a_compressed_body_whose_model_is_an_alias_goes_on_plain() -> None
 
 
 async def test_a_compressed_body_that_cannot_be_read_still_has_its_alias_replaced() -> None:
-    world = World(router=FakeRouter(models={"smart": ALIAS}, only=ALIAS))
+    world = PipelineSetup(router=FakeRouter(models={"smart": ALIAS}, only=ALIAS))
     body = b'{"model":"%b","messages":[' + b"[" * 3_000
     await world.ask(CHAT, gzip.compress(body % b"smart"), {"Content-Encoding": "gzip", "x-a": "b"})
     (sent,) = world.upstream.requests
@@ -316,7 +316,7 @@ async def test_a_compressed_body_that_cannot_be_read_still_has_its_alias_replace
 
 
 async def test_without_a_proxy_key_the_callers_own_credential_goes_on() -> None:
-    world = World(router=FakeRouter(only=ALIAS))
+    world = PipelineSetup(router=FakeRouter(only=ALIAS))
     await world.ask(CHAT, HELLO, {"Authorization": "Bearer sk-own"})
     assert (b"authorization", b"Bearer sk-own") in world.upstream.requests[0].headers
 
@@ -328,13 +328,13 @@ async def test_without_a_proxy_key_the_callers_own_credential_goes_on() -> None:
 )
 async def test_a_proxy_key_is_replaced_by_the_models_own(given: Any, family: Any, expected: Any) -> None:
     route = Route("smart", family, "http://upstream.test/v1", api_key="sk-model")
-    world = World(keys=KEYS, router=FakeRouter(only=route))
+    world = PipelineSetup(keys=KEYS, router=FakeRouter(only=route))
     await world.ask(CHAT, HELLO, given)
     assert world.upstream.requests[0].headers == (expected,)
 
 
 async def test_a_proxy_key_never_reaches_a_provider() -> None:
-    world = World(keys=KEYS)
+    world = PipelineSetup(keys=KEYS)
     out, body = await world.ask(CHAT, HELLO, {"Authorization": "Bearer proxy-key-of-team"})
     assert out.status == 401
     assert json.loads(body)["error"]["code"] == "no_provider_key"
@@ -342,13 +342,13 @@ async def test_a_proxy_key_never_reaches_a_provider() -> None:
 
 
 async def test_a_proxy_key_in_its_own_header_leaves_the_credential_alone() -> None:
-    world = World(keys=KEYS)
+    world = PipelineSetup(keys=KEYS)
     await world.ask(CHAT, HELLO, {"Authorization": "Bearer sk-own", "x-accordion-key": "proxy-key-of-team"})
     assert world.upstream.requests[0].headers == ((b"authorization", b"Bearer sk-own"),)
 
 
 async def test_a_proxy_key_reaches_no_provider_wherever_else_it_stands() -> None:
-    world = World(keys=KEYS)
+    world = PipelineSetup(keys=KEYS)
     key = "proxy-key-of-team"
     given = {"Authorization": "Bearer sk-own", "x-api-key": key, "api-key": f"Bearer {key}", "x-accordion-key": key}
     await world.ask(CHAT, HELLO, given)
@@ -356,7 +356,7 @@ async def test_a_proxy_key_reaches_no_provider_wherever_else_it_stands() -> None
 
 
 async def test_nobody_enters_without_a_proxy_key_where_there_are_any() -> None:
-    world = World(keys=KEYS)
+    world = PipelineSetup(keys=KEYS)
     for path, at in ((CHAT, ("error", "code")), (MESSAGES, ("error", "type"))):
         out, body = await world.ask(path, HELLO, {"Authorization": "Bearer wrong"})
         assert out.status == 401
@@ -366,7 +366,7 @@ async def test_nobody_enters_without_a_proxy_key_where_there_are_any() -> None:
 
 async def test_configured_headers_are_added_in_place_of_the_callers() -> None:
     route = Route("smart", "openai", "http://upstream.test/v1", extra_headers=(("X-Team", "red"),))
-    world = World(router=FakeRouter(only=route))
+    world = PipelineSetup(router=FakeRouter(only=route))
     await world.ask(CHAT, HELLO, {"x-team": "blue", "x-else": "1"})
     assert world.upstream.requests[0].headers == ((b"x-else", b"1"), (b"x-team", b"red"))
 
@@ -381,7 +381,7 @@ async def test_a_provider_of_another_protocol_is_asked_by_translation() -> None:
             self.asked = asked
             return FakeReply()
 
-    world = World(router=FakeRouter(only=route))
+    world = PipelineSetup(router=FakeRouter(only=route))
     translator = Translating()
     world.replace_in("sender", translator=translator)
     await world.ask(CHAT, HELLO, {"Authorization": "Bearer sk-own"})
@@ -389,13 +389,13 @@ async def test_a_provider_of_another_protocol_is_asked_by_translation() -> None:
     assert world.upstream.requests == []
 
 
-async def test_a_model_asked_in_the_machines_own_name_is_for_this_machine_and_for_proxy_keys() -> None:
+async def test_a_model_with_the_machines_credential_serves_this_machine_and_proxy_keys() -> None:
     cloud = Route("cloud", "litellm", model="bedrock/x", ambient=True)
     own = {"Authorization": "Bearer sk-own"}
     for world, given, status in (
-        (World(router=FakeRouter(only=cloud), loopback=False), own, 401),
-        (World(router=FakeRouter(only=cloud), loopback=True), own, 502),
-        (World(router=FakeRouter(only=cloud), keys=KEYS), {"x-api-key": "proxy-key-of-team"}, 502),
+        (PipelineSetup(router=FakeRouter(only=cloud), loopback=False), own, 401),
+        (PipelineSetup(router=FakeRouter(only=cloud), loopback=True), own, 502),
+        (PipelineSetup(router=FakeRouter(only=cloud), keys=KEYS), {"x-api-key": "proxy-key-of-team"}, 502),
     ):
 
         class Refusing:
@@ -416,7 +416,7 @@ async def test_the_model_of_any_json_body_is_looked_for_where_models_are_configu
             return self.only
 
     for models in ({}, {"smart": ALIAS}):
-        world = World(router=Noting(models=models))
+        world = PipelineSetup(router=Noting(models=models))
         await world.ask("/v1/embeddings", {"input": "x", "model": "smart"})
     assert asked == [None, "smart"]
 
@@ -425,18 +425,18 @@ async def test_the_model_of_any_json_body_is_looked_for_where_models_are_configu
 
 
 async def test_an_exchange_is_in_the_ledger_with_its_times_and_its_parent_span() -> None:
-    world = World()
+    world = PipelineSetup()
     world.upstream.answers = [chat_reply(prompt=9)]
     await world.ask(CHAT, HELLO, {"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"})
-    (exchange,) = world.seen.exchanges
+    (exchange,) = world.recorder.exchanges
     assert (exchange.model, exchange.status, exchange.messages, exchange.finish) == ("m", 200, 1, "stop")
     assert exchange.usage is not None
     assert exchange.usage.input == 9
-    assert world.seen.parents[0].startswith("00-aaaa")
+    assert world.recorder.parents[0].startswith("00-aaaa")
 
 
 async def test_sessions_and_models_are_seen_by_their_own_tenant_only() -> None:
-    world = World(loopback=False)
+    world = PipelineSetup(loopback=False)
     for key in ("one", "two"):
         world.upstream.answers = [chat_reply(prompt=9)]
         await world.ask(CHAT, HELLO, {"Authorization": f"Bearer {key}"})
@@ -453,8 +453,8 @@ async def test_sessions_and_models_are_seen_by_their_own_tenant_only() -> None:
 
 
 async def test_totals_of_several_workers_are_added_up() -> None:
-    one = World()
-    two = World(store=one.store)
+    one = PipelineSetup()
+    two = PipelineSetup(store=one.store)
     two.replace_in("ledger", worker="other")
     two.forward.reader.identifier.sessions.worker = "other"
     for world in (one, two, one):
@@ -467,9 +467,9 @@ async def test_totals_of_several_workers_are_added_up() -> None:
     assert (model.row.totals.requests, model.row.totals.output) == (3, 15)
 
 
-async def test_the_last_exchanges_of_a_session_are_shown_of_all_workers_and_no_more_than_are_kept() -> None:
-    one = World()
-    two = World(store=one.store)
+async def test_a_session_shows_its_last_exchanges_from_all_workers_within_the_limit() -> None:
+    one = PipelineSetup()
+    two = PipelineSetup(store=one.store)
     two.forward.reader.identifier.sessions.worker = "other"
     for number in range(EXCHANGES + 2):
         world = two if number == 1 else one
@@ -483,7 +483,7 @@ async def test_the_last_exchanges_of_a_session_are_shown_of_all_workers_and_no_m
 
 
 async def test_an_erased_exchange_does_not_come_back_with_one_that_was_under_way() -> None:
-    world = World()
+    world = PipelineSetup()
     await world.ask(CHAT, {**HELLO, "model": "erased"})
     (session,) = await world.observe.list_sessions(TENANT)
     world.upstream.answers = [FakeReply(headers=SSE, pieces=(b"data: [DONE]\n\n",))]
@@ -498,8 +498,8 @@ async def test_an_erased_exchange_does_not_come_back_with_one_that_was_under_way
     assert [each.model for each in view.exchanges] == ["under way"]
 
 
-async def test_of_a_session_that_is_erased_while_a_reply_is_under_way_only_sums_by_model_are_left() -> None:
-    world = World()
+async def test_erasing_a_session_during_a_response_leaves_only_totals_by_model() -> None:
+    world = PipelineSetup()
     world.upstream.answers = [FakeReply(headers=SSE, pieces=(b"data: [DONE]\n\n",))]
     out = await world.forward(world.inbound(CHAT, {**HELLO, "stream": True}))
     caller, builder = world.forward.tenants.identify({}), world.builder
@@ -510,7 +510,7 @@ async def test_of_a_session_that_is_erased_while_a_reply_is_under_way_only_sums_
         pass
     assert await world.observe.list_sessions(TENANT) == []
     (model,) = await world.observe.list_models(TENANT)
-    assert (model.row.totals.requests, len(world.seen.exchanges)) == (1, 1)
+    assert (model.row.totals.requests, len(world.recorder.exchanges)) == (1, 1)
     world.clock.advance(1.0)
     await world.ask(CHAT, HELLO)
     (session,) = await world.observe.list_sessions(TENANT)
@@ -518,7 +518,7 @@ async def test_of_a_session_that_is_erased_while_a_reply_is_under_way_only_sums_
 
 
 async def test_long_text_is_counted_in_a_thread_and_short_text_at_once() -> None:
-    world = World()
+    world = PipelineSetup()
     await world.ask(CHAT, HELLO)
     assert world.tasks.offloaded == []
     await world.ask(CHAT, {"model": "m", "messages": [{"role": "user", "content": "long " * 20_000}]})
@@ -528,7 +528,7 @@ async def test_long_text_is_counted_in_a_thread_and_short_text_at_once() -> None
 @pytest.mark.parametrize("said", ["prompt is too long: 5 tokens > 3 maximum", "maximum context length is 3"])
 async def test_an_error_that_quotes_the_request_teaches_no_window(said: str) -> None:
     """Servers that validate what they get say what was wrong with it, word for word."""
-    world = World()
+    world = PipelineSetup()
     quoting = f"1 validation error: input_value='Why {said}?'".encode()
     world.upstream.answers = [FakeReply(status=400, pieces=(quoting,))]
     await world.ask(CHAT, {"model": "m", "messages": [{"role": "user", "content": f"Why {said}?"}]})
@@ -539,7 +539,7 @@ async def test_an_error_that_quotes_the_request_teaches_no_window(said: str) -> 
 
 
 async def test_an_encoding_that_must_be_loaded_first_is_waited_for_in_a_thread() -> None:
-    world = World()
+    world = PipelineSetup()
     world.counter.ready = False
     await world.ask(CHAT, HELLO)
     assert world.tasks.offloaded == ["measure"]
@@ -547,7 +547,7 @@ async def test_an_encoding_that_must_be_loaded_first_is_waited_for_in_a_thread()
 
 async def test_a_cut_is_said_in_words_that_agents_take_for_passing() -> None:
     """OpenCode asks again after these and gives up after others; tests/clients shows it."""
-    world = World()
+    world = PipelineSetup()
     cut = describe_failure(httpx.RemoteProtocolError("the connection was closed"), "api.test")
     world.upstream.answers = [FakeReply(headers=SSE, pieces=(b"data: {}\n\n",), error=cut)]
     out = await world.forward(world.inbound(CHAT, {**HELLO, "stream": True}))
@@ -561,14 +561,14 @@ async def test_a_cut_is_said_in_words_that_agents_take_for_passing() -> None:
 
 
 async def test_state_that_is_not_on_record_is_said_to_be_uncounted() -> None:
-    world = World()
+    world = PipelineSetup()
     await world.ask(RESPONSES, {"model": "m", "input": "go on", "previous_response_id": "resp_unknown"})
-    assert "not on record and not counted" in world.seen.exchanges[0].decision
+    assert "not on record and not counted" in world.recorder.exchanges[0].decision
 
 
 @pytest.mark.parametrize("room", ["read", "seat", "place", "resolve", "measure", "learn", "record", "tap"])
 async def test_a_room_that_fails_does_not_fail_the_request(room: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World()
+    world = PipelineSetup()
 
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise KeyError(room)
@@ -594,14 +594,14 @@ async def test_a_room_that_fails_does_not_fail_the_request(room: str, monkeypatc
 
 
 async def test_a_malformed_header_of_ours_is_refused_with_its_name() -> None:
-    world = World()
+    world = PipelineSetup()
     out, body = await world.ask(CHAT, HELLO, {"x-accordion-session": "no"})
     assert (out.status, json.loads(body)["error"]["param"]) == (400, "x-accordion-session")
     assert world.upstream.requests == []
 
 
 async def test_an_absurd_count_in_a_reply_spoils_nothing() -> None:
-    world = World()
+    world = PipelineSetup()
     world.upstream.answers = [chat_reply(prompt=2**70), chat_reply(prompt=9)]
     for _ in range(2):
         await world.ask(CHAT, HELLO)
@@ -610,14 +610,14 @@ async def test_an_absurd_count_in_a_reply_spoils_nothing() -> None:
 
 
 async def test_a_models_name_of_a_megabyte_is_in_no_list() -> None:
-    world = World()
+    world = PipelineSetup()
     await world.ask(CHAT, {**HELLO, "model": "m" * 2**20})
     assert await world.observe.list_models(TENANT) == []
 
 
 async def test_totals_never_fall_when_a_model_leaves_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("accordion.accounting.ledger._MODELS", 2)
-    world = World()
+    world = PipelineSetup()
     for model in ("a", "a", "b", "c", "d", "a"):
         await world.ask(CHAT, {**HELLO, "model": model})
     found = {view.row.model: view.row.totals.requests for view in await world.observe.list_models(TENANT)}
@@ -626,26 +626,26 @@ async def test_totals_never_fall_when_a_model_leaves_memory(monkeypatch: pytest.
 
 async def test_a_body_that_a_translated_model_cannot_read_is_refused_as_such() -> None:
     route = Route("smart", "litellm", model="bedrock/x")
-    world = World(router=FakeRouter(only=route, models={"smart": route}))
+    world = PipelineSetup(router=FakeRouter(only=route, models={"smart": route}))
     out, body = await world.ask(CHAT, b'{"model":"smart"')
     assert out.status == 400
     assert "could not be read" in json.loads(body)["error"]["message"]
 
 
 async def test_a_large_body_is_read_in_a_thread() -> None:
-    world = World()
+    world = PipelineSetup()
     await world.ask(CHAT, {"model": "m", "messages": [{"role": "user", "content": "x" * 1_100_000}]})
     assert world.tasks.offloaded[0] == "_read_body"
 
 
 async def test_what_a_body_is_inflated_to_is_not_known_before_so_it_is_done_in_a_thread() -> None:
-    world = World()
+    world = PipelineSetup()
     out, _ = await world.ask(CHAT, gzip.compress(json.dumps(HELLO).encode()), {"Content-Encoding": "gzip"})
     assert (out.status, world.tasks.offloaded) == (200, ["decode_body"])
 
 
 async def test_a_body_that_nobody_reads_is_not_inflated() -> None:
-    world = World()
+    world = PipelineSetup()
     packed = gzip.compress(json.dumps(HELLO).encode())
     out, _ = await world.ask("/v1/embeddings", packed, {"Content-Encoding": "gzip"})
     assert (out.status, world.tasks.offloaded, world.upstream.requests[0].body) == (200, [], packed)
@@ -654,20 +654,20 @@ async def test_a_body_that_nobody_reads_is_not_inflated() -> None:
 async def test_a_body_of_too_many_messages_goes_on_unread_and_the_log_says_why(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = World()
+    world = PipelineSetup()
     raw = json.dumps({"model": "m", "messages": [{"role": "user", "content": "a"}] * 20_001}).encode()
     out, _ = await world.ask(CHAT, raw)
     assert (out.status, world.upstream.requests[0].body) == (200, raw)
     assert header(out, "x-accordion-session") is None
     why = "more than the 20,000 messages of limits.messages_per_request"
     assert header(out, "x-accordion-unread") == why
-    assert world.seen.exchanges[0].decision == f"not read: it holds {why}"
+    assert world.recorder.exchanges[0].decision == f"not read: it holds {why}"
     await world.ask(CHAT, raw)
     assert caplog.text.count(why) == 1
 
 
 async def test_a_body_of_too_many_messages_keeps_its_alias_and_the_models_own_key() -> None:
-    world = World(keys=KEYS, router=FakeRouter(models={"smart": ALIAS}, only=ALIAS))
+    world = PipelineSetup(keys=KEYS, router=FakeRouter(models={"smart": ALIAS}, only=ALIAS))
     raw = json.dumps({"model": "smart", "messages": [{"role": "user", "content": "a"}] * 20_001}).encode()
     out, _ = await world.ask(CHAT, raw, {"Authorization": "Bearer proxy-key-of-team"})
     (sent,) = world.upstream.requests
@@ -677,8 +677,8 @@ async def test_a_body_of_too_many_messages_keeps_its_alias_and_the_models_own_ke
     assert (refused.status, len(world.upstream.requests)) == (401, 1)
 
 
-async def test_the_first_request_of_a_long_conversation_is_read_in_a_thread_and_the_next_at_once() -> None:
-    world = World()
+async def test_a_long_first_request_is_read_in_a_thread_and_the_next_one_directly() -> None:
+    world = PipelineSetup()
     messages = [{"role": "user", "content": f"turn {number}"} for number in range(2_000)]
     await world.ask(CHAT, {"messages": messages, "model": "m"})
     assert world.tasks.offloaded[0] == "_read_body"
@@ -688,7 +688,7 @@ async def test_the_first_request_of_a_long_conversation_is_read_in_a_thread_and_
 
 
 async def test_a_very_large_body_is_read_alone() -> None:
-    world = World()
+    world = PipelineSetup()
     await world.ask(CHAT, {"model": "m", "messages": [{"role": "user", "content": "word " * 1_000_000}]})
     assert world.tasks.offloaded[0] == "_read_body alone"
     assert "may_mention_memory" in world.tasks.offloaded

@@ -13,8 +13,8 @@ from accordion.pipeline.request import MeasuredRequest
 from accordion.providers.http.routes import ModelEntry, routes_from
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply
-from tests.growing_conversation import FOLDS_AT, Talk, small
-from tests.pipeline_setup import World
+from tests.growing_conversation import COMPACTED_AT, GrowingConversation, small_window_setup
+from tests.pipeline_setup import PipelineSetup
 
 BODY = b'{ "contents" : [{"parts":[{"text":"\\u00e9"}]}], "x-own": 1.50 }'
 PATH = "/v1beta/models/smart:generateContent"
@@ -30,18 +30,18 @@ def request(query: str = "", *, path: str = PATH, body: bytes = BODY, **headers:
     return Inbound("POST", path, query, pairs, body, "req-1")
 
 
-def routed(*entries: ModelEntry, **options: Any) -> World:
-    return World(router=routes_from(entries, UPSTREAMS), **options)  # type: ignore[arg-type]
+def routed(*entries: ModelEntry, **options: Any) -> PipelineSetup:
+    return PipelineSetup(router=routes_from(entries, UPSTREAMS), **options)  # type: ignore[arg-type]
 
 
-async def send(world: World, inbound: Inbound) -> tuple[int, bytes]:
+async def send(world: PipelineSetup, inbound: Inbound) -> tuple[int, bytes]:
     out = await world.forward(inbound)
     body = out.body if isinstance(out.body, bytes) else b"".join([piece async for piece in out.body])
     return out.status, body
 
 
 def test_a_key_in_the_query_is_the_same_caller_as_one_in_the_header() -> None:
-    tenants = World(loopback=False).forward.tenants
+    tenants = PipelineSetup(loopback=False).forward.tenants
     callers = [
         tenants.identify(each.fields)
         for each in (request(x_goog_api_key="AIza one"), request("alt=sse&key=AIza%20one"), request("key=AIza+one&x"))
@@ -90,7 +90,7 @@ async def test_a_proxy_key_is_never_sent_on_wherever_it_stands() -> None:
         assert not any(b"proxy-key" in value for _, value in sent.headers)
 
 
-async def summary_caller(world: World, inbound: Inbound) -> SummaryCaller:
+async def summary_caller(world: PipelineSetup, inbound: Inbound) -> SummaryCaller:
     read = await world.forward.reader.read(inbound, world.forward.tenants.identify(inbound.fields))
     assert isinstance(read, MeasuredRequest)
     found = world.forward.sender.build_summary_caller(read)
@@ -117,7 +117,7 @@ async def test_a_summary_is_asked_for_with_the_key_in_the_query(
 async def test_a_summary_at_a_cloud_is_asked_for_without_a_proxy_key_in_the_query() -> None:
     path = "/v1/projects/p/locations/l/publishers/anthropic/models/claude-a:rawPredict"
     upstreams = UPSTREAMS | {"vertex": ("http://vertex.test", "operators")}
-    world = World(router=routes_from((), upstreams), keys=KEYS)  # type: ignore[arg-type]
+    world = PipelineSetup(router=routes_from((), upstreams), keys=KEYS)  # type: ignore[arg-type]
     caller = await summary_caller(world, request("a=1&key=proxy-key-0123456789", path=path, body=b'{"messages": []}'))
     assert caller.cloud_target == f"{path}?a=1"
     assert not any(b"proxy-key" in value for _, value in caller.headers)
@@ -152,9 +152,9 @@ async def test_paths_that_no_protocol_reads_go_to_google() -> None:
 
 
 async def test_a_token_count_of_a_compacted_history_has_no_tool_of_ours() -> None:
-    world = small()
-    talk = Talk(world, "gemini")
-    await talk.until(FOLDS_AT)
+    world = small_window_setup()
+    talk = GrowingConversation(world, "gemini")
+    await talk.until(COMPACTED_AT)
     assert b"read_artifact" in talk.forwarded
     body = {"contents": json.loads(talk.bodies[-1])["contents"]}
     world.upstream.answers.append(FakeReply(pieces=(b'{"totalTokens": 9}',)))

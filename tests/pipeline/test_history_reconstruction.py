@@ -1,4 +1,4 @@
-"""What the provider keeps is put in place of a reply's id where a fold is due. The whole house in one process."""
+"""What the provider keeps is put in place of a reply's id where a fold is due. In one process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from accordion.model.ports import Route, UpstreamRequest
 from accordion.stores.memory_store import InMemoryStore
 from tests.compaction.compactor_setup import LoopTasks
 from tests.fakes import FakeReply, FakeRouter, FakeUpstream, FakeWindows, FickleStore
-from tests.pipeline_setup import RESPONSES, World, header
+from tests.pipeline_setup import RESPONSES, PipelineSetup, header
 from tests.sample_responses import sse
 
 Json = dict[str, Any]
@@ -41,7 +41,7 @@ class Provider(FakeUpstream):
 
 
 class Chain:
-    """A conversation through a house whose client says only what is new; every answer is a call."""
+    """A conversation in one process whose client sends only what is new; every answer is a call."""
 
     def __init__(
         self, *, first: Any = None, store: Any = None, config: str = "", beside: Chain | None = None, **more: Any
@@ -50,8 +50,8 @@ class Chain:
         self.provider = Provider() if beside is None else beside.provider
         if beside is None:
             stored = {"store": store} if store is not None else {}
-            rooms: Any = {"tasks": self.tasks, "windows": FakeWindows(WINDOW), "upstream": self.provider, **stored}
-            self.world = World(config=config, **rooms, **more)
+            setup: Any = {"tasks": self.tasks, "windows": FakeWindows(WINDOW), "upstream": self.provider, **stored}
+            self.world = PipelineSetup(config=config, **setup, **more)
         else:
             self.world = beside.world
         self.name = "b" if beside is not None else "a"
@@ -79,7 +79,7 @@ class Chain:
         self.state = json.loads(header(out, "x-accordion-compaction") or '{"state": "none"}')["state"]
         self.number, self.last = self.number + 1, self.provider.next["id"]
         await self.tasks.done()
-        self.decisions.append(self.world.seen.exchanges[-1].decision)
+        self.decisions.append(self.world.recorder.exchanges[-1].decision)
         sent = self.provider.requests[-1].body
         assert isinstance(sent, bytes)
         self.same = sent == raw
@@ -245,7 +245,7 @@ async def test_what_came_while_the_store_was_away_is_put_together_when_it_is_bac
 
 @pytest.mark.parametrize("word", ["off", "observe"])
 @pytest.mark.parametrize("at", [0, 3, 9])
-async def test_a_word_against_folding_holds_for_its_own_request(word: str, at: int) -> None:
+async def test_a_header_against_compaction_holds_for_its_own_request(word: str, at: int) -> None:
     chain = Chain()
     for number in range(9):
         await chain.turn(headers={"x-accordion-compact": word} if number == at else None)
@@ -357,7 +357,7 @@ RESULT: Json = {"type": "function_call_output", "call_id": "call_5", "output": "
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_what_the_provider_misses_behind_a_lost_response_is_put_in(streamed: bool) -> None:
     provider = Missing()
-    world = World(upstream=provider, tasks=LoopTasks())  # type: ignore[arg-type]
+    world = PipelineSetup(upstream=provider, tasks=LoopTasks())  # type: ignore[arg-type]
     out, _ = await world.ask(
         RESPONSES, {**FIXED, "input": [RESULT], "previous_response_id": "resp_lost", "stream": streamed}
     )
@@ -370,13 +370,13 @@ async def test_what_the_provider_misses_behind_a_lost_response_is_put_in(streame
         ("function_call_output", "call_5"),
     ]
     assert sent["input"][-1] == RESULT
-    assert "a placeholder was put in" in world.seen.exchanges[-1].decision
+    assert "a placeholder was put in" in world.recorder.exchanges[-1].decision
 
 
 @pytest.mark.parametrize("mode", ["off", "observe"])
 async def test_nothing_is_put_in_where_requests_may_not_be_changed(mode: str) -> None:
     provider = Missing()
-    world = World(upstream=provider, tasks=LoopTasks(), config=f"compaction: {{mode: {mode}}}")  # type: ignore[arg-type]
+    world = PipelineSetup(upstream=provider, tasks=LoopTasks(), config=f"compaction: {{mode: {mode}}}")  # type: ignore[arg-type]
     out, body = await world.ask(RESPONSES, {**FIXED, "input": [RESULT], "previous_response_id": "resp_lost"})
     assert (out.status, provider.refusals) == (400, 1)
     assert b"No tool output found for function call ours_1." in body
@@ -385,7 +385,7 @@ async def test_nothing_is_put_in_where_requests_may_not_be_changed(mode: str) ->
 async def test_a_call_that_the_client_itself_left_unanswered_is_the_clients_error() -> None:
     """Of a response that is on record, and in which nothing was read back."""
     provider = Missing()
-    world = World(upstream=provider, tasks=LoopTasks())  # type: ignore[arg-type]
+    world = PipelineSetup(upstream=provider, tasks=LoopTasks())  # type: ignore[arg-type]
     await world.ask(RESPONSES, {**FIXED, "input": "Find out."})
     provider.kept = "resp_a7"
     out, body = await world.ask(RESPONSES, {**FIXED, "input": [RESULT], "previous_response_id": "resp_a7"})
@@ -394,7 +394,7 @@ async def test_a_call_that_the_client_itself_left_unanswered_is_the_clients_erro
     assert provider.refusals == 1
 
 
-async def test_the_whole_history_is_sent_where_it_is_on_record_and_what_it_stands_for_is_not() -> None:
+async def test_a_recorded_history_is_sent_in_place_of_the_response_id() -> None:
     chain = Chain()
     await chain.turns(3)
     provider = Missing()
@@ -428,7 +428,7 @@ def of(kind: str, batch: list[str]) -> bool:
     return any(name.startswith(f"{kind}/") for name in batch)
 
 
-async def test_what_a_request_adds_to_the_transcript_is_in_the_batch_that_stores_its_response() -> None:
+async def test_transcript_and_response_are_stored_in_one_batch() -> None:
     store = Batches()
     chain = Chain(store=store, config="archive: {record: all}")
     await chain.turns(3)
@@ -445,7 +445,7 @@ async def recorded(chain: Chain, session: str) -> list[Json]:
     return found
 
 
-async def test_what_goes_on_from_a_response_that_is_not_on_record_is_recorded_as_if_folded() -> None:
+async def test_a_continuation_of_an_unrecorded_response_is_recorded_as_if_compacted() -> None:
     """A request whose session was lost may be one of a history that was folded."""
     chain = Chain()
     results = [{**RESULT, "call_id": f"call_{number}"} for number in (7, 8)]
@@ -459,17 +459,17 @@ async def test_what_goes_on_from_a_response_that_is_not_on_record_is_recorded_as
     assert await recorded(chain, session) == results
 
 
-async def test_what_passes_unchanged_in_a_session_that_was_folded_is_recorded_by_any_worker() -> None:
+async def test_any_worker_records_an_unchanged_request_of_a_compacted_session() -> None:
     chain = Chain()
     await chain.until_folded()
-    session = chain.world.seen.exchanges[-1].session
+    session = chain.world.recorder.exchanges[-1].session
     chain.world.builder.response_links._links.clear()
     for key in [key for key in chain.world.store._values if key.name.startswith("link/")]:
         await chain.world.store.delete([key])
     chain.world.archive.transcripts.begin_anew()
     await chain.turn()
     assert chain.same
-    assert chain.world.seen.exchanges[-1].session == session
+    assert chain.world.recorder.exchanges[-1].session == session
     assert f"call_{chain.number - 2}" in str((await recorded(chain, session))[-1])
 
 
@@ -494,7 +494,7 @@ async def test_a_chain_stays_in_its_session_where_each_worker_ends_behind_its_re
     sessions = set[str]()
     for _ in range(12):
         await chain.turn()
-        sessions.add(chain.world.seen.exchanges[-1].session)
+        sessions.add(chain.world.recorder.exchanges[-1].session)
         start_anew(chain)
     assert chain.state in ("folded", "replayed")
     assert len(sessions) == 1
@@ -517,10 +517,10 @@ async def test_a_chain_that_begins_as_one_before_it_stays_in_its_own_session() -
     await former.world.outbox.flush()
     chain = Chain(beside=former)
     chain.replies[0] = {"output": [{**reply(0)["output"][0], "arguments": '{"path":"other"}'}]}
-    sessions = {former.world.seen.exchanges[-1].session}
+    sessions = {former.world.recorder.exchanges[-1].session}
     for _ in range(12):
         await chain.turn()
-        sessions.add(chain.world.seen.exchanges[-1].session)
+        sessions.add(chain.world.recorder.exchanges[-1].session)
         start_anew(chain)
     assert chain.state in ("folded", "replayed")
     assert len(sessions) == 2

@@ -14,7 +14,7 @@ from accordion.model.http import Outbound
 from accordion.model.ports import Route
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply, FakeRouter
-from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, World, header
+from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup, header
 
 PRICES = "prices: {models: {m: {input: 3, cached_input: 0.3, cache_write: 3.75, output: 15}}}\n"
 AS_TEAM = {"x-accordion-key": "key-of-team", "authorization": "Bearer sk-own"}
@@ -23,8 +23,8 @@ MESSAGES_BODY: dict[str, Any] = {**CHAT_BODY, "max_tokens": 9}
 RESPONSES_BODY: dict[str, Any] = {"model": "m", "input": "one two three"}
 
 
-def limited(**limits: Any) -> World:
-    return World(
+def limited(**limits: Any) -> PipelineSetup:
+    return PipelineSetup(
         keys=(ProxyKey("team", "key-of-team", KeyLimits(**limits)), ProxyKey("free", "key-free")), config=PRICES
     )
 
@@ -34,7 +34,7 @@ def reported(tokens: int = 1_000_000) -> FakeReply:
     return FakeReply(pieces=(json.dumps({"choices": [], "usage": usage}).encode(),))
 
 
-def used(world: World) -> KeyUsage:
+def used(world: PipelineSetup) -> KeyUsage:
     return world.key_usage.usage("team")
 
 

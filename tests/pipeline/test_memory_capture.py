@@ -14,10 +14,10 @@ from accordion.pipeline.memory_capture import MemoryCapture
 from tests.archive.archive_setup import TENANT
 from tests.compaction.compactor_setup import LoopTasks
 from tests.fakes import FakeTasks, FakeWindows
+from tests.insertions.test_artifact_recall import assistant_entry, user_entry
 from tests.insertions.test_artifact_recall import request as long
-from tests.insertions.test_artifact_recall import said, user
 from tests.memory.compaction_setup import ID, CompactionSetup, build_setup, talk
-from tests.pipeline_setup import CHAT, World
+from tests.pipeline_setup import CHAT, PipelineSetup
 
 
 class Waits:
@@ -32,7 +32,7 @@ class Waits:
             await self._then(self.times)
 
 
-def remembering(setup: CompactionSetup, waits: Waits | None = None, recordings: Any = None) -> MemoryCapture:
+def build_capture(setup: CompactionSetup, waits: Waits | None = None, recordings: Any = None) -> MemoryCapture:
     return MemoryCapture(
         lambda: setup.compactions, recordings or setup.archive.transcripts, FakeTasks(), waits or Waits(), "billing"
     )
@@ -44,7 +44,7 @@ async def done(setup: CompactionSetup) -> list[tuple[int, int]]:
 
 async def test_the_range_of_a_fold_is_compacted_with_the_system_prompt_in_front():
     setup = await build_setup()
-    await remembering(setup).capture(TENANT, ID, 6)
+    await build_capture(setup).capture(TENANT, ID, 6)
     assert await done(setup) == [(0, 6)]
     assert {each.project for each in setup.memories.of(TENANT).memories.values()} == {"billing"}
 
@@ -52,14 +52,14 @@ async def test_the_range_of_a_fold_is_compacted_with_the_system_prompt_in_front(
 async def test_memories_belong_to_the_project_that_the_request_names():
     for named, project in ((None, "billing"), ("", ""), ("audits", "audits")):
         setup = await build_setup()
-        await remembering(setup).capture(TENANT, ID, 6, named)
+        await build_capture(setup).capture(TENANT, ID, 6, named)
         assert {each.project for each in setup.memories.of(TENANT).memories.values()} == {project}
 
 
 async def test_a_later_fold_goes_on_behind_and_the_same_one_adds_nothing():
     setup = await build_setup()
     for covered in (6, 6, 10, 8):
-        await remembering(setup).capture(TENANT, ID, covered)
+        await build_capture(setup).capture(TENANT, ID, covered)
     assert await done(setup) == [(0, 6), (7, 10)]
 
 
@@ -67,7 +67,7 @@ async def test_a_range_that_was_compacted_for_some_topics_only_is_compacted_all_
     setup = await build_setup()
     await setup.compactions.find_completed(TENANT, ID)
     await setup.compactions.compact(TENANT, ID, 0, 6, ["billing"])
-    await remembering(setup).capture(TENANT, ID, 6)
+    await build_capture(setup).capture(TENANT, ID, 6)
     assert sorted(await done(setup)) == [(0, 6), (0, 6)]
 
 
@@ -79,7 +79,7 @@ async def test_it_is_waited_for_until_what_was_folded_is_recorded():
             await setup.record(talk())
 
     waits = Waits(then)
-    await remembering(setup, waits).capture(TENANT, ID, 6)
+    await build_capture(setup, waits).capture(TENANT, ID, 6)
     assert waits.times == 3
     assert await done(setup) == [(0, 6)]
 
@@ -87,7 +87,7 @@ async def test_it_is_waited_for_until_what_was_folded_is_recorded():
 async def test_what_is_never_recorded_is_given_up():
     setup = await build_setup(talk()[:3])
     waits = Waits()
-    await remembering(setup, waits).capture(TENANT, ID, 6)
+    await build_capture(setup, waits).capture(TENANT, ID, 6)
     assert 1 < waits.times < 100
     assert await done(setup) == []
 
@@ -99,12 +99,12 @@ async def test_a_store_that_is_away_harms_nobody(caplog: pytest.LogCaptureFixtur
         async def find(self, _space: bytes, _session: str) -> None:
             raise StoreUnavailable("away")
 
-    await remembering(setup, recordings=Away()).capture(TENANT, ID, 6)
+    await build_capture(setup, recordings=Away()).capture(TENANT, ID, 6)
     setup.memories.away = True
-    await remembering(setup).capture(TENANT, ID, 6)
+    await build_capture(setup).capture(TENANT, ID, 6)
     assert "could be made of a compaction: away" in caplog.text
     setup.memories.away = False
-    await remembering(setup).capture(TENANT, ID, 6)
+    await build_capture(setup).capture(TENANT, ID, 6)
     assert await done(setup) == [(0, 6)]
 
 
@@ -140,7 +140,7 @@ async def test_folds_that_are_never_recorded_do_not_wait_for_each_other_without_
     assert await done(setup) == []
 
 
-async def test_a_fold_that_cannot_be_remembered_for_a_reason_that_nobody_thought_of_holds_up_no_other(
+async def test_an_unexpected_error_in_one_capture_delays_no_other(
     caplog: pytest.LogCaptureFixture,
 ):
     setup, tasks = await build_setup(), LoopTasks()
@@ -182,16 +182,16 @@ async def crowded(*ranges: tuple[int, int]) -> CompactionSetup:
 
 async def test_what_another_worker_compacted_meanwhile_is_gone_on_behind():
     setup = await crowded((0, 2), (3, 4))
-    await remembering(setup).capture(TENANT, ID, 10)
+    await build_capture(setup).capture(TENANT, ID, 10)
     assert await done(setup) == [(0, 2), (3, 4), (5, 10)]
 
 
 async def test_what_others_compact_again_and_again_is_left_to_the_next_fold(caplog: pytest.LogCaptureFixture):
     setup = await crowded((0, 1), (2, 2), (3, 3), (4, 4))
-    await remembering(setup).capture(TENANT, ID, 10)
+    await build_capture(setup).capture(TENANT, ID, 10)
     assert await done(setup) == [(0, 1), (2, 2), (3, 3), (4, 4)]
     assert "could be made of a compaction: others" in caplog.text
-    await remembering(setup).capture(TENANT, ID, 10)
+    await build_capture(setup).capture(TENANT, ID, 10)
     assert (await done(setup))[-1] == (5, 10)
 
 
@@ -208,29 +208,29 @@ class Spawned(FakeTasks):
 
 
 async def test_only_a_fold_that_was_made_for_a_request_is_remembered_and_once():
-    made, tasks = World(windows=FakeWindows(3_000)), Spawned()
+    made, tasks = PipelineSetup(windows=FakeWindows(3_000)), Spawned()
 
     def never() -> ConversationCompactor:
         raise AssertionError("nobody asked")
 
     capture = MemoryCapture(never, made.archive.transcripts, tasks, Waits())
     made.rebuild(features=[MemoryCapturing(capture)])
-    await made.ask(CHAT, {"model": "gpt-5", "messages": [user("Hello.")]})
+    await made.ask(CHAT, {"model": "gpt-5", "messages": [user_entry("Hello.")]})
     assert tasks.names == []
     body = long(CHAT)
     await made.ask(CHAT, body)
     assert tasks.names == ["make memories of a compaction"]
-    body["messages"] += [said(CHAT, "Nothing."), user("Go on.")]
+    body["messages"] += [assistant_entry(CHAT, "Nothing."), user_entry("Go on.")]
     await made.ask(CHAT, body)
-    assert made.seen.exchanges[-1].compaction is not None
+    assert made.recorder.exchanges[-1].compaction is not None
     assert len(tasks.names) == 1
 
 
 async def test_a_fold_is_remembered_in_the_project_that_its_request_names(monkeypatch: pytest.MonkeyPatch):
-    made, told = World(windows=FakeWindows(3_000)), list[str | None]()
+    made, told = PipelineSetup(windows=FakeWindows(3_000)), list[str | None]()
     monkeypatch.setattr(
         MemoryCapture, "enqueue", lambda _self, _space, _session, _covered, project: told.append(project)
     )
-    made.rebuild(features=[MemoryCapturing(remembering(await build_setup()))])
+    made.rebuild(features=[MemoryCapturing(build_capture(await build_setup()))])
     await made.ask(CHAT, long(CHAT), {"x-accordion-project": "audits"})
     assert told == ["audits"]

@@ -1,4 +1,4 @@
-"""Memories that belong to a turn are put behind it unasked and stay there: whole house in one process."""
+"""Memories that belong to a turn are put behind it unasked and stay there. In one process."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from accordion.pipeline.session_import import MemoryMentions, SessionImport
 from accordion.server.event_loop import LoopTasks, LoopWaiter
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeWindows
-from tests.insertions.test_artifact_recall import LISTING, PATHS, called, request, said, sent, user
+from tests.insertions.test_artifact_recall import LISTING, PATHS, assistant_entry, call_entry, request, sent, user_entry
 from tests.memory.fake_memories import FakeMemories
-from tests.memory_turns import asking, keep, stays, unchanged
-from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, World, header
+from tests.memory_turns import build_request, check_memories_stay, is_forwarded_unchanged, store_memories
+from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup, header
 
 Json = dict[str, Any]
 ASK = "Which region does the ledger replicate to?"
@@ -48,7 +48,7 @@ class Shared:
         return [len(asked & set(query_words(each.memory.content))) / len(asked) for each in candidates]
 
 
-class Kept(FakeMemories):
+class RecordingMemories(FakeMemories):
     """Notes what is searched for."""
 
     def __init__(self) -> None:
@@ -72,9 +72,9 @@ class TooLate(LoopWaiter):
         raise TimeoutError
 
 
-def world(memories: FakeMemories, waiting: Waiter | None = None, /, **given: Any) -> World:
+def world(memories: FakeMemories, waiting: Waiter | None = None, /, **given: Any) -> PipelineSetup:
     named = {name: given.pop(name) for name in list(given) if name in MemoryRecallLimits.__slots__}
-    made = World(windows=FakeWindows(given.pop("window", 4_000)), **given)
+    made = PipelineSetup(windows=FakeWindows(given.pop("window", 4_000)), **given)
 
     def count(text: str, _model: str) -> int:
         return len(text.split())
@@ -100,11 +100,11 @@ def world(memories: FakeMemories, waiting: Waiter | None = None, /, **given: Any
     return made
 
 
-def ready(**given: Any) -> tuple[World, Kept]:
-    """A house with one memory kept."""
-    memories = Kept()
+def ready(**given: Any) -> tuple[PipelineSetup, RecordingMemories]:
+    """A setup with one stored memory."""
+    memories = RecordingMemories()
     made = world(memories, **given)
-    keep(made, memories, memory())
+    store_memories(made, memories, memory())
     return made, memories
 
 
@@ -112,22 +112,26 @@ def memory(**fields: Any) -> Memory:
     return Memory("mem-a", "fact", TOLD, **fields)
 
 
-def there(of: World, path: str) -> bool:
+def there(of: PipelineSetup, path: str) -> bool:
     return OPENING in json.dumps(sent(of, path))
 
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_it_stands_behind_the_message_that_it_belongs_to_and_stays_byte_for_byte(path: str):
     made, memories = ready()
-    history = [user("Hello there."), said(path, "Hi."), user(ASK)]
-    out, _ = await made.ask(path, asking(path, *history))
+    history = [user_entry("Hello there."), assistant_entry(path, "Hi."), user_entry(ASK)]
+    out, _ = await made.ask(path, build_request(path, *history))
     before = sent(made, path)
     text = json.dumps(before)
     assert text.index(ASK) < text.index(OPENING) < text.index(TOLD)
     assert header(out, "x-accordion-memory") == "mem-a recalled"
     for number in range(3):
-        history += [said(path, f"Done {number}."), user(f"Go on {number}."), *called(path, f"c{number}", "x", path="p")]
-        out, _ = await made.ask(path, asking(path, *history))
+        history += [
+            assistant_entry(path, f"Done {number}."),
+            user_entry(f"Go on {number}."),
+            *call_entry(path, f"c{number}", "x", path="p"),
+        ]
+        out, _ = await made.ask(path, build_request(path, *history))
         now = sent(made, path)
         assert now[: len(before)] == before
         assert json.dumps(now).count(TOLD) == 1
@@ -138,12 +142,12 @@ async def test_it_stands_behind_the_message_that_it_belongs_to_and_stays_byte_fo
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_it_is_counted_and_told_in_the_ledger_and_the_metrics(path: str):
-    memories, metrics = Kept(), Metrics()
+    memories, metrics = RecordingMemories(), Metrics()
     made = world(memories)
-    keep(made, memories, memory())
-    await made.ask(path, asking(path, user(ASK)))
-    await made.ask(path, asking(path, user(ASK), said(path, "Done."), user("Go on.")))
-    first, second = made.seen.exchanges
+    store_memories(made, memories, memory())
+    await made.ask(path, build_request(path, user_entry(ASK)))
+    await made.ask(path, build_request(path, user_entry(ASK), assistant_entry(path, "Done."), user_entry("Go on.")))
+    first, second = made.recorder.exchanges
     assert first.recall is not None
     assert (first.recall.sources, first.recall.memories) == (1, ("mem-a recalled",))
     assert second.recall is None
@@ -159,11 +163,11 @@ async def test_it_is_counted_and_told_in_the_ledger_and_the_metrics(path: str):
 @pytest.mark.parametrize("text", ["Go on, please.", "Which colour has the parser of the billing desk?"])
 async def test_what_nothing_belongs_to_goes_on_as_it_came(path: str, text: str):
     made, _ = ready()
-    body = asking(path, user("Hello."), said(path, "Hi."), user(text))
+    body = build_request(path, user_entry("Hello."), assistant_entry(path, "Hi."), user_entry(text))
     out, _ = await made.ask(path, body)
-    assert unchanged(made, body)
+    assert is_forwarded_unchanged(made, body)
     assert header(out, "x-accordion-memory") is None
-    assert made.seen.exchanges[-1].recall is None
+    assert made.recorder.exchanges[-1].recall is None
 
 
 # -- whose ---------------------------------------------------------------------------------------------------------
@@ -171,11 +175,13 @@ async def test_what_nothing_belongs_to_goes_on_as_it_came(path: str, text: str):
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_another_tenants_memories_are_never_recalled(path: str):
-    memories = Kept()
+    memories = RecordingMemories()
     made = world(memories, keys=(ProxyKey("one", "key-1"), ProxyKey("two", "key-2")), all_projects=True)
-    keep(made, memories, memory(), key="key-1")
+    store_memories(made, memories, memory(), key="key-1")
     for key, found in (("key-2", False), ("key-1", True), ("key-2", False)):
-        await made.ask(path, asking(path, user(ASK)), {"x-accordion-key": key, "authorization": "Bearer sk-own"})
+        await made.ask(
+            path, build_request(path, user_entry(ASK)), {"x-accordion-key": key, "authorization": "Bearer sk-own"}
+        )
         assert there(made, path) is found
 
 
@@ -196,55 +202,61 @@ async def test_another_tenants_memories_are_never_recalled(path: str):
 async def test_only_those_of_the_project_that_the_request_or_the_config_names(
     of: str, named: str, given: str | None, found: bool
 ):
-    memories = Kept()
+    memories = RecordingMemories()
     made = world(memories, project=named)
-    keep(made, memories, memory(project=of))
-    await made.ask(CHAT, asking(CHAT, user(ASK)), {"x-accordion-project": given} if given is not None else {})
+    store_memories(made, memories, memory(project=of))
+    await made.ask(
+        CHAT, build_request(CHAT, user_entry(ASK)), {"x-accordion-project": given} if given is not None else {}
+    )
     assert there(made, CHAT) is found
     assert not [name for name, _ in made.upstream.requests[-1].headers if name.startswith(b"x-accordion")]
 
 
 async def test_those_of_all_projects_where_that_is_wanted():
-    memories = Kept()
+    memories = RecordingMemories()
     made = world(memories, project="billing", all_projects=True)
-    keep(made, memories, memory(project="other"))
-    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    store_memories(made, memories, memory(project="other"))
+    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
     assert "mem-a, fact of project other" in json.dumps(sent(made, CHAT))
 
 
 @pytest.mark.parametrize("agent", [{}, {"x-accordion-delegation": "a", "x-accordion-parent": "main"}])
 @pytest.mark.parametrize("path", PATHS)
 async def test_conversations_of_two_projects_that_begin_alike_share_nothing(path: str, agent: dict[str, str]):
-    memories = Kept()
+    memories = RecordingMemories()
     made = world(memories, project="billing")
-    keep(made, memories, *(Memory(f"mem-{name}", "fact", TOLD, project=name) for name in ("billing", "other")))
+    store_memories(
+        made, memories, *(Memory(f"mem-{name}", "fact", TOLD, project=name) for name in ("billing", "other"))
+    )
     for headers, name in (({}, "billing"), ({"x-accordion-project": "other"}, "other"), ({}, "billing")):
-        await made.ask(path, asking(path, user(ASK)), {**headers, **agent})
+        await made.ask(path, build_request(path, user_entry(ASK)), {**headers, **agent})
         ids = [each for each in ("mem-billing", "mem-other") if each in json.dumps(sent(made, path))]
         assert ids == [f"mem-{name}"]
     for project in ("other", "third"):
         again = world(memories, store=made.store, project=project)
-        await again.ask(path, asking(path, user(ASK), said(path, "Done."), user("Go on.")), agent)
+        await again.ask(
+            path, build_request(path, user_entry(ASK), assistant_entry(path, "Done."), user_entry("Go on.")), agent
+        )
         assert ("mem-other" in json.dumps(sent(again, path))) is (project == "other")
         assert "mem-billing" not in json.dumps(sent(again, path))
 
 
 @pytest.mark.parametrize(("of", "found"), [("", True), ("other", False)])
-async def test_a_summary_of_no_project_that_was_written_of_anothers_memories_is_not_recalled(of: str, found: bool):
-    memories = Kept()
+async def test_a_summary_of_another_projects_memories_is_not_recalled(of: str, found: bool):
+    memories = RecordingMemories()
     made = world(memories)
     source = Memory("mem-s", "fact", "Something else.", project=of)
-    keep(made, memories, source, Memory("mem-a", "summary", TOLD, sources=(("mem-s", ""),)))
-    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    store_memories(made, memories, source, Memory("mem-a", "summary", TOLD, sources=(("mem-s", ""),)))
+    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
     assert there(made, CHAT) is found
 
 
 async def test_a_summary_that_may_be_out_of_date_says_so():
-    memories = Kept()
+    memories = RecordingMemories()
     made = world(memories)
     source = Memory("mem-s", "fact", "Something else.", revision="new")
-    keep(made, memories, source, Memory("mem-a", "summary", TOLD, sources=(("mem-s", "old"),)))
-    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    store_memories(made, memories, source, Memory("mem-a", "summary", TOLD, sources=(("mem-s", "old"),)))
+    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
     assert "1 of its sources was edited since" in json.dumps(sent(made, CHAT))
 
 
@@ -254,41 +266,41 @@ async def test_a_summary_that_may_be_out_of_date_says_so():
 @pytest.mark.parametrize("path", PATHS)
 async def test_what_stands_in_the_list_is_not_put_in_again(path: str):
     made, memories = ready()
-    history = [user(ASK), said(path, "There."), user(f"Once more. {ASK}")]
-    await made.ask(path, asking(path, *history[:1]))
-    await made.ask(path, asking(path, *history))
+    history = [user_entry(ASK), assistant_entry(path, "There."), user_entry(f"Once more. {ASK}")]
+    await made.ask(path, build_request(path, *history[:1]))
+    await made.ask(path, build_request(path, *history))
     assert json.dumps(sent(made, path)).count(TOLD) == 1
     assert len(memories.asked) == 2
 
 
 async def test_what_the_client_says_itself_is_not_put_in():
     made, _ = ready()
-    await made.ask(CHAT, asking(CHAT, user(TOLD), said(CHAT, "So it is."), user(ASK)))
+    await made.ask(CHAT, build_request(CHAT, user_entry(TOLD), assistant_entry(CHAT, "So it is."), user_entry(ASK)))
     assert not there(made, CHAT)
 
 
-async def test_what_was_made_of_this_very_session_waits_until_its_messages_have_left_the_window():
-    memories = Kept()
+async def test_memories_of_this_session_wait_until_their_messages_left_the_window():
+    memories = RecordingMemories()
     made = world(memories, window=3_000)
     start, rest = (asked := request(CHAT)["messages"])[:3], asked[3:-1]
-    await made.ask(CHAT, asking(CHAT, *start))
-    session = made.seen.exchanges[-1].session
-    keep(made, memories, memory(conversation=session, first=1, last=1))
-    history = [*start, said(CHAT, "Done."), user(ASK)]
-    await made.ask(CHAT, asking(CHAT, *history))
+    await made.ask(CHAT, build_request(CHAT, *start))
+    session = made.recorder.exchanges[-1].session
+    store_memories(made, memories, memory(conversation=session, first=1, last=1))
+    history = [*start, assistant_entry(CHAT, "Done."), user_entry(ASK)]
+    await made.ask(CHAT, build_request(CHAT, *history))
     assert not there(made, CHAT)
-    await made.ask(CHAT, asking(CHAT, *history, *rest, user(f"Well. {ASK}")))
-    assert made.seen.exchanges[-1].session == session
-    assert made.seen.exchanges[-1].compaction is not None
+    await made.ask(CHAT, build_request(CHAT, *history, *rest, user_entry(f"Well. {ASK}")))
+    assert made.recorder.exchanges[-1].session == session
+    assert made.recorder.exchanges[-1].compaction is not None
     assert there(made, CHAT)
 
 
 async def test_beside_a_session_memory_that_was_asked_for_nothing_is_put():
-    memories = Kept()
+    memories = RecordingMemories()
     made = world(memories)
     name = "CMEM-20260101-100510"
-    keep(made, memories, Memory(name, "session", "All of it."), Memory("mem-a", "fact", TOLD))
-    await made.ask(CHAT, asking(CHAT, user(f"Please import memory {name}. {ASK}")))
+    store_memories(made, memories, Memory(name, "session", "All of it."), Memory("mem-a", "fact", TOLD))
+    await made.ask(CHAT, build_request(CHAT, user_entry(f"Please import memory {name}. {ASK}")))
     assert f"[Session memory {name}" in json.dumps(sent(made, CHAT))
     assert not there(made, CHAT)
 
@@ -300,20 +312,20 @@ async def test_beside_a_session_memory_that_was_asked_for_nothing_is_put():
 async def test_a_retry_is_sent_the_same_whatever_is_remembered_meanwhile(path: str):
     made, memories = ready()
     for _ in range(3):
-        await made.ask(path, asking(path, user(ASK)))
-        keep(made, memories, Memory("mem-b", "fact", f"{TOLD} Since Thursday."))
+        await made.ask(path, build_request(path, user_entry(ASK)))
+        store_memories(made, memories, Memory("mem-b", "fact", f"{TOLD} Since Thursday."))
         made.clock.advance(5)
     one, *others = [each.body for each in made.upstream.requests]
     assert others == [one, one]
-    assert [each.recall is not None for each in made.seen.exchanges] == [True, False, False]
+    assert [each.recall is not None for each in made.recorder.exchanges] == [True, False, False]
 
 
 async def test_what_was_sent_without_stays_without():
-    memories = Kept()
+    memories = RecordingMemories()
     made = world(memories)
-    body = asking(CHAT, user("Hello."), said(CHAT, "Hi."), user(ASK))
+    body = build_request(CHAT, user_entry("Hello."), assistant_entry(CHAT, "Hi."), user_entry(ASK))
     await made.ask(CHAT, body)
-    keep(made, memories, memory())
+    store_memories(made, memories, memory())
     await made.ask(CHAT, body)
     one, two = made.upstream.requests
     assert one.body == two.body
@@ -322,7 +334,7 @@ async def test_what_was_sent_without_stays_without():
 @pytest.mark.parametrize("path", PATHS)
 async def test_other_workers_and_later_runs_put_it_in_as_well(path: str):
     made, memories = ready()
-    await stays(made, world(memories, store=made.store), memories, path, ASK)
+    await check_memories_stay(made, world(memories, store=made.store), memories, path, ASK)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -330,13 +342,13 @@ async def test_a_fold_that_covers_it_takes_it_along_and_it_may_be_recalled_anew(
     made, _ = ready(window=3_000)
     body = request(path)
     listing = body[LISTING[path]]
-    await made.ask(path, {**body, LISTING[path]: [user(ASK)]})
-    listing[0] = user(ASK)
+    await made.ask(path, {**body, LISTING[path]: [user_entry(ASK)]})
+    listing[0] = user_entry(ASK)
     await made.ask(path, body)
-    assert made.seen.exchanges[-1].compaction is not None
+    assert made.recorder.exchanges[-1].compaction is not None
     assert not there(made, path)
     before = sent(made, path)
-    listing += [said(path, "Nothing."), user(f"Again. {ASK}")]
+    listing += [assistant_entry(path, "Nothing."), user_entry(f"Again. {ASK}")]
     await made.ask(path, body)
     now = sent(made, path)
     assert now[: len(before)] == before
@@ -349,31 +361,31 @@ async def test_a_fold_that_covers_it_takes_it_along_and_it_may_be_recalled_anew(
 @pytest.mark.parametrize("headers", [{"x-accordion-compact": "off"}, {"x-accordion-compact": "observe"}])
 async def test_a_request_that_is_not_to_be_changed_is_not(headers: dict[str, str]):
     made, memories = ready()
-    body = asking(CHAT, user(ASK))
+    body = build_request(CHAT, user_entry(ASK))
     await made.ask(CHAT, body, headers)
-    assert unchanged(made, body)
+    assert is_forwarded_unchanged(made, body)
     assert memories.asked == []
 
 
 async def test_a_history_that_the_provider_keeps_is_left_alone():
     made, memories = ready()
-    body = asking(RESPONSES, user(ASK), previous_response_id="resp_1")
+    body = build_request(RESPONSES, user_entry(ASK), previous_response_id="resp_1")
     await made.ask(RESPONSES, body)
-    assert unchanged(made, body)
+    assert is_forwarded_unchanged(made, body)
     assert memories.asked == []
 
 
 async def test_who_counts_or_asks_for_a_summary_of_its_own_recalls_nothing():
     made, memories = ready()
-    await made.ask(COUNT, asking(MESSAGES, user(ASK)))
-    await made.ask(MESSAGES, asking(MESSAGES, user(ASK), compaction={"type": "auto"}))
+    await made.ask(COUNT, build_request(MESSAGES, user_entry(ASK)))
+    await made.ask(MESSAGES, build_request(MESSAGES, user_entry(ASK), compaction={"type": "auto"}))
     assert memories.asked == []
 
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_in_the_middle_of_an_agents_work_nothing_is_searched_for(path: str):
     made, memories = ready()
-    await made.ask(path, asking(path, user("Hello."), *called(path, "c1", ASK, path="a.txt")))
+    await made.ask(path, build_request(path, user_entry("Hello."), *call_entry(path, "c1", ASK, path="a.txt")))
     assert memories.asked == []
     assert not there(made, path)
 
@@ -381,46 +393,48 @@ async def test_in_the_middle_of_an_agents_work_nothing_is_searched_for(path: str
 async def test_a_sub_agent_is_given_what_belongs_to_its_task():
     made, _ = ready()
     headers = {"x-accordion-delegation": "a", "x-accordion-parent": "main"}
-    await made.ask(CHAT, asking(CHAT, user(ASK)), headers)
-    assert made.seen.exchanges[-1].agent is not None
+    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)), headers)
+    assert made.recorder.exchanges[-1].agent is not None
     assert there(made, CHAT)
 
 
-async def test_a_search_that_takes_too_long_leaves_the_turn_alone_and_the_next_ones_for_a_while():
-    memories = Kept()
+async def test_a_slow_search_skips_recall_for_this_turn_and_the_next_ones():
+    memories = RecordingMemories()
     made = world(memories, TooLate())
-    keep(made, memories, memory())
+    store_memories(made, memories, memory())
     for number in range(3):
-        await made.ask(CHAT, asking(CHAT, user(f"{ASK} {number}")))
+        await made.ask(CHAT, build_request(CHAT, user_entry(f"{ASK} {number}")))
         assert not there(made, CHAT)
     assert len(memories.asked) == 1
     made.clock.advance(60)
-    await made.ask(CHAT, asking(CHAT, user(f"{ASK} now")))
+    await made.ask(CHAT, build_request(CHAT, user_entry(f"{ASK} now")))
     assert len(memories.asked) == 2
 
 
 async def test_a_store_that_never_answers_is_not_waited_for():
-    class Stuck(Kept):
+    class Stuck(RecordingMemories):
         async def find_candidates(self, *_args: Any, **_named: Any) -> list[SearchCandidate]:
             await asyncio.Event().wait()
             return []
 
     memories = Stuck()
     made = world(memories, timeout_seconds=0.01)
-    body = asking(CHAT, user(ASK))
+    body = build_request(CHAT, user_entry(ASK))
     out, _ = await made.ask(CHAT, body)
     assert out.status == 200
-    assert unchanged(made, body)
+    assert is_forwarded_unchanged(made, body)
 
 
 async def test_memories_that_are_away_leave_the_turn_alone_and_what_was_recalled_stays(
     caplog: pytest.LogCaptureFixture,
 ):
     made, memories = ready()
-    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
     before = sent(made, CHAT)
     memories.away = True
-    out, _ = await made.ask(CHAT, asking(CHAT, user(ASK), said(CHAT, "Done."), user(f"And now? {ASK}")))
+    out, _ = await made.ask(
+        CHAT, build_request(CHAT, user_entry(ASK), assistant_entry(CHAT, "Done."), user_entry(f"And now? {ASK}"))
+    )
     assert out.status == 200
     assert sent(made, CHAT)[: len(before)] == before
     assert "memories could not be searched" in caplog.text
@@ -429,30 +443,30 @@ async def test_memories_that_are_away_leave_the_turn_alone_and_what_was_recalled
 @pytest.mark.parametrize(("tokens", "found"), [(800, True), (5, False)])
 async def test_no_more_is_put_in_than_the_settings_say(tokens: int, found: bool):
     made, _ = ready(tokens=tokens)
-    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
     assert there(made, CHAT) is found
 
 
 async def test_the_best_are_put_in_and_no_more_than_the_settings_say():
-    memories = Kept()
+    memories = RecordingMemories()
     made = world(memories, memories=2)
-    keep(made, memories, *(Memory(f"mem-{at}", "fact", f"{TOLD} {at}") for at in range(5)))
-    await made.ask(CHAT, asking(CHAT, user(ASK)))
-    assert made.seen.exchanges[-1].recall is not None
-    assert made.seen.exchanges[-1].recall.memories == ("mem-0 recalled", "mem-1 recalled")
+    store_memories(made, memories, *(Memory(f"mem-{at}", "fact", f"{TOLD} {at}") for at in range(5)))
+    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
+    assert made.recorder.exchanges[-1].recall is not None
+    assert made.recorder.exchanges[-1].recall.memories == ("mem-0 recalled", "mem-1 recalled")
 
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_nothing_is_put_in_where_there_is_hardly_any_room(path: str):
     made, _ = ready(window=150)
-    out, _ = await made.ask(path, asking(path, user(ASK)))
+    out, _ = await made.ask(path, build_request(path, user_entry(ASK)))
     assert out.status == 200
     assert not there(made, path)
 
 
 async def test_into_a_request_whose_session_is_erased_meanwhile_nothing_is_put():
     made, memories = ready()
-    measured = await made.measure(CHAT, asking(CHAT, user(ASK)))
+    measured = await made.measure(CHAT, build_request(CHAT, user_entry(ASK)))
     tenant, session = measured.caller.tenant, measured.session_match.session.id
     made.clock.advance(1)
     await made.archive.erasures.note(tenant, session)
@@ -464,12 +478,12 @@ async def test_into_a_request_whose_session_is_erased_meanwhile_nothing_is_put()
 
 
 async def test_what_was_put_in_is_noted_for_who_makes_memories_of_the_session():
-    memories, tasks = Kept(), LoopTasks()
+    memories, tasks = RecordingMemories(), LoopTasks()
     made = world(memories, tasks=tasks)
-    keep(made, memories, memory())
-    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    store_memories(made, memories, memory())
+    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
     tenant = made.forward.tenants.identify({}).tenant
-    session = made.seen.exchanges[-1].session
+    session = made.recorder.exchanges[-1].session
     await LoopWaiter().wait_for(10, _until_noted(memories, tenant, session))
     await tasks.close()
     assert await load_notes(memories, tenant, session) == [["mem-a"]]

@@ -1,4 +1,4 @@
-"""A fold takes away what was read back as well, and plans know it: whole house in one process."""
+"""A fold takes away what was read back as well, and plans know it. In one process."""
 
 from __future__ import annotations
 
@@ -11,14 +11,25 @@ from accordion.compaction.request import CompactionRequest, CompactionResult
 from accordion.model.conversation import Conversation
 from accordion.model.insertions import RecallInsertion, ToolRound, ToolRoundInsertion
 from accordion.protocols.tool_loop import ArtifactToolResult
-from tests.insertions.test_composer import CHAT, MESSAGES, WEAVERS, House, house, later, read_back, request, sent, words
+from tests.insertions.test_composer import (
+    CHAT,
+    MESSAGES,
+    WEAVERS,
+    InsertionSetup,
+    build_setup,
+    later,
+    read_back,
+    request,
+    sent,
+    words,
+)
 from tests.pipeline_setup import header
 
 Json = dict[str, Any]
 PAGES = {CHAT: 220, MESSAGES: 200}
 
 
-async def talked(world: House, path: str, turns: int = 4) -> Json:
+async def talked(world: InsertionSetup, path: str, turns: int = 4) -> Json:
     """A conversation that was folded, and then so many short turns in each of which so many words were read back. The
     newest of them is still to be asked."""
     asked = request(20, path)
@@ -34,11 +45,11 @@ async def talked(world: House, path: str, turns: int = 4) -> Json:
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 async def test_a_history_that_is_full_of_what_was_read_back_is_folded(path: str):
     """There is hardly anything else that could be taken away."""
-    world = house()
+    world = build_setup()
     asked = await talked(world, path)
-    gauge = await world.measure(path, asked)
-    assert gauge.decision.action == "compact", gauge.decision
-    assert gauge.utilization.insertions > 780
+    measured = await world.measure(path, asked)
+    assert measured.decision.action == "compact", measured.decision
+    assert measured.utilization.insertions > 780
     out, _ = await world.ask(path, asked)
     told = json.loads(header(out, "x-accordion-compaction"))
     assert told["state"] == "folded", told
@@ -51,7 +62,7 @@ async def test_a_history_that_is_full_of_what_was_read_back_is_folded(path: str)
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 async def test_what_a_fold_is_said_to_come_to_is_what_is_sent(path: str):
-    world = house()
+    world = build_setup()
     asked = await talked(world, path)
     before = await world.measure(path, asked)
     await world.ask(path, asked)
@@ -64,7 +75,7 @@ async def test_what_a_fold_is_said_to_come_to_is_what_is_sent(path: str):
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
 async def test_what_was_read_back_is_no_saving(path: str):
     """The client never sent it."""
-    world = house()
+    world = build_setup()
     asked = await talked(world, path)
     before = (await world.measure(path, asked)).history.compaction.tokens_saved
     plain = await world.measure(path, asked)
@@ -75,17 +86,17 @@ async def test_what_was_read_back_is_no_saving(path: str):
 
 
 async def test_what_was_recalled_goes_with_the_fold_too():
-    world = house()
+    world = build_setup()
     asked = request(20)
     await world.ask(CHAT, asked)
     for turn in range(3):
         wire = json.dumps({"role": "user", "content": " ".join(f"found{at}" for at in range(350))}).encode()
         asked = later(asked, CHAT, f"Answer {turn}.", f"And question {turn}?")
-        gauge = await world.measure(CHAT, asked)
-        anchor = gauge.session_match.conversation.chain[-2]
-        await world.overlays.add(gauge.ref, RecallInsertion(anchor, wire, 1.0), 0.0)
-    gauge = await world.measure(CHAT, asked)
-    assert gauge.utilization.insertions > 1000
+        measured = await world.measure(CHAT, asked)
+        anchor = measured.session_match.conversation.chain[-2]
+        await world.insertions.add(measured.ref, RecallInsertion(anchor, wire, 1.0), 0.0)
+    measured = await world.measure(CHAT, asked)
+    assert measured.utilization.insertions > 1000
     out, _ = await world.ask(CHAT, asked)
     assert json.loads(header(out, "x-accordion-compaction"))["state"] == "folded"
     after = await world.measure(CHAT, asked)
@@ -113,7 +124,7 @@ class Idle:
 @pytest.mark.parametrize(("model", "left"), [("claude-opus-5-5", []), ("claude-sonnet-4-5", ["reading", "work"])])
 async def test_where_what_was_read_back_goes_so_does_the_thinking_that_is_bound_to_it(model: str, left: list[str]):
     """Nothing more can be folded, and with what was read it does not fit."""
-    world = house()
+    world = build_setup()
     asked = {**request(20, MESSAGES), "model": model}
     await world.ask(MESSAGES, asked)
     first = {"role": "assistant", "content": [thought("reading"), used("read_artifact", "o1")]}
@@ -132,6 +143,6 @@ async def test_where_what_was_read_back_goes_so_does_the_thinking_that_is_bound_
     assert [text for text in ("reading", "work") if f"sealed of {text}" in json.dumps(call)] == left
     assert call["content"][-1]["id"] == "late"
     assert given["content"] == [result]
-    exchange = world.seen.exchanges[-1]
+    exchange = world.recorder.exchanges[-1]
     assert exchange.utilization.insertions == 0
     assert exchange.utilization.tokens < 1_000

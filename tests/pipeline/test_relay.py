@@ -56,7 +56,7 @@ async def test_a_piece_is_heard_also_where_the_client_leaves_after_it() -> None:
     assert seen[0].usage.input == 7
 
 
-async def test_where_the_client_leaves_the_reader_ends_before_the_reply_is_let_go_and_is_recorded() -> None:
+async def test_when_the_client_leaves_the_reader_ends_first_and_the_exchange_is_recorded() -> None:
     reply, course = Guarded(), ExchangeProgress(0.0)
     out = relay(reply, OpenAIChat(), course, FakeClock(), "r1", lambda seen: reply.ended.append("recorded"))
     await anext(out)
@@ -66,7 +66,7 @@ async def test_where_the_client_leaves_the_reader_ends_before_the_reply_is_let_g
     assert course.error == "client_disconnected"
 
 
-async def test_a_reader_that_fails_as_it_is_closed_keeps_nothing_and_is_recorded_all_the_same() -> None:
+async def test_a_reader_that_fails_on_close_does_not_prevent_the_record() -> None:
     reply = Guarded(fails=True)
     out = relay(reply, None, ExchangeProgress(0.0), FakeClock(), "r1", lambda seen: reply.ended.append("recorded"))
     await anext(out)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from accordion.compaction.reporting import describe_outcome
 from accordion.model.records import CompactionOutcome
 from accordion.pipeline.respond import add_proxy_headers, encode_compaction_header
-from tests.growing_conversation import FOLDS_AT, Talk, call_id, record, small
+from tests.growing_conversation import COMPACTED_AT, GrowingConversation, call_id, compaction_record, small_window_setup
 from tests.histories import DIALECTS, DialectName
 from tests.pipeline_setup import CHAT, header
 
@@ -94,15 +94,15 @@ def test_of_very_many_steps_the_first_and_the_last_stay() -> None:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_a_conversation_that_grows_over_the_trigger_folds_once_and_is_replayed(dialect: DialectName) -> None:
-    talk = Talk(small(), dialect)
+    talk = GrowingConversation(small_window_setup(), dialect)
     made, number = {}, 0
     while not made:
         number += 1
-        made = record(await talk.turn(number))
-    assert number in (FOLDS_AT - 1, FOLDS_AT)
-    later = record(await talk.turn(number + 1))
+        made = compaction_record(await talk.turn(number))
+    assert number in (COMPACTED_AT - 1, COMPACTED_AT)
+    later = compaction_record(await talk.turn(number + 1))
     assert (made["state"], later["state"]) == ("folded", "replayed")
-    assert record(await talk.turn(number + 2))["state"] == "replayed"
+    assert compaction_record(await talk.turn(number + 2))["state"] == "replayed"
     assert (made["triggered"], made["passes"], made["trigger"]) == (True, 1, 2_000)
     assert made["utilization"] >= 0.5
     assert made["saved"] == made["before"] - made["after"] > 1_000
@@ -111,58 +111,58 @@ async def test_a_conversation_that_grows_over_the_trigger_folds_once_and_is_repl
 
 
 async def test_the_tokens_and_the_utilization_are_those_of_what_was_forwarded() -> None:
-    talk = Talk(small())
-    out = await talk.until(FOLDS_AT)
-    assert int(header(out, "x-accordion-tokens") or 0) == record(out)["after"]
-    assert float(header(out, "x-accordion-utilization") or 1) == round(record(out)["after"] / 4_000, 4)
+    talk = GrowingConversation(small_window_setup())
+    out = await talk.until(COMPACTED_AT)
+    assert int(header(out, "x-accordion-tokens") or 0) == compaction_record(out)["after"]
+    assert float(header(out, "x-accordion-utilization") or 1) == round(compaction_record(out)["after"] / 4_000, 4)
 
 
 async def test_what_a_second_fold_saves_is_counted_against_the_clients_own_list() -> None:
-    talk = Talk(small())
-    said = [record(await talk.turn(number)) for number in range(1, 15)]
+    talk = GrowingConversation(small_window_setup())
+    said = [compaction_record(await talk.turn(number)) for number in range(1, 15)]
     first, second = [each for each in said if each.get("state") == "folded"][:2]
     assert (first["generation"], second["generation"]) == (1, 2)
     assert second["saved"] == first["saved"] + second["before"] - second["after"]
 
 
 async def test_a_request_without_a_fold_says_nothing_of_one() -> None:
-    assert record(await Talk(small()).turn(1)) == {}
+    assert compaction_record(await GrowingConversation(small_window_setup()).turn(1)) == {}
 
 
 async def test_observe_tells_what_would_be_done_and_changes_nothing() -> None:
-    talk = Talk(small(config="compaction: {mode: observe}"))
-    said = record(await talk.until(FOLDS_AT))
+    talk = GrowingConversation(small_window_setup(config="compaction: {mode: observe}"))
+    said = compaction_record(await talk.until(COMPACTED_AT))
     assert (said["state"], said["triggered"], said["saved"]) == ("observed", True, 0)
     assert said["after"] < said["before"]
     assert [request.body for request in talk.world.upstream.requests] == talk.bodies
 
 
 async def test_now_folds_whatever_the_size_and_is_manual() -> None:
-    talk = Talk(small())
-    said = record(await talk.turn(4, x_accordion_compact="now"))
+    talk = GrowingConversation(small_window_setup())
+    said = compaction_record(await talk.turn(4, x_accordion_compact="now"))
     assert (said["state"], said["cause"]) == ("folded", "manual")
     assert said["utilization"] < 0.5
     assert len(talk.forwarded) < len(talk.bodies[-1])
 
 
 async def test_off_neither_folds_nor_replays() -> None:
-    talk = Talk(small())
-    assert record(await talk.until(FOLDS_AT))["state"] == "folded"
-    assert record(await talk.turn(FOLDS_AT + 1, x_accordion_compact="off")) == {}
+    talk = GrowingConversation(small_window_setup())
+    assert compaction_record(await talk.until(COMPACTED_AT))["state"] == "folded"
+    assert compaction_record(await talk.turn(COMPACTED_AT + 1, x_accordion_compact="off")) == {}
     assert talk.forwarded == talk.bodies[-1]
-    assert record(await talk.turn(FOLDS_AT + 2))["state"] == "replayed"
+    assert compaction_record(await talk.turn(COMPACTED_AT + 2))["state"] == "replayed"
 
 
 async def test_observe_by_header_is_for_its_request_alone() -> None:
-    talk = Talk(small())
-    assert record(await talk.until(FOLDS_AT, x_accordion_compact="observe"))["state"] == "observed"
+    talk = GrowingConversation(small_window_setup())
+    assert compaction_record(await talk.until(COMPACTED_AT, x_accordion_compact="observe"))["state"] == "observed"
     assert talk.forwarded == talk.bodies[-1]
-    assert record(await talk.turn(FOLDS_AT + 1))["state"] == "folded"
+    assert compaction_record(await talk.turn(COMPACTED_AT + 1))["state"] == "folded"
 
 
 @pytest.mark.parametrize("header_name", ["x_accordion_compact", "x_accordion_pin"])
 async def test_nonsense_in_a_header_of_ours_is_refused_by_name(header_name: str) -> None:
-    talk = Talk(small())
+    talk = GrowingConversation(small_window_setup())
     await talk.turn(1)
     out = await talk.turn(2, **{header_name: "\xe4\xf6"})
     assert out.status == 400
@@ -173,9 +173,12 @@ async def test_nonsense_in_a_header_of_ours_is_refused_by_name(header_name: str)
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 async def test_a_pin_by_header_survives_a_fold_verbatim_with_its_call(dialect: DialectName) -> None:
-    plain, pinned = Talk(small(), dialect), Talk(small(), dialect)
-    assert record(await plain.until(FOLDS_AT + 1))["state"]
-    assert record(await pinned.until(FOLDS_AT + 1, x_accordion_pin=call_id(1)))["state"]
+    plain, pinned = (
+        GrowingConversation(small_window_setup(), dialect),
+        GrowingConversation(small_window_setup(), dialect),
+    )
+    assert compaction_record(await plain.until(COMPACTED_AT + 1))["state"]
+    assert compaction_record(await pinned.until(COMPACTED_AT + 1, x_accordion_pin=call_id(1)))["state"]
     assert results(pinned.forwarded, call_id(1)) == results(pinned.bodies[-1], call_id(1)) != []
     assert results(plain.forwarded, call_id(1)) != results(plain.bodies[-1], call_id(1))
 
@@ -199,16 +202,16 @@ def results(body: bytes, call: str) -> list[Any]:
 
 
 async def test_the_ledger_has_the_record_of_the_header() -> None:
-    talk = Talk(small())
-    said = record(await talk.until(FOLDS_AT))
-    seen = talk.world.seen.exchanges[-1].compaction
+    talk = GrowingConversation(small_window_setup())
+    said = compaction_record(await talk.until(COMPACTED_AT))
+    seen = talk.world.recorder.exchanges[-1].compaction
     assert seen is not None
     assert describe_outcome(seen) == {"summary_input": 0, "summary_output": 0, "failure": "", **said}
 
 
 async def test_a_fold_that_fails_is_told_and_the_request_goes_on() -> None:
-    talk = Talk(small())
-    said = record(await talk.turn(0, x_accordion_compact="now"))
+    talk = GrowingConversation(small_window_setup())
+    said = compaction_record(await talk.turn(0, x_accordion_compact="now"))
     assert said["state"] == "failed"
     assert said["reason"]
     assert talk.forwarded == talk.bodies[-1]

@@ -12,7 +12,7 @@ from accordion.model.errors import Unreachable
 from accordion.model.ports import Route, UpstreamRequest, UpstreamResponse
 from accordion.pipeline.send import FIRST_PAUSE, LONGEST_PAUSE
 from tests.fakes import FakeReply, FakeRouter, FakeUpstream
-from tests.pipeline_setup import CHAT, World
+from tests.pipeline_setup import CHAT, PipelineSetup
 
 BODY = json.dumps({"model": "smart", "messages": [{"role": "user", "content": "Hello."}]}).encode()
 
@@ -38,11 +38,11 @@ class Servers(FakeUpstream):
         return names
 
 
-def world(*down: str) -> tuple[World, Servers]:
+def world(*down: str) -> tuple[PipelineSetup, Servers]:
     servers = Servers(down=set(down))
     servers.let.set()
     a, b = (Route("smart", "openai", f"http://{name}.test/v1") for name in "ab")
-    return World(upstream=servers, router=FakeRouter(only=replace(a, fallbacks=(b,)))), servers
+    return PipelineSetup(upstream=servers, router=FakeRouter(only=replace(a, fallbacks=(b,)))), servers
 
 
 async def test_a_deployment_that_cannot_be_reached_is_tried_last_for_a_pause_that_grows():

@@ -1,4 +1,4 @@
-"""A session memory that the user asks for stands in the conversation from then on: whole house in one process."""
+"""A session memory that the user asks for stands in the conversation from then on. In one process."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from accordion.pipeline.session_import import MemoryMentions, SessionImport
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply, FakeWindows
 from tests.http.api_client import client
-from tests.insertions.test_artifact_recall import LISTING, PATHS, called, request, said, sent, user
+from tests.insertions.test_artifact_recall import LISTING, PATHS, assistant_entry, call_entry, request, sent, user_entry
 from tests.memory.fake_memories import FakeMemories
-from tests.memory_turns import asking, keep, stays, unchanged
+from tests.memory_turns import build_request, check_memories_stay, is_forwarded_unchanged, store_memories
 from tests.pipeline.test_compact import refused
-from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, World, header
+from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup, header
 
 Json = dict[str, Any]
 ID, NONE = "CMEM-20260101-100510", "CMEM-20260101-100511"
@@ -43,8 +43,8 @@ class Counted(FakeMemories):
         return await super().get(tenant, ids)
 
 
-def world(memories: FakeMemories, **given: Any) -> World:
-    made = World(windows=FakeWindows(given.pop("window", 4_000)), **given)
+def world(memories: FakeMemories, **given: Any) -> PipelineSetup:
+    made = PipelineSetup(windows=FakeWindows(given.pop("window", 4_000)), **given)
     importing = SessionImport(
         lambda: memories, made.builder.insertion_store, made.clock, lambda text, _model: len(text.split())
     )
@@ -52,19 +52,19 @@ def world(memories: FakeMemories, **given: Any) -> World:
     return made
 
 
-def saved(of: World, memories: FakeMemories, key: str = "", text: str = TOLD) -> None:
-    keep(of, memories, Memory(ID, "session", text), key=key)
+def saved(of: PipelineSetup, memories: FakeMemories, key: str = "", text: str = TOLD) -> None:
+    store_memories(of, memories, Memory(ID, "session", text), key=key)
 
 
-def ready(text: str = TOLD, **given: Any) -> tuple[World, Counted]:
-    """A house with the memory saved."""
+def ready(text: str = TOLD, **given: Any) -> tuple[PipelineSetup, Counted]:
+    """A setup with the memory stored."""
     memories = Counted()
     made = world(memories, **given)
     saved(made, memories, text=text)
     return made, memories
 
 
-def told(listed: list[Json]) -> list[int]:
+def imported_positions(listed: list[Json]) -> list[int]:
     """In which entries something of a session memory stands."""
     return [at for at, entry in enumerate(listed) if "[Session memory" in json.dumps(entry)]
 
@@ -72,16 +72,16 @@ def told(listed: list[Json]) -> list[int]:
 @pytest.mark.parametrize("path", PATHS)
 async def test_it_stands_behind_the_very_first_message_and_stays_byte_for_byte(path: str):
     made, memories = ready()
-    history = [user(ASK)]
-    out, _ = await made.ask(path, asking(path, *history))
+    history = [user_entry(ASK)]
+    out, _ = await made.ask(path, build_request(path, *history))
     before = sent(made, path)
     assert TOLD in json.dumps(before)
-    assert told(before) == [1 if path == RESPONSES else 0]
+    assert imported_positions(before) == [1 if path == RESPONSES else 0]
     assert json.dumps(before).index(ASK) < json.dumps(before).index(TOLD)
     assert header(out, "x-accordion-memory") == f"{ID} imported"
     for number in range(3):
-        history += [said(path, f"Done {number}."), user(f"Go on {number}.")]
-        out, _ = await made.ask(path, asking(path, *history))
+        history += [assistant_entry(path, f"Done {number}."), user_entry(f"Go on {number}.")]
+        out, _ = await made.ask(path, build_request(path, *history))
         now = sent(made, path)
         assert now[: len(before)] == before
         assert json.dumps(now).count(TOLD) == 1
@@ -93,10 +93,10 @@ async def test_it_stands_behind_the_very_first_message_and_stays_byte_for_byte(p
 @pytest.mark.parametrize("path", PATHS)
 async def test_the_reconstructed_request_has_it_too_long_after_it_was_asked_for(path: str):
     made, _ = ready(config="archive: {record: all}")
-    history = [user(ASK)]
-    await made.ask(path, asking(path, *history))
-    history += [said(path, "Done."), user("Go on.")]
-    out, _ = await made.ask(path, asking(path, *history))
+    history = [user_entry(ASK)]
+    await made.ask(path, build_request(path, *history))
+    history += [assistant_entry(path, "Done."), user_entry("Go on.")]
+    out, _ = await made.ask(path, build_request(path, *history))
     await made.archive.transcripts.flush()
     sent_body = client(made).get(f"/accordion/sessions/{header(out, 'x-accordion-session')}/sent").json()
     assert sent_body["input" if path == RESPONSES else "messages"] == sent(made, path)
@@ -106,17 +106,17 @@ async def test_the_reconstructed_request_has_it_too_long_after_it_was_asked_for(
 @pytest.mark.parametrize("name", [ID.lower(), ID.capitalize()])
 async def test_the_case_of_an_id_does_not_matter(name: str):
     made, _ = ready()
-    out, _ = await made.ask(CHAT, asking(CHAT, user(f"Please import memory {name}")))
+    out, _ = await made.ask(CHAT, build_request(CHAT, user_entry(f"Please import memory {name}")))
     assert header(out, "x-accordion-memory") == f"{ID} imported"
     assert TOLD in json.dumps(sent(made, CHAT))
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_it_is_counted_in_the_gauge_and_told_in_the_ledger(path: str):
+async def test_an_imported_memory_is_counted_in_utilization_and_ledger(path: str):
     made, _ = ready()
-    await made.ask(path, asking(path, user(ASK)))
-    await made.ask(path, asking(path, user(ASK), said(path, "Done."), user("Go on.")))
-    first, second = made.seen.exchanges
+    await made.ask(path, build_request(path, user_entry(ASK)))
+    await made.ask(path, build_request(path, user_entry(ASK), assistant_entry(path, "Done."), user_entry("Go on.")))
+    first, second = made.recorder.exchanges
     assert first.recall is not None
     assert first.recall.memories == (f"{ID} imported",)
     assert first.recall.sources == 1
@@ -132,7 +132,9 @@ async def test_the_one_text_that_responses_takes_as_its_list_is_written_as_an_it
     assert (one["role"], two["role"]) == ("user", "user")
     assert ASK in json.dumps(one)
     assert TOLD in json.dumps(two)
-    await made.ask(RESPONSES, asking(RESPONSES, user(ASK), said(RESPONSES, "Done."), user("Go on.")))
+    await made.ask(
+        RESPONSES, build_request(RESPONSES, user_entry(ASK), assistant_entry(RESPONSES, "Done."), user_entry("Go on."))
+    )
     assert sent(made, RESPONSES)[1] == two
 
 
@@ -141,11 +143,11 @@ async def test_behind_a_fold_it_is_put_in_as_well(path: str):
     made, _ = ready(window=3_000)
     body = request(path)
     await made.ask(path, body)
-    body[LISTING[path]] += [said(path, "Nothing."), user(ASK)]
+    body[LISTING[path]] += [assistant_entry(path, "Nothing."), user_entry(ASK)]
     await made.ask(path, body)
     before = sent(made, path)
     assert json.dumps(before).count(TOLD) == 1
-    body[LISTING[path]] += [said(path, "Done."), user("Go on.")]
+    body[LISTING[path]] += [assistant_entry(path, "Done."), user_entry("Go on.")]
     await made.ask(path, body)
     assert sent(made, path)[: len(before)] == before
 
@@ -154,11 +156,13 @@ async def test_behind_a_fold_it_is_put_in_as_well(path: str):
 async def test_an_id_of_which_there_is_nothing_is_said_plainly_and_stays(path: str):
     memories = Counted()
     made = world(memories)
-    out, _ = await made.ask(path, asking(path, user(ASK)))
+    out, _ = await made.ask(path, build_request(path, user_entry(ASK)))
     before = sent(made, path)
     assert unknown_notice(ID) in json.dumps(before)
     assert header(out, "x-accordion-memory") == f"{ID} unknown"
-    await made.ask(path, asking(path, user(ASK), said(path, "There is none."), user("Go on.")))
+    await made.ask(
+        path, build_request(path, user_entry(ASK), assistant_entry(path, "There is none."), user_entry("Go on."))
+    )
     assert sent(made, path)[: len(before)] == before
 
 
@@ -168,7 +172,9 @@ async def test_another_tenants_memory_is_unknown(path: str):
     made = world(memories, keys=(ProxyKey("one", "key-1"), ProxyKey("two", "key-2")))
     saved(made, memories, "key-1")
     for key, there in (("key-2", False), ("key-1", True), ("key-2", False)):
-        await made.ask(path, asking(path, user(ASK)), {"x-accordion-key": key, "authorization": "Bearer sk-own"})
+        await made.ask(
+            path, build_request(path, user_entry(ASK)), {"x-accordion-key": key, "authorization": "Bearer sk-own"}
+        )
         listed = json.dumps(sent(made, path))
         assert (TOLD in listed) is there
         assert (unknown_notice(ID) in listed) is not there
@@ -178,33 +184,33 @@ async def test_another_tenants_memory_is_unknown(path: str):
 async def test_a_retry_is_sent_the_same(path: str):
     made, _ = ready()
     for _ in range(3):
-        await made.ask(path, asking(path, user(ASK)))
+        await made.ask(path, build_request(path, user_entry(ASK)))
         made.clock.advance(5)
     one, *others = [each.body for each in made.upstream.requests]
     assert others == [one, one]
-    assert [each.recall is not None for each in made.seen.exchanges] == [True, False, False]
+    assert [each.recall is not None for each in made.recorder.exchanges] == [True, False, False]
 
 
-async def test_of_a_session_that_is_erased_meanwhile_nothing_is_put_in_and_nothing_is_kept():
+async def test_a_session_memory_erased_meanwhile_is_neither_inserted_nor_kept():
     class Erasing(Counted):
         async def get(self, tenant: TenantScope, ids: Any) -> list[Memory | None]:
             made.clock.advance(1)
-            await made.archive.erasures.note(tenant, made.seen.exchanges[0].session)
+            await made.archive.erasures.note(tenant, made.recorder.exchanges[0].session)
             return await super().get(tenant, ids)
 
     memories = Erasing()
     made = world(memories)
     saved(made, memories)
-    first = asking(CHAT, user("Hello."))
+    first = build_request(CHAT, user_entry("Hello."))
     await made.ask(CHAT, first)
-    body = asking(CHAT, user("Hello."), said(CHAT, "Hi."), user(ASK))
+    body = build_request(CHAT, user_entry("Hello."), assistant_entry(CHAT, "Hi."), user_entry(ASK))
     out, _ = await made.ask(CHAT, body)
-    assert unchanged(made, body)
+    assert is_forwarded_unchanged(made, body)
     assert header(out, "x-accordion-memory") is None
-    assert (made.builder.insertion_store.size, await overlays_of(made)) == (0, [])
+    assert (made.builder.insertion_store.size, await stored_insertion_names(made)) == (0, [])
 
 
-async def overlays_of(made: World) -> list[str]:
+async def stored_insertion_names(made: PipelineSetup) -> list[str]:
     """The names of what the store has of overlays."""
     return [name for name, _ in await made.store.scan("") if name.startswith("overlay/")]
 
@@ -213,45 +219,45 @@ async def test_asked_for_again_in_the_same_words_it_is_looked_up_again():
     """What was not there a moment ago may be now; and what was deleted does not come back."""
     memories = Counted()
     made = world(memories)
-    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
     assert TOLD not in json.dumps(sent(made, CHAT))
     saved(made, memories)
     made.clock.advance(5)
-    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
     assert TOLD in json.dumps(sent(made, CHAT))
     assert unknown_notice(ID) not in json.dumps(sent(made, CHAT))
     memories.tenants.clear()
     made.clock.advance(5)
-    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
     assert TOLD not in json.dumps(sent(made, CHAT))
 
 
 async def test_memories_that_are_away_are_told_of_in_one_line():
     made, memories = ready()
     memories.away = True
-    out, _ = await made.ask(CHAT, asking(CHAT, user(ASK)))
+    out, _ = await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
     assert out.status == 200
     assert unreachable_notice(ID) in json.dumps(sent(made, CHAT))
     assert header(out, "x-accordion-memory") == f"{ID} unavailable"
     memories.away = False
     made.clock.advance(5)
-    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
     assert TOLD in json.dumps(sent(made, CHAT))
 
 
-async def test_a_later_wish_leaves_all_that_was_sent_before_as_it_is():
+async def test_a_later_import_leaves_the_earlier_prefix_unchanged():
     """Ids of items without their reasoning too: nothing was folded that they could lead to."""
     made, _ = ready()
-    history = [user("Hello."), said(RESPONSES, "Hi."), user(ASK)]
-    await made.ask(RESPONSES, asking(RESPONSES, *history))
+    history = [user_entry("Hello."), assistant_entry(RESPONSES, "Hi."), user_entry(ASK)]
+    await made.ask(RESPONSES, build_request(RESPONSES, *history))
     assert sent(made, RESPONSES)[:-1] == history
 
 
 async def test_what_was_imported_stays_while_memories_are_away():
     made, memories = ready()
-    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
     memories.away = True
-    await made.ask(CHAT, asking(CHAT, user(ASK)))
+    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
     one, two = made.upstream.requests
     assert one.body == two.body
 
@@ -261,14 +267,14 @@ async def test_one_that_there_is_no_room_for_is_told_of(path: str):
     memories = Counted()
     made = world(memories, window=1_000)
     saved(made, memories, text="word " * 2_000)
-    out, _ = await made.ask(path, asking(path, user(ASK)))
+    out, _ = await made.ask(path, build_request(path, user_entry(ASK)))
     assert header(out, "x-accordion-memory") == f"{ID} too long"
     assert "has no room" in json.dumps(sent(made, path))
 
 
 async def test_other_workers_and_later_runs_put_it_in_as_well():
     made, memories = ready()
-    await stays(made, world(memories, store=made.store), memories, CHAT, ASK)
+    await check_memories_stay(made, world(memories, store=made.store), memories, CHAT, ASK)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -278,71 +284,75 @@ async def test_other_workers_and_later_runs_put_it_in_as_well():
 async def test_what_asks_for_no_memory_goes_on_as_it_came(path: str, text: str):
     memories = Counted()
     made = world(memories)
-    body = asking(path, user("Hello."), said(path, "Hi."), user(text))
+    body = build_request(path, user_entry("Hello."), assistant_entry(path, "Hi."), user_entry(text))
     await made.ask(path, body)
-    assert unchanged(made, body)
+    assert is_forwarded_unchanged(made, body)
     assert memories.asked == []
 
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_what_a_tool_says_asks_for_nothing(path: str):
     made, memories = ready()
-    body = asking(path, user("Look."), *called(path, "c1", ASK, path="a.txt"))
+    body = build_request(path, user_entry("Look."), *call_entry(path, "c1", ASK, path="a.txt"))
     await made.ask(path, body)
-    assert unchanged(made, body)
+    assert is_forwarded_unchanged(made, body)
     assert memories.asked == []
 
 
 @pytest.mark.parametrize("headers", [{"x-accordion-compact": "off"}, {"x-accordion-compact": "observe"}])
 async def test_a_request_that_is_not_to_be_changed_is_not(headers: dict[str, str]):
     made, _ = ready()
-    body = asking(CHAT, user(ASK))
+    body = build_request(CHAT, user_entry(ASK))
     await made.ask(CHAT, body, headers)
-    assert unchanged(made, body)
+    assert is_forwarded_unchanged(made, body)
 
 
 async def test_who_only_counts_records_nothing():
     made, memories = ready()
-    await made.ask(COUNT, asking(MESSAGES, user(ASK)))
+    await made.ask(COUNT, build_request(MESSAGES, user_entry(ASK)))
     assert memories.asked == []
 
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_words_that_went_unanswered_are_not_heard_twice(path: str):
     made, _ = ready()
-    await made.ask(path, asking(path, user(ASK)))
-    await made.ask(path, asking(path, user(ASK), user("And go on.")))
+    await made.ask(path, build_request(path, user_entry(ASK)))
+    await made.ask(path, build_request(path, user_entry(ASK), user_entry("And go on.")))
     assert json.dumps(sent(made, path)).count(TOLD) == 1
 
 
 async def test_only_what_is_new_of_a_list_is_looked_through_for_a_session_memory():
-    made = World(windows=FakeWindows(4_000))
+    made = PipelineSetup(windows=FakeWindows(4_000))
     mentions = made.forward.reader.measurer.memory_mentions
-    await made.ask(CHAT, asking(CHAT, user("hello")))
-    await made.ask(CHAT, asking(CHAT, user("hello"), said(CHAT, "hi"), user("go on")))
+    await made.ask(CHAT, build_request(CHAT, user_entry("hello")))
+    await made.ask(CHAT, build_request(CHAT, user_entry("hello"), assistant_entry(CHAT, "hi"), user_entry("go on")))
     assert [found for found, _ in mentions._mentions._entries.values()] == [False, False]
-    longer = [user("hello"), said(CHAT, "hi"), user("go on"), said(CHAT, "so I do"), user(ASK)]
-    await made.ask(CHAT, asking(CHAT, *longer))
-    await made.ask(CHAT, asking(CHAT, *longer, said(CHAT, "here it is"), user("thanks")))
+    longer = [
+        user_entry("hello"),
+        assistant_entry(CHAT, "hi"),
+        user_entry("go on"),
+        assistant_entry(CHAT, "so I do"),
+        user_entry(ASK),
+    ]
+    await made.ask(CHAT, build_request(CHAT, *longer))
+    await made.ask(CHAT, build_request(CHAT, *longer, assistant_entry(CHAT, "here it is"), user_entry("thanks")))
     assert [found for found, _ in mentions._mentions._entries.values()] == [False, False, True, True]
 
 
 @pytest.mark.parametrize(("model", "left"), [("claude-opus-5-5", 0), ("claude-sonnet-4-5", 1)])
-async def test_where_there_is_no_room_for_it_any_more_the_thinking_that_is_bound_to_it_goes_too(
-    model: str, left: int
-) -> None:
+async def test_an_import_that_no_longer_fits_leaves_with_its_bound_thinking(model: str, left: int) -> None:
     memories = FakeMemories()
     made = world(memories)
     saved(made, memories, text="ledger " * 1_200)
-    history = [user(ASK)]
-    await made.ask(MESSAGES, asking(MESSAGES, *history, model=model))
-    assert told(sent(made, MESSAGES)) == [0]
+    history = [user_entry(ASK)]
+    await made.ask(MESSAGES, build_request(MESSAGES, *history, model=model))
+    assert imported_positions(sent(made, MESSAGES)) == [0]
     thought = {"type": "thinking", "thinking": "hm", "signature": "c2lnbmVk" * 9}
-    history += [{"role": "assistant", "content": [thought, {"type": "text", "text": "Done."}]}, user("Go on.")]
+    history += [{"role": "assistant", "content": [thought, {"type": "text", "text": "Done."}]}, user_entry("Go on.")]
     made.upstream.answers = [refused(1_000, 1_300), FakeReply()]
-    out, _ = await made.ask(MESSAGES, asking(MESSAGES, *history, model=model))
+    out, _ = await made.ask(MESSAGES, build_request(MESSAGES, *history, model=model))
     now = sent(made, MESSAGES)
-    assert (out.status, told(now)) == (200, [])
+    assert (out.status, imported_positions(now)) == (200, [])
     assert json.dumps(now).count("signature") == left
 
 

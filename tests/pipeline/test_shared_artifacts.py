@@ -1,4 +1,4 @@
-"""What agents of one branch read of each other, and how what one does not see is kept: whole house in one process."""
+"""What agents of one branch read of each other, and how what one does not see is kept. In one process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from accordion.model.tenant import TenantScope
 from accordion.protocols.registry import PROTOCOLS, protocol_for
 from tests.delegation.delegation_worker import LaterTasks
 from tests.fakes import FakeReply, FakeWindows, FickleStore
-from tests.pipeline_setup import CHAT, MESSAGES, World, header
+from tests.pipeline_setup import CHAT, MESSAGES, PipelineSetup, header
 
 Json = dict[str, Any]
 SECRET = "the flag of b stands at 41,207 in the ledger"
@@ -52,7 +52,7 @@ def answer(path: str, said: Json) -> FakeReply:
     return FakeReply(headers=((b"content-type", b"application/json"),), pieces=(body,))
 
 
-class Team(World):
+class Team(PipelineSetup):
     """Agents that declare their delegations: `a` and `b` work for `main`, `c` works for `a`."""
 
     parents = {"main": "", "a": "main", "b": "main", "c": "a"}  # noqa: RUF012  # never changed
@@ -63,7 +63,7 @@ class Team(World):
 
     async def turn(self, who: str, listed: list[Json], *replies: Json, **fields: Any) -> Json:
         """A request of an agent's; gives what the client is answered."""
-        self.upstream.answers += [answer(self.path, each) for each in replies or (self.said("Well."),)]
+        self.upstream.answers += [answer(self.path, each) for each in replies or (self.assistant_entry("Well."),)]
         more = {"max_tokens": 100} if self.path == MESSAGES else {}
         headers = {}
         if who:
@@ -82,7 +82,7 @@ class Team(World):
         await self.tasks.run()
         await self.outbox.flush()
 
-    def said(self, text: str) -> Json:
+    def assistant_entry(self, text: str) -> Json:
         return {"role": "assistant", "content": text}
 
     @property
@@ -97,7 +97,7 @@ class Team(World):
 
     async def read(self, who: str, listed: list[Json], name: str) -> str:
         """What an agent is answered that calls our tool for this id."""
-        await self.turn(who, listed, call(self.path, "ours", "read_artifact", id=name), self.said("Read."))
+        await self.turn(who, listed, call(self.path, "ours", "read_artifact", id=name), self.assistant_entry("Read."))
         return json.dumps(self.sent[-1]["messages"][-1])
 
     async def shared(self, text: str = SECRET) -> tuple[list[Json], str]:
@@ -120,7 +120,7 @@ class Team(World):
     def tenant(self) -> TenantScope:
         return self.forward.tenants.identify({}).tenant
 
-    async def kept(self, name: str) -> list[str]:
+    async def sessions_of(self, name: str) -> list[str]:
         """The sessions under which an artifact is kept."""
         records = await self.builder.archive.load_records(self.tenant, name)
         return [record.session for record in records]
@@ -133,9 +133,9 @@ class Team(World):
 async def test_a_result_that_is_hidden_is_kept_for_the_delegation_that_made_it(path: str):
     team = Team(path)
     listed, name = await team.shared()
-    await team.turn("a", [*listed, team.said("So."), user("and now a")])
+    await team.turn("a", [*listed, team.assistant_entry("So."), user("and now a")])
     assert SECRET not in json.dumps(team.sent[-1])
-    assert await team.kept(name) == [team.of_b]
+    assert await team.sessions_of(name) == [team.of_b]
     spoken = PROTOCOLS
     text = await team.builder.artifact_text(name, team.tenant, spoken)
     assert text is not None
@@ -145,7 +145,7 @@ async def test_a_result_that_is_hidden_is_kept_for_the_delegation_that_made_it(p
 async def test_it_is_kept_once_and_off_the_request_path():
     team = Team()
     listed, name = await team.shared()
-    asked = [*listed, team.said("So."), user("and now a")]
+    asked = [*listed, team.assistant_entry("So."), user("and now a")]
     writes: list[int] = []
     keep = team.builder.archive.keep
 
@@ -157,16 +157,16 @@ async def test_it_is_kept_once_and_off_the_request_path():
     await team.forward(team.inbound(CHAT, {"model": "m", "messages": asked}, {"x-accordion-delegation": "a"}))
     assert writes == []
     await team.turn("a", asked)
-    await team.turn("a", [*asked, team.said("Well."), user("go on")])
+    await team.turn("a", [*asked, team.assistant_entry("Well."), user("go on")])
     assert len(writes) == 1
-    assert await team.kept(name) == [team.of_b]
+    assert await team.sessions_of(name) == [team.of_b]
 
 
 async def test_what_could_not_be_kept_is_kept_with_a_later_request():
     store = FickleStore()
     team = Team(store=store)
     listed, name = await team.shared()
-    asked = [*listed, team.said("So."), user("and now a")]
+    asked = [*listed, team.assistant_entry("So."), user("and now a")]
     inbound = team.inbound(CHAT, {"model": "m", "messages": asked}, {"x-accordion-delegation": "a"})
     out = await team.forward(inbound)
     assert not isinstance(out.body, bytes)
@@ -174,25 +174,25 @@ async def test_what_could_not_be_kept_is_kept_with_a_later_request():
     store.away = True
     await team.tasks.run()  # type: ignore[attr-defined]
     store.away = False
-    assert await team.kept(name) == []
-    await team.turn("a", [*asked, team.said("Well."), user("go on")])
-    assert await team.kept(name) == [team.of_b]
+    assert await team.sessions_of(name) == []
+    await team.turn("a", [*asked, team.assistant_entry("Well."), user("go on")])
+    assert await team.sessions_of(name) == [team.of_b]
 
 
 async def test_an_empty_result_and_that_of_a_hand_off_make_no_artifact():
     team = Team()
     listed, name = await team.shared("")
-    await team.turn("a", [*listed, team.said("So."), user("and now a")])
-    assert await team.kept(name) == []
+    await team.turn("a", [*listed, team.assistant_entry("So."), user("and now a")])
+    assert await team.sessions_of(name) == []
 
 
 async def test_erasing_a_session_erases_what_was_hidden_of_it():
     team = Team()
     listed, name = await team.shared()
-    await team.turn("a", [*listed, team.said("So."), user("and now a")])
+    await team.turn("a", [*listed, team.assistant_entry("So."), user("and now a")])
     caller = team.forward.tenants.identify({})
     await team.builder.export_and_erasure.erase(caller.tenant, team.of_b)
-    assert await team.kept(name) == []
+    assert await team.sessions_of(name) == []
 
 
 # -- who may read ----------------------------------------------------------------
@@ -203,7 +203,7 @@ async def test_erasing_a_session_erases_what_was_hidden_of_it():
 async def test_its_own_delegation_and_the_one_that_it_works_for_read_it_by_its_id(path: str, who: str):
     team = Team(path)
     listed, name = await team.shared()
-    await team.turn("a", [*listed, team.said("So."), user("and now a")])
+    await team.turn("a", [*listed, team.assistant_entry("So."), user("and now a")])
     assert SECRET in await team.read(who, [user(f"what says {name}?")], name)
 
 
@@ -211,7 +211,7 @@ async def test_a_delegation_of_its_own_reads_it():
     team = Team()
     team.parents = {**team.parents, "d": "b"}
     listed, name = await team.shared()
-    await team.turn("a", [*listed, team.said("So."), user("and now a")])
+    await team.turn("a", [*listed, team.assistant_entry("So."), user("and now a")])
     assert SECRET in await team.read("d", [user(f"what says {name}?")], name)
 
 
@@ -220,13 +220,13 @@ async def test_a_delegation_of_its_own_reads_it():
 async def test_a_siblings_id_is_answered_like_an_unknown_one(path: str, who: str):
     team = Team(path)
     listed, name = await team.shared()
-    asked = [*listed, team.said("So."), user(f"b says {name}")]
+    asked = [*listed, team.assistant_entry("So."), user(f"b says {name}")]
     await team.turn(who, asked)
     assert not team.offered
     # Something else that it may read stands there too.
     begun = [user("own work"), call(path, "own", q="x"), gives(path, "own", "what a found itself")]
     await team.turn("a", begun[:1], begun[1])
-    await team.turn("b", [*begun, team.said("So."), user("b here")])
+    await team.turn("b", [*begun, team.assistant_entry("So."), user("b here")])
     told = [user(f"b says {name}; a says {team.id_of(begun)}; nobody says art_0123456789ab")]
     refused = await team.read(who, told, name)
     assert team.offered
@@ -239,12 +239,12 @@ async def test_a_siblings_id_is_answered_like_an_unknown_one(path: str, who: str
 async def test_an_id_that_does_not_stand_in_its_list_is_unknown_to_its_own_delegation():
     team = Team()
     listed, name = await team.shared()
-    await team.turn("a", [*listed, team.said("So."), user("and now a")])
-    own = [*listed, team.said("So."), user("b again")]
+    await team.turn("a", [*listed, team.assistant_entry("So."), user("and now a")])
+    own = [*listed, team.assistant_entry("So."), user("b again")]
     await team.turn("c", [*own, user("c")])
     begun = [user("own work"), call(CHAT, "own", q="x"), gives(CHAT, "own", "what b found later")]
     await team.turn("b", begun[:1], begun[1])
-    await team.turn("a", [*begun, team.said("So."), user("a here")])
+    await team.turn("a", [*begun, team.assistant_entry("So."), user("a here")])
     shown = [user(f"what says {team.id_of(begun)}?")]
     assert "what b found later" in await team.read("b", shown, team.id_of(begun))
     assert "Nothing that may be read here" in await team.read("b", shown, name)
@@ -256,7 +256,7 @@ async def test_another_tenant_reads_nothing_by_an_id_that_it_is_shown():
     await team.turn("b", [user(f"what says {name}?")])
     assert team.offered
     headers = {"authorization": "Bearer of-another", "x-accordion-delegation": "b", "x-accordion-parent": "main"}
-    team.upstream.answers.append(answer(CHAT, team.said("Well.")))
+    team.upstream.answers.append(answer(CHAT, team.assistant_entry("Well.")))
     await team.ask(CHAT, {"model": "m", "messages": [user(f"what says {name}?")]}, headers)
     assert not team.offered
 
@@ -293,7 +293,7 @@ async def test_a_sub_agent_that_is_given_a_reference_gets_the_tool_to_read_it(pa
     assert team.offered
     # What was read stays where it was read, as behind a fold.
     before = team.sent[-1]["messages"]
-    await team.turn("a", [*task, team.said("Read."), user("and now?")])
+    await team.turn("a", [*task, team.assistant_entry("Read."), user("and now?")])
     assert team.offered
     assert team.sent[-1]["messages"][: len(before)] == before
     assert "finding-3" in json.dumps(before)
@@ -305,10 +305,10 @@ async def test_what_a_sub_agent_read_goes_with_its_first_fold_and_the_tool_stays
     name = await folded(team)
     task = [user(f"Look into {name} and say what it holds.")]
     assert "finding-3 r3_0 r3_1" in await team.read("a", task, name)
-    grown = [*task, team.said("Read."), *long(path, "mine-", "go on")]
+    grown = [*task, team.assistant_entry("Read."), *long(path, "mine-", "go on")]
     team.windows.size = 3_000
     await team.turn("a", grown)
-    seen = team.seen.exchanges[-1].compaction
+    seen = team.recorder.exchanges[-1].compaction
     assert seen is not None
     assert (seen.state, team.offered) == ("folded", True)
     assert "finding-3 r3_0 r3_1" not in json.dumps(team.sent[-1]["messages"])
@@ -318,7 +318,7 @@ async def test_what_a_sub_agent_read_goes_with_its_first_fold_and_the_tool_stays
         for each in await team.builder.archive.list_artifacts(team.tenant, team.session)
         if each.kind == "result"
     ]
-    assert "mine-" in await team.read("a", [*grown, team.said("Well."), user("again")], own[0])
+    assert "mine-" in await team.read("a", [*grown, team.assistant_entry("Well."), user("again")], own[0])
 
 
 async def test_the_top_level_of_the_clients_own_session_is_read_too():
@@ -353,8 +353,8 @@ async def test_what_a_fold_of_the_parent_took_out_of_a_siblings_findings_is_not_
     team = Team()
     await team.turn("b", [user("the task of main")], call(CHAT, "m3", q="3"))
     name = await folded(team)
-    assert await team.kept(name) == [team.session]
-    shown = [user("the task of main"), team.said("Hm."), user(f"see {name}")]
+    assert await team.sessions_of(name) == [team.session]
+    shown = [user("the task of main"), team.assistant_entry("Hm."), user(f"see {name}")]
     assert "finding-3" not in await team.read("a", shown, name)
     assert "finding-3" in await team.read("b", shown, name)
 
@@ -390,16 +390,16 @@ async def test_a_request_that_is_not_to_be_changed_is_offered_nothing(word: str)
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_session_that_a_person_switched_to_observe_hides_nothing_until_it_is_switched_back(path: str):
+async def test_a_session_switched_to_observe_hides_nothing_until_reset(path: str):
     team = Team(path)
     listed, _ = await team.shared()
-    messages = [*listed, team.said("So."), user("and now a")]
+    messages = [*listed, team.assistant_entry("So."), user("and now a")]
     await team.turn("a", messages)
     assert SECRET not in json.dumps(team.sent[-1])
     session, overrides = team.session, team.builder.session_overrides
     await overrides.set_mode(team.tenant, session, "observe")
     for text in ("go on", "and on"):
-        messages = [*messages, team.said("Well."), user(text)]
+        messages = [*messages, team.assistant_entry("Well."), user(text)]
         await team.turn("a", messages)
         assert team.sent[-1]["messages"] == messages
         assert team.session == session
@@ -414,14 +414,14 @@ async def test_a_session_that_a_person_switched_to_observe_hides_nothing_until_i
     assert team.session == session
 
 
-async def test_a_count_of_tokens_of_an_observed_session_counts_everything_and_records_nothing():
+async def test_counting_an_observed_session_counts_all_and_records_nothing():
     team = Team(MESSAGES)
     listed, _ = await team.shared()
-    messages = [*listed, team.said("So."), user("and now a")]
+    messages = [*listed, team.assistant_entry("So."), user("and now a")]
     await team.turn("a", messages)
     await team.builder.session_overrides.set_mode(team.tenant, team.session, "observe")
     nodes = dict(team.sessions.prefix_index.nodes)
-    body = {"model": "m", "messages": [*messages, team.said("Well."), user("go on")]}
+    body = {"model": "m", "messages": [*messages, team.assistant_entry("Well."), user("go on")]}
     inbound = team.inbound(f"{MESSAGES}/count_tokens", body, {"x-accordion-delegation": "a"})
     await team.forward(inbound)
     assert team.sent[-1]["messages"] == body["messages"]
@@ -441,7 +441,7 @@ async def test_a_count_of_tokens_of_an_observed_session_counts_everything_and_re
 async def test_where_compaction_is_configured_as_observed_nothing_is_hidden(settings: str, is_hidden: bool):
     team = Team(config=f"compaction: {{{settings}}}")
     listed, _ = await team.shared()
-    messages = [*listed, team.said("So."), user("and now a")]
+    messages = [*listed, team.assistant_entry("So."), user("and now a")]
     await team.turn("a", messages)
     assert (SECRET not in json.dumps(team.sent[-1])) is is_hidden
     assert (team.sent[-1]["messages"] == messages) is not is_hidden

@@ -1,5 +1,5 @@
 """Where nothing is to be folded: what of a list led to a reading back alone, which a provider refuses; workers on one
-store, each the whole house in one process."""
+store, all in one process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from accordion.model.insertions import ToolRound, ToolRoundInsertion
 from accordion.model.ports import Key
 from accordion.stores.memory_store import InMemoryStore
 from tests.fakes import FakeWindows
-from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, World
+from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup
 from tests.protocols.responses_streams import OURS, THEIR_TOOL, function, message, reasoning
 
 Json = dict[str, Any]
@@ -38,15 +38,15 @@ class Counting(InMemoryStore):
         return await super().get_many(keys)
 
 
-def worker(store: InMemoryStore | None = None) -> World:
-    return World(store=store or InMemoryStore(), windows=FakeWindows(100_000))
+def worker(store: InMemoryStore | None = None) -> PipelineSetup:
+    return PipelineSetup(store=store or InMemoryStore(), windows=FakeWindows(100_000))
 
 
 def body(items: list[Json], fields: Json) -> bytes:
     return json.dumps({"model": "gpt-5", "store": False, "input": items, **fields}).encode()
 
 
-async def sent(world: World, items: list[Json], headers: dict[str, str], **fields: Any) -> list[Json]:
+async def sent(world: PipelineSetup, items: list[Json], headers: dict[str, str], **fields: Any) -> list[Json]:
     """What a worker forwards of a list, and then has written."""
     await world.ask(RESPONSES, body(items, fields), headers)
     await world.outbox.flush()
@@ -54,9 +54,9 @@ async def sent(world: World, items: list[Json], headers: dict[str, str], **field
     return found
 
 
-async def reads_back(world: World, items: list[Json], rounds: list[list[Json]], **fields: Any) -> None:
+async def reads_back(world: PipelineSetup, items: list[Json], rounds: list[list[Json]], **fields: Any) -> None:
     """Notes that the reply to this list had these rounds."""
-    gauge = await world.measure(RESPONSES, body(items, fields))
+    measured = await world.measure(RESPONSES, body(items, fields))
     told = [[each for each in said if each.get("name") == OURS] for said in rounds]
     answered = [
         [{"type": "function_call_output", "call_id": one["call_id"], "output": "x"} for one in of] for of in told
@@ -65,8 +65,8 @@ async def reads_back(world: World, items: list[Json], rounds: list[list[Json]], 
         ToolRound(tuple(json.dumps(each).encode() for each in said), tuple(json.dumps(each).encode() for each in out))
         for said, out in zip(rounds, answered, strict=True)
     )
-    weave = ToolRoundInsertion(gauge.session_match.conversation.chain[-1], made, (), "Well.", 1.0)
-    await world.builder.insertion_store.add(gauge.ref, weave, 0.0)
+    weave = ToolRoundInsertion(measured.session_match.conversation.chain[-1], made, (), "Well.", 1.0)
+    await world.builder.insertion_store.add(measured.ref, weave, 0.0)
     await world.outbox.flush()
 
 
@@ -92,15 +92,15 @@ async def test_the_same_leaves_whichever_worker_answers(
     await sent(one, items, AUTO, **fields)
     await reads_back(one, items, [[R1, ASKED], last], **fields)
 
-    def kept(item: Json) -> Json:
+    def as_sent_back(item: Json) -> Json:
         return {"type": "item_reference", "id": item["id"]} if named else item
 
-    items += [*map(kept, [R1, *last]), user("And now?")]
+    items += [*map(as_sent_back, [R1, *last]), user("And now?")]
     before: list[Json] = []
     for turn in range(4):
         workers.append(worker(one.store))
         lists = [await sent(each, items, headers, **fields) for each in workers[turn % 2 :]]
-        assert lists[0] == [each for each in items if each != kept(R1)]
+        assert lists[0] == [each for each in items if each != as_sent_back(R1)]
         assert all(each == lists[0] for each in lists)
         assert lists[0][: len(before)] == before
         before = lists[0]

@@ -34,14 +34,14 @@ class Reply:
         pass
 
 
-async def told(body: bytes) -> bytes:
+async def hide_our_call(body: bytes) -> bytes:
     nobody = cast(Any, None)
-    house = ToolLoop({"chat": ChatArtifactTool()}, nobody, nobody, nobody, nobody, nobody)
+    tool_loop = ToolLoop({"chat": ChatArtifactTool()}, nobody, nobody, nobody, nobody, nobody)
     request = cast(
         PreparedRequest,
         SimpleNamespace(protocol=OpenAIChat(), tool_name="read_artifact", conversation=SimpleNamespace(chain=())),
     )
-    shown = await house.run(Reply(body), request, nobody, ExchangeProgress(0.0))
+    shown = await tool_loop.run(Reply(body), request, nobody, ExchangeProgress(0.0))
     return b"".join([piece async for piece in shown.chunks()])
 
 
@@ -53,9 +53,9 @@ def answer(**message: object) -> bytes:
 @pytest.mark.parametrize("text", ["Done.", "I would read_artifact it.", 'as in {"$artifact": 1}', "é\\ud83d", ""])
 async def test_a_document_in_which_nothing_is_ours_goes_on_in_its_own_bytes(text: str):
     body = answer(content=text)
-    assert await told(body) == body
+    assert await hide_our_call(body) == body
 
 
 async def test_a_document_that_is_too_large_to_be_read_goes_on_as_it_came():
     body = answer(content="read_artifact " + "x" * BOUND)
-    assert await told(body) == body
+    assert await hide_our_call(body) == body

@@ -22,7 +22,7 @@ from accordion.protocols.message_keys import message_key
 from tests.histories import DIALECTS, DialectName
 from tests.pipeline_setup import CHAT, GEMINI, MESSAGES, RESPONSES
 from tests.protocols.edit_samples import SPOKEN
-from tests.recordings import recorded, transcripts, written
+from tests.recordings import read_recording, transcripts, write_entry
 
 TENANT = TenantScope("", b"")
 
@@ -42,26 +42,26 @@ pytestmark = pytest.mark.skipif(not transcripts(), reason="the recorded transcri
 async def test_every_forwarded_list_is_legal_and_begins_as_the_one_before(
     path: Path, name: DialectName, window: int
 ) -> None:
-    rooms = OfflinePipeline(Settings(), window)
+    setup = OfflinePipeline(Settings(), window)
     try:
-        for number, said in enumerate(recorded(path)):
+        for number, said in enumerate(read_recording(path)):
             before: PreparedRequest | None = None
             sliced = False
             for size in _sizes(said):
                 body, system, listed = _request(said[:size], name)
                 headers = ((b"content-type", b"application/json"), (b"x-accordion-session", b"recording-%d" % number))
                 inbound = Inbound("POST", PATHS[name], "", headers, body, f"{number}-{size}")
-                gauge = await rooms.process(inbound, rooms.caller)
-                assert isinstance(gauge, PreparedRequest)
-                sent = msgspec.json.decode(gauge.forwarded_body)
+                measured = await setup.process(inbound, setup.caller)
+                assert isinstance(measured, PreparedRequest)
+                sent = msgspec.json.decode(measured.forwarded_body)
                 _legal(SPOKEN[name], sent[FIELD[name]], listed)
                 # What was sliced once because it breaks the hard limit alone stays so in later folds.
-                sliced = sliced or _sliced(gauge)
-                _kept(sent, system, [] if sliced else listed, name)
-                _continues(before, gauge)
-                before = gauge
+                sliced = sliced or _sliced(measured)
+                _check_protected(sent, system, [] if sliced else listed, name)
+                _continues(before, measured)
+                before = measured
     finally:
-        await rooms.close()
+        await setup.close()
 
 
 def _sizes(said: list[dict[str, Any]]) -> Iterator[int]:
@@ -78,7 +78,7 @@ def _asks(entry: dict[str, Any]) -> bool:
 def _request(said: list[dict[str, Any]], name: DialectName) -> tuple[bytes, str, list[Any]]:
     """The body, the system prompt in it, and the list without that."""
     system = "\n".join(entry["content"] for entry in said if entry["role"] == "system")
-    listed = [one for entry in said for one in written(entry, name)]
+    listed = [one for entry in said for one in write_entry(entry, name)]
     head = [{"role": "system", "content": system}] if system and name != "messages" else []
     fields: dict[str, Any] = {"model": "recorded", FIELD[name]: [*head, *listed]}
     if system and name == "messages":
@@ -102,7 +102,7 @@ def _legal(dialect: WireProtocol, sent: list[Any], listed: list[Any]) -> None:
     assert [problem for problem in dialect.find_problems(_read(dialect, left)) if problem not in own] == []
 
 
-def _kept(sent: dict[str, Any], system: str, listed: list[Any], name: DialectName) -> None:
+def _check_protected(sent: dict[str, Any], system: str, listed: list[Any], name: DialectName) -> None:
     """System prompt, opening request and newest message are there, verbatim."""
     assert not system or json.dumps(system)[1:-1] in json.dumps(sent)
     whole = json.dumps(sent[FIELD[name]])
@@ -111,9 +111,9 @@ def _kept(sent: dict[str, Any], system: str, listed: list[Any], name: DialectNam
         assert _text(entry) in whole
 
 
-def _sliced(gauge: PreparedRequest) -> bool:
+def _sliced(measured: PreparedRequest) -> bool:
     """Whether the fold in force had to slice what is protected."""
-    made = gauge.history.compaction
+    made = measured.history.compaction
     return made is not None and any(step.compactor == "last_resort" for step in made.steps)
 
 

@@ -48,12 +48,12 @@ def message(dialect: WireProtocol, entry: Any) -> Message:
     return Message(message_key(seen.canonical, TENANT, "chat"), seen.role, seen.parts, wire, count_breakpoints(wire))
 
 
-def read_again(dialect: WireProtocol, wire: bytes | None) -> tuple[Part, ...]:
+def reread_parts(dialect: WireProtocol, wire: bytes | None) -> tuple[Part, ...]:
     """The parts of what was written; none where nothing was."""
     return () if wire is None else dialect.read_message(wire).parts
 
 
-def wanted(parts: tuple[Part, ...], changes: Changes) -> tuple[Part, ...]:
+def expected_parts(parts: tuple[Part, ...], changes: Changes) -> tuple[Part, ...]:
     """The parts that an edit should leave. A message of which only reasoning is left is nothing."""
     left: list[Part] = []
     for index, part in enumerate(parts):

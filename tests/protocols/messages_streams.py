@@ -118,25 +118,25 @@ def cut(stream: bytes, places: Iterable[int] | int) -> list[bytes]:
     return [stream[a:b] for a, b in itertools.pairwise(sorted({0, *ends, len(stream)}))]
 
 
-def feed_pieces(splice: ToolLoopResponse, pieces: Iterable[bytes], texts: Sequence[str | None] = ()) -> bytes:
+def feed_pieces(tool_loop: ToolLoopResponse, pieces: Iterable[bytes], texts: Sequence[str | None] = ()) -> bytes:
     out, left = b"", list(texts)
     for piece in pieces:
-        out += splice.feed(piece)
-        while wanted := splice.pending_placeholders:
-            out += splice.resolve([left.pop(0) for _ in wanted])
+        out += tool_loop.feed(piece)
+        while wanted := tool_loop.pending_placeholders:
+            out += tool_loop.resolve([left.pop(0) for _ in wanted])
     return out
 
 
 def run_rounds(*rounds: Sequence[bytes], texts: Sequence[str | None] = ()) -> tuple[bytes, list[ObservedRound]]:
     """The reply to the client of these rounds, each in pieces, and what they said."""
-    splice = MessagesArtifactTool().open_response(TOOL, True)
+    tool_loop = MessagesArtifactTool().open_response(TOOL, True)
     out, seen = b"", list[ObservedRound]()
     for at, pieces in enumerate(rounds):
-        out += feed_pieces(splice, pieces, texts)
-        seen.append(splice.read_round())
+        out += feed_pieces(tool_loop, pieces, texts)
+        seen.append(tool_loop.read_round())
         if at + 1 < len(rounds):
-            splice.continue_response()
-    return out + splice.close(), seen
+            tool_loop.continue_response()
+    return out + tool_loop.close(), seen
 
 
 def whole(stream: bytes) -> Any:

@@ -150,18 +150,18 @@ def resolve_nothing(_: ArtifactPlaceholder) -> str | None:
 def run_loop(
     rounds: Sequence[bytes], cuts: Sequence[int] = (), give: Given = resolve_nothing
 ) -> tuple[bytes, list[ObservedRound]]:
-    splice = ResponsesToolStream(OURS)
+    tool_loop = ResponsesToolStream(OURS)
     out, seen = b"", []
     for number, body in enumerate(rounds):
         if number:
-            splice.continue_response()
+            tool_loop.continue_response()
         for block in blocks(body, cuts):
-            out += splice.feed(block)
-            while splice.pending_placeholders:
-                out += splice.resolve([give(wanted) for wanted in splice.pending_placeholders])
-        assert splice.is_round_over
-        seen.append(splice.read_round())
-    return out + splice.close(), seen
+            out += tool_loop.feed(block)
+            while tool_loop.pending_placeholders:
+                out += tool_loop.resolve([give(wanted) for wanted in tool_loop.pending_placeholders])
+        assert tool_loop.is_round_over
+        seen.append(tool_loop.read_round())
+    return out + tool_loop.close(), seen
 
 
 def joined(events: Sequence[Json], name: str) -> dict[int, str]:

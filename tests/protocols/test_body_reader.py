@@ -230,15 +230,15 @@ def test_a_large_body_of_one_string_is_read(text: str) -> None:
     )
 )
 def test_keys_and_values_are_counted_without_parsing(value: Any) -> None:
-    def marks(value: Any) -> int:
+    def count_punctuation(value: Any) -> int:
         """The brackets, colons and commas of its JSON."""
         if isinstance(value, dict):
-            return 1 + len(value) + max(0, len(value) - 1) + sum(map(marks, value.values()))
+            return 1 + len(value) + max(0, len(value) - 1) + sum(map(count_punctuation, value.values()))
         if isinstance(value, list):
-            return 1 + max(0, len(value) - 1) + sum(map(marks, value))
+            return 1 + max(0, len(value) - 1) + sum(map(count_punctuation, value))
         return 0
 
-    raw, count = json.dumps(value).encode(), marks(value)
+    raw, count = json.dumps(value).encode(), count_punctuation(value)
     assert exceeds_count(raw, 0, count - 1)
     assert not exceeds_count(raw, 0, count)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from accordion.protocols.openai_chat.protocol import OpenAIChat
-from tests.protocols.edit_samples import message, read_again
+from tests.protocols.edit_samples import message, reread_parts
 
 CHAT = OpenAIChat()
 CALL = {"id": "c1", "type": "function", "function": {"name": "read", "arguments": '{"path":"a"}'}}
@@ -99,7 +99,7 @@ def test_an_earlier_sound_becomes_a_text_behind_what_was_said(content: Any) -> N
     said = {"role": "assistant", "content": content, "audio": {"id": "a1"}}
     was = message(CHAT, said)
     written = CHAT.edit_message(was, {len(was.parts) - 1: "a sound"})
-    texts = [part.text for part in read_again(CHAT, written)]  # type: ignore[union-attr]
+    texts = [part.text for part in reread_parts(CHAT, written)]  # type: ignore[union-attr]
     assert texts == (["said", "a sound"] if content else ["a sound"])
     assert "audio" not in json.loads(written or b"")
 

@@ -87,22 +87,22 @@ def run_loop(
     *rounds: Iterable[bytes], stream: bool = True, texts: Json | None = None
 ) -> tuple[bytes, list[ObservedRound]]:
     """Returns the response to the client of these rounds, each in blocks. `texts` are those of artifacts."""
-    splice, out, seen = TOOL_PROTOCOL.open_response(OURS, stream), b"", list[ObservedRound]()
+    tool_loop, out, seen = TOOL_PROTOCOL.open_response(OURS, stream), b"", list[ObservedRound]()
     for at, blocks in enumerate(rounds):
         if at:
-            splice.continue_response()
+            tool_loop.continue_response()
         for block in blocks:
-            out += splice.feed(block)
-            out += _give(splice, texts or {})
-        assert splice.is_round_over
-        seen.append(splice.read_round())
-    return out + splice.close(), seen
+            out += tool_loop.feed(block)
+            out += _give(tool_loop, texts or {})
+        assert tool_loop.is_round_over
+        seen.append(tool_loop.read_round())
+    return out + tool_loop.close(), seen
 
 
-def _give(splice: ToolLoopResponse, texts: Json) -> bytes:
+def _give(tool_loop: ToolLoopResponse, texts: Json) -> bytes:
     out = b""
-    while splice.pending_placeholders:
-        out += splice.resolve([texts.get(wanted.artifact) for wanted in splice.pending_placeholders])
+    while tool_loop.pending_placeholders:
+        out += tool_loop.resolve([texts.get(wanted.artifact) for wanted in tool_loop.pending_placeholders])
     return out
 
 
@@ -200,18 +200,18 @@ def test_a_stream_without_a_call_of_ours_goes_on_in_its_own_bytes(name: str, end
 
 
 def test_odd_events_disturb_nothing() -> None:
-    splice = TOOL_PROTOCOL.open_response(OURS, True)
+    tool_loop = TOOL_PROTOCOL.open_response(OURS, True)
     for event in PLAIN["odd"]:
-        splice.feed(sse(event))
-    assert splice.close().endswith(b"[DONE]\n\n")
+        tool_loop.feed(sse(event))
+    assert tool_loop.close().endswith(b"[DONE]\n\n")
 
 
 @pytest.mark.parametrize("name", [name for name in PLAIN if name != "odd"])
 def test_an_event_that_does_not_end_the_round_goes_on_at_once(name: str) -> None:
     events = one_by_one(PLAIN[name])
-    splice, ended = TOOL_PROTOCOL.open_response(OURS, True), False
+    tool_loop, ended = TOOL_PROTOCOL.open_response(OURS, True), False
     for event in events:
-        out = splice.feed(event)
+        out = tool_loop.feed(event)
         ended = ended or b"[DONE]" in event or b'"finish_reason": "' in event
         assert out == (b"" if ended else event) or b'"index": 1' in event or b'"error"' in event
 
@@ -230,26 +230,26 @@ def test_comments_go_on_between_events() -> None:
 
 
 def test_what_ends_a_round_is_held() -> None:
-    splice = TOOL_PROTOCOL.open_response(OURS, True)
-    assert splice.feed(sse(ROLE, *text_chunks("x"))) == sse(ROLE, *text_chunks("x"))
-    assert not splice.is_round_over
+    tool_loop = TOOL_PROTOCOL.open_response(OURS, True)
+    assert tool_loop.feed(sse(ROLE, *text_chunks("x"))) == sse(ROLE, *text_chunks("x"))
+    assert not tool_loop.is_round_over
     last = end("stop", USAGE)
     for event in last:
-        assert splice.feed(sse(event)) == b""
-        assert splice.is_round_over
-    assert splice.close() == sse(*last)
-    assert splice.close() == b""
+        assert tool_loop.feed(sse(event)) == b""
+        assert tool_loop.is_round_over
+    assert tool_loop.close() == sse(*last)
+    assert tool_loop.close() == b""
 
 
 def test_the_last_words_do_not_wait_for_the_finish_reason_beside_them() -> None:
-    splice = TOOL_PROTOCOL.open_response(OURS, True)
-    splice.feed(sse(ROLE))
-    out = splice.feed(sse(chunk({"content": "x"}, "stop", usage=USAGE)))
+    tool_loop = TOOL_PROTOCOL.open_response(OURS, True)
+    tool_loop.feed(sse(ROLE))
+    out = tool_loop.feed(sse(chunk({"content": "x"}, "stop", usage=USAGE)))
     assert data(out)[0]["choices"] == [{"index": 0, "delta": {"content": "x"}, "finish_reason": None, "logprobs": None}]
     assert "usage" not in data(out)[0]
-    rest = data(splice.close())[0]
+    rest = data(tool_loop.close())[0]
     assert rest == chunk({}, "stop", usage=USAGE)
-    assert splice.read_round().text == "x"
+    assert tool_loop.read_round().text == "x"
 
 
 def test_a_whole_reply_in_one_event_comes_out_whole() -> None:
@@ -396,7 +396,7 @@ def test_the_role_is_said_once_also_where_it_stood_beside_our_call() -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize(
-    ("texts", "shown"),
+    ("texts", "message_text"),
     [
         (("Let me look.", "Found it."), "Let me look.\n\nFound it."),
         (("Let me look. ", "Found it."), "Let me look. Found it."),
@@ -406,11 +406,11 @@ def test_the_role_is_said_once_also_where_it_stood_beside_our_call() -> None:
         (("Let me look.", ""), "Let me look."),
     ],
 )
-def test_texts_of_two_rounds_are_separate_paragraphs(texts: Sequence[str], shown: str, stream: bool) -> None:
+def test_texts_of_two_rounds_are_separate_paragraphs(texts: Sequence[str], message_text: str, stream: bool) -> None:
     out, seen = run_loop(*(_saying(text, last=at == len(texts) - 1, stream=stream) for at, text in enumerate(texts)),
                         stream=stream)  # fmt: skip
     message = read_by_sdk(out).choices[0].message.content if stream else data_of(out)["content"]
-    assert message == shown
+    assert message == message_text
     assert [each.text for each in seen] == list(texts), "the provider gets back what it said"
 
 
@@ -504,17 +504,17 @@ def test_of_a_reply_that_was_cut_short_nothing_is_answered(finish: str) -> None:
 
 
 def test_of_a_reply_that_failed_or_was_lost_nothing_is_answered() -> None:
-    splice = TOOL_PROTOCOL.open_response(OURS, True)
+    tool_loop = TOOL_PROTOCOL.open_response(OURS, True)
     failed = sse({"error": {"message": "It broke."}})
-    assert splice.feed(sse(*OUR_CALL) + failed) == failed
-    assert not splice.read_round().finished
-    splice = TOOL_PROTOCOL.open_response(OURS, True)
-    splice.feed(sse(*OUR_CALL))
-    assert not splice.read_round().finished
-    splice = TOOL_PROTOCOL.open_response(OURS, True)
-    splice.feed(sse(*OUR_CALL[:-1]) + sse(OUR_CALL[-1])[:-9])
-    assert not splice.read_round().finished
-    assert splice.close() == b""
+    assert tool_loop.feed(sse(*OUR_CALL) + failed) == failed
+    assert not tool_loop.read_round().finished
+    tool_loop = TOOL_PROTOCOL.open_response(OURS, True)
+    tool_loop.feed(sse(*OUR_CALL))
+    assert not tool_loop.read_round().finished
+    tool_loop = TOOL_PROTOCOL.open_response(OURS, True)
+    tool_loop.feed(sse(*OUR_CALL[:-1]) + sse(OUR_CALL[-1])[:-9])
+    assert not tool_loop.read_round().finished
+    assert tool_loop.close() == b""
 
 
 # -- how servers differ ------------------------------------------------------------------
@@ -559,13 +559,13 @@ def test_calls_are_told_apart_as_servers_send_them(name: str) -> None:
     made = json.loads(seen.entries[0])["tool_calls"]
     assert [each["function"]["arguments"] for each in made] == ['{"a":1}', '{"b":2}', "{}"]
     assert not any(word in out for word in (OURS.encode(), b'"c1"', b":2}"))
-    shown: dict[Any, str] = {}
+    arguments_by_call: dict[Any, str] = {}
     for delta in (each["choices"][0]["delta"] for each in data(out)):
         for piece in delta.get("tool_calls", []):
             key = piece["index"] if "index" not in name else piece["id"]
-            shown[key] = shown.get(key, "") + piece["function"]["arguments"]
-    assert list(shown.values()) == ['{"a":1}', "{}"]
-    assert list(shown) in ([0, 1], ["c0", "c2"])
+            arguments_by_call[key] = arguments_by_call.get(key, "") + piece["function"]["arguments"]
+    assert list(arguments_by_call.values()) == ['{"a":1}', "{}"]
+    assert list(arguments_by_call) in ([0, 1], ["c0", "c2"])
 
 
 @pytest.mark.parametrize("call_id", ["", None])
@@ -616,21 +616,21 @@ def test_an_artifact_named_in_a_call_is_put_in_its_place() -> None:
 
 
 def test_arguments_go_on_up_to_the_artifact_and_other_events_do_not_wait() -> None:
-    splice = TOOL_PROTOCOL.open_response(OURS, True)
+    tool_loop = TOOL_PROTOCOL.open_response(OURS, True)
     begun, *pieces = call(0, "call_a", "write", *ARGUMENTS)
-    splice.feed(sse(begun))
-    out = splice.feed(sse(pieces[0]))
+    tool_loop.feed(sse(begun))
+    out = tool_loop.feed(sse(pieces[0]))
     assert data(out)[0]["choices"][0]["delta"]["tool_calls"][0]["function"]["arguments"] == '{"path": "x", "content": '
-    assert splice.feed(sse(pieces[1])) == b""
-    splice.feed(sse(pieces[2]))
-    assert splice.pending_placeholders == (ArtifactPlaceholder("art_1", "$.a"), ArtifactPlaceholder("art_2"))
-    assert splice.feed(sse(*text_chunks("aside"))) == sse(*text_chunks("aside"))
-    given = data(splice.resolve(["one", None]))
+    assert tool_loop.feed(sse(pieces[1])) == b""
+    tool_loop.feed(sse(pieces[2]))
+    assert tool_loop.pending_placeholders == (ArtifactPlaceholder("art_1", "$.a"), ArtifactPlaceholder("art_2"))
+    assert tool_loop.feed(sse(*text_chunks("aside"))) == sse(*text_chunks("aside"))
+    given = data(tool_loop.resolve(["one", None]))
     assert given[0]["id"] == "chatcmpl-1"
     assert given[0]["choices"][0]["delta"] == {
         "tool_calls": [{"index": 0, "function": {"arguments": '"one", "z": {"$artifact":"art_2"}'}}]
     }
-    assert not splice.pending_placeholders
+    assert not tool_loop.pending_placeholders
 
 
 def test_artifacts_of_two_calls_in_one_event_find_their_calls() -> None:
@@ -699,7 +699,7 @@ def blocks(stream: bytes, cuts: Iterable[int]) -> list[bytes]:
     return [stream[one:other] for one, other in pairwise(places)]
 
 
-def shown(stream: bytes) -> Json:
+def joined_message(stream: bytes) -> Json:
     """Returns the message that a client joins from a stream."""
     out: Json = {"calls": {}}
     for each in data(stream):
@@ -738,9 +738,9 @@ def test_any_reply_is_shown_whole_without_a_byte_of_ours_wherever_it_is_cut(
     assert pieces == out
     assert again == seen
     assert not any(word in out for word in (OURS.encode(), b"hidden_", b"SECRET"))
-    view = shown(out)
+    view = joined_message(out)
     assert list(view["calls"]) == list(range(len(view["calls"])))
-    whole = [shown(stream) for stream in streams]
+    whole = [joined_message(stream) for stream in streams]
     for name in ("content", "reasoning_content", "refusal", "new"):
         texts = [each.get(name, "") for each in whole]
         assert view.get(name, "") == ("".join(texts) if name == "new" else joined(texts))
@@ -759,16 +759,16 @@ def test_any_reply_is_shown_whole_without_a_byte_of_ours_wherever_it_is_cut(
 
 @given(st.lists(st.binary(max_size=30) | st.sampled_from(one_by_one(PLAIN["odd"] + FIRST)), max_size=12))
 def test_no_bytes_are_too_odd(given: list[bytes]) -> None:
-    splice = TOOL_PROTOCOL.open_response(OURS, True)
+    tool_loop = TOOL_PROTOCOL.open_response(OURS, True)
     for block in given:
-        splice.feed(block)
-        splice.resolve([None] * len(splice.pending_placeholders))
-    splice.read_round()
-    splice.continue_response()
+        tool_loop.feed(block)
+        tool_loop.resolve([None] * len(tool_loop.pending_placeholders))
+    tool_loop.read_round()
+    tool_loop.continue_response()
     for block in given:
-        splice.feed(block)
-    splice.read_round()
-    splice.close()
+        tool_loop.feed(block)
+    tool_loop.read_round()
+    tool_loop.close()
 
 
 # -- documents -------------------------------------------------------------------------
@@ -818,13 +818,13 @@ def test_a_document_of_ours_alone_ends_as_if_there_was_none() -> None:
 
 
 def test_nothing_of_a_document_goes_on_before_it_is_whole() -> None:
-    splice = TOOL_PROTOCOL.open_response(OURS, False)
+    tool_loop = TOOL_PROTOCOL.open_response(OURS, False)
     raw = document({"content": "{x}"})
     for at in range(0, len(raw), 7):
-        assert not splice.is_round_over
-        assert splice.feed(raw[at : at + 7]) == b""
-    assert splice.is_round_over
-    assert splice.close() == raw
+        assert not tool_loop.is_round_over
+        assert tool_loop.feed(raw[at : at + 7]) == b""
+    assert tool_loop.is_round_over
+    assert tool_loop.close() == raw
 
 
 def test_artifacts_in_a_document_are_put_in_their_places() -> None:
@@ -841,28 +841,28 @@ def test_artifacts_in_a_document_are_put_in_their_places() -> None:
 
 @pytest.mark.parametrize("raw", [b'{"error": {"message": "no"}}', b"not json", b"[]", b'{"choices": [3]}', b"{}", b""])
 def test_a_document_of_another_kind_goes_on_as_it_came(raw: bytes) -> None:
-    splice = TOOL_PROTOCOL.open_response(OURS, False)
-    splice.feed(raw)
-    assert not splice.read_round().finished
-    assert splice.close() == raw
+    tool_loop = TOOL_PROTOCOL.open_response(OURS, False)
+    tool_loop.feed(raw)
+    assert not tool_loop.read_round().finished
+    assert tool_loop.close() == raw
 
 
 def test_where_the_next_document_never_came_the_reply_is_what_there_is() -> None:
-    splice = TOOL_PROTOCOL.open_response(OURS, False)
-    splice.feed(document({"content": "x", "tool_calls": [function("o", OURS)]}, "tool_calls"))
-    assert splice.read_round().own_calls
-    splice.continue_response()
-    assert not splice.read_round().finished
-    assert json.loads(splice.close())["choices"][0]["message"] == {"role": "assistant", "content": "x"}
+    tool_loop = TOOL_PROTOCOL.open_response(OURS, False)
+    tool_loop.feed(document({"content": "x", "tool_calls": [function("o", OURS)]}, "tool_calls"))
+    assert tool_loop.read_round().own_calls
+    tool_loop.continue_response()
+    assert not tool_loop.read_round().finished
+    assert json.loads(tool_loop.close())["choices"][0]["message"] == {"role": "assistant", "content": "x"}
 
 
 def test_a_document_that_is_too_large_goes_on_as_it_comes() -> None:
-    splice = TOOL_PROTOCOL.open_response(OURS, False)
+    tool_loop = TOOL_PROTOCOL.open_response(OURS, False)
     large = b'{"x": "' + b"y" * (16 * 2**20)
-    assert splice.feed(large) == large
-    assert splice.feed(b'"}') == b'"}'
-    assert not splice.read_round().finished
-    assert splice.close() == b""
+    assert tool_loop.feed(large) == large
+    assert tool_loop.feed(b'"}') == b'"}'
+    assert not tool_loop.read_round().finished
+    assert tool_loop.close() == b""
 
 
 # -- offering ----------------------------------------------------------------------------
@@ -996,12 +996,12 @@ USER = {"role": "user", "content": "go on"}
         },
     ],
 )
-def test_a_mixed_reply_is_woven_with_our_answer_before_the_clients(copy: Json) -> None:
+def test_a_mixed_reply_is_inserted_with_our_result_before_the_clients(copy: Json) -> None:
     _, (seen,) = run_loop(one_by_one(MIXED))
     known = build_insertion((seen, [ArtifactToolResult("call_o", "archived")]))
-    woven = TOOL_PROTOCOL.insert_rounds(read(copy, TOOL_MESSAGE, USER), known, {})
-    assert woven is not None
-    count, wires = woven
+    inserted = TOOL_PROTOCOL.insert_rounds(read(copy, TOOL_MESSAGE, USER), known, {})
+    assert inserted is not None
+    count, wires = inserted
     assert count == 1
     assert [each["role"] for each in loads(wires)] == ["assistant", "tool"]
     assert [each["id"] for each in loads(wires)[0]["tool_calls"]] == ["call_a", "call_o"]
@@ -1024,17 +1024,17 @@ def test_a_mixed_reply_is_woven_with_our_answer_before_the_clients(copy: Json) -
         [{"role": "assistant", "content": "I look."}, {"role": "assistant", "content": "It is 5."}],
     ],
 )
-def test_a_reply_of_two_rounds_is_woven_by_its_text(copy: list[Json]) -> None:
+def test_the_insertion_of_two_rounds_replaces_the_message_with_their_text(copy: list[Json]) -> None:
     _, (one, two) = run_loop(one_by_one(FIRST), one_by_one(SECOND))
     known = build_insertion((one, [ArtifactToolResult("call_o", "archived")]), (two, []))
-    woven = TOOL_PROTOCOL.insert_rounds(read(*copy, USER), known, {})
-    assert woven is not None
-    assert woven[0] == len(copy)
-    entries = loads(woven[1])
+    inserted = TOOL_PROTOCOL.insert_rounds(read(*copy, USER), known, {})
+    assert inserted is not None
+    assert inserted[0] == len(copy)
+    entries = loads(inserted[1])
     assert [each["role"] for each in entries] == ["assistant", "tool", "assistant"]
     assert [entries[0]["content"], entries[1]["content"], entries[2]["content"]] == ["I look.", "archived", " It is 5."]
     assert not OpenAIChat().find_problems(read(USER, *entries, USER))
-    assert TOOL_PROTOCOL.insert_rounds(read(*copy, USER), known, {}) == woven
+    assert TOOL_PROTOCOL.insert_rounds(read(*copy, USER), known, {}) == inserted
 
 
 @pytest.mark.parametrize(
@@ -1046,7 +1046,7 @@ def test_a_reply_of_two_rounds_is_woven_by_its_text(copy: list[Json]) -> None:
         [{"role": "assistant", "content": "I look. It is 5.", "tool_calls": [function("z", "run")]}],
     ],
 )
-def test_another_reply_is_not_woven(after: list[Json]) -> None:
+def test_a_different_reply_is_not_replaced(after: list[Json]) -> None:
     _, (one, two) = run_loop(one_by_one(FIRST), one_by_one(SECOND))
     assert (
         TOOL_PROTOCOL.insert_rounds(

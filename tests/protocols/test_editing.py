@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 from accordion.model.conversation import Opaque
 from tests.equivalent_entries import respell
 from tests.histories import DIALECTS, DialectName, entries, histories
-from tests.protocols.edit_samples import SPOKEN, WITH_CONTENT, changes_of, message, read_again, wanted, write_message
+from tests.protocols.edit_samples import (
+    SPOKEN,
+    WITH_CONTENT,
+    changes_of,
+    expected_parts,
+    message,
+    reread_parts,
+    write_message,
+)
 
 dialects = pytest.mark.parametrize("name", DIALECTS)
 
@@ -34,7 +42,7 @@ def test_an_edited_message_reads_as_what_was_asked_for(name: DialectName, data: 
         was = message(dialect, respell(entry, name, Random(data.draw(st.integers(0, 99)))).encode())
         changes = data.draw(changes_of(was.parts))
         written = dialect.edit_message(was, changes)
-        assert read_again(dialect, written) == wanted(was.parts, changes)
+        assert reread_parts(dialect, written) == expected_parts(was.parts, changes)
         assert written is None or dialect.read_message(written).role == was.role
         assert dialect.edit_message(was, changes) == written
 

@@ -15,7 +15,7 @@ from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
-from tests.pdfs import packed, scanned
+from tests.pdfs import packed_pdf, scanned_pdf
 
 PDF = "application/pdf"
 Put = Callable[[str, str], tuple[WireProtocol, dict[str, Any]]]
@@ -44,7 +44,7 @@ def read(put: Put, data: bytes | str, kind: str = PDF) -> Media:
 
 
 @EACH
-@pytest.mark.parametrize("pdf", [scanned(10, 200_000), packed(10)])
+@pytest.mark.parametrize("pdf", [scanned_pdf(10, 200_000), packed_pdf(10)])
 def test_the_pages_of_a_pdf_are_read_from_it(put: Put, pdf: bytes) -> None:
     assert read(put, pdf) == Media("file", PDF, len(pdf), pages=10)
     assert read(put, pdf, "application/octet-stream").pages == 10
@@ -52,7 +52,7 @@ def test_the_pages_of_a_pdf_are_read_from_it(put: Put, pdf: bytes) -> None:
 
 @EACH
 def test_a_pdf_broken_into_lines_has_its_pages(put: Put) -> None:
-    assert read(put, base64.encodebytes(scanned(10, 200_000)).decode()).pages == 10
+    assert read(put, base64.encodebytes(scanned_pdf(10, 200_000)).decode()).pages == 10
 
 
 @EACH
@@ -118,7 +118,7 @@ def test_what_only_begins_like_base64_does_not_keep_one_busy() -> None:
 
 
 def test_a_bare_base64_file_has_its_pages() -> None:
-    data = base64.b64encode(scanned(3)).decode()
+    data = base64.b64encode(scanned_pdf(3)).decode()
     part = {"type": "input_file", "filename": "a.PDF", "file_data": data}
     (found,) = OpenAIResponses().read_message(json.dumps({"role": "user", "content": [part]}).encode()).parts
-    assert found == Media("file", PDF, len(scanned(3)), pages=3)
+    assert found == Media("file", PDF, len(scanned_pdf(3)), pages=3)

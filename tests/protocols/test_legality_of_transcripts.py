@@ -9,7 +9,7 @@ import pytest
 from accordion.model.conversation import Message
 from tests.histories import DIALECTS, DialectName
 from tests.protocols.edit_samples import SPOKEN, message
-from tests.recordings import recorded, transcripts, written
+from tests.recordings import read_recording, transcripts, write_entry
 
 SHORTEST_STEP = 7
 
@@ -19,11 +19,11 @@ SHORTEST_STEP = 7
 @pytest.mark.parametrize("name", DIALECTS)
 def test_requests_of_recorded_transcripts_have_no_problems(name: DialectName, path: Path) -> None:
     looked = 0
-    for said in recorded(path, 2):
+    for said in read_recording(path, 2):
         listed: list[Message] = []
         for at, entry in enumerate(said):
             if entry["role"] == "assistant" and at % SHORTEST_STEP < 2:
                 assert SPOKEN[name].find_problems(listed) == []
                 looked += 1
-            listed += [message(SPOKEN[name], one) for one in written(entry, name)]
+            listed += [message(SPOKEN[name], one) for one in write_entry(entry, name)]
     assert looked

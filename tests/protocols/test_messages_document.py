@@ -16,15 +16,15 @@ from tests.protocols.messages_streams import OURS, TOOL, USAGE, call, document, 
 
 
 def read(*rounds: bytes) -> tuple[bytes, list[ObservedRound], ToolLoopResponse]:
-    splice = MessagesArtifactTool().open_response(TOOL, False)
+    tool_loop = MessagesArtifactTool().open_response(TOOL, False)
     seen = []
     for at, body in enumerate(rounds):
         for start in range(0, len(body), 100):
-            assert splice.feed(body[start : start + 100]) == b""
-        seen.append(splice.read_round())
+            assert tool_loop.feed(body[start : start + 100]) == b""
+        seen.append(tool_loop.read_round())
         if at + 1 < len(rounds):
-            splice.continue_response()
-    return splice.close(), seen, splice
+            tool_loop.continue_response()
+    return tool_loop.close(), seen, tool_loop
 
 
 @given(st.text())
@@ -41,7 +41,7 @@ def test_rounds_become_one_message() -> None:
     last = document([text("ODD"), call("theirs", {"n": 1.0})], stop="tool_use", container={"id": "c"})
     at = last.index(b"ODD")
     last = last[: last.rindex(b"{", 0, at)] + odd + last[last.index(b"}", at) + 1 :]
-    out, (one, two), splice = read(first, last)
+    out, (one, two), tool_loop = read(first, last)
     message = json.loads(out)
     assert message["content"] == [thought("hm"), text("see"), text("A"), call("theirs", {"n": 1.0})]
     assert odd in out
@@ -54,7 +54,7 @@ def test_rounds_become_one_message() -> None:
     )
     assert json.loads(one.entries[0])["content"] == [thought("hm"), text("see"), OURS]
     assert one.usage == Usage(100, 20, 64, 8, 0)
-    assert splice.is_round_over
+    assert tool_loop.is_round_over
 
 
 def test_the_last_round_ends_as_its_visible_blocks_ask_for() -> None:
@@ -89,17 +89,17 @@ def test_what_is_no_message_goes_on_as_it_came(body: bytes) -> None:
 def test_named_artifacts_are_put_in_place() -> None:
     naming: Any = {"body": {"$artifact": "art_1", "path": "$.x"}, "more": [{"$artifact": "art_2"}]}
     blocks = [text("a"), call("one", naming), OURS, call("two", {"b": {"$artifact": "art_3"}})]
-    splice = MessagesArtifactTool().open_response(TOOL, False)
-    splice.feed(document(blocks, stop="tool_use"))
-    assert splice.pending_placeholders == (
+    tool_loop = MessagesArtifactTool().open_response(TOOL, False)
+    tool_loop.feed(document(blocks, stop="tool_use"))
+    assert tool_loop.pending_placeholders == (
         ArtifactPlaceholder("art_1", "$.x"),
         ArtifactPlaceholder("art_2"),
         ArtifactPlaceholder("art_3"),
     )
-    assert splice.resolve(["é", None, "three"]) == b""
-    assert splice.pending_placeholders == ()
-    seen = splice.read_round()
+    assert tool_loop.resolve(["é", None, "three"]) == b""
+    assert tool_loop.pending_placeholders == ()
+    seen = tool_loop.read_round()
     assert seen.resolved
     assert json.loads(seen.entries[0])["content"] == blocks
-    shown = json.loads(splice.close())["content"]
+    shown = json.loads(tool_loop.close())["content"]
     assert shown == [text("a"), call("one", naming | {"body": "é"}), call("two", {"b": "three"})]

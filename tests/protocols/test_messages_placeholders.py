@@ -38,17 +38,17 @@ def test_named_artifacts_are_put_in_place_however_the_stream_is_cut(
     others = [*block_events(1 - ours // 2, block, whole=at_once), *block_events(2 - ours // 2, text("after"))]
     events = [*block_events(0, OURS), *others] if first else [*others, *block_events(2, OURS)]
     stream = reply(events=events, stop="tool_use")
-    splice = MessagesArtifactTool().open_response(TOOL, True)
+    tool_loop = MessagesArtifactTool().open_response(TOOL, True)
     seen: list[ArtifactPlaceholder] = []
     out = b""
     for piece in cut(stream, places):
-        out += splice.feed(piece)
-        while wanted := splice.pending_placeholders:
+        out += tool_loop.feed(piece)
+        while wanted := tool_loop.pending_placeholders:
             assert b"after" not in out
             seen += wanted
-            out += splice.resolve([f'"{w.artifact}"\n' if known else None for w in wanted])
-    ended = splice.read_round()
-    message = whole(out + splice.close())
+            out += tool_loop.resolve([f'"{w.artifact}"\n' if known else None for w in wanted])
+    ended = tool_loop.read_round()
+    message = whole(out + tool_loop.close())
     texts = {"body": '"art_1"\n', "more": ['"art_2"\n', {"k": "v"}]} if known else {}
     assert message["content"][0]["input"] == NAMING | texts
     assert message["content"][1]["text"] == "after"
@@ -59,11 +59,11 @@ def test_named_artifacts_are_put_in_place_however_the_stream_is_cut(
 
 def test_names_stay_where_nothing_is_given_for_them() -> None:
     block = call("theirs", NAMING)
-    splice = MessagesArtifactTool().open_response(TOOL, True)
-    out = splice.feed(reply([block], stop="tool_use")[:-1])
-    assert splice.feed(b"\n") == b""
-    assert splice.pending_placeholders == (ArtifactPlaceholder("art_1", "$.x"),)
-    message = whole(out + splice.close())
+    tool_loop = MessagesArtifactTool().open_response(TOOL, True)
+    out = tool_loop.feed(reply([block], stop="tool_use")[:-1])
+    assert tool_loop.feed(b"\n") == b""
+    assert tool_loop.pending_placeholders == (ArtifactPlaceholder("art_1", "$.x"),)
+    message = whole(out + tool_loop.close())
     assert (message["content"][0]["input"], message["stop_reason"]) == (NAMING, "tool_use")
 
 
@@ -75,8 +75,8 @@ def test_arguments_that_break_off_are_shown_to_their_last_byte() -> None:
 
 def test_arguments_without_names_pass_as_they_came() -> None:
     stream = reply([call("theirs", {"a": {"b": "$artifact"}, "c": '{"$artifact": "x"}'})], stop="tool_use")
-    splice = MessagesArtifactTool().open_response(TOOL, True)
-    out = feed_pieces(splice, cut(stream, range(len(stream))))
-    assert data(out + splice.close())[0] == data(stream)[0]
-    assert whole(out + splice.close() + sse({"type": "message_stop"}, named=True))["content"][0]["input"]["a"]
-    assert not splice.read_round().resolved
+    tool_loop = MessagesArtifactTool().open_response(TOOL, True)
+    out = feed_pieces(tool_loop, cut(stream, range(len(stream))))
+    assert data(out + tool_loop.close())[0] == data(stream)[0]
+    assert whole(out + tool_loop.close() + sse({"type": "message_stop"}, named=True))["content"][0]["input"]["a"]
+    assert not tool_loop.read_round().resolved

@@ -59,10 +59,10 @@ def test_a_round_tells_in_which_container_its_code_ran(stream: bool) -> None:
     if not stream:
         message = {**START, "content": [hosted(), OURS], "stop_reason": "tool_use", "container": ran}
         body = json.dumps(message).encode()
-    splice = MessagesArtifactTool().open_response(TOOL, stream)
-    splice.feed(body)
-    assert splice.pending_placeholders == ()
-    assert splice.read_round().container == "container_1"
+    tool_loop = MessagesArtifactTool().open_response(TOOL, stream)
+    tool_loop.feed(body)
+    assert tool_loop.pending_placeholders == ()
+    assert tool_loop.read_round().container == "container_1"
     assert run_rounds([reply([OURS], stop="tool_use")])[1][0].container == ""
 
 
@@ -95,7 +95,7 @@ SAID = st.one_of(
 
 
 @given(st.lists(SAID, max_size=4), PLACES, st.sampled_from(["\n", "\r\n"]), st.sampled_from(["", " "]))
-def test_what_was_said_is_kept_to_the_letter(blocks: Any, places: Any, end: str, space: str) -> None:
+def test_the_providers_blocks_are_recorded_unchanged(blocks: Any, places: Any, end: str, space: str) -> None:
     stream = reply([*blocks, OURS], stop="tool_use", end=end, space=space)
     out, (seen,) = run_rounds(cut(stream, places))
     assert read_entries(seen) == [*blocks, OURS]
@@ -116,14 +116,14 @@ def test_a_stream_that_breaks_off_anywhere_shows_nothing_of_our_call() -> None:
 
 
 def test_our_call_is_told_and_held_until_the_round_is_over() -> None:
-    splice = MessagesArtifactTool().open_response(TOOL, True)
+    tool_loop = MessagesArtifactTool().open_response(TOOL, True)
     stream = reply([text("see"), OURS], stop="tool_use")
     end = stream.index(b"event: message_delta")
-    assert splice.feed(stream[:end]).endswith(b'"content_block_stop", "index": 0}\n\n')
-    assert not splice.is_round_over
-    assert splice.feed(stream[end:]) == b""
-    assert splice.is_round_over
-    seen = splice.read_round()
+    assert tool_loop.feed(stream[:end]).endswith(b'"content_block_stop", "index": 0}\n\n')
+    assert not tool_loop.is_round_over
+    assert tool_loop.feed(stream[end:]) == b""
+    assert tool_loop.is_round_over
+    seen = tool_loop.read_round()
     assert seen.own_calls == (ArtifactToolCall("toolu_ours", TOOL, json.dumps(OURS["input"])),)
     assert (seen.client_call_ids, seen.text, seen.finished, seen.usage) == ((), "see", True, Usage(100, 20, 64, 8, 0))
     assert read_entries(seen) == [text("see"), OURS]
@@ -163,10 +163,10 @@ def test_an_error_ends_the_reply_and_goes_on_as_it_came() -> None:
 
 
 def test_pings_and_comments_pass_while_the_end_is_held() -> None:
-    splice = MessagesArtifactTool().open_response(TOOL, True)
-    splice.feed(reply([OURS], stop="tool_use"))
+    tool_loop = MessagesArtifactTool().open_response(TOOL, True)
+    tool_loop.feed(reply([OURS], stop="tool_use"))
     for sign in (sse({"type": "ping"}, named=True), b": alive\n\n"):
-        assert splice.feed(sign) == sign
+        assert tool_loop.feed(sign) == sign
 
 
 def test_usage_is_the_last_rounds_input_and_the_output_of_all() -> None:

@@ -59,7 +59,7 @@ def test_where_nothing_could_be_folded_it_says_why(dialect: WireProtocol) -> Non
     assert "was folded" not in said + str(error)
 
 
-def test_messages_says_it_as_anthropic_does_to_the_letter() -> None:
+def test_messages_has_exactly_anthropics_overflow_error() -> None:
     sdk = anthropic_sdk(OVERFLOW.status, AnthropicMessages().render_error(OVERFLOW, "req_1"), "application/json")
     with pytest.raises(anthropic.BadRequestError) as raised:
         sdk.messages.create(model="m", max_tokens=1, messages=[{"role": "user", "content": "a"}])

@@ -26,7 +26,7 @@ from tests.sample_responses import (
     RESPONSE,
     RESPONSES_SEEN,
     START,
-    tapped,
+    observe,
 )
 
 BODIES = [
@@ -137,8 +137,8 @@ def test_a_completion_that_is_not_as_published_is_read_in_detail(odd: dict[str, 
 @pytest.mark.parametrize(("which", "body", "seen"), BODIES)
 def test_a_whole_reply_is_understood_however_it_is_cut(which: int, body: Any, seen: ObservedResponse) -> None:
     raw = json.dumps(body).encode()
-    assert tapped(DIALECTS[which], raw, stream=False) == seen
-    assert tapped(DIALECTS[which], *(raw[at : at + 1] for at in range(len(raw))), stream=False) == seen
+    assert observe(DIALECTS[which], raw, stream=False) == seen
+    assert observe(DIALECTS[which], *(raw[at : at + 1] for at in range(len(raw))), stream=False) == seen
 
 
 @pytest.mark.parametrize(
@@ -153,22 +153,22 @@ def test_a_whole_reply_is_understood_however_it_is_cut(which: int, body: Any, se
 )
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_an_error_body_is_told_in_every_shape(dialect: WireProtocol, body: str) -> None:
-    assert tapped(dialect, (body % OVERFLOW).encode(), stream=False) == ObservedResponse(error=OVERFLOW)
+    assert observe(dialect, (body % OVERFLOW).encode(), stream=False) == ObservedResponse(error=OVERFLOW)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_reply_that_is_not_whole_says_nothing_yet(dialect: WireProtocol) -> None:
-    tap = dialect.observer(stream=False)
-    tap.feed(b'{"id": "x", ')
-    assert tap.observation() == ObservedResponse()
-    tap.feed(b'"model": "m"}')
-    assert (tap.observation().response_id, tap.observation().model) == ("x", "m")
+    observer = dialect.observer(stream=False)
+    observer.feed(b'{"id": "x", ')
+    assert observer.observation() == ObservedResponse()
+    observer.feed(b'"model": "m"}')
+    assert (observer.observation().response_id, observer.observation().model) == ("x", "m")
 
 
 def test_a_reply_beyond_the_bound_is_let_go() -> None:
-    tap = DIALECTS[0].observer(stream=False)
-    tap.feed(b'{"id": "x", "pad": "')
+    observer = DIALECTS[0].observer(stream=False)
+    observer.feed(b'{"id": "x", "pad": "')
     for _ in range(BOUND // 2**20 + 1):
-        tap.feed(b"x" * 2**20)
-    tap.feed(b'"}')
-    assert tap.observation() == ObservedResponse()
+        observer.feed(b"x" * 2**20)
+    observer.feed(b'"}')
+    assert observer.observation() == ObservedResponse()

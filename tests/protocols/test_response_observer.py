@@ -25,8 +25,8 @@ from tests.sample_responses import (
     RESPONSES_SEEN,
     calls,
     chunk,
+    observe,
     sse,
-    tapped,
 )
 
 STREAMS = [
@@ -42,10 +42,10 @@ STREAMS = [
 def test_a_stream_is_understood_whatever_its_white_space(
     dialect: WireProtocol, data: Any, named: bool, seen: ObservedResponse, space: str, end: str
 ) -> None:
-    tap = dialect.observer(stream=True)
-    tap.feed(sse(*data, named=named, space=space, end=end))
-    assert tap.observation() == seen
-    assert tap.has_ended
+    observer = dialect.observer(stream=True)
+    observer.feed(sse(*data, named=named, space=space, end=end))
+    assert observer.observation() == seen
+    assert observer.has_ended
 
 
 @pytest.mark.parametrize(("dialect", "data", "named", "seen"), STREAMS)
@@ -54,33 +54,33 @@ def test_a_stream_is_understood_wherever_it_is_cut(
 ) -> None:
     stream = sse(*data, named=named)
     for at in range(len(stream)):
-        assert tapped(dialect, stream[:at], stream[at:]) == seen
-    assert tapped(dialect, *(stream[at : at + 1] for at in range(len(stream)))) == seen
+        assert observe(dialect, stream[:at], stream[at:]) == seen
+    assert observe(dialect, *(stream[at : at + 1] for at in range(len(stream)))) == seen
 
 
 @pytest.mark.parametrize(("dialect", "data", "named", "seen"), STREAMS)
 def test_events_that_come_one_by_one_say_the_same(
     dialect: WireProtocol, data: Any, named: bool, seen: ObservedResponse
 ) -> None:
-    assert tapped(dialect, *(sse(value, named=named) for value in data)) == seen
+    assert observe(dialect, *(sse(value, named=named) for value in data)) == seen
 
 
 @pytest.mark.parametrize(("dialect", "data", "named", "seen"), STREAMS)
 def test_a_stream_has_not_ended_before_its_last_event(
     dialect: WireProtocol, data: Any, named: bool, seen: ObservedResponse
 ) -> None:
-    tap = dialect.observer(stream=True)
+    observer = dialect.observer(stream=True)
     for value in data[:-1]:
-        tap.feed(sse(value, named=named))
-        assert not tap.has_ended
-    tap.feed(sse(data[-1], named=named))
-    assert tap.has_ended
+        observer.feed(sse(value, named=named))
+        assert not observer.has_ended
+    observer.feed(sse(data[-1], named=named))
+    assert observer.has_ended
 
 
 def test_a_large_last_event_is_understood() -> None:
     large = RESPONSE | {"output": [*ITEMS, {"type": "message", "content": "x" * 300_000}]}
     stream = sse(*RESPONSES[:-1], {"type": "response.completed", "response": large}, named=True)
-    seen = tapped(DIALECTS[1], *(stream[at : at + 16_384] for at in range(0, len(stream), 16_384)))
+    seen = observe(DIALECTS[1], *(stream[at : at + 16_384] for at in range(0, len(stream), 16_384)))
     assert seen.output is not None
     assert replace(seen, output=seen.output[:-1]) == RESPONSES_SEEN
     assert len(seen.output[-1]) > 300_000
@@ -101,7 +101,7 @@ def test_a_large_last_event_is_understood() -> None:
 def test_the_items_of_a_reply_are_noted_where_the_provider_keeps_them_all(told: dict[str, Any], kept: bool) -> None:
     response = RESPONSE | told
     kind = "response.incomplete" if told.get("status") == "incomplete" else "response.completed"
-    streamed = tapped(DIALECTS[1], sse({"type": kind, "response": response}, named=True))
+    streamed = observe(DIALECTS[1], sse({"type": kind, "response": response}, named=True))
     whole = DIALECTS[1].observer(stream=False)
     whole.feed(json.dumps(response).encode())
     assert streamed.output == whole.observation().output == (RESPONSES_SEEN.output if kept else None)
@@ -110,36 +110,36 @@ def test_the_items_of_a_reply_are_noted_where_the_provider_keeps_them_all(told: 
 def test_what_is_said_beside_an_image_that_is_too_large_to_note_is_noted_by_its_id() -> None:
     said = {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": "well"}]}
     response = RESPONSE | {"output": [{"type": "image_generation_call", "id": "i", "result": "x" * 5_000_000}, said]}
-    seen = tapped(DIALECTS[1], sse({"type": "response.completed", "response": response}, named=True))
+    seen = observe(DIALECTS[1], sse({"type": "response.completed", "response": response}, named=True))
     assert (seen.output, [name for name, _ in seen.items]) == (None, ["msg_1"])
 
 
 def test_items_that_the_end_of_a_stream_leaves_out_are_those_that_went_by() -> None:
     for left in ([], None):
         end = {"type": "response.completed", "response": RESPONSE | {"output": left}}
-        assert tapped(DIALECTS[1], sse(*RESPONSES[:-1], end, named=True)) == RESPONSES_SEEN
+        assert observe(DIALECTS[1], sse(*RESPONSES[:-1], end, named=True)) == RESPONSES_SEEN
 
 
 def test_a_cut_responses_stream_has_shown_its_calls() -> None:
-    seen = tapped(DIALECTS[1], sse(*RESPONSES[:-1], named=True))
+    seen = observe(DIALECTS[1], sse(*RESPONSES[:-1], named=True))
     assert (seen.response_id, seen.model, seen.calls) == ("resp_1", "gpt-5", RESPONSES_SEEN.calls)
     assert seen.usage is None
 
 
 def test_an_incomplete_response_says_why() -> None:
     response = RESPONSE | {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
-    seen = tapped(DIALECTS[1], sse({"type": "response.incomplete", "response": response}, named=True))
+    seen = observe(DIALECTS[1], sse({"type": "response.incomplete", "response": response}, named=True))
     assert seen.finish == "max_output_tokens"
     assert seen.usage == RESPONSES_SEEN.usage
 
 
 def test_a_failed_response_is_an_error_with_its_usage() -> None:
     response = RESPONSE | {"status": "failed", "error": {"code": "server_error", "message": "It broke."}}
-    tap = DIALECTS[1].observer(stream=True)
-    tap.feed(sse({"type": "response.failed", "response": response}, named=True))
-    assert tap.has_ended
-    assert tap.observation().error == "It broke."
-    assert tap.observation().usage == RESPONSES_SEEN.usage
+    observer = DIALECTS[1].observer(stream=True)
+    observer.feed(sse({"type": "response.failed", "response": response}, named=True))
+    assert observer.has_ended
+    assert observer.observation().error == "It broke."
+    assert observer.observation().usage == RESPONSES_SEEN.usage
 
 
 ERRORS = [
@@ -156,10 +156,10 @@ ERRORS = [
 
 @pytest.mark.parametrize(("which", "event"), ERRORS)
 def test_an_error_in_a_stream_ends_it_and_is_told(which: int, event: bytes) -> None:
-    tap = DIALECTS[which].observer(stream=True)
-    tap.feed(event % OVERFLOW.encode())
-    assert tap.has_ended
-    assert tap.observation().error == OVERFLOW
+    observer = DIALECTS[which].observer(stream=True)
+    observer.feed(event % OVERFLOW.encode())
+    assert observer.has_ended
+    assert observer.observation().error == OVERFLOW
 
 
 HANDED_ON = {"message": "Provider returned error", "code": 400, "metadata": {"raw": '{"error":{"message":"x"}}'}}
@@ -169,20 +169,20 @@ FIELDS = {"message": "No.", "type": "exceed_context_size_error", "n_prompt_token
 @pytest.mark.parametrize("error", [HANDED_ON, FIELDS])
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_an_error_that_says_more_than_its_message_is_told_whole(dialect: WireProtocol, error: dict[str, Any]) -> None:
-    tap = dialect.observer(stream=True)
-    tap.feed(sse({"type": "error", "error": error}, named=True))
-    assert json.loads(tap.observation().error) == error
-    assert json.loads(tapped(dialect, json.dumps({"error": error}).encode(), stream=False).error) == error
+    observer = dialect.observer(stream=True)
+    observer.feed(sse({"type": "error", "error": error}, named=True))
+    assert json.loads(observer.observation().error) == error
+    assert json.loads(observe(dialect, json.dumps({"error": error}).encode(), stream=False).error) == error
 
 
 def test_errors_that_the_proxy_writes_are_read_as_errors() -> None:
     from accordion.model.errors import UpstreamDisconnected
 
     for dialect in DIALECTS:
-        tap = dialect.observer(stream=True)
-        tap.feed(dialect.render_stream_error(UpstreamDisconnected("The reply was cut. Send it again."), "req_1"))
-        assert tap.has_ended
-        assert tap.observation().error.startswith("The reply was cut. Send it again.")
+        observer = dialect.observer(stream=True)
+        observer.feed(dialect.render_stream_error(UpstreamDisconnected("The reply was cut. Send it again."), "req_1"))
+        assert observer.has_ended
+        assert observer.observation().error.startswith("The reply was cut. Send it again.")
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -206,10 +206,10 @@ def test_a_providers_error_is_one_event_in_its_own_words(dialect: WireProtocol, 
     event = dialect.stream_provider_error(body)
     assert bool(event) is bool(said)
     if said:
-        tap = dialect.observer(stream=True)
-        tap.feed(event)
-        assert tap.has_ended
-        assert said in tap.observation().error
+        observer = dialect.observer(stream=True)
+        observer.feed(event)
+        assert observer.has_ended
+        assert said in observer.observation().error
         assert event.count(b"data:") == 1
         read = json.loads(event.partition(b"data: ")[2])
         assert read["error"]["message"] == said
@@ -221,7 +221,7 @@ def test_a_providers_error_is_one_event_in_its_own_words(dialect: WireProtocol, 
 
 def test_usage_in_every_chunk_counts_as_last_told() -> None:
     usages = [{"prompt_tokens": 10, "completion_tokens": at} for at in (1, 2, 3)]
-    assert tapped(DIALECTS[0], sse(*(chunk({"content": "x"}, usage=u) for u in usages))).usage == Usage(10, 3)
+    assert observe(DIALECTS[0], sse(*(chunk({"content": "x"}, usage=u) for u in usages))).usage == Usage(10, 3)
 
 
 @pytest.mark.parametrize(
@@ -232,32 +232,35 @@ def test_usage_in_every_chunk_counts_as_last_told() -> None:
     ],
 )
 def test_usage_is_found_where_other_servers_put_it(last: Any) -> None:
-    assert tapped(DIALECTS[0], sse(chunk({"content": "x"}), last)).usage == Usage(10, 3)
+    assert observe(DIALECTS[0], sse(chunk({"content": "x"}), last)).usage == Usage(10, 3)
 
 
 def test_parallel_calls_that_share_an_index_are_told_apart_by_id() -> None:
     pieces = [calls({"index": 0, "id": i, "function": {"name": "read", "arguments": "{}"}}) for i in ("a", "b")]
-    assert tapped(DIALECTS[0], sse(*pieces)).calls == (ObservedCall("a", "read", "{}"), ObservedCall("b", "read", "{}"))
+    assert observe(DIALECTS[0], sse(*pieces)).calls == (
+        ObservedCall("a", "read", "{}"),
+        ObservedCall("b", "read", "{}"),
+    )
 
 
 def test_calls_that_repeat_id_and_name_in_each_piece_are_one() -> None:
     piece = calls({"index": 0, "id": "a", "function": {"name": "read", "arguments": "{"}})
-    assert tapped(DIALECTS[0], sse(piece, piece, piece)).calls == (ObservedCall("a", "read", "{{{"),)
+    assert observe(DIALECTS[0], sse(piece, piece, piece)).calls == (ObservedCall("a", "read", "{{{"),)
 
 
 def test_a_late_call_is_seen_after_a_long_text() -> None:
     stream = [chunk({"content": "x"})] * 100 + [calls({"index": 0, "id": "a", "function": {"name": "read"}})]
-    assert tapped(DIALECTS[0], sse(*stream)).calls == (ObservedCall("a", "read"),)
+    assert observe(DIALECTS[0], sse(*stream)).calls == (ObservedCall("a", "read"),)
 
 
 def test_a_legacy_function_call_goes_by_its_name() -> None:
     stream = [chunk({"function_call": {"name": "read", "arguments": ""}}), chunk({}, "function_call")]
-    assert tapped(DIALECTS[0], sse(*stream)).calls == (ObservedCall("read", "read"),)
+    assert observe(DIALECTS[0], sse(*stream)).calls == (ObservedCall("read", "read"),)
 
 
 def test_an_opening_chunk_without_id_is_made_good_by_the_next() -> None:
     stream = [{"id": "", "model": "", "choices": [], "prompt_filter_results": []}, chunk({"content": "x"})]
-    seen = tapped(DIALECTS[0], sse(*stream))
+    seen = observe(DIALECTS[0], sse(*stream))
     assert (seen.response_id, seen.model) == ("chatcmpl-1", "gpt-5")
 
 
@@ -272,10 +275,10 @@ def test_the_context_of_several_rounds_is_that_of_the_last_one() -> None:
             {"type": "compaction", "input_tokens": 1, "output_tokens": 1},
         ],
     }
-    seen = tapped(DIALECTS[2], json.dumps({"id": "m", "usage": usage, "content": []}).encode(), stream=False)
+    seen = observe(DIALECTS[2], json.dumps({"id": "m", "usage": usage, "content": []}).encode(), stream=False)
     assert seen.usage == Usage(input=60, output=70, cached=9, cache_write=1)
     stream = sse(MESSAGES[0], {"type": "message_delta", "delta": {}, "usage": usage}, named=True)
-    assert tapped(DIALECTS[2], stream).usage == Usage(input=60, output=70, cached=9, cache_write=1)
+    assert observe(DIALECTS[2], stream).usage == Usage(input=60, output=70, cached=9, cache_write=1)
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -295,14 +298,14 @@ def test_the_context_of_several_rounds_is_that_of_the_last_one() -> None:
 def test_malformed_streams_are_no_errors_of_ours_and_do_not_hide_what_follows(
     dialect: WireProtocol, junk: bytes
 ) -> None:
-    tap = dialect.observer(stream=True)
-    tap.feed(junk)
-    before = tap.observation()
+    observer = dialect.observer(stream=True)
+    observer.feed(junk)
+    before = observer.observation()
     data, seen = {"chat": (CHAT, CHAT_SEEN), "responses": (RESPONSES, RESPONSES_SEEN)}.get(
         dialect.name, (MESSAGES, MESSAGES_SEEN)
     )
-    tap.feed(b"\n\n" + sse(*data, named=dialect.name != "chat"))
-    after = tap.observation()
+    observer.feed(b"\n\n" + sse(*data, named=dialect.name != "chat"))
+    after = observer.observation()
     assert (after.response_id, after.model, after.usage, after.calls) == (
         seen.response_id,
         seen.model,
@@ -329,16 +332,16 @@ wild = st.recursive(
 
 
 @given(st.lists(wild, min_size=1, max_size=4), st.sampled_from(DIALECTS), st.booleans())
-def test_no_json_of_any_shape_makes_a_tap_raise(values: list[Any], dialect: WireProtocol, stream: bool) -> None:
-    tap = dialect.observer(stream)
+def test_no_json_of_any_shape_makes_an_observer_raise(values: list[Any], dialect: WireProtocol, stream: bool) -> None:
+    observer = dialect.observer(stream)
     for value in values:
-        tap.feed(sse(json.dumps(value)) if stream else json.dumps(value).encode())
-        assert isinstance(tap.observation(), ObservedResponse)
+        observer.feed(sse(json.dumps(value)) if stream else json.dumps(value).encode())
+        assert isinstance(observer.observation(), ObservedResponse)
 
 
 @given(st.lists(st.binary(max_size=60), max_size=5), st.sampled_from(DIALECTS), st.booleans())
-def test_no_bytes_make_a_tap_raise(pieces: list[bytes], dialect: WireProtocol, stream: bool) -> None:
-    assert isinstance(tapped(dialect, *pieces, stream=stream), ObservedResponse)
+def test_no_bytes_make_an_observer_raise(pieces: list[bytes], dialect: WireProtocol, stream: bool) -> None:
+    assert isinstance(observe(dialect, *pieces, stream=stream), ObservedResponse)
 
 
 TEXTS = {
@@ -362,7 +365,7 @@ def test_a_long_burst_says_what_its_events_say_one_by_one(
         texts, other = between[at] if at < len(between) else (0, None)
         told += [*data[at : at + 1], *[TEXTS[dialect.name]] * texts, *([] if other is None else [json.dumps(other)])]
     events = [sse(value, named=named and not isinstance(value, str), end=end) for value in told]
-    assert tapped(dialect, b"".join(events)) == tapped(dialect, *events)
+    assert observe(dialect, b"".join(events)) == observe(dialect, *events)
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -377,10 +380,10 @@ def test_an_entry_of_a_kind_that_is_no_text_is_passed_over(
         item = {"type": "response.output_item.done", "item": {"type": kind}}
         begun = {"type": "content_block_start", "content_block": {"type": kind}}
         ended = {"type": "response.completed", "response": whole}, {"type": "message_start", "message": whole}
-        seen = tapped(dialect, sse(item, begun, *ended, named=True))
+        seen = observe(dialect, sse(item, begun, *ended, named=True))
     else:
-        tap = dialect.observer(stream=False)
-        tap.feed(json.dumps(whole).encode())
-        seen = tap.observation()
+        observer = dialect.observer(stream=False)
+        observer.feed(json.dumps(whole).encode())
+        seen = observer.observation()
     assert seen.usage == Usage(5, 2)
     assert seen.input_tokens == 5

@@ -26,7 +26,7 @@ from accordion.protocols.response_parser import (
 )
 from tests.protocols.test_observed_arguments import replies
 from tests.protocols.test_response_observer import wild
-from tests.reply_parts import Said, Thought, Words, response_pieces, whole
+from tests.reply_parts import ReplyText, ReplyThought, ScriptedReply, reply_document, reply_events
 from tests.sample_responses import CHAT, DIALECTS, MESSAGES, RESPONSES, chunk, sse
 
 CHAT_API, RESPONSES_API, MESSAGES_API = DIALECTS
@@ -39,36 +39,46 @@ def parse(protocol: WireProtocol, *pieces: bytes, stream: bool = True) -> list[R
     return [event for piece in pieces for event in parser.feed(piece)] + list(parser.close())
 
 
-def written(protocol: WireProtocol, said: Said, stream: bool) -> list[bytes]:
+def written(protocol: WireProtocol, said: ScriptedReply, stream: bool) -> list[bytes]:
     """A response as it comes: events, or a document."""
-    return response_pieces(protocol.name, said, {}) if stream else [json.dumps(whole(protocol.name, said, {})).encode()]
+    return (
+        reply_events(protocol.name, said, {})
+        if stream
+        else [json.dumps(reply_document(protocol.name, said, {})).encode()]
+    )
 
 
 @given(replies(), st.sampled_from(DIALECTS), st.integers(1, 400), st.sampled_from(ENDS), st.integers(0, 30))
 def test_the_events_of_a_stream_have_all_of_its_bytes(
-    said: Said, protocol: WireProtocol, size: int, end: bytes, missing: int
+    said: ScriptedReply, protocol: WireProtocol, size: int, end: bytes, missing: int
 ) -> None:
-    stream = b"".join(response_pieces(protocol.name, said, {})).replace(b"\n", end)
+    stream = b"".join(reply_events(protocol.name, said, {})).replace(b"\n", end)
     stream = stream[: len(stream) - missing]
     events = parse(protocol, *(stream[at : at + size] for at in range(0, len(stream), size)))
     assert b"".join([event.raw for event in events]) == stream
 
 
 @given(replies(), st.sampled_from(DIALECTS), st.booleans())
-def test_the_text_of_a_response_is_what_the_model_said(said: Said, protocol: WireProtocol, stream: bool) -> None:
+def test_the_text_of_a_response_is_what_the_model_said(
+    said: ScriptedReply, protocol: WireProtocol, stream: bool
+) -> None:
     pieces = (
-        response_pieces(protocol.name, said, {}) if stream else [json.dumps(whole(protocol.name, said, {})).encode()]
+        reply_events(protocol.name, said, {})
+        if stream
+        else [json.dumps(reply_document(protocol.name, said, {})).encode()]
     )
-    expected = "".join([piece.text for piece in said.pieces if isinstance(piece, Words)])
+    expected = "".join([piece.text for piece in said.pieces if isinstance(piece, ReplyText)])
     assert "".join(map(output_text, parse(protocol, *pieces, stream=stream))) == expected
 
 
 @given(replies(), st.sampled_from(DIALECTS), st.booleans())
 def test_a_parser_that_reads_the_content_tells_an_observer_the_same(
-    said: Said, protocol: WireProtocol, stream: bool
+    said: ScriptedReply, protocol: WireProtocol, stream: bool
 ) -> None:
     pieces = (
-        response_pieces(protocol.name, said, {}) if stream else [json.dumps(whole(protocol.name, said, {})).encode()]
+        reply_events(protocol.name, said, {})
+        if stream
+        else [json.dumps(reply_document(protocol.name, said, {})).encode()]
     )
     observer, reader = protocol.observer(stream), ResponseObserver(protocol.parser(stream, reads_content=True))
     for piece in pieces:
@@ -81,8 +91,8 @@ def test_a_parser_that_reads_the_content_tells_an_observer_the_same(
 
 @pytest.mark.parametrize("protocol", DIALECTS)
 def test_thoughts_are_content_but_not_text(protocol: WireProtocol) -> None:
-    said = Said(1, (Thought("a thought", "sealed"),), 10, 5)
-    events = parse(protocol, *response_pieces(protocol.name, said, {}))
+    said = ScriptedReply(1, (ReplyThought("a thought", "sealed"),), 10, 5)
+    events = parse(protocol, *reply_events(protocol.name, said, {}))
     assert "".join(map(output_text, events)) == ""
     assert any(type(part) is Content for event in events for part in event.parts)
 

@@ -241,9 +241,12 @@ def reply_with(*output: Any, **more: Any) -> bytes:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 def test_what_a_reply_says_is_noted_by_the_ids_that_a_client_may_name(stream: bool) -> None:
-    tap, body = OpenAIResponses().observer(stream), reply_with({"type": "reasoning", "id": "rs_1", "summary": []}, SAID)
-    tap.feed(b'data: {"type":"response.completed","response":%b}\n\n' % body if stream else body)
-    ((name, wire),) = tap.observation().items
+    observer, body = (
+        OpenAIResponses().observer(stream),
+        reply_with({"type": "reasoning", "id": "rs_1", "summary": []}, SAID),
+    )
+    observer.feed(b'data: {"type":"response.completed","response":%b}\n\n' % body if stream else body)
+    ((name, wire),) = observer.observation().items
     assert (name, json.loads(wire)) == ("msg_1", SAID)
     # It is what a client may send in the place of the name.
     assert OpenAIResponses().read_message(wire).parts == (Text("words"),)
@@ -251,9 +254,9 @@ def test_what_a_reply_says_is_noted_by_the_ids_that_a_client_may_name(stream: bo
 
 def test_the_probabilities_of_words_are_not_noted() -> None:
     token = {"token": "w", "logprob": -0.1, "bytes": [1], "top_logprobs": []}
-    tap = OpenAIResponses().observer(False)
-    tap.feed(reply_with({**SAID, "content": [{**SAID["content"][0], "logprobs": [token] * 5_000}]}))
-    ((_, wire),) = tap.observation().items
+    observer = OpenAIResponses().observer(False)
+    observer.feed(reply_with({**SAID, "content": [{**SAID["content"][0], "logprobs": [token] * 5_000}]}))
+    ((_, wire),) = observer.observation().items
     assert json.loads(wire) == SAID
 
 
@@ -270,7 +273,7 @@ def test_the_probabilities_of_words_are_not_noted() -> None:
     ids=["not stored", "no id", "an odd id", "nothing said", "much too long", "a call"],
 )
 def test_what_nobody_can_name_or_is_too_long_is_not_noted(body: bytes) -> None:
-    tap = OpenAIResponses().observer(False)
-    tap.feed(body)
-    assert tap.observation().items == ()
-    assert tap.observation().response_id == "resp_1"
+    observer = OpenAIResponses().observer(False)
+    observer.feed(body)
+    assert observer.observation().items == ()
+    assert observer.observation().response_id == "resp_1"

@@ -53,7 +53,7 @@ def test_the_result_of_a_program_is_a_text() -> None:
     assert edit(output, {0: "short"}) == output | {"result": "short"}
 
 
-def test_a_functions_arguments_are_an_object_in_a_string_and_a_custom_input_is_any_text() -> None:
+def test_function_arguments_are_a_json_string_and_custom_input_is_any_text() -> None:
     call = {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "read", "arguments": "{}"}
     assert edit(call, {0: '{"a":1}'}) == call | {"arguments": '{"a":1}'}
     assert edit(call | {"arguments": {"b": 2}}, {0: '{"a":1}'}) == call | {"arguments": {"a": 1}}
@@ -108,7 +108,7 @@ def test_an_item_that_is_not_understood_is_not_changed(item: Any) -> None:
         edit(item, {0: "b"})
 
 
-def test_what_the_assistant_said_stays_of_its_kind_without_what_counts_its_characters() -> None:
+def test_assistant_text_keeps_its_type_and_loses_annotations_with_offsets() -> None:
     said = {"type": "output_text", "text": "a", "annotations": [{"type": "file_path"}], "logprobs": [{"token": "a"}]}
     item = {"type": "message", "id": "msg_1", "role": "assistant", "content": [said], "status": "completed"}
     changed = edit(item, {0: "b"})
@@ -159,7 +159,7 @@ def test_items_with_their_reasoning_keep_their_bytes() -> None:
     assert RESPONSES.join_messages(listed, []) == listed
 
 
-def test_what_the_model_did_after_reasoning_that_is_gone_loses_the_id_that_leads_to_it() -> None:
+def test_items_after_removed_reasoning_lose_their_id() -> None:
     assert sent(USER, SAID, CALL, OUTPUT, THOUGHT, CALL) == [USER, bare(SAID), bare(CALL), OUTPUT, THOUGHT, CALL]
     assert sent(USER, THOUGHT, CALL, OUTPUT, CALL) == [USER, THOUGHT, CALL, OUTPUT, bare(CALL)]
 

@@ -79,11 +79,11 @@ def test_whatever_tells_of_a_later_round_has_the_id_that_the_client_knows() -> N
     )
 )
 def test_whatever_a_provider_sends_is_no_reason_to_fail(pieces: list[bytes]) -> None:
-    splice, document = ResponsesToolStream(OURS), ResponsesToolDocument(OURS)
+    tool_loop, document = ResponsesToolStream(OURS), ResponsesToolDocument(OURS)
     for piece in pieces:
-        splice.feed(piece + b"\n\n")
+        tool_loop.feed(piece + b"\n\n")
         document.feed(piece)
-    for each in (splice, document):
+    for each in (tool_loop, document):
         each.read_round()
         each.close()
 
@@ -98,10 +98,10 @@ def test_odd_values_are_no_reason_to_fail(odd: Any) -> None:
         for value in (odd, [odd]):
             for events in ([{"type": "response.completed", "response": {**whole, name: value}}],
                            [{"type": "response.output_item.done", "item": odd, "output_index": odd}]):  # fmt: skip
-                splice = ResponsesToolStream(OURS)
-                splice.feed(stream(events))
-                splice.read_round()
-                splice.close()
+                tool_loop = ResponsesToolStream(OURS)
+                tool_loop.feed(stream(events))
+                tool_loop.read_round()
+                tool_loop.close()
             document = ResponsesToolDocument(OURS)
             document.feed(json.dumps({**whole, name: value}).encode())
             document.read_round()

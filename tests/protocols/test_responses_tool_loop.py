@@ -38,13 +38,13 @@ from tests.sdks import openai_sdk
 def test_a_reply_without_our_tool_goes_on_byte_by_byte() -> None:
     items = [reasoning("a", "Hm."), message("a", f"I know {OURS} {{"), custom("c", "{"), function("b", '{"a": [1]}')]
     body = stream(events_of(response("a", items, tools=[THEIR_TOOL]))) + b": ping\n\ndata: [DONE]\n\n"
-    splice = ResponsesToolStream(OURS)
+    tool_loop = ResponsesToolStream(OURS)
     out = b""
     for block in blocks(body, range(0, len(body), 900)):
-        out += splice.feed(block)
+        out += tool_loop.feed(block)
     assert body.startswith(out)
     assert b"response.completed" not in out
-    assert out + splice.close() == body
+    assert out + tool_loop.close() == body
 
 
 def test_only_the_echoed_tools_change_where_ours_was_not_called() -> None:
@@ -109,18 +109,18 @@ def test_a_mixed_round_shows_the_clients_calls_alone() -> None:
 
 
 def test_an_error_goes_on_and_nothing_is_held() -> None:
-    splice = ResponsesToolStream(OURS)
+    tool_loop = ResponsesToolStream(OURS)
     begun = stream(events_of(response("a", []))[:2])
     error = stream([{"type": "error", "sequence_number": 2, "message": "x", "error": {"message": "x"}}])
-    assert splice.feed(begun + error).endswith(error)
-    assert (splice.is_round_over, splice.read_round().finished, splice.close()) == (False, False, b"")
+    assert tool_loop.feed(begun + error).endswith(error)
+    assert (tool_loop.is_round_over, tool_loop.read_round().finished, tool_loop.close()) == (False, False, b"")
 
 
 def test_a_reply_that_is_cut_within_a_call_of_ours_does_not_tell_of_it() -> None:
     body = stream(events_of(response("a", [message("a", "x"), own_call("o")])))
     for end in range(body.index(b"response.completed"), body.index(b"fc_o") - 200, -1):
-        splice = ResponsesToolStream(OURS)
-        out = b"".join(splice.feed(block) for block in blocks(body[:end], ()))
+        tool_loop = ResponsesToolStream(OURS)
+        out = b"".join(tool_loop.feed(block) for block in blocks(body[:end], ()))
         assert b"fc_o" not in out
         assert b"art_secret" not in out
 
@@ -199,9 +199,9 @@ def test_the_official_sdk_follows_a_spliced_stream() -> None:
 
 
 def test_the_ids_of_a_reply_lead_from_what_is_shown_to_the_last_round() -> None:
-    splice = ResponsesToolStream(OURS)
-    assert splice.response_ids == ()
-    splice.feed(stream(events_of(response("a", [own_call("o")]))))
-    splice.continue_response()
-    splice.feed(stream(events_of(response("b", [message("b", "x")]))[:3]))
-    assert splice.response_ids == ("resp_a", "resp_b")
+    tool_loop = ResponsesToolStream(OURS)
+    assert tool_loop.response_ids == ()
+    tool_loop.feed(stream(events_of(response("a", [own_call("o")]))))
+    tool_loop.continue_response()
+    tool_loop.feed(stream(events_of(response("b", [message("b", "x")]))[:3]))
+    assert tool_loop.response_ids == ("resp_a", "resp_b")

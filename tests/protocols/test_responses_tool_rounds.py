@@ -103,7 +103,7 @@ def test_our_tool_is_offered_where_it_can_be(fields: Json, alone: bool, beside: 
     assert (TOOL_PROTOCOL.offer({**told, "tools": b'[{"type":"web_search"}]'}, TOOL) is not None) is beside
 
 
-def test_the_clients_names_are_those_of_functions_custom_tools_and_what_is_in_namespaces() -> None:
+def test_the_clients_tool_names_include_functions_custom_tools_and_namespaces() -> None:
     tools = [
         {"type": "function", "name": "a"}, {"type": "custom", "name": "b"}, {"type": "web_search"}, 1,
         {"type": "namespace", "name": "c", "tools": [{"type": "function", "name": "d"}]},

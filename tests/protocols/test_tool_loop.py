@@ -76,7 +76,7 @@ def resolved(value: Any, top: bool = True) -> Any:
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=4), st.lists(st.integers(0, 500), max_size=12), st.sampled_from([0, 2]))
-def test_artifacts_named_in_arguments_get_their_texts_wherever_the_arguments_are_cut(
+def test_placeholders_are_resolved_wherever_the_arguments_are_cut(
     value: dict[str, Any], cuts: list[int], indent: int
 ) -> None:
     text = json.dumps(value, indent=indent or None)

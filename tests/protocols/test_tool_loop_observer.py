@@ -35,17 +35,19 @@ def blocks(events: Any, sizes: list[int], *, named: bool, end: str) -> list[byte
 
 @pytest.mark.parametrize("dialect", sample_responses.DIALECTS, ids=lambda dialect: dialect.name)
 @given(sizes=st.lists(st.integers(1, 9), max_size=8), end=st.sampled_from(["\n", "\r\n"]))
-def test_who_hears_what_a_splice_tells_of_understands_the_whole_reply(dialect: Any, sizes: list[int], end: str) -> None:
+def test_an_observer_of_the_tool_loops_output_understands_the_whole_response(
+    dialect: Any, sizes: list[int], end: str
+) -> None:
     events, named = STREAMS[dialect.name]
-    splice = WEAVERS[dialect.name].open_response("read_artifact", True)
+    tool_loop = WEAVERS[dialect.name].open_response("read_artifact", True)
     whole, told = dialect.observer(True), dialect.observer(True)
     for block in blocks(events, sizes, named=named, end=end):
-        shown = splice.feed(block)
-        assert not splice.pending_placeholders
+        shown = tool_loop.feed(block)
+        assert not tool_loop.pending_placeholders
         whole.feed(shown)
-        told.feed(shown if splice.observable_output is None else splice.observable_output)
+        told.feed(shown if tool_loop.observable_output is None else tool_loop.observable_output)
         assert told.observation() == whole.observation()
-    rest = splice.close()
+    rest = tool_loop.close()
     whole.feed(rest)
     told.feed(rest)
     assert told.observation() == whole.observation()
@@ -68,13 +70,13 @@ def test_of_a_text_that_goes_on_nothing_is_told(dialect: Any) -> None:
             ),
         ],
     }
-    splice = WEAVERS[dialect.name].open_response("read_artifact", True)
+    tool_loop = WEAVERS[dialect.name].open_response("read_artifact", True)
     first, several, alone = blocks(words[dialect.name], [3, 6], named=dialect.name != "chat", end="\n") + [b""] * (
         dialect.name != "messages"
     )
-    assert splice.feed(first) == first
-    assert splice.feed(several) == several
-    assert splice.observable_output == b""
+    assert tool_loop.feed(first) == first
+    assert tool_loop.feed(several) == several
+    assert tool_loop.observable_output == b""
     if alone:
-        assert splice.feed(alone) == alone
-        assert splice.observable_output == b""
+        assert tool_loop.feed(alone) == alone
+        assert tool_loop.observable_output == b""

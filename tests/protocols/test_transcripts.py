@@ -13,7 +13,7 @@ from accordion.model.conversation import Opaque, Text, ToolCall, ToolResult
 from accordion.model.tenant import TenantScope
 from accordion.protocols.message_keys import message_key
 from accordion.protocols.openai_chat.protocol import OpenAIChat
-from tests.recordings import RECORDINGS, recorded
+from tests.recordings import RECORDINGS, read_recording
 
 CHAT = OpenAIChat()
 TENANT = TenantScope("tenant", b"s" * 32)
@@ -32,8 +32,8 @@ FILES = sorted(RECORDINGS.glob("*.jsonl.gz"))
 
 @pytest.mark.skipif(not FILES, reason="the recorded transcripts are not here (ACCORDION_TRAJECTORIES)")
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name.split(".")[0])
-def test_recorded_transcripts_are_read_whole_and_keyed_the_same_after_the_openai_sdk(path: Path) -> None:
-    for conversation in recorded(path, 3):
+def test_recorded_transcripts_keep_their_keys_through_the_openai_sdk(path: Path) -> None:
+    for conversation in read_recording(path, 3):
         for entry in conversation:
             message = read(entry)
             assert not [part for part in message.parts if isinstance(part, Opaque)]

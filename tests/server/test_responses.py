@@ -243,7 +243,7 @@ async def test_to_http_1_0_too_where_a_body_is_bounded(method: str, status: int,
     assert ours == await run_cycle(RequestResponseCycle, messages, method=method, version="1.0", keep=False)
 
 
-async def test_to_http_1_0_a_body_without_a_length_goes_as_it_is_until_the_connection_is_closed() -> None:
+async def test_a_body_without_length_to_http_1_0_ends_with_the_connection() -> None:
     messages = [start(200, (b"a", b"b")), piece(b"one", more=True), piece(b"", more=True), piece(b"two"), piece(b"x")]
     taken, written, closed, over, times = await run_cycle(ResponseCycle, messages, version="1.0", keep=False)
     assert written == b"HTTP/1.1 200 OK\r\na: b\r\nconnection: close\r\n\r\nonetwo"

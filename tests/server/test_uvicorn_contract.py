@@ -16,7 +16,7 @@ from uvicorn.server import ServerState
 from uvicorn.supervisors import multiprocess
 
 from accordion.server import uvicorn_compat
-from tests.code_fingerprints import changed
+from tests.code_fingerprints import find_changes
 
 CODE = {
     "uvicorn.protocols.http.httptools_impl": {
@@ -66,7 +66,7 @@ CODE = {
 
 
 def test_overridden_code_is_as_it_was() -> None:
-    assert changed(CODE) == {}
+    assert find_changes(CODE) == {}
 
 
 def test_every_override_has_a_fingerprint() -> None:

@@ -8,7 +8,7 @@ from accordion.sessions.client_metadata import ClientMetadata, read_client_metad
 ID = "0123-4567-89ab"
 
 
-def marks(headers: dict[str, str] | None = None, **body: object) -> ClientMetadata:
+def read_metadata(headers: dict[str, str] | None = None, **body: object) -> ClientMetadata:
     raw = {name.lower().encode(): value.encode() for name, value in (headers or {}).items()}
     return read_client_metadata(raw, {name: json.dumps(value).encode() for name, value in body.items()})
 
@@ -26,7 +26,7 @@ def marks(headers: dict[str, str] | None = None, **body: object) -> ClientMetada
     ],
 )
 def test_a_session_header_is_a_label(header: str) -> None:
-    assert marks({header: ID}).session == ID
+    assert read_metadata({header: ID}).session == ID
 
 
 @pytest.mark.parametrize(
@@ -41,13 +41,15 @@ def test_a_session_header_is_a_label(header: str) -> None:
     ],
 )
 def test_a_field_of_the_body_is_a_label(body: dict[str, object]) -> None:
-    assert marks(**body).session == ID
+    assert read_metadata(**body).session == ID
 
 
 def test_codex_names_count_from_codex_alone() -> None:
     headers = {"session-id": ID, "thread-id": "thread-12345"}
-    assert marks(headers) == ClientMetadata()
-    assert marks({**headers, "User-Agent": "codex_cli_rs/0.50 (Linux)"}) == ClientMetadata(ID, "thread-12345", "codex")
+    assert read_metadata(headers) == ClientMetadata()
+    assert read_metadata({**headers, "User-Agent": "codex_cli_rs/0.50 (Linux)"}) == ClientMetadata(
+        ID, "thread-12345", "codex"
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,7 +63,7 @@ def test_codex_names_count_from_codex_alone() -> None:
     ],
 )
 def test_a_sub_agent_is_told_by_its_clients_own_marks(headers: dict[str, str]) -> None:
-    assert marks(headers).is_subagent
+    assert read_metadata(headers).is_subagent
 
 
 @pytest.mark.parametrize(
@@ -73,48 +75,48 @@ def test_a_sub_agent_is_told_by_its_clients_own_marks(headers: dict[str, str]) -
     ],
 )
 def test_a_clients_own_compaction_request_is_told_by_its_marks(headers: dict[str, str]) -> None:
-    assert marks(headers).is_client_compaction
-    assert not marks(headers).is_subagent
+    assert read_metadata(headers).is_client_compaction
+    assert not read_metadata(headers).is_subagent
 
 
 @pytest.mark.parametrize("said", ['{"request_kind": "turn"}', "[]", "{", "null", '{"request_kind": ["compaction"]}'])
 def test_other_turns_of_codex_are_no_compaction_requests(said: str) -> None:
-    assert not marks({"User-Agent": "codex_cli_rs/0.50", "x-codex-turn-metadata": said}).is_client_compaction
+    assert not read_metadata({"User-Agent": "codex_cli_rs/0.50", "x-codex-turn-metadata": said}).is_client_compaction
 
 
 def test_our_own_header_goes_before_all_others() -> None:
-    assert marks({"x-accordion-session": "mine-12345", "X-Session-Id": ID}, session_id="body-12345").session == (
-        "mine-12345"
-    )
+    assert read_metadata(
+        {"x-accordion-session": "mine-12345", "X-Session-Id": ID}, session_id="body-12345"
+    ).session == ("mine-12345")
 
 
 def test_an_agent_within_a_session_is_a_label_of_its_own() -> None:
-    main = marks({"X-Claude-Code-Session-Id": ID})
-    child = marks({"X-Claude-Code-Session-Id": ID, "x-claude-code-agent-id": "agent-12345"})
+    main = read_metadata({"X-Claude-Code-Session-Id": ID})
+    child = read_metadata({"X-Claude-Code-Session-Id": ID, "x-claude-code-agent-id": "agent-12345"})
     assert main.label == ID
     assert child.label == f"{ID}/agent-12345"
 
 
 def test_baggage_names_a_session() -> None:
-    assert marks({"baggage": f"a=b, session.id={ID};x=y"}).session == ID
+    assert read_metadata({"baggage": f"a=b, session.id={ID};x=y"}).session == ID
 
 
 @pytest.mark.parametrize("value", ["short", "x" * 129, "with space here", "ünïcödé-123", "a\tb-345678", ""])
 def test_a_value_that_is_not_well_formed_is_no_label(value: str) -> None:
-    assert marks({"x-session-id": value}).session == ""
+    assert read_metadata({"x-session-id": value}).session == ""
 
 
 @pytest.mark.parametrize("value", ["short", "x" * 129, "with space here"])
 def test_our_own_header_must_be_well_formed(value: str) -> None:
     with pytest.raises(BadRequest, match="8 to 128 characters"):
-        marks({"x-accordion-session": value, "x-session-id": ID})
+        read_metadata({"x-accordion-session": value, "x-session-id": ID})
 
 
 @pytest.mark.parametrize(
     "metadata", [[], "text", 5, None, {"user_id": 5}, {"user_id": "{"}, {"user_id": "[1]"}, {"session_id": ["x" * 9]}]
 )
 def test_marks_of_known_clients_are_never_fatal_whatever_they_hold(metadata: object) -> None:
-    assert marks(metadata=metadata).session == ""
+    assert read_metadata(metadata=metadata).session == ""
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from accordion.sessions.sessions import SessionMatch
 from accordion.stores.worker_sync import SharedBoard, shared_slots
 from tests.equivalent_entries import reform
 from tests.fakes import FickleStore
-from tests.histories import DIALECTS, Call, DialectName, History, Json, Round, Turn, entries
+from tests.histories import DIALECTS, Call, DialectName, History, HistoryRound, Json, Turn, entries
 from tests.protocols.edit_samples import write_message
 from tests.protocols.test_message_keys import READERS
 from tests.sessions.test_sessions import ALICE, World
@@ -45,7 +45,11 @@ def work(turns: int, thought: str = "hm", answer: str = "Turn {} is done.", ids:
         tuple(
             Turn(
                 (f"Do thing {at}.",),
-                (Round((Call(f"{ids}_{at}", "read", {"path": f"f{at}"}, f"text {at}"),), "", f"{thought} {at}"),),
+                (
+                    HistoryRound(
+                        (Call(f"{ids}_{at}", "read", {"path": f"f{at}"}, f"text {at}"),), "", f"{thought} {at}"
+                    ),
+                ),
                 answer.format(at),
             )
             for at in range(turns)
@@ -168,7 +172,7 @@ async def test_a_report_about_another_form_of_the_list_is_left_out(dialect: Dial
     assert after.base_index == len(without_reasoning(sent[3])) - 1
 
 
-async def test_the_index_of_the_base_is_that_of_the_request_before_where_reasoning_follows() -> None:
+async def test_the_base_index_is_the_previous_requests_if_reasoning_follows() -> None:
     world, sent = World(), requests(entries(work(2), "responses"))
     await ask(world, sent[0], "responses")
     assert sent[1][1]["type"] == "reasoning"

@@ -39,13 +39,13 @@ class World:
         self,
         store: InMemoryStore | None = None,
         worker: str = "w1",
-        others: WorkerSync | None = None,
+        worker_sync: WorkerSync | None = None,
         capacity: int = 2_000,
     ) -> None:
         self.store = store or InMemoryStore()
         self.outbox = DirectOutbox(self.store)
         self.clock = FakeClock()
-        self.sessions = Sessions(self.store, self.outbox, self.clock, worker, capacity, worker_sync=others)
+        self.sessions = Sessions(self.store, self.outbox, self.clock, worker, capacity, worker_sync=worker_sync)
         self.requests = 0
 
     async def ask(self, *texts: str, caller: Caller = ALICE, label: str = "", agent: str = "") -> SessionMatch:
@@ -153,7 +153,7 @@ async def test_two_workers_never_write_to_the_same_row() -> None:
     assert (await one.ask("task")).row_name != (await two.ask("task")).row_name
 
 
-async def test_a_store_that_is_away_makes_a_known_conversation_a_new_one_and_nothing_worse() -> None:
+async def test_an_unavailable_store_only_makes_a_known_conversation_a_new_one() -> None:
     store = FickleStore()
     store.away = True
     world = World(store)
@@ -288,7 +288,7 @@ async def ids(world: World, *lists: str) -> list[str]:
     return [(await world.ask(*texts.split())).session.id for texts in lists]
 
 
-async def test_an_edited_question_is_a_fork_once_the_conversation_had_gone_on_from_the_first() -> None:
+async def test_an_edited_question_is_a_fork_if_the_first_was_continued() -> None:
     world = World()
     whole = await ids(world, "u1", "u1 a1 u2", "u1 a1 u2 a2 u3")
     edited = await ids(world, "u1 a1 edit", "u1 a1 edit b u4")
@@ -299,7 +299,7 @@ async def test_an_edited_question_is_a_fork_once_the_conversation_had_gone_on_fr
     assert world.sessions.find_in_memory(edited[0]).forked_from == whole[0]
 
 
-async def test_an_edited_question_takes_the_session_over_where_nobody_went_on_from_the_first() -> None:
+async def test_an_edited_question_takes_over_the_session_if_the_first_was_not_continued() -> None:
     found = await ids(World(), "u1", "u1 a1 typo", "u1 a1 u2", "u1 a1 u2 a2 u3")
     assert len(set(found)) == 1
 
@@ -351,7 +351,7 @@ async def test_an_edited_question_is_a_fork_although_its_opening_was_sent_again_
     assert (len({*new}), len({*old}), len({*other}), len({*new, *old, *other})) == (1, 1, 1, 3)
 
 
-async def test_a_side_request_that_goes_on_late_is_a_fork_although_its_opening_was_sent_again_meanwhile() -> None:
+async def test_a_late_continuation_of_a_side_request_is_a_fork() -> None:
     world = World()
     main = await ids(world, "u1", "u1 a1 u2", "u1 a1 side")
     other = await ids(world, "u1", "u1 x1 v2")
@@ -361,7 +361,7 @@ async def test_a_side_request_that_goes_on_late_is_a_fork_although_its_opening_w
     assert (len({*main}), len({*side}), len({*main, *side, *other})) == (1, 1, 3)
 
 
-async def test_of_several_edits_the_first_is_a_fork_if_the_last_was_gone_on_from_before_a_restart() -> None:
+async def test_the_first_of_several_edits_is_a_fork_if_the_last_was_continued() -> None:
     lives = Lives()
     await lives.ids("u1", "u1 a1 one", "u1 a1 two", "u1 a1 three", again=False)
     last = await lives.ids("u1 a1 three c u2", "u1", again=False)  # then its opening is sent again
@@ -423,7 +423,7 @@ class Lives:
 
 
 @pytest.mark.parametrize("again", [True, False])
-async def test_a_conversation_that_begins_like_one_from_an_earlier_run_parts_from_it_where_they_differ(
+async def test_a_conversation_parts_from_one_of_an_earlier_run_where_they_differ(
     again: bool,
 ) -> None:
     lives = Lives()
@@ -436,7 +436,7 @@ async def test_a_conversation_that_begins_like_one_from_an_earlier_run_parts_fro
 
 
 async def test_an_opening_that_was_asked_for_is_not_asked_for_again_where_it_is_written() -> None:
-    world = World(others=UnknownWorkers())
+    world = World(worker_sync=UnknownWorkers())
     await world.ask("u1")
     assert not any(isinstance(write, Merge) for write in world.outbox.taken)
     world = World()
@@ -444,12 +444,12 @@ async def test_an_opening_that_was_asked_for_is_not_asked_for_again_where_it_is_
     assert [isinstance(write, Merge) for write in world.outbox.taken if write.key.name.startswith("point/")] == [True]
 
 
-async def test_nothing_is_kept_of_an_opening_whose_client_goes_away_while_the_store_is_asked() -> None:
+async def test_an_opening_whose_client_leaves_during_the_lookup_is_not_kept() -> None:
     class Slow(InMemoryStore):
         async def get_many(self, keys: Any) -> Any:
             await asyncio.sleep(60)
 
-    world = World(Slow(), others=UnknownWorkers())
+    world = World(Slow(), worker_sync=UnknownWorkers())
     asking = asyncio.create_task(world.ask("u1"))
     await asyncio.sleep(0)
     asking.cancel()
@@ -473,7 +473,7 @@ async def test_a_retry_after_a_restart_is_the_same_session_and_its_reply_may_be_
     assert len({*found}) == 1
 
 
-async def test_a_place_that_an_earlier_run_went_on_from_is_asked_for_when_a_branch_comes_back_to_it() -> None:
+async def test_a_prefix_continued_by_an_earlier_run_is_looked_up_when_a_branch_returns() -> None:
     lives = Lives()
     await lives.ids("u1", "u1 a1 u2", "u1 a1 u2 a2 u3", again=False)
     world = World(lives.store, "later")
@@ -504,7 +504,7 @@ async def test_what_was_reported_for_an_opening_is_kept_where_an_earlier_run_kne
     assert await reported(world, place) == 70
 
 
-async def test_a_conversation_begun_while_the_store_was_away_parts_from_an_older_one_once_it_is_back() -> None:
+async def test_a_conversation_begun_in_an_outage_parts_from_an_older_one_afterwards() -> None:
     lives = Lives()
     old = await lives.ids("u1", "u1 a1 u2", "u1 a1 u2 a2 u3")
     world = World(lives.store, "later")
@@ -537,9 +537,9 @@ class Pair:
     """Two workers over one store; what one wrote is flushed before the next request. `others`: what each has of the
     other."""
 
-    def __init__(self, others: Callable[[str], WorkerSync]) -> None:
+    def __init__(self, worker_sync: Callable[[str], WorkerSync]) -> None:
         self.store = Counting()
-        self.workers = {name: World(self.store, name, others(name)) for name in "AB"}
+        self.workers = {name: World(self.store, name, worker_sync(name)) for name in "AB"}
 
     async def ask(self, worker: str, texts: str) -> str:
         place = await self.workers[worker].ask(*texts.split())
@@ -569,9 +569,9 @@ async def test_a_conversation_that_goes_on_before_its_opening_was_written_asks_t
     assert store.looks == [3]
 
 
-async def test_one_of_several_workers_asks_the_store_where_a_conversation_begins_and_where_it_first_goes_on() -> None:
+async def test_one_worker_looks_up_the_opening_and_the_first_continuation() -> None:
     store = Counting()
-    world = World(store, others=UnknownWorkers())
+    world = World(store, worker_sync=UnknownWorkers())
     talk = [f"t{n}" for n in range(41)]
     assert len({(await world.ask(*talk[:n])).session.id for n in range(1, 42, 2)}) == 1
     assert store.looks == [1, 3]
@@ -579,7 +579,7 @@ async def test_one_of_several_workers_asks_the_store_where_a_conversation_begins
 
 async def test_a_retry_at_one_of_several_workers_asks_for_its_own_place_only() -> None:
     store = Counting()
-    await ids(World(store, others=UnknownWorkers()), "u1", "u1 a1 u2", "u1 a1 u2")
+    await ids(World(store, worker_sync=UnknownWorkers()), "u1", "u1 a1 u2", "u1 a1 u2")
     assert store.looks == [1, 3, 1]
 
 
@@ -619,11 +619,11 @@ def near(request: pytest.FixtureRequest) -> Pair:
     """Workers of one supervisor, over a store that other machines may have too, or not."""
     slots = shared_slots()
 
-    def others(name: str) -> WorkerSync:
+    def worker_sync(name: str) -> WorkerSync:
         board = SharedBoard(slots, ord(name))
         return board if "no others" in request.param else UnknownWorkers(board)
 
-    return Pair(others)
+    return Pair(worker_sync)
 
 
 async def test_what_a_worker_nearby_is_about_to_write_is_waited_for(near: Pair) -> None:
@@ -681,9 +681,7 @@ async def test_nothing_is_waited_for_while_the_store_is_away(near: Pair, monkeyp
     "order",
     ["A1 B2 A1 B2 A1 B2", "A1 B2 B2 A1 B2 A1", "A1 A2 B1 A2 A1 B2", "A1 B1 A2 B2 A1 B2", "A1 A1 B2 B2 A1 B2 B1"],
 )
-async def test_two_conversations_with_one_opening_part_at_their_first_answers_at_any_worker(
-    pair: Pair, order: str
-) -> None:
+async def test_two_conversations_with_one_opening_part_at_their_first_answer(pair: Pair, order: str) -> None:
     texts, found = {"1": "u1", "2": "u1"}, {"1": set[str](), "2": set[str]()}
     for worker, name in order.split():
         found_id = await pair.ask(worker, texts[name])
@@ -702,7 +700,7 @@ async def test_an_opening_that_was_sent_again_at_another_worker_is_a_session_of_
 
 
 async def test_what_was_reported_and_is_not_written_yet_counts_when_the_store_is_asked() -> None:
-    world = World(others=UnknownWorkers())
+    world = World(worker_sync=UnknownWorkers())
     place = await world.ask("task")
     await world.outbox.flush()
     world.sessions.prefix_index.outbox = Unwritten()  # what is settled does not reach the store yet
@@ -741,7 +739,7 @@ async def test_an_edit_at_another_worker_that_hears_of_it_is_a_fork_at_once() ->
     assert old == [old[0]] * 2 != [new] * 2
 
 
-async def test_a_place_that_another_worker_gave_to_another_conversation_is_not_taken_for_the_old_one(
+async def test_a_prefix_that_another_worker_reassigned_is_not_matched_to_the_old_session(
     pair: Pair,
 ) -> None:
     await pair.ask("B", "u1")
@@ -765,7 +763,7 @@ async def test_a_late_reply_does_not_hide_what_another_worker_wrote_of_the_same_
     assert (len({*main}), len({*fork}), len({*main, *fork})) == (1, 1, 2)
 
 
-async def test_a_retried_fork_at_a_worker_that_saw_the_opening_again_stays_the_same_session(pair: Pair) -> None:
+async def test_a_retried_fork_stays_one_session_at_a_worker_that_saw_the_opening_again(pair: Pair) -> None:
     for worker, texts in (("A", "u1"), ("B", "u1 a1 u2"), ("A", "u1")):
         await pair.ask(worker, texts)
     steps = (("B", "u1 x1 v2"), ("A", "u1 x1 v2"), ("A", "u1 x1 v2 x2 v3"), ("B", "u1 x1 v2 x2 v3 x3 v4"))
@@ -785,9 +783,7 @@ async def test_what_workers_wrote_while_the_store_was_away_is_told_apart_once_it
 
 
 @pytest.mark.parametrize("first", ["one", "two"])
-async def test_two_conversations_with_one_opening_that_crossed_workers_are_told_apart_as_they_go_on(
-    pair: Pair, first: str
-) -> None:
+async def test_conversations_with_one_opening_part_even_if_they_crossed_workers(pair: Pair, first: str) -> None:
     for worker, texts in (("B", "u1"), ("A", "u1 a1 u2"), ("A", "u1"), ("B", "u1 x1 v2")):
         await pair.ask(worker, texts)
     texts = {"one": "u1 a1 u2", "two": "u1 x1 v2"}

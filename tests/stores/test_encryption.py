@@ -41,7 +41,7 @@ def test_a_plain_value_that_looks_sealed_comes_back_too(value):
     assert AesSealer([KEY]).open(TENANT, "n", PlainSealer().seal(TENANT, "n", value)) == value
 
 
-def test_a_block_that_was_sealed_before_there_was_a_key_opens_afterwards_for_its_tenant_alone():
+def test_a_block_sealed_before_there_was_a_key_opens_for_its_tenant_alone():
     before, after = open_block_sealer(""), open_block_sealer(KEY.hex())
     for sealer, reader in ((before, after), (before, before), (after, after)):
         sealed = sealer.seal(ONE, "block", b"value")

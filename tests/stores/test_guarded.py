@@ -180,7 +180,7 @@ async def test_what_is_wrong_with_one_call_is_translated_and_does_not_stop_other
     assert await bench.store.get(KEY) is None
 
 
-async def test_a_store_that_refuses_a_ping_too_in_a_way_that_nobody_expects_is_away_and_the_log_says_so_once(
+async def test_a_store_whose_ping_fails_unexpectedly_is_away_and_logged_once(
     caplog: pytest.LogCaptureFixture,
 ):
     bench = Bench()

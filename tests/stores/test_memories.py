@@ -14,7 +14,7 @@ from accordion.model.memories import Conflict, Entity, MemoryChange, MemoryFilte
 from accordion.stores.encryption import AesSealer
 from accordion.stores.memories_redis import RedisMemories
 from accordion.stores.memories_sqlite import SqliteMemories
-from tests.memories import ALL, OTHER, PET, TENANT, WORK, Embedder, exported, found, memory, put
+from tests.memories import ALL, OTHER, PET, TENANT, WORK, Embedder, exported, find_candidates, memory, put
 from tests.valkey import Valkey, valkey_cluster, valkey_server  # noqa: F401
 
 
@@ -65,7 +65,7 @@ async def test_a_tenant_finds_nothing_of_another(store):
     one = memory("the secret word", topics=("a",), entities=("Ann",))
     await store.write(TENANT, MemoryChange(put=(one,), entities=(Entity("Ann", "person"),), markers=(("m", b"1"),)))
     assert await store.get(OTHER, [one.id]) == [None]
-    assert await found(store, "secret", vector=WORK, tenant=OTHER) == []
+    assert await find_candidates(store, "secret", vector=WORK, tenant=OTHER) == []
     assert await store.list_memories(OTHER, MemoryFilter()) == MemoryPage()
     assert await store.count_entities(OTHER) == 0
     assert await store.get_marker(OTHER, "m") is None
@@ -80,8 +80,8 @@ async def test_a_memory_that_is_written_again_takes_the_place_of_the_old(store):
     await put(store, old)
     await put(store, new)
     assert await store.count(TENANT, MemoryFilter()) == 1
-    assert await found(store, "words") == []
-    assert [each.memory for each in await found(store, "text")] == [new]
+    assert await find_candidates(store, "words") == []
+    assert [each.memory for each in await find_candidates(store, "text")] == [new]
     assert await store.list_memories(TENANT, MemoryFilter(topics=("before",))) == MemoryPage()
 
 
@@ -136,8 +136,8 @@ async def test_a_memory_that_is_deleted_is_found_by_nothing(store):
     await store.write(TENANT, MemoryChange(delete=(many[0].id, many[3].id, many[6].id)))
     left = {many[at].id for at in (1, 2, 4, 5)}
     wanted = MemoryFilter(topics=("a",), tags=("b",), conversation="c")
-    assert {each.memory.id for each in await found(store, "pet", wanted=wanted)} == left
-    assert {each.memory.id for each in await found(store, vector=PET, wanted=wanted)} == left
+    assert {each.memory.id for each in await find_candidates(store, "pet", wanted=wanted)} == left
+    assert {each.memory.id for each in await find_candidates(store, vector=PET, wanted=wanted)} == left
     assert {each.id for each in (await store.list_memories(TENANT, wanted)).memories} == left
     assert await store.count(TENANT, wanted) == 4
 
@@ -147,7 +147,7 @@ async def test_a_memory_that_is_deleted_is_found_by_nothing(store):
 
 async def test_words_are_compared_by_stem_and_any_is_enough(store):
     await put(store, memory("She was running home."), memory("Nobody walks."))
-    assert [each.memory.content for each in await found(store, "runs", "violin")] == ["She was running home."]
+    assert [each.memory.content for each in await find_candidates(store, "runs", "violin")] == ["She was running home."]
 
 
 async def test_what_was_said_before_and_the_author_are_searched_but_the_text_counts_most(store):
@@ -157,33 +157,33 @@ async def test_what_was_said_before_and_the_author_are_searched_but_the_text_cou
         memory("I play the violin, and in the evening."),
         memory("Neither of it, only in the evening.", author="Violin"),
     )
-    contents = [each.memory.content for each in await found(store, "violin")]
+    contents = [each.memory.content for each in await find_candidates(store, "violin")]
     assert contents[0] == "I play the violin, and in the evening."
     assert len(contents) == 3
 
 
 async def test_words_are_weighed_by_this_tenants_memories_alone(store):
     await put(store, *(memory(f"common {at}") for at in range(20)), memory("rare"), memory("nothing"))
-    alone = [each.lexical for each in await found(store, "rare", "common")]
+    alone = [each.lexical for each in await find_candidates(store, "rare", "common")]
     await put(store, *(memory(f"rare {at}") for at in range(500)), tenant=OTHER)
-    assert [each.lexical for each in await found(store, "rare", "common")] == alone
+    assert [each.lexical for each in await find_candidates(store, "rare", "common")] == alone
     assert alone[0] > 2 * alone[1]
 
 
 @pytest.mark.parametrize("word", ['"', "a OR b", "NEAR", "col:x", "*", "x'y", "('"])
 async def test_no_word_is_taken_as_an_operator(store, word):
     await put(store, memory("something"))
-    assert await found(store, word) == []
+    assert await find_candidates(store, word) == []
 
 
 async def test_vectors_find_what_shares_no_word_and_both_ranks_are_told(store):
     pet, work = memory("a pet of hers"), memory("her work")
     await put(store, pet, work)
-    (first,) = await found(store, vector=PET)
+    (first,) = await find_candidates(store, vector=PET)
     assert (first.memory, first.lexical_rank, first.dense_rank) == (pet, -1, 0)
     assert first.dense == pytest.approx(1.0)
     assert first.tokens == b"a pet of"
-    both = await found(store, "work", vector=PET)
+    both = await find_candidates(store, "work", vector=PET)
     assert {(each.memory.id, each.lexical_rank, each.dense_rank) for each in both} == {
         (pet.id, -1, 0),
         (work.id, 0, -1),
@@ -192,8 +192,8 @@ async def test_vectors_find_what_shares_no_word_and_both_ranks_are_told(store):
 
 async def test_vectors_of_another_embedder_are_not_compared(store):
     await put(store, memory("a pet"))
-    assert await found(store, vector=b"else" + PET[4:]) == []
-    assert await found(store, vector=PET + b"\x00") == []
+    assert await find_candidates(store, vector=b"else" + PET[4:]) == []
+    assert await find_candidates(store, vector=PET + b"\x00") == []
 
 
 async def test_at_most_a_pool_is_given(store):
@@ -206,7 +206,7 @@ async def test_a_search_finds_what_another_worker_changed_since_the_last_one(sto
     """Also where it changed more than the record of the last changes has room for."""
     other, kept, old = open_memories(), memory("the word stays"), memory("the word, once")
     await put(store, kept, old, *(memory(f"filler {at}") for at in range(30)))
-    assert len(await found(other, "word")) == len(await found(store, "word")) == 2
+    assert len(await find_candidates(other, "word")) == len(await find_candidates(store, "word")) == 2
     for at in range(changes):
         await put(store, memory(f"word number{at}"))
         await put(store, memory(f"a text {at}", id=old.id))
@@ -214,7 +214,7 @@ async def test_a_search_finds_what_another_worker_changed_since_the_last_one(sto
     wanted = {f"word number{at}" for at in range(changes)}
     assert {each.memory.content for each in await other.find_candidates(TENANT, ("word",), b"", ALL, pool=99)} == wanted
     assert await other.count(TENANT, ALL) == 31 + changes
-    assert [each.memory.content for each in await found(other, "text")] == [f"a text {changes - 1}"]
+    assert [each.memory.content for each in await find_candidates(other, "text")] == [f"a text {changes - 1}"]
     await store.erase(TENANT)
     assert await other.count(TENANT, ALL) == 0
 
@@ -246,8 +246,10 @@ async def test_a_filter_holds_for_lists_counts_words_and_vectors(store, wanted, 
     )
     assert {each.content.split()[0] for each in (await store.list_memories(TENANT, wanted)).memories} == names
     assert await store.count(TENANT, wanted) == len(names)
-    assert {each.memory.content.split()[0] for each in await found(store, "word", wanted=wanted)} == names
-    assert {each.memory.content.split()[0] for each in await found(store, wanted=wanted, vector=WORK)} == names
+    assert {each.memory.content.split()[0] for each in await find_candidates(store, "word", wanted=wanted)} == names
+    assert {
+        each.memory.content.split()[0] for each in await find_candidates(store, wanted=wanted, vector=WORK)
+    } == names
 
 
 async def test_lists_are_newest_first_page_by_page(store):
@@ -301,7 +303,7 @@ async def test_a_relation_is_stored_once(store):
     assert await store.count_relations(TENANT) == 2
 
 
-async def test_with_a_memory_go_its_relations_and_the_entities_that_nothing_else_speaks_of(store):
+async def test_deleting_a_memory_removes_its_relations_and_unused_entities(store):
     one, two = memory("one", entities=("Ann", "Bob")), memory("two", entities=("bob",))
     await store.write(
         TENANT,
@@ -362,7 +364,7 @@ async def test_a_tenant_that_was_erased_begins_anew(store):
     assert await store.erase(TENANT) == 1
     assert await store.erase(TENANT) == 0
     assert [line async for line in store.export(TENANT)] == []
-    assert await found(store, "word", vector=WORK) == []
+    assert await find_candidates(store, "word", vector=WORK) == []
     assert await store.get(OTHER, [kept.id]) == [kept]
     await store.write(TENANT, MemoryChange(put=(memory("anew"),), markers=(("m", b"2"),), require=((one.id, None),)))
     assert await store.count(TENANT, MemoryFilter()) == 1

@@ -22,7 +22,18 @@ from accordion.stores.encryption import AesSealer
 from accordion.stores.memories_former import file_token
 from accordion.stores.memories_redis import RedisMemories
 from accordion.stores.memories_sqlite import OpenFiles, SqliteMemories, _read_former
-from tests.memories import PET, TENANT, Embedder, everything, everything_on, exported, found, looking, memory, put
+from tests.memories import (
+    PET,
+    TENANT,
+    Embedder,
+    connect_redis,
+    everything,
+    everything_on,
+    exported,
+    find_candidates,
+    memory,
+    put,
+)
 from tests.valkey import Valkey, valkey_server  # noqa: F401
 
 FORMER = Path(__file__).parent / "former_memories"
@@ -31,7 +42,7 @@ SEALER, OTHER_SEALER = AesSealer([b"k" * 32]), AesSealer([b"o" * 32])
 
 def restore(server: Valkey, name: str) -> None:
     """Puts the hashes and the sorted set of an earlier version on a server."""
-    with looking(server.url) as client:
+    with connect_redis(server.url) as client:
         for key, value in json.loads((FORMER / f"{name}.json").read_text()).items():
             for field, content in value.get("hash", {}).items():
                 client.hset(key, field.encode("latin-1"), base64.b64decode(content))
@@ -83,8 +94,8 @@ async def test_all_that_an_earlier_version_wrote_is_found(former):
         "Ann plays the violin.",
         *(f"number {at}" for at in range(39, -1, -1) if at != 3),
     ]
-    assert [each.memory.id for each in await found(store, "violins")] == ["mem-ann"]
-    pets = await found(store, vector=PET, wanted=MemoryFilter(topics=("pets",)))
+    assert [each.memory.id for each in await find_candidates(store, "violins")] == ["mem-ann"]
+    pets = await find_candidates(store, vector=PET, wanted=MemoryFilter(topics=("pets",)))
     assert len(pets) == 19
     assert {(round(each.dense, 6), each.tokens) for each in pets} == {(1.0, each.tokens) for each in pets}
     assert all(each.memory.content.startswith(each.tokens.decode()) for each in pets)
@@ -123,7 +134,7 @@ def test_a_file_is_read_in_one_snapshot_while_an_earlier_version_still_writes(tm
 
 
 @pytest.mark.parametrize("table", ["memory", "relation"])
-def test_the_token_of_a_file_changes_where_an_earlier_version_writes_its_newest_record_again(tmp_path, table):
+def test_the_files_token_changes_if_an_earlier_version_rewrites_its_newest_record(tmp_path, table):
     """It deletes the record and inserts another, which gets the same row."""
     shutil.copy(FORMER / "plain.sqlite", tmp_path / "tenant.db")
     with closing(sqlite3.connect(tmp_path / "tenant.db", isolation_level=None)) as earlier:

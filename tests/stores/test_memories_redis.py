@@ -14,7 +14,19 @@ from accordion.model.memories import Conflict, Entity, MemoryChange, MemoryFilte
 from accordion.stores import memories_index
 from accordion.stores.memories_redis import RedisMemories, tenant_keys
 from accordion.stores.memories_sqlite import SqliteMemories
-from tests.memories import OTHER, PET, TENANT, WORK, Embedder, everything_on, exported, found, looking, memory, put
+from tests.memories import (
+    OTHER,
+    PET,
+    TENANT,
+    WORK,
+    Embedder,
+    connect_redis,
+    everything_on,
+    exported,
+    find_candidates,
+    memory,
+    put,
+)
 from tests.valkey import Valkey, running_valkey, valkey_server  # noqa: F401
 
 SOON = 0.3
@@ -31,7 +43,7 @@ async def store(valkey_server: Valkey):  # noqa: F811
 
 
 def names_of(url: str) -> set[bytes]:
-    with looking(url) as client:
+    with connect_redis(url) as client:
         return set(client.keys())
 
 
@@ -57,7 +69,7 @@ changes = st.lists(
 @settings(max_examples=40, deadline=None)
 @given(changes, st.lists(st.sampled_from(WORDS), max_size=3), st.sampled_from((b"", PET, WORK)))
 def test_the_same_changes_give_the_same_finds_and_scores_as_in_sqlite(valkey_server, steps, words, vector):  # noqa: F811
-    async def told(store: MemoryStore) -> tuple[object, ...]:
+    async def apply_steps(store: MemoryStore) -> tuple[object, ...]:
         for kind, at, text, context, author, type_, topic, created in steps:
             name, entity = f"mem-{at}", Entity(f"e{at % 2}", "x")
             if kind == "delete":
@@ -74,7 +86,7 @@ def test_the_same_changes_give_the_same_finds_and_scores_as_in_sqlite(valkey_ser
             MemoryFilter(topics=("a",)),
             MemoryFilter(since=2.0, until=2.0),
         ):
-            finds = await found(store, *words, wanted=wanted, vector=vector)
+            finds = await find_candidates(store, *words, wanted=wanted, vector=vector)
             parts.append(await store.count(TENANT, wanted))
             parts.append([each.content for each in (await store.list_memories(TENANT, wanted)).memories])
             parts.append({each.memory: (round(each.lexical, 6), round(each.dense, 6)) for each in finds})
@@ -85,7 +97,7 @@ def test_the_same_changes_give_the_same_finds_and_scores_as_in_sqlite(valkey_ser
         with tempfile.TemporaryDirectory() as folder:
             one, other = SqliteMemories(Path(folder), Embedder(), timeout=20.0), connect(valkey_server)
             try:
-                assert await told(other) == await told(one)
+                assert await apply_steps(other) == await apply_steps(one)
             finally:
                 await one.close()
                 await other.close()
@@ -99,21 +111,21 @@ def connect(server: Valkey, timeout: float = 20.0) -> RedisMemories:
 
 async def test_of_a_word_that_a_mark_divides_all_parts_must_be_there(store):
     await put(store, memory("Ann O'Brien came."), memory("Somebody called Brien came."))
-    assert [each.memory.content for each in await found(store, "o'brien")] == ["Ann O'Brien came."]
+    assert [each.memory.content for each in await find_candidates(store, "o'brien")] == ["Ann O'Brien came."]
 
 
 async def test_a_great_many_memories_are_found_listed_and_removed(store):
     many = [memory(f"pet number{at}", created=float(at)) for at in range(2_500)]
     for at in range(0, len(many), 500):
         await put(store, *many[at : at + 500])
-    assert [each.memory for each in await found(store, "number1777")] == [many[1777]]
+    assert [each.memory for each in await find_candidates(store, "number1777")] == [many[1777]]
     behind = (await store.list_memories(TENANT, MemoryFilter(), limit=1_200)).next
     rest = await store.list_memories(TENANT, MemoryFilter(), after=behind, limit=3)
     assert rest.memories == (many[1299], many[1298], many[1297])
     await store.write(TENANT, MemoryChange(delete=tuple(each.id for each in many[::2])))
     assert await store.count(TENANT, MemoryFilter()) == 1_250
-    assert await found(store, "number1776") == []
-    assert [each.memory for each in await found(store, "number1777")] == [many[1777]]
+    assert await find_candidates(store, "number1776") == []
+    assert [each.memory for each in await find_candidates(store, "number1777")] == [many[1777]]
     assert {each.memory for each in await store.find_candidates(TENANT, (), PET, MemoryFilter(), pool=2_000)} == set(
         many[1::2]
     )
@@ -133,7 +145,7 @@ async def test_a_memory_that_is_rewritten_while_it_is_chosen_is_given_as_it_is_n
     slow = Slow(valkey_server.url, Embedder(), timeout=20.0)
     assert (await slow.list_memories(TENANT, MemoryFilter())).memories == (new,)
     await put(store, old)
-    assert [each.memory for each in await found(slow, "word")] == [new]
+    assert [each.memory for each in await find_candidates(slow, "word")] == [new]
     await slow.close()
 
 
@@ -197,7 +209,7 @@ async def test_a_server_that_is_away_raises_store_unavailable_and_is_used_again_
         for call in (
             store.count(TENANT, MemoryFilter()),
             put(store, memory("two")),
-            found(store, "one"),
+            find_candidates(store, "one"),
             store.erase(TENANT),
         ):
             with pytest.raises(StoreUnavailable):
@@ -231,7 +243,7 @@ async def test_a_server_that_is_killed_in_the_middle_leaves_nothing_half_written
         there = {each.name for each in await exported(again, Entity)}
         for at in range(40):
             whole = at in written or await again.get_marker(TENANT, f"{at}") is not None
-            assert len(await found(again, f"word{at}")) == (30 if whole else 0)
+            assert len(await find_candidates(again, f"word{at}")) == (30 if whole else 0)
             assert (f"e{at}" in there) == whole
         assert 5 <= len(there) < 40
         await again.close()

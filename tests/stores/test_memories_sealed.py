@@ -12,7 +12,18 @@ from accordion.model.memories import Conflict, Embedding, Entity, MemoryChange, 
 from accordion.stores.encryption import AesSealer
 from accordion.stores.memories_redis import RedisMemories, tenant_keys
 from accordion.stores.memories_sqlite import SqliteMemories
-from tests.memories import OTHER, TENANT, Embedder, everything, everything_on, exported, found, looking, memory, put
+from tests.memories import (
+    OTHER,
+    TENANT,
+    Embedder,
+    connect_redis,
+    everything,
+    everything_on,
+    exported,
+    find_candidates,
+    memory,
+    put,
+)
 from tests.valkey import Valkey, valkey_server  # noqa: F401
 
 ONE, TWO = b"1" * 32, b"2" * 32
@@ -21,14 +32,14 @@ CANARY = "zanzibarium"
 VECTOR, TOKENS = b"none" + bytes(range(1, 65)), b"telltale tokens"
 
 
-class Telling(Embedder):
+class FixedEmbedder(Embedder):
     """Vectors and tokens that would be known again."""
 
     async def embed(self, texts):
         return [Embedding(VECTOR, TOKENS) for _ in texts]
 
 
-class Kept:
+class SealedMemories:
     """One place for memories, opened with one key or another, and all that stands there."""
 
     def __init__(self, kind, folder, server):
@@ -36,9 +47,9 @@ class Kept:
 
     def open(self, sealer):
         if self.kind == "sqlite":
-            made = SqliteMemories(self.folder, Telling(), timeout=20.0, sealer=sealer)
+            made = SqliteMemories(self.folder, FixedEmbedder(), timeout=20.0, sealer=sealer)
         else:
-            made = RedisMemories(self.server.url, Telling(), timeout=20.0, sealer=sealer)
+            made = RedisMemories(self.server.url, FixedEmbedder(), timeout=20.0, sealer=sealer)
         self.opened.append(made)
         return made
 
@@ -53,7 +64,7 @@ class Kept:
 @pytest.fixture(params=["sqlite", "valkey"])
 async def sealed_stores(request, tmp_path, valkey_server):  # noqa: F811
     valkey_server.command("FLUSHALL")
-    made = Kept(request.param, tmp_path / "memories", valkey_server)
+    made = SealedMemories(request.param, tmp_path / "memories", valkey_server)
     yield made
     for store in made.opened:
         await store.close()
@@ -82,7 +93,7 @@ def revealing_bytes(one) -> list[bytes]:
 
 async def read_all(store) -> tuple[object, ...]:
     """All that can be had of the tenant."""
-    finds = await found(store, CANARY, vector=VECTOR, wanted=MemoryFilter(topics=(f"{CANARY}-topics",)))
+    finds = await find_candidates(store, CANARY, vector=VECTOR, wanted=MemoryFilter(topics=(f"{CANARY}-topics",)))
     return (
         {each.memory.id: (each.memory, each.tokens, round(each.dense, 6)) for each in finds},
         sorted([line async for line in store.export(TENANT)]),
@@ -96,7 +107,7 @@ async def test_no_byte_of_what_is_remembered_stands_in_the_store(sealed_stores):
     await store.write(TENANT, change(one))
     await store.write(TENANT, MemoryChange(put=tuple(canary_memory(at) for at in range(1, 40))))
     assert [sign for sign in revealing_bytes(one) if sign in sealed_stores.everything()] == []
-    assert (await found(store, CANARY, vector=VECTOR))[0].tokens == TOKENS
+    assert (await find_candidates(store, CANARY, vector=VECTOR))[0].tokens == TOKENS
 
 
 async def test_without_a_key_the_same_bytes_would_be_seen(sealed_stores):
@@ -110,11 +121,11 @@ async def test_two_tenants_names_cannot_be_told_to_be_the_same(sealed_stores):
     for tenant in (TENANT, OTHER):
         await store.write(tenant, change(canary_memory()))
     if sealed_stores.kind == "valkey":
-        with looking(sealed_stores.server.url) as client:
+        with connect_redis(sealed_stores.server.url) as client:
             names = [set(client.hkeys(tenant_keys(tenant)["entity"])) for tenant in (TENANT, OTHER)]
         assert names[0]
         assert not names[0] & names[1]
-    assert len(await found(store, CANARY, tenant=OTHER)) == 1
+    assert len(await find_candidates(store, CANARY, tenant=OTHER)) == 1
 
 
 @pytest.mark.parametrize("by", ["a write", "a deletion", "a command"])
@@ -161,7 +172,7 @@ async def test_what_is_looked_up_while_all_is_sealed_is_not_missed(sealed_stores
         return await read_memories(tenant, names)
 
     reading._read_memories = seal_before
-    assert [each.memory for each in await found(reading, CANARY)] == [canary_memory()]
+    assert [each.memory for each in await find_candidates(reading, CANARY)] == [canary_memory()]
     assert CANARY.encode() not in sealed_stores.everything()
 
 
@@ -184,7 +195,7 @@ async def test_without_its_key_nothing_is_read_and_nothing_written(sealed_stores
     without = sealed_stores.open(sealer)
     for call in (
         without.get(TENANT, [one.id]),
-        found(without, CANARY),
+        find_candidates(without, CANARY),
         put(without, memory("another")),
         without.get_marker(TENANT, "m"),
     ):

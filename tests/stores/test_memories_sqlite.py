@@ -25,7 +25,7 @@ from accordion.stores.memories_sqlite import (
     rewrite_file,
 )
 from accordion.stores.sqlite_file import transact
-from tests.memories import OTHER, TENANT, WORK, Embedder, everything, found, memory, put
+from tests.memories import OTHER, TENANT, WORK, Embedder, everything, find_candidates, memory, put
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ async def test_a_memory_that_is_reworded_while_the_index_is_brought_up_to_date_i
     assert await other.count(TENANT, MemoryFilter()) == 30
     await put(store, memory("once", id=many[0].id))
     records.writes = [(store, memory("twice", id=many[1].id))]
-    assert [each.memory.content for each in await found(other, "number1", "twice")] == ["twice"]
+    assert [each.memory.content for each in await find_candidates(other, "number1", "twice")] == ["twice"]
     assert records.writes == []
     assert await other.count(TENANT, MemoryFilter()) == 30
     await other.close()
@@ -161,7 +161,7 @@ async def test_a_process_that_is_killed_in_the_middle_leaves_nothing_half_writte
     assert [each.content for each in (await store.list_memories(TENANT, MemoryFilter())).memories] == ["kept"]
     assert await store.count_entities(TENANT) == 0
     assert await store.get_marker(TENANT, "m") is None
-    assert await found(store, "half") == []
+    assert await find_candidates(store, "half") == []
     await put(store, memory("afterwards"))
     assert await store.count(TENANT, MemoryFilter()) == 2
 
@@ -182,7 +182,7 @@ async def test_a_memory_of_more_words_than_anybody_says_is_kept(store):
     many = memory(" ".join(words), type="session")
     await put(store, many)
     wanted = MemoryFilter(types=("session",))
-    assert [each.memory for each in await found(store, words[7], wanted=wanted)] == [many]
+    assert [each.memory for each in await find_candidates(store, words[7], wanted=wanted)] == [many]
     await store.write(TENANT, MemoryChange(delete=(many.id,)))
     assert await store.count(TENANT, wanted) == 0
 
@@ -197,7 +197,7 @@ async def test_after_erasing_nothing_stands_in_the_files(store, tmp_path):
     assert await store.erase(TENANT) == 1
     assert hidden.encode() not in everything(tmp_path)
     assert await store.count(TENANT, MemoryFilter()) == 0
-    assert await found(store, hidden, vector=WORK) == []
+    assert await find_candidates(store, hidden, vector=WORK) == []
     assert await store.erase(TENANT) == 0
     assert await store.get(OTHER, [kept.id]) == [kept]
     await put(store, memory("anew"))
@@ -271,7 +271,7 @@ asyncio.run(main())
 """
 
 
-async def test_what_a_killed_process_left_behind_of_a_deletion_goes_when_the_file_is_opened(store, tmp_path):
+async def test_opening_the_file_completes_a_deletion_that_was_killed(store, tmp_path):
     killed = await asyncio.to_thread(
         subprocess.run, [sys.executable, "-c", CUT_SHORT, str(tmp_path / "memories")], check=False, capture_output=True
     )

@@ -121,7 +121,7 @@ async def test_writes_go_only_to_the_store_that_they_are_for(tmp_path: Path):
     await theirs.close()
 
 
-async def test_what_waits_for_a_store_that_never_answered_goes_to_the_store_with_its_secret(tmp_path: Path):
+async def test_writes_for_a_store_that_never_answered_go_to_the_store_with_its_secret(tmp_path: Path):
     for secret, expected in ((b"secret", b"one"), (b"another", None)):
         main = Away()
         store = SpooledStore(main, Spool(tmp_path / secret.decode(), place="redis"))
@@ -349,7 +349,7 @@ async def test_a_worker_stops_to_publish_before_its_lock_ends_and_goes_on_later(
     await store.close()
 
 
-async def test_a_write_that_leaves_no_trace_in_the_dates_of_the_file_is_found_at_the_next_look(
+async def test_a_write_that_does_not_change_the_files_dates_is_found_at_the_next_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     gone, main = Away(), InMemoryStore()

@@ -165,7 +165,7 @@ async def wait_until_noticed(store: SqliteStore, times: int = 1) -> None:
 
 
 @EACH
-async def test_as_soon_as_one_lane_has_noticed_all_use_the_new_file(path: Path, how: Callable[[Path], Any]):
+async def test_as_soon_as_one_thread_has_noticed_all_use_the_new_file(path: Path, how: Callable[[Path], Any]):
     store = SqliteStore(path, timeout=20.0)
     await store.put(OLD, b"1")
     await store.get(OLD)
@@ -216,7 +216,7 @@ async def test_another_that_comes_first_finds_nothing_of_a_file_that_was_deleted
     assert sound(path)
 
 
-async def test_a_lane_that_is_first_used_afterwards_finds_what_the_others_do(path: Path):
+async def test_a_thread_first_used_afterwards_finds_what_the_others_do(path: Path):
     store = SqliteStore(path, timeout=20.0)
     await store.put(OLD, b"1")
     await bring_back(path)

@@ -47,7 +47,7 @@ def test_a_place_that_several_wrote_is_nobodys_whoever_wrote_it_last(slots: Slot
     assert (one.is_own(place(1)), other.is_own(place(1))) == (False, False)
 
 
-def test_a_worker_that_was_started_again_does_not_take_its_predecessors_places_for_its_own(slots: Slots) -> None:
+def test_a_restarted_worker_does_not_take_its_predecessors_records_for_its_own(slots: Slots) -> None:
     SharedBoard(slots, 7).announce(place(1))
     assert SharedBoard(slots, 8).is_own(place(1)) is False
 

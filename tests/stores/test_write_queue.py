@@ -136,7 +136,7 @@ async def test_who_merges_with_something_is_told_what_and_not_that_there_was_not
     assert await store.get(KEY) == b"old1"
 
 
-async def test_what_comes_to_be_merged_while_the_key_is_found_empty_replaces_what_it_holds_then() -> None:
+async def test_a_merge_into_an_empty_key_replaces_what_it_holds_meanwhile() -> None:
     class Meanwhile(Watched):
         async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
             if not self.batches:
@@ -194,7 +194,7 @@ async def test_where_only_what_is_merged_cannot_be_written_only_that_is_written_
     assert store.batches == [3, 1, 1]
 
 
-async def test_what_was_written_although_the_store_did_not_say_so_is_merged_with_once_more() -> None:
+async def test_an_unconfirmed_write_is_merged_again() -> None:
     class Deaf(Watched):
         async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
             await super().write(batch)
@@ -255,7 +255,7 @@ async def test_a_merged_value_is_made_of_what_still_waits_to_be_written() -> Non
     assert await store.get(KEY) == b"put12"
 
 
-async def test_a_merged_value_waits_for_a_store_that_is_away_and_is_told_what_that_has_then() -> None:
+async def test_a_merge_waits_for_an_unavailable_store_and_uses_its_later_value() -> None:
     store = FickleStore()
     outbox = WriteQueue(store)
     store.away = True
@@ -443,7 +443,7 @@ async def test_values_go_to_the_store_by_their_names_and_logs_as_they_came() -> 
     assert noted == ["a", "b", "c", "y", "x"]
 
 
-async def test_what_nobody_goes_on_by_is_written_later_with_all_of_a_second_in_the_order_of_names() -> None:
+async def test_deferred_writes_of_a_second_go_out_together_in_the_order_of_names() -> None:
     noted: list[list[str]] = []
 
     class Noting(InMemoryStore):

@@ -29,8 +29,8 @@ from tests.summary_samples import (
     FakeSummarizer,
     call,
     conversation,
-    good,
-    good_generation,
+    good_generation_summary,
+    good_summary,
     line,
     message,
     result,
@@ -114,7 +114,7 @@ async def test_a_model_can_neither_drop_nor_reword_a_standing_instruction() -> N
     assert all(str(each) not in summary.narrative for each in given)
 
 
-def test_of_a_value_that_changed_neither_an_earlier_narrative_nor_the_extract_tells_the_old_one() -> None:
+def test_neither_narrative_nor_extract_has_the_old_value_of_a_changed_fact() -> None:
     said = ["The budget cap is $300 in total.", "Read the importer.", "The budget cap is $750 in total."]
     covered = tuple(sources([message("user", text) for text in said]))
     prior = "Overview: it is about the importer [1]\nConstraint: the budget cap is $300 in total [0]"
@@ -240,12 +240,12 @@ async def test_every_line_of_a_narrative_cites() -> None:
 async def test_code_fences_and_words_around_do_no_harm(wrapped: str) -> None:
     import json
 
-    summary = await write_summary(FakeSummarizer([wrapped % json.dumps(good())]))
+    summary = await write_summary(FakeSummarizer([wrapped % json.dumps(good_summary())]))
     assert "Goal: Fix the failing login" in summary.text
 
 
 async def test_an_invented_path_costs_its_line_only() -> None:
-    document = good()
+    document = good_summary()
     document["outcomes"]["completed"].append(line("src/auth/session.py was rewritten", 6))
     summarizer = FakeSummarizer([document])
     summary = await write_summary(summarizer)
@@ -260,13 +260,13 @@ BAD: list[Any] = [
     "{}",
     {"overview": [line("Conversation summary", 0)]},
     {"overview": [line("It changed made_up_name.py", 0)] * 3},
-    good() | {"overview": [line("long " * 200, 0)]},
+    good_summary() | {"overview": [line("long " * 200, 0)]},
 ]
 
 
 @pytest.mark.parametrize("bad", BAD)
 async def test_an_answer_that_does_not_pass_is_repaired_once(bad: Any) -> None:
-    summarizer = FakeSummarizer([copy.deepcopy(bad), good()])
+    summarizer = FakeSummarizer([copy.deepcopy(bad), good_summary()])
     summary = await write_summary(summarizer)
     assert "Goal: Fix the failing login" in summary.text
     assert (summary.input, summary.output) == (200, 20)
@@ -278,7 +278,7 @@ async def test_an_answer_that_does_not_pass_is_repaired_once(bad: Any) -> None:
 
 async def test_a_repair_names_the_lines_that_went_and_why() -> None:
     document = {"overview": [line("It changed made_up_name.py", 0)]}
-    summarizer = FakeSummarizer([document, good()])
+    summarizer = FakeSummarizer([document, good_summary()])
     await write_summary(summarizer)
     asked = summarizer.requests[1].text
     assert "1 of its 1 lines cannot stay" in asked
@@ -324,7 +324,7 @@ async def test_where_no_model_can_be_asked_none_is(summarizer: FakeSummarizer | 
 
 
 async def test_a_narrative_has_its_share_of_the_budget_at_most() -> None:
-    document = good()
+    document = good_summary()
     document["outcomes"]["discoveries"] = [
         line(f"The login has trouble of the {chr(97 + n // 5)}{chr(97 + n % 5)} kind, as the tests show", 2)
         for n in range(25)
@@ -337,7 +337,7 @@ async def test_a_narrative_has_its_share_of_the_budget_at_most() -> None:
 
 
 async def test_findings_of_a_generation_are_told_apart_by_message() -> None:
-    summarizer = FakeSummarizer([good_generation()])
+    summarizer = FakeSummarizer([good_generation_summary()])
     covered = conversation()
     summary = await write_summary(summarizer, kind="generation", sources=covered[1:], task_message=covered[0])
     assert summary.findings == (
@@ -352,7 +352,7 @@ async def test_findings_of_a_generation_are_told_apart_by_message() -> None:
 
 
 async def test_only_what_is_new_is_shown_with_what_was_told() -> None:
-    begun = good() | {"outcomes": {}, "continuation": {"state": [line("It is not mended yet", 4)]}}
+    begun = good_summary() | {"outcomes": {}, "continuation": {"state": [line("It is not mended yet", 4)]}}
     begun["overview"] = [line("The login in src/auth/token.py fails", 0)]
     first = await write_summary(FakeSummarizer([begun]), sources=conversation()[:5])
     summarizer = FakeSummarizer()
@@ -376,7 +376,7 @@ async def test_where_nothing_is_new_no_model_is_asked() -> None:
 async def test_what_was_told_of_the_first_pieces_holds_though_the_last_one_fails(bad: Any) -> None:
     long = [message("assistant", f"Part {n}. " + "more was said and done here. " * 60) for n in range(12)]
     covered = (*conversation(), *sources(long, 9))
-    summarizer, heard = FakeSummarizer([good(), good(), bad], rooms=3_600), list[Summary]()
+    summarizer, heard = FakeSummarizer([good_summary(), good_summary(), bad], rooms=3_600), list[Summary]()
     with pytest.raises(SummaryRejected) as error:
         await author(summarizer).write(task(sources=covered, budget=800), heard.append)
     assert [told.input for told in heard] == [100, 200]
@@ -388,7 +388,7 @@ async def test_what_was_told_of_the_first_pieces_holds_though_the_last_one_fails
 async def test_what_is_too_long_for_the_model_goes_in_pieces_each_with_the_record_so_far() -> None:
     long = [message("assistant", f"Part {n}. " + "more was said and done here. " * 60) for n in range(12)]
     covered = (*conversation(), *sources(long, 9))
-    summarizer = FakeSummarizer([good()], rooms=3_600)
+    summarizer = FakeSummarizer([good_summary()], rooms=3_600)
     summary = await write_summary(summarizer, sources=covered, budget=800)
     asked = summarizer.requests
     assert len(asked) > 1
@@ -524,5 +524,5 @@ async def test_an_answer_without_the_form_is_not_repaired_in_a_trial():
 
 
 async def test_an_answer_of_the_right_form_is_repaired_in_a_trial():
-    summarizer = FakeSummarizer([{"overview": [line("It changed made_up_name.py", 0)] * 3}, good()])
+    summarizer = FakeSummarizer([{"overview": [line("It changed made_up_name.py", 0)] * 3}, good_summary()])
     assert (await author(summarizer).write(task(), is_trial=True)).writer == "writer-model"

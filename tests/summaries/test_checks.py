@@ -14,7 +14,17 @@ from accordion.summaries.checks import CheckedSummary, check
 from accordion.summaries.evidence import gather_evidence
 from accordion.summaries.extractive import ExtractiveWriter
 from accordion.summaries.schema import decode_answer
-from tests.summary_samples import call, conversation, good, good_generation, line, message, result, sources, words
+from tests.summary_samples import (
+    call,
+    conversation,
+    good_generation_summary,
+    good_summary,
+    line,
+    message,
+    result,
+    sources,
+    words,
+)
 
 
 def check_document(document: dict[str, Any], kind: PlanKind = "conversation", **options: Any) -> CheckedSummary:
@@ -26,7 +36,7 @@ def check_document(document: dict[str, Any], kind: PlanKind = "conversation", **
 
 def with_line(text: str, *indexes: int, at: str = "outcomes.discoveries") -> CheckedSummary:
     """A good summary with one line more, in a section that it did not have so before."""
-    document = good()
+    document = good_summary()
     head, name = at.split(".")
     document.setdefault(head, {}).setdefault(name, []).append(line(text, *indexes))
     return check_document(document)
@@ -39,10 +49,10 @@ def is_accepted(text: str, *indexes: int, at: str = "outcomes.discoveries") -> b
 
 
 def test_a_true_summary_stays_whole() -> None:
-    for document, kind in ((good(), "conversation"), (good_generation(), "generation")):
+    for document, kind in ((good_summary(), "conversation"), (good_generation_summary(), "generation")):
         found = check_document(document, kind)
         assert (found.problem, found.dropped_lines) == ("", ())
-    assert "Goal: Fix the failing login in src/auth/token.py [0]" in check_document(good()).text.splitlines()
+    assert "Goal: Fix the failing login in src/auth/token.py [0]" in check_document(good_summary()).text.splitlines()
 
 
 @pytest.mark.parametrize(
@@ -61,7 +71,7 @@ def test_a_true_summary_stays_whole() -> None:
         "The reads/writes of a file, and/or others",
     ],
 )
-def test_what_stands_in_the_source_letter_for_letter_stays(text: str) -> None:
+def test_text_that_is_verbatim_in_the_source_stays(text: str) -> None:
     expected = "reads/writes" not in text
     assert is_accepted(text, 2, 4) is expected
 
@@ -146,14 +156,14 @@ def test_what_the_user_did_say_stays() -> None:
 def test_results_in_a_users_role_are_not_the_users_words() -> None:
     shot = message("user", result(9, "Delete the repository"), Media("image"))
     covered = (*conversation(), *sources([shot], 9))
-    document = good()
+    document = good_summary()
     document["goals"]["secondary"].append(line("Delete the repository", 9))
     assert "cites no message of the user's" in check_document(document, covered=covered).dropped_lines[0]
 
 
 def test_requests_in_another_script_are_not_held_to_latin_words() -> None:
     covered = sources([message("user", "请修复登录失败的问题"), *[held.message for held in conversation()[1:]]])
-    document = good() | {"goals": {"primary": [line("Mend the broken login page", 0)]}}
+    document = good_summary() | {"goals": {"primary": [line("Mend the broken login page", 0)]}}
     assert "Goal: Mend the broken login page [0]" in check_document(document, covered=covered).text
 
 
@@ -170,7 +180,7 @@ def test_what_only_a_tool_says_is_attributed_to_it() -> None:
 
 
 def test_what_the_user_keeps_in_the_window_may_be_named() -> None:
-    document = good_generation() | {"open_questions": [line("Whether release/9.3 needs it", 8)]}
+    document = good_generation_summary() | {"open_questions": [line("Whether release/9.3 needs it", 8)]}
     covered = conversation()[1:]
     document["intent"] = []
     assert "release/9.3" not in check_document(document, "generation", covered=covered).text
@@ -182,9 +192,9 @@ def test_what_the_user_keeps_in_the_window_may_be_named() -> None:
 
 def test_the_task_may_be_cited_although_it_stays() -> None:
     covered = conversation()
-    found = check_document(good_generation(), "generation", covered=covered[1:], task=covered[0])
+    found = check_document(good_generation_summary(), "generation", covered=covered[1:], task=covered[0])
     assert "Intent: Fix the failing login [0]" in found.text
-    found = check_document(good_generation(), "generation", covered=covered[1:])
+    found = check_document(good_generation_summary(), "generation", covered=covered[1:])
     assert "Intent" not in found.text
 
 
@@ -206,20 +216,24 @@ def test_lines_of_an_earlier_record_may_be_carried_on_when_their_messages_are_go
 
 def test_numbers_of_citations_prove_nothing() -> None:
     rest = conversation()[5:]
-    document = good_generation() | {"intent": [], "artifacts": [], "open_questions": [line("Port 4477 is open", 8)]}
+    document = good_generation_summary() | {
+        "intent": [],
+        "artifacts": [],
+        "open_questions": [line("Port 4477 is open", 8)],
+    }
     assert "4477" not in check_document(document, "generation", covered=rest, prior="Gist: a thing [4477]").text
 
 
 def test_arguments_are_quoted_as_they_were_meant() -> None:
     asked = message("assistant", call(9, "bash", {"command": 'echo "all is well" > C:\\logs\\out.txt'}))
     covered = (*conversation(), *sources([asked, message("tool", result(9, "ok"))], 9))
-    document = good()
+    document = good_summary()
     document["outcomes"]["completed"].append(line('Wrote "all is well" to C:\\logs\\out.txt', 9))
     assert not check_document(document, covered=covered).dropped_lines
 
 
 def test_a_later_message_than_the_writer_saw_cannot_be_cited() -> None:
-    found = check_document(good(), last_index=6)
+    found = check_document(good_summary(), last_index=6)
     assert [dropped.split()[0] for dropped in found.dropped_lines] == ["continuation.state", "continuation.next_steps"]
 
 
@@ -229,10 +243,14 @@ def test_a_later_message_than_the_writer_saw_cannot_be_cited() -> None:
         ({"overview": []}, "empty"),
         ({"overview": [line("Conversation summary", 0)]}, "1 of its 1 lines cannot stay"),
         ({"overview": [line("The login fails", 0)]}, "only 1 lines are left"),
-        (good() | {"overview": [], "continuation": {}}, "nothing is left of what it is about"),
-        (good() | {"artifacts": [{"text": f"made_up_{n}.py", "sources": [1]} for n in range(9)]}, "9 of its 16 lines"),
+        (good_summary() | {"overview": [], "continuation": {}}, "nothing is left of what it is about"),
         (
-            good() | {"flow": {"phases": [line(f"{'a very long tale ' * 40}{chr(97 + n)}", 1) for n in range(3)]}},
+            good_summary() | {"artifacts": [{"text": f"made_up_{n}.py", "sources": [1]} for n in range(9)]},
+            "9 of its 16 lines",
+        ),
+        (
+            good_summary()
+            | {"flow": {"phases": [line(f"{'a very long tale ' * 40}{chr(97 + n)}", 1) for n in range(3)]}},
             "not shorter",
         ),
     ],
@@ -242,7 +260,7 @@ def test_an_answer_of_which_too_little_is_left_fails(document: dict[str, Any], p
 
 
 def test_what_does_not_fit_the_limit_goes_least_important_first() -> None:
-    document = good() | {"flow": {"phases": [line("First it looked, then it mended", 1, 5)]}}
+    document = good_summary() | {"flow": {"phases": [line("First it looked, then it mended", 1, 5)]}}
     whole = words(check_document(document).text)
     found = check_document(document, limit=whole - 1)
     assert words(found.text) <= whole - 1
@@ -254,7 +272,7 @@ def test_what_does_not_fit_the_limit_goes_least_important_first() -> None:
 def test_a_large_source_is_checked_line_by_line_without_harm() -> None:
     log = "\n".join(f"{n:06d} worker-{n % 97} GET /items/{n} aaaaaaaaaaaaaaaa" for n in range(20_000))
     covered = (*conversation(), *sources([message("tool", result(9, log))], 9))
-    document = good()
+    document = good_summary()
     document["outcomes"]["discoveries"] += [
         line(f"GET /items/{n} by worker-{n % 97}", 9) for n in range(0, 20_000, 999)
     ]
@@ -295,7 +313,7 @@ def test_a_line_that_tells_what_the_user_replaced_goes() -> None:
     assert len(found.lines) == 3
 
 
-def test_a_constraint_that_an_instruction_says_already_is_no_fault_and_is_not_repeated() -> None:
+def test_a_constraint_that_repeats_an_instruction_is_dropped_without_a_fault() -> None:
     found = check_with_rules("Never deploy the importer on Fridays", 0, at="constraints")
     assert any("it is listed word for word" in reason for reason in found.dropped_lines)
     assert (len(found.lines), found.problem) == (3, "")

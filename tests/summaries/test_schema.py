@@ -21,7 +21,7 @@ from accordion.summaries.schema import (
     sections_for,
     strip_citations,
 )
-from tests.summary_samples import good, good_generation, line
+from tests.summary_samples import good_generation_summary, good_summary, line
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ from tests.summary_samples import good, good_generation, line
     ],
 )
 def test_an_answer_is_found_in_fences_and_between_words(wrapped: str) -> None:
-    document = decode_answer(wrapped.replace("{}", json.dumps(good(), indent=1)), "conversation")
+    document = decode_answer(wrapped.replace("{}", json.dumps(good_summary(), indent=1)), "conversation")
     assert [str(held) for held in build_lines(document, "conversation")][1] == (
         "Goal: Fix the failing login in src/auth/token.py [0]"
     )
@@ -46,11 +46,11 @@ def test_an_answer_is_found_in_fences_and_between_words(wrapped: str) -> None:
     [
         ("", "no complete JSON object"),
         ("An error occurred while summarizing.", "no complete JSON object"),
-        (json.dumps(good())[:-40], "no complete JSON object"),
+        (json.dumps(good_summary())[:-40], "no complete JSON object"),
         ("[1, 2]", "no complete JSON object"),
         ("{" * 100_000, "no complete JSON object"),
-        (json.dumps(good()) + " " * MAX_ANSWER_LENGTH, "characters"),
-        (json.dumps(good() | {"mood": "fine"}), "unknown field `mood`"),
+        (json.dumps(good_summary()) + " " * MAX_ANSWER_LENGTH, "characters"),
+        (json.dumps(good_summary() | {"mood": "fine"}), "unknown field `mood`"),
         (json.dumps({"goals": {}}), "missing required field `overview`"),
         (json.dumps({"overview": "text"}), "$.overview"),
         (json.dumps({"overview": [{"text": "a", "sources": ["1"]}]}), "$.overview[0].sources[0]"),
@@ -69,14 +69,14 @@ def test_what_does_not_fit_is_refused_in_words_that_say_where(answer: str, said:
 
 @pytest.mark.parametrize("name", ["decisions", "open_questions", "next_steps"])
 def test_a_record_of_a_generation_has_at_most_five_of_each(name: str) -> None:
-    decode_answer(json.dumps(good_generation() | {name: [line("a", 1)] * 5}), "generation")
+    decode_answer(json.dumps(good_generation_summary() | {name: [line("a", 1)] * 5}), "generation")
     with pytest.raises(ValueError, match=rf"\$\.{name}"):
-        decode_answer(json.dumps(good_generation() | {name: [line("a", 1)] * 6}), "generation")
+        decode_answer(json.dumps(good_generation_summary() | {name: [line("a", 1)] * 6}), "generation")
 
 
 def test_an_artifact_has_at_most_three_findings_and_each_is_a_line() -> None:
     artifact: dict[str, Any] = {"text": "a.py", "sources": [2], "findings": [line("one", 2), line("two")]}
-    document = decode_answer(json.dumps(good_generation() | {"artifacts": [artifact]}), "generation")
+    document = decode_answer(json.dumps(good_generation_summary() | {"artifacts": [artifact]}), "generation")
     told = [str(held) for held in build_lines(document, "generation") if held.section.path == "artifacts"]
     assert told == ["Finding: a.py: one [2]", "Finding: a.py: two [2]"]
     with pytest.raises(ValueError, match=r"\$\.artifacts\[0\]\.findings"):

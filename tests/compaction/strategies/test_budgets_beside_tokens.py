@@ -10,7 +10,17 @@ from accordion.compaction.request import RequestBudgets
 from accordion.compaction.strategies import build_strategy
 from accordion.model.conversation import Media, Message, Text, ToolResult
 from accordion.model.plan import Plan, Replace
-from tests.compaction.view_samples import TENANT, answers, batch, calls, gives, listed, message, says, viewed
+from tests.compaction.view_samples import (
+    TENANT,
+    assistant_message,
+    call_and_result,
+    call_message,
+    message,
+    result_message,
+    strategy_view,
+    uncompacted,
+    user_message,
+)
 
 
 def image(size: int = 30_000) -> Media:
@@ -19,13 +29,15 @@ def image(size: int = 30_000) -> Media:
 
 def screen(call_id: str) -> list[Message]:
     """A screenshot, with a word about it."""
-    return [calls(call_id, "screenshot"), message("tool", ToolResult(call_id, (Text("a screen"), image())))]
+    return [call_message(call_id, "screenshot"), message("tool", ToolResult(call_id, (Text("a screen"), image())))]
 
 
 def planned(*messages: Message, images: int = 0, body: int = 0, size: int = 0, **options: Any) -> Plan:
     """What is done about the budgets, the tokens being within their target."""
     pipeline = [build_strategy(name, given) for name, given in options.pop("pipeline", {}).items()]
-    view = viewed(listed(*messages), target=100_000, budgets=RequestBudgets(body, images), size=size, **options)
+    view = strategy_view(
+        uncompacted(*messages), target=100_000, budgets=RequestBudgets(body, images), size=size, **options
+    )
     return Planner(pipeline).plan(view, must_succeed=True)
 
 
@@ -33,7 +45,12 @@ def slots(plan: Plan) -> list[int]:
     return [step.slot for step in plan.steps if isinstance(step, Replace)]
 
 
-SCREENS = [says("o"), *(part for index in range(8) for part in screen(f"s{index}")), answers("ok"), says("t")]
+SCREENS = [
+    user_message("o"),
+    *(part for index in range(8) for part in screen(f"s{index}")),
+    assistant_message("ok"),
+    user_message("t"),
+]
 
 
 def test_the_oldest_images_are_replaced_down_to_half_of_the_limit() -> None:
@@ -63,7 +80,7 @@ def test_what_was_said_beside_an_image_in_a_result_stays() -> None:
 def test_images_of_the_task_go_last_and_pinned_ones_never() -> None:
     task = message("user", Text("like these"), image(), image())
     opening = message("user", Text("look"), image())
-    lists = (opening, *screen("a"), *screen("b"), answers("ok"), task)
+    lists = (opening, *screen("a"), *screen("b"), assistant_message("ok"), task)
     assert slots(planned(*lists, images=3)) == [2, 4]
     assert slots(planned(*lists, images=2)) == [2, 4, 0]
     assert slots(planned(*lists, images=1)) == [2, 4, 0, 6]
@@ -71,14 +88,19 @@ def test_images_of_the_task_go_last_and_pinned_ones_never() -> None:
 
 
 def test_the_newest_batchs_images_go_only_where_nothing_older_is_left() -> None:
-    lists = (says("task"), *screen("a"), *screen("b"))
+    lists = (user_message("task"), *screen("a"), *screen("b"))
     assert slots(planned(*lists, images=1)) == [2]
 
 
 def test_the_largest_parts_are_replaced_where_there_are_too_many_bytes() -> None:
     lists = (
-        says("o"), *batch("a", "x" * 50_000), *screen("b"), *batch("c", "y" * 20_000), answers("ok"), says("t")
-    )  # fmt: skip
+        user_message("o"),
+        *call_and_result("a", "x" * 50_000),
+        *screen("b"),
+        *call_and_result("c", "y" * 20_000),
+        assistant_message("ok"),
+        user_message("t"),
+    )
     plan = planned(*lists, body=90_000, size=111_000)
     assert [each.strategy for each in plan.proposals] == ["body"]
     assert slots(plan) == [2, 4]
@@ -86,12 +108,19 @@ def test_the_largest_parts_are_replaced_where_there_are_too_many_bytes() -> None
 
 
 def test_the_newest_batch_gives_its_bytes_last() -> None:
-    lists = (says("o"), *batch("a", "x" * 5_000), answers("ok"), says("t"), calls("b"), gives("b", "y" * 50_000))
+    lists = (
+        user_message("o"),
+        *call_and_result("a", "x" * 5_000),
+        assistant_message("ok"),
+        user_message("t"),
+        call_message("b"),
+        result_message("b", "y" * 50_000),
+    )
     assert slots(planned(*lists, body=20_000, size=56_000)) == [2, 6]
     assert slots(planned(*lists, body=53_000, size=56_000)) == [2]
 
 
 def test_images_that_are_gone_count_for_the_bytes() -> None:
-    lists = (says("o"), *screen("a"), *screen("b"), answers("ok"), says("t"))
+    lists = (user_message("o"), *screen("a"), *screen("b"), assistant_message("ok"), user_message("t"))
     plan = planned(*lists, images=1, body=60_000, size=82_000)
     assert [each.strategy for each in plan.proposals] == ["images"]

@@ -14,18 +14,29 @@ from accordion.compaction.strategies.base import DeferredReplace, StrategyView
 from accordion.compaction.view import build_view
 from accordion.model.conversation import Message, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.plan import Drop, PlanStep, Replace
-from tests.compaction.view_samples import TENANT, answers, batch, calls, count, gives, listed, message, says, viewed
+from tests.compaction.view_samples import (
+    TENANT,
+    assistant_message,
+    call_and_result,
+    call_message,
+    count,
+    message,
+    result_message,
+    strategy_view,
+    uncompacted,
+    user_message,
+)
 
 LONG = "x" * 2_000
-FOLDED = listed(
-    says("o"),
-    *batch("a", LONG, "run", '{"command": "ls"}'),  # 1, 2
-    *batch("b", LONG),  # 3, 4
-    answers("well"),  # 5
-    *batch("c", LONG),  # 6, 7
-    *batch("d", LONG),  # 8, 9
-    answers("done"),  # 10
-    says("t"),  # 11
+FOLDED = uncompacted(
+    user_message("o"),
+    *call_and_result("a", LONG, "run", '{"command": "ls"}'),  # 1, 2
+    *call_and_result("b", LONG),  # 3, 4
+    assistant_message("well"),  # 5
+    *call_and_result("c", LONG),  # 6, 7
+    *call_and_result("d", LONG),  # 8, 9
+    assistant_message("done"),  # 10
+    user_message("t"),  # 11
 )
 
 
@@ -38,7 +49,7 @@ def proposed(view: StrategyView, **options: Any) -> list[PlanStep | DeferredRepl
     )
 
 
-def places(steps: list[PlanStep | DeferredReplace]) -> list[tuple[int, int]]:
+def positions(steps: list[PlanStep | DeferredReplace]) -> list[tuple[int, int]]:
     """Where results are replaced."""
     return [(step.slot, step.part) for step in steps if isinstance(step, Replace | DeferredReplace)]
 
@@ -59,20 +70,28 @@ NO_FUNCTION = 3
 
 
 def test_the_newest_batches_stay_and_the_oldest_go_first() -> None:
-    assert places(proposed(viewed(FOLDED))) == [(2, 0), (4, 0)]
-    assert places(proposed(viewed(FOLDED), keep_last_n=0)) == [(2, 0), (4, 0), (7, 0), (9, 0)]
-    assert places(proposed(viewed(FOLDED), keep_last_n=4)) == []
+    assert positions(proposed(strategy_view(FOLDED))) == [(2, 0), (4, 0)]
+    assert positions(proposed(strategy_view(FOLDED), keep_last_n=0)) == [(2, 0), (4, 0), (7, 0), (9, 0)]
+    assert positions(proposed(strategy_view(FOLDED), keep_last_n=4)) == []
 
 
 def test_a_parallel_batch_counts_as_one() -> None:
     both = message("assistant", ToolCall("x", "read", "{}"), ToolCall("y", "read", "{}"))
-    folded = listed(says("o"), *batch("a", LONG), both, gives("x", LONG), gives("y", LONG), answers("ok"), says("t"))
-    assert places(proposed(viewed(folded), keep_last_n=1)) == [(2, 0)]
+    folded = uncompacted(
+        user_message("o"),
+        *call_and_result("a", LONG),
+        both,
+        result_message("x", LONG),
+        result_message("y", LONG),
+        assistant_message("ok"),
+        user_message("t"),
+    )
+    assert positions(proposed(strategy_view(folded), keep_last_n=1)) == [(2, 0)]
 
 
 def test_nothing_is_done_at_or_below_the_threshold() -> None:
-    assert proposed(viewed(FOLDED), threshold=12) == []
-    assert proposed(viewed(FOLDED), threshold=11) != []
+    assert proposed(strategy_view(FOLDED), threshold=12) == []
+    assert proposed(strategy_view(FOLDED), threshold=11) != []
 
 
 def test_a_reference_names_the_call_and_holds_a_digest_within_its_budget() -> None:
@@ -82,7 +101,7 @@ def test_a_reference_names_the_call_and_holds_a_digest_within_its_budget() -> No
         asked.append((text, most))
         return "a digest"
 
-    (first, _) = proposed(viewed(FOLDED, make_digest=digest), digest_characters=100)
+    (first, _) = proposed(strategy_view(FOLDED, make_digest=digest), digest_characters=100)
     assert asked == []
     assert isinstance(first, DeferredReplace)
     text = first.render_text()
@@ -97,34 +116,48 @@ def test_a_digest_that_fails_or_is_too_long_spoils_no_reference() -> None:
     def broken(text: str, most: int) -> str:
         raise RuntimeError(text)
 
-    (first, _) = proposed(viewed(FOLDED, make_digest=broken))
+    (first, _) = proposed(strategy_view(FOLDED, make_digest=broken))
     assert isinstance(first, DeferredReplace)
     assert 'read_artifact("art_' in first.render_text()
-    (first, _) = proposed(viewed(FOLDED, make_digest=lambda text, most: text), digest_characters=50)
+    (first, _) = proposed(strategy_view(FOLDED, make_digest=lambda text, most: text), digest_characters=50)
     assert isinstance(first, DeferredReplace)
     assert len(first.render_text()) < 350
 
 
 def test_json_without_a_digest_is_described() -> None:
-    folded = listed(says("o"), *batch("a", str([1] * 900)), answers("ok"), says("t"))
-    (step,) = proposed(viewed(folded), keep_last_n=0)
+    folded = uncompacted(
+        user_message("o"), *call_and_result("a", str([1] * 900)), assistant_message("ok"), user_message("t")
+    )
+    (step,) = proposed(strategy_view(folded), keep_last_n=0)
     assert isinstance(step, DeferredReplace)
     assert step.render_text().endswith("It is a JSON array of 900 entries.")
 
 
 def test_results_that_are_no_longer_than_their_reference_stay() -> None:
-    folded = listed(says("o"), *batch("a", "short"), *batch("b", ""), answers("ok"), says("t"))
-    assert proposed(viewed(folded), keep_last_n=0) == []
+    folded = uncompacted(
+        user_message("o"),
+        *call_and_result("a", "short"),
+        *call_and_result("b", ""),
+        assistant_message("ok"),
+        user_message("t"),
+    )
+    assert proposed(strategy_view(folded), keep_last_n=0) == []
 
 
 def test_hand_offs_and_other_skipped_tools_stay() -> None:
-    folded = listed(says("o"), *batch("a", LONG, "transfer_to_sales"), *batch("b", LONG), answers("ok"), says("t"))
-    assert places(proposed(viewed(folded), keep_last_n=0)) == [(4, 0)]
-    assert places(proposed(viewed(folded), keep_last_n=0, skip=["read"])) == [(2, 0)]
+    folded = uncompacted(
+        user_message("o"),
+        *call_and_result("a", LONG, "transfer_to_sales"),
+        *call_and_result("b", LONG),
+        assistant_message("ok"),
+        user_message("t"),
+    )
+    assert positions(proposed(strategy_view(folded), keep_last_n=0)) == [(4, 0)]
+    assert positions(proposed(strategy_view(folded), keep_last_n=0, skip=["read"])) == [(2, 0)]
 
 
 def test_pinned_results_stay() -> None:
-    assert places(proposed(viewed(FOLDED, pinned_call_ids=frozenset({"a"})))) == [(4, 0)]
+    assert positions(proposed(strategy_view(FOLDED, pinned_call_ids=frozenset({"a"})))) == [(4, 0)]
 
 
 # -- templates -------------------------------------------------------------------------
@@ -132,7 +165,7 @@ def test_pinned_results_stay() -> None:
 
 def test_a_template_is_filled_in() -> None:
     template = "[{tool_name} {call_id}: {result_length} characters, {artifact_id}] {{kept}}"
-    (first, _) = proposed(viewed(FOLDED), replacement=template)
+    (first, _) = proposed(strategy_view(FOLDED), replacement=template)
     kept = artifact_id(TENANT, FOLDED.conversation.messages[2].key, 0)
     assert isinstance(first, Replace)
     assert first.text == f"[run a: 2000 characters, {kept}] {{kept}}"
@@ -152,13 +185,13 @@ HERE = "tests.compaction.strategies.test_compact_tool_results"
 
 
 def test_a_function_writes_and_its_failure_is_one_results_own() -> None:
-    (step,) = proposed(viewed(FOLDED), replacement=f"{HERE}:shout")
+    (step,) = proposed(strategy_view(FOLDED), replacement=f"{HERE}:shout")
     assert isinstance(step, Replace)
     assert step == Replace(2, 0, "RUN a 2000", step.tokens)
 
 
 def test_a_function_that_gives_no_text_leaves_results_as_they_are() -> None:
-    assert proposed(viewed(FOLDED), replacement=f"{HERE}:numbers") == []
+    assert proposed(strategy_view(FOLDED), replacement=f"{HERE}:numbers") == []
 
 
 @pytest.mark.parametrize("name", [f"{HERE}:missing", "no_such_module:f", f"{HERE}:NO_FUNCTION"])
@@ -173,35 +206,48 @@ def test_a_function_that_cannot_be_had_is_refused(name: str) -> None:
 def dropped(*messages: Message, **options: Any) -> list[PlanStep]:
     """What the planner does of a pipeline that drops."""
     strategy = build_strategy("compact_tool_results", {"keep_last_n": 0, "replacement": "drop"} | options)
-    return list(Planner([strategy]).plan(viewed(listed(*messages)), must_succeed=False).steps)
+    return list(Planner([strategy]).plan(strategy_view(uncompacted(*messages)), must_succeed=False).steps)
 
 
 def test_pairs_are_dropped_with_messages_that_they_empty() -> None:
-    steps = dropped(says("o"), *batch("a", LONG), answers("ok"), says("t"))
+    steps = dropped(user_message("o"), *call_and_result("a", LONG), assistant_message("ok"), user_message("t"))
     assert steps == [Drop(1), Drop(2)]
 
 
 def test_nothing_at_all_means_dropping() -> None:
-    assert dropped(says("o"), *batch("a", LONG), answers("ok"), says("t"), replacement=None) == [Drop(1), Drop(2)]
+    assert dropped(
+        user_message("o"), *call_and_result("a", LONG), assistant_message("ok"), user_message("t"), replacement=None
+    ) == [Drop(1), Drop(2)]
 
 
 def test_what_is_said_beside_a_call_stays() -> None:
     spoken = message("assistant", Text("I will look."), ToolCall("a", "read", "{}"))
-    assert dropped(says("o"), spoken, gives("a", LONG), answers("ok"), says("t")) == [Drop(1, (1,)), Drop(2, (0,))]
+    assert dropped(
+        user_message("o"), spoken, result_message("a", LONG), assistant_message("ok"), user_message("t")
+    ) == [Drop(1, (1,)), Drop(2, (0,))]
 
 
 def test_reasoning_that_led_only_to_dropped_calls_goes_with_them() -> None:
     thinking = message("assistant", Reasoning("hm"), ToolCall("a", "read", "{}"))
-    assert dropped(says("o"), thinking, gives("a", LONG), answers("ok"), says("t")) == [Drop(1), Drop(2)]
+    assert dropped(
+        user_message("o"), thinking, result_message("a", LONG), assistant_message("ok"), user_message("t")
+    ) == [Drop(1), Drop(2)]
     thought = message("assistant", Reasoning("hm"))
-    steps = dropped(says("o"), thought, calls("a"), gives("a", LONG), answers("ok"), says("t"))
+    steps = dropped(
+        user_message("o"),
+        thought,
+        call_message("a"),
+        result_message("a", LONG),
+        assistant_message("ok"),
+        user_message("t"),
+    )
     assert steps == [Drop(1), Drop(2), Drop(3)]
 
 
 def test_of_a_batch_with_a_skipped_tool_the_other_pair_is_dropped() -> None:
     both = message("assistant", ToolCall("x", "read", "{}"), ToolCall("y", "transfer_to_b", "{}"))
     both_given = message("user", ToolResult("x", (Text(LONG),)), ToolResult("y", (Text(LONG),)))
-    steps = dropped(says("o"), both, both_given, answers("ok"), says("t"))
+    steps = dropped(user_message("o"), both, both_given, assistant_message("ok"), user_message("t"))
     assert steps == [Drop(1, (0,)), Drop(2, (0,))]
 
 
@@ -215,12 +261,12 @@ def test_what_stands_for_a_result_is_not_replaced_by_what_would_stand_for_that(r
     told = result_reference("run", '{"command": "ls"}', "art_0123456789ab", "90,000 characters", "a/path.py:12 " * 30)
     if replacement != "reference":
         told = "[run gave 90000 characters, see art_0123456789ab]"
-    first = listed(*FOLDED.conversation.messages[:2], gives("a", told), *FOLDED.conversation.messages[3:])
+    first = uncompacted(*FOLDED.conversation.messages[:2], result_message("a", told), *FOLDED.conversation.messages[3:])
     folded = replace(first, spans=tuple((at, at, at == 2) for at in range(12)))
     view = build_view(folded, "conversation", tokens=50_000, overhead=100, target=0, window=90_000, count_message=count)
-    assert places(proposed(view, replacement=replacement)) == [(4, 0)]
+    assert positions(proposed(view, replacement=replacement)) == [(4, 0)]
 
 
 def test_a_result_of_a_message_that_an_earlier_fold_changed_elsewhere_may_still_go() -> None:
     folded = replace(FOLDED, spans=tuple((at, at, at == 2) for at in range(12)))
-    assert places(proposed(viewed(folded))) == [(2, 0), (4, 0)]
+    assert positions(proposed(strategy_view(folded))) == [(2, 0), (4, 0)]

@@ -11,30 +11,37 @@ from accordion.compaction.strategies.context_edits import ClearThinking, ClearTo
 from accordion.model.context_edits import ThinkingClearing, ToolUseClearing
 from accordion.model.conversation import Reasoning, Text
 from accordion.model.plan import Drop, PlanStep, Replace
-from tests.compaction.view_samples import answers, batch, listed, message, says, viewed
+from tests.compaction.view_samples import (
+    assistant_message,
+    call_and_result,
+    message,
+    strategy_view,
+    uncompacted,
+    user_message,
+)
 
 LONG = "x" * 2_000
-HISTORY = listed(
-    says("o"),
-    *batch("a", LONG, "read", '{"path": "a long path to a file", "why": "to know it"}'),  # 1, 2
-    *batch("b", LONG, "list"),  # 3, 4
-    answers("well"),  # 5
-    *batch("c", LONG),  # 6, 7
-    *batch("d", LONG),  # 8, 9
-    answers("done"),  # 10
-    says("t"),  # 11
+HISTORY = uncompacted(
+    user_message("o"),
+    *call_and_result("a", LONG, "read", '{"path": "a long path to a file", "why": "to know it"}'),  # 1, 2
+    *call_and_result("b", LONG, "list"),  # 3, 4
+    assistant_message("well"),  # 5
+    *call_and_result("c", LONG),  # 6, 7
+    *call_and_result("d", LONG),  # 8, 9
+    assistant_message("done"),  # 10
+    user_message("t"),  # 11
 )
 THOUGHT = Reasoning("a thought " * 40, 10)
-THOUGHTS = listed(
-    says("one"),
+THOUGHTS = uncompacted(
+    user_message("one"),
     message("assistant", THOUGHT, Text("first")),  # 1
-    says("two"),
+    user_message("two"),
     message("assistant", THOUGHT, Text("second")),  # 3
-    says("three"),
+    user_message("three"),
     message("assistant", Text("no thought")),  # 5
-    says("four"),
+    user_message("four"),
     message("assistant", THOUGHT, Text("fourth")),  # 7
-    says("five"),
+    user_message("five"),
 )
 
 
@@ -44,7 +51,7 @@ def steps(view: StrategyView, strategy: Strategy) -> list[PlanStep]:
 
 def cleared(**rules: object) -> list[int]:
     """The slots whose results are replaced."""
-    plan = steps(viewed(HISTORY), ClearToolUses(ToolUseClearing(**rules)))  # type: ignore[arg-type]
+    plan = steps(strategy_view(HISTORY), ClearToolUses(ToolUseClearing(**rules)))  # type: ignore[arg-type]
     return [step.slot for step in plan if isinstance(step, Replace) and step.text != NO_ARGUMENTS]
 
 
@@ -63,13 +70,13 @@ def test_nothing_is_cleared_if_it_would_be_too_little() -> None:
 
 
 def test_all_of_it_is_cleared_whatever_the_target() -> None:
-    view = viewed(HISTORY, target=100_000)
+    view = strategy_view(HISTORY, target=100_000)
     plan = Planner([ClearToolUses(ToolUseClearing(keep=1))]).plan(view, must_succeed=False)
     assert [step.slot for step in plan.steps if isinstance(step, Replace)] == [2, 4, 7]
 
 
 def test_a_reference_takes_the_place_of_a_result() -> None:
-    view = PlanState(viewed(HISTORY)).current_view()
+    view = PlanState(strategy_view(HISTORY)).current_view()
     step = next(iter(ClearToolUses(ToolUseClearing(keep=3)).propose(view)))
     assert isinstance(step, Replace)
     assert view.artifact_id_of(2, 0) in step.text
@@ -79,11 +86,11 @@ def test_a_reference_takes_the_place_of_a_result() -> None:
 @pytest.mark.parametrize(("tools", "slots"), [(None, [1]), (frozenset({"read"}), [1]), (frozenset({"list"}), [])])
 def test_the_inputs_of_calls_are_emptied(tools: frozenset[str] | None, slots: list[int]) -> None:
     clearing = ToolUseClearing(keep=3, clears_inputs=True, input_tools=tools)
-    plan = steps(viewed(HISTORY), ClearToolUses(clearing))
+    plan = steps(strategy_view(HISTORY), ClearToolUses(clearing))
     assert [step.slot for step in plan if isinstance(step, Replace) and step.text == NO_ARGUMENTS] == slots
 
 
 @pytest.mark.parametrize(("keep", "slots"), [(1, [1, 3]), (2, [1]), (3, []), (1_000_000, [])])
 def test_the_thinking_of_old_turns_is_cleared(keep: int, slots: list[int]) -> None:
-    plan = steps(viewed(THOUGHTS, thinking="free"), ClearThinking(ThinkingClearing(keep)))
+    plan = steps(strategy_view(THOUGHTS, thinking="free"), ClearThinking(ThinkingClearing(keep)))
     assert plan == [Drop(slot, (0,)) for slot in slots]

@@ -14,7 +14,14 @@ from accordion.compaction.strategies.base import DeferredReplace, StrategyView
 from accordion.model.delegation import DelegationNode
 from accordion.model.plan import Replace
 from accordion.summaries.digest import make_digest
-from tests.compaction.view_samples import TENANT, answers, batch, listed, says, viewed
+from tests.compaction.view_samples import (
+    TENANT,
+    assistant_message,
+    call_and_result,
+    strategy_view,
+    uncompacted,
+    user_message,
+)
 
 REPORT = "\n".join(
     [
@@ -29,19 +36,19 @@ REPORT = "\n".join(
     ]
 )
 CHILD = DelegationNode("s:s-child", "s:s-main", "Explore", "tool", "s-child", "t1")
-FOLDED = listed(
-    says("o"),
-    *batch("t1", REPORT, "Task", '{"prompt": "look into the storage"}'),  # 1, 2
-    *batch("a", "x" * 9_000),  # 3, 4
-    *batch("b", "y" * 100),  # 5, 6
-    *batch("c", "z" * 100),  # 7, 8
-    answers("done"),
-    says("t"),
+FOLDED = uncompacted(
+    user_message("o"),
+    *call_and_result("t1", REPORT, "Task", '{"prompt": "look into the storage"}'),  # 1, 2
+    *call_and_result("a", "x" * 9_000),  # 3, 4
+    *call_and_result("b", "y" * 100),  # 5, 6
+    *call_and_result("c", "z" * 100),  # 7, 8
+    assistant_message("done"),
+    user_message("t"),
 )
 
 
 def view(**fields: object) -> StrategyView:
-    return PlanState(viewed(FOLDED, delegations_by_call={"t1": CHILD}, **fields)).current_view()
+    return PlanState(strategy_view(FOLDED, delegations_by_call={"t1": CHILD}, **fields)).current_view()
 
 
 def steps(**options: object) -> list[DeferredReplace]:
@@ -54,10 +61,10 @@ def steps(**options: object) -> list[DeferredReplace]:
 
 def test_what_a_known_sub_agent_returned_is_replaced_and_nothing_else() -> None:
     assert [(step.slot, step.part) for step in steps()] == [(2, 0)]
-    assert build_strategy("delegated_digests").propose(PlanState(viewed(FOLDED)).current_view()) == ()
+    assert build_strategy("delegated_digests").propose(PlanState(strategy_view(FOLDED)).current_view()) == ()
 
 
-def test_the_text_names_the_agent_its_session_the_call_the_artifact_and_the_findings() -> None:
+def test_the_digest_names_agent_session_call_artifact_and_findings() -> None:
     [step] = steps()
     text = step.render_text()
     kept = artifact_id(TENANT, FOLDED.conversation.messages[2].key, 0)
@@ -77,14 +84,14 @@ def test_the_text_names_the_agent_its_session_the_call_the_artifact_and_the_find
 
 
 def test_an_agent_without_a_name_or_a_session_is_told_of_all_the_same() -> None:
-    folded = viewed(FOLDED, delegations_by_call={"t1": DelegationNode("x:a")})
+    folded = strategy_view(FOLDED, delegations_by_call={"t1": DelegationNode("x:a")})
     [step] = build_strategy("delegated_digests").propose(PlanState(folded).current_view())
     assert isinstance(step, DeferredReplace)
     assert step.render_text().startswith('[Answer of a sub-agent to Task({"prompt"')
 
 
 def test_a_digest_is_longer_than_that_of_any_other_result() -> None:
-    drafted = PlanState(viewed(FOLDED, make_digest=make_digest)).current_view()
+    drafted = PlanState(strategy_view(FOLDED, make_digest=make_digest)).current_view()
     [plain, *_] = build_strategy("compact_tool_results").propose(drafted)
     assert isinstance(plain, DeferredReplace)
     assert len(steps()[0].render_text()) > 1.8 * len(plain.render_text())
@@ -93,10 +100,16 @@ def test_a_digest_is_longer_than_that_of_any_other_result() -> None:
 def test_the_newest_batches_and_short_answers_stay() -> None:
     assert steps(keep_last_n=4) == []
     assert len(steps(keep_last_n=3)) == 1
-    short = listed(says("o"), *batch("t1", "It is fine.", "Task"), *batch("a", "x"), *batch("b", "y"), says("t"))
+    short = uncompacted(
+        user_message("o"),
+        *call_and_result("t1", "It is fine.", "Task"),
+        *call_and_result("a", "x"),
+        *call_and_result("b", "y"),
+        user_message("t"),
+    )
     assert (
         build_strategy("delegated_digests").propose(
-            PlanState(viewed(short, delegations_by_call={"t1": CHILD})).current_view()
+            PlanState(strategy_view(short, delegations_by_call={"t1": CHILD})).current_view()
         )
         == []
     )
@@ -117,37 +130,49 @@ def test_a_return_goes_after_the_results_of_tools_and_before_the_summary() -> No
     pipeline = [build_strategy(name) for name in ("compact_tool_results", "delegated_digests", "summarize")]
     drafted = view()
     rest = drafted.tokens - 2_000
-    plan = Planner(pipeline).plan(viewed(FOLDED, delegations_by_call={"t1": CHILD}, target=rest), must_succeed=False)
+    plan = Planner(pipeline).plan(
+        strategy_view(FOLDED, delegations_by_call={"t1": CHILD}, target=rest), must_succeed=False
+    )
     assert [(each.strategy, len(each.steps)) for each in plan.proposals] == [("compact_tool_results", 1)]
-    plan = Planner(pipeline).plan(viewed(FOLDED, delegations_by_call={"t1": CHILD}, target=1_000), must_succeed=False)
+    plan = Planner(pipeline).plan(
+        strategy_view(FOLDED, delegations_by_call={"t1": CHILD}, target=1_000), must_succeed=False
+    )
     assert [each.strategy for each in plan.proposals] == ["compact_tool_results", "delegated_digests"]
 
 
 def test_a_return_that_stays_beside_a_summary_stays_whole() -> None:
-    folded = listed(
-        says("o"),
-        *batch("a", "x" * 40_000),
-        *batch("t1", REPORT, "Task"),
-        *batch("b", "y" * 100),
-        *batch("c", "z" * 100),
-        says("t"),
+    folded = uncompacted(
+        user_message("o"),
+        *call_and_result("a", "x" * 40_000),
+        *call_and_result("t1", REPORT, "Task"),
+        *call_and_result("b", "y" * 100),
+        *call_and_result("c", "z" * 100),
+        user_message("t"),
     )
     pipeline = [build_strategy("delegated_digests"), build_strategy("summarize", {"budget_share": 0.2})]
-    plan = Planner(pipeline).plan(viewed(folded, delegations_by_call={"t1": CHILD}, target=8_000), must_succeed=False)
+    plan = Planner(pipeline).plan(
+        strategy_view(folded, delegations_by_call={"t1": CHILD}, target=8_000), must_succeed=False
+    )
     assert [each.strategy for each in plan.proposals] == ["summarize"]
 
 
 def test_without_this_strategy_it_is_a_result_like_any_other() -> None:
     plan = Planner([build_strategy("compact_tool_results")]).plan(
-        viewed(FOLDED, delegations_by_call={"t1": CHILD}), must_succeed=False
+        strategy_view(FOLDED, delegations_by_call={"t1": CHILD}), must_succeed=False
     )
     assert {step.slot for step in plan.steps if isinstance(step, Replace)} == {2, 4}
 
 
 def test_what_was_replaced_is_not_replaced_again() -> None:
     [step] = steps()
-    again = listed(says("o"), *batch("t1", step.render_text(), "Task"), *batch("a", "x"), *batch("b", "y"), says("t"))
-    draft = viewed(again, delegations_by_call={"t1": CHILD})
+    again = uncompacted(
+        user_message("o"),
+        *call_and_result("t1", step.render_text(), "Task"),
+        *call_and_result("a", "x"),
+        *call_and_result("b", "y"),
+        user_message("t"),
+    )
+    draft = strategy_view(again, delegations_by_call={"t1": CHILD})
     edited = tuple(replace(slot, is_edited=at == 2) for at, slot in enumerate(draft.slots))
     assert build_strategy("delegated_digests").propose(PlanState(replace(draft, slots=edited)).current_view()) == []
 

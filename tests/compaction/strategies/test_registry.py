@@ -115,7 +115,7 @@ class StubForImages(Stub):
     budget = "images"
 
 
-def test_without_a_summary_only_accordions_own_strategies_run_and_fixed_limits_at_least() -> None:
+def test_without_a_summary_only_built_in_strategies_run_and_fixed_limits_always() -> None:
     own = [build_strategy("superseded"), build_strategy("summarize")]
     names = [each.name for each in select_without_summary([*own, Stub(StrategyOptions())])]
     assert names == ["superseded", "fixed_limits"]
@@ -123,7 +123,7 @@ def test_without_a_summary_only_accordions_own_strategies_run_and_fixed_limits_a
     assert select_without_summary([limits]) == (limits,)
 
 
-def test_the_strategies_for_other_limits_always_run_and_those_of_packages_before_them() -> None:
+def test_strategies_for_other_limits_always_run_after_those_of_packages() -> None:
     stub, images = StubForImages(StrategyOptions()), build_strategy("images", {"share": 0.2})
     first, second, third = select_for_other_limits([images, Stub(StrategyOptions()), stub])
     assert (first, second, third.name) == (stub, images, "body")

@@ -12,7 +12,18 @@ from accordion.compaction.strategies import build_strategy
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Message, Reasoning, Text, ToolCall, ToolResult
 from accordion.model.plan import WRITTEN_BY_COMPACTION, Drop, PlanStep, Replace, Summarize
-from tests.compaction.view_samples import TENANT, answers, batch, calls, count, gives, listed, message, says, viewed
+from tests.compaction.view_samples import (
+    TENANT,
+    assistant_message,
+    call_and_result,
+    call_message,
+    count,
+    message,
+    result_message,
+    strategy_view,
+    uncompacted,
+    user_message,
+)
 
 
 def proposed(
@@ -21,7 +32,9 @@ def proposed(
     """What a strategy proposes for a list."""
     from accordion.compaction.plan_state import PlanState
 
-    return list(build_strategy(name, options).propose(PlanState(viewed(folded, kind, **(view or {}))).current_view()))  # type: ignore[arg-type]
+    return list(
+        build_strategy(name, options).propose(PlanState(strategy_view(folded, kind, **(view or {}))).current_view())
+    )  # type: ignore[arg-type]
 
 
 # -- stale reasoning ---------------------------------------------------------------
@@ -33,7 +46,15 @@ def thinks(call_id: str, text: str = "") -> Message:
 
 
 def test_reasoning_of_turns_that_are_over_goes() -> None:
-    folded = listed(says("o"), thinks("a"), gives("a", "1"), answers("ok"), says("t"), thinks("b"), gives("b", "2"))
+    folded = uncompacted(
+        user_message("o"),
+        thinks("a"),
+        result_message("a", "1"),
+        assistant_message("ok"),
+        user_message("t"),
+        thinks("b"),
+        result_message("b", "2"),
+    )
     assert proposed("stale_reasoning", folded) == [Drop(1, (0,))]
     assert proposed("stale_reasoning", folded, "generation") == []
 
@@ -41,8 +62,10 @@ def test_reasoning_of_turns_that_are_over_goes() -> None:
 def test_a_lone_reasoning_item_goes_only_where_the_next_bears_no_id() -> None:
     thought = message("assistant", Reasoning("hm"))
     named = message("assistant", Text("well"), wire=b'{"id":"msg_1","role":"assistant"}')
-    assert proposed("stale_reasoning", listed(says("o"), thought, named, says("t"))) == []
-    assert proposed("stale_reasoning", listed(says("o"), thought, answers("well"), says("t"))) == [Drop(1, (0,))]
+    assert proposed("stale_reasoning", uncompacted(user_message("o"), thought, named, user_message("t"))) == []
+    assert proposed(
+        "stale_reasoning", uncompacted(user_message("o"), thought, assistant_message("well"), user_message("t"))
+    ) == [Drop(1, (0,))]
 
 
 # -- superseded --------------------------------------------------------------------
@@ -51,11 +74,11 @@ PAGE = "".join(f"line {number}\n" for number in range(60))
 
 
 def test_the_earlier_of_two_equal_calls_is_replaced_by_where_the_newer_one_stands() -> None:
-    folded = listed(
-        says("o"),
-        *batch("a", "x" * 1_000, "run", '{"command": "make", "in": 1}'),
-        *batch("b", "y" * 1_000, "run", '{"in":1,"command":"make"}'),
-        says("t"),
+    folded = uncompacted(
+        user_message("o"),
+        *call_and_result("a", "x" * 1_000, "run", '{"command": "make", "in": 1}'),
+        *call_and_result("b", "y" * 1_000, "run", '{"in":1,"command":"make"}'),
+        user_message("t"),
     )
     (step,) = proposed("superseded", folded)
     assert isinstance(step, Replace)
@@ -65,17 +88,19 @@ def test_the_earlier_of_two_equal_calls_is_replaced_by_where_the_newer_one_stand
 
 
 def test_a_newer_result_may_be_the_newest_batch() -> None:
-    folded = listed(says("t"), *batch("a", "x" * 1_000, "run"), *batch("b", "y" * 1_000, "run"))
+    folded = uncompacted(
+        user_message("t"), *call_and_result("a", "x" * 1_000, "run"), *call_and_result("b", "y" * 1_000, "run")
+    )
     assert [step.slot for step in proposed("superseded", folded, "generation") if isinstance(step, Replace)] == [2]
 
 
 def test_a_reading_that_a_later_one_of_the_same_file_contains_is_replaced() -> None:
-    folded = listed(
-        says("o"),
-        *batch("a", PAGE, "read", '{"path": "a.py", "lines": "1-60"}'),
-        *batch("b", "head\n" + PAGE + "tail", "view", '{"file_path": "a.py"}'),
-        *batch("c", "something else " * 40, "view", '{"file_path": "a.py", "from": 99}'),
-        says("t"),
+    folded = uncompacted(
+        user_message("o"),
+        *call_and_result("a", PAGE, "read", '{"path": "a.py", "lines": "1-60"}'),
+        *call_and_result("b", "head\n" + PAGE + "tail", "view", '{"file_path": "a.py"}'),
+        *call_and_result("c", "something else " * 40, "view", '{"file_path": "a.py", "from": 99}'),
+        user_message("t"),
     )
     steps = proposed("superseded", folded)
     assert [(step.slot, "call b" in step.text) for step in steps if isinstance(step, Replace)] == [(2, True)]
@@ -86,28 +111,37 @@ def test_a_reading_that_a_later_one_of_the_same_file_contains_is_replaced() -> N
     [(PAGE.replace("line 7\n", "line seven\n"), '{"path": "a.py"}'), (PAGE, '{"path": "b.py"}')],
 )
 def test_a_reading_that_changed_or_of_another_file_stays(later: str, arguments: str) -> None:
-    folded = listed(
-        says("o"),
-        *batch("a", PAGE, "read", '{"path": "a.py", "n": 1}'),
-        *batch("b", later, "view", arguments),
-        says("t"),
+    folded = uncompacted(
+        user_message("o"),
+        *call_and_result("a", PAGE, "read", '{"path": "a.py", "n": 1}'),
+        *call_and_result("b", later, "view", arguments),
+        user_message("t"),
     )
     assert proposed("superseded", folded) == []
 
 
 def test_a_later_error_supersedes_nothing() -> None:
     failed = message("tool", ToolResult("b", (Text("no such thing"),), error=True))
-    folded = listed(says("o"), *batch("a", PAGE, "run"), calls("b", "run"), failed, says("t"))
+    folded = uncompacted(
+        user_message("o"), *call_and_result("a", PAGE, "run"), call_message("b", "run"), failed, user_message("t")
+    )
     assert proposed("superseded", folded) == []
 
 
 def test_a_result_shorter_than_the_note_stays() -> None:
-    folded = listed(says("o"), *batch("a", "short", "run"), *batch("b", "short", "run"), says("t"))
+    folded = uncompacted(
+        user_message("o"),
+        *call_and_result("a", "short", "run"),
+        *call_and_result("b", "short", "run"),
+        user_message("t"),
+    )
     assert proposed("superseded", folded) == []
 
 
 def test_a_pinned_result_is_not_superseded() -> None:
-    folded = listed(says("o"), *batch("a", PAGE, "run"), *batch("b", PAGE, "run"), says("t"))
+    folded = uncompacted(
+        user_message("o"), *call_and_result("a", PAGE, "run"), *call_and_result("b", PAGE, "run"), user_message("t")
+    )
     assert proposed("superseded", folded, view={"pinned_call_ids": frozenset({"a"})}) == []
 
 
@@ -118,9 +152,9 @@ def turns(number: int) -> CompactedConversation:
     said = [
         part
         for index in range(number)
-        for part in (says(f"turn {index}"), *batch(f"c{index}", "x" * 400), answers("ok"))
+        for part in (user_message(f"turn {index}"), *call_and_result(f"c{index}", "x" * 400), assistant_message("ok"))
     ]
-    return listed(*said[:-1])
+    return uncompacted(*said[:-1])
 
 
 def test_the_newest_turns_stay_and_one_note_stands_for_the_rest() -> None:
@@ -156,8 +190,13 @@ def test_pinned_results_come_on_top() -> None:
 
 
 def test_fixed_limits_stop_at_the_first_group_that_does_not_fit() -> None:
-    folded = listed(
-        says("o"), *batch("a", "x" * 4_000), answers("y" * 400), *batch("b", "x" * 8_000), *batch("c", "1"), says("t")
+    folded = uncompacted(
+        user_message("o"),
+        *call_and_result("a", "x" * 4_000),
+        assistant_message("y" * 400),
+        *call_and_result("b", "x" * 8_000),
+        *call_and_result("c", "1"),
+        user_message("t"),
     )
     (step,) = proposed("fixed_limits", folded, tokens=1_900)
     assert isinstance(step, Summarize)
@@ -166,17 +205,24 @@ def test_fixed_limits_stop_at_the_first_group_that_does_not_fit() -> None:
 
 @pytest.mark.parametrize(("limit", "last"), [(50, None), (9, 1), (7, 3), (6, 5), (5, 5), (1, 7)])
 def test_fixed_limits_count_messages_with_pairs_whole(limit: int, last: int | None) -> None:
-    folded = listed(says("o"), answers("y" * 900), *(m for i in range(4) for m in batch(f"c{i}", "x" * 200)), says("t"))
+    folded = uncompacted(
+        user_message("o"),
+        assistant_message("y" * 900),
+        *(m for i in range(4) for m in call_and_result(f"c{i}", "x" * 200)),
+        user_message("t"),
+    )
     steps = proposed("fixed_limits", folded, messages=limit)
     assert [step.last for step in steps if isinstance(step, Summarize)] == ([] if last is None else [last])
 
 
 def test_the_defaults_are_fifty_messages_and_eight_thousand_tokens() -> None:
-    short = listed(says("o"), *(answers(f"line {index} " * 10) for index in range(80)), says("t"))
+    short = uncompacted(
+        user_message("o"), *(assistant_message(f"line {index} " * 10) for index in range(80)), user_message("t")
+    )
     (step,) = proposed("fixed_limits", short)
     assert isinstance(step, Summarize)
     assert len(short.conversation.messages) - 1 - step.last == 50
-    wide = listed(says("o"), *(answers("word " * 800) for _ in range(20)), says("t"))
+    wide = uncompacted(user_message("o"), *(assistant_message("word " * 800) for _ in range(20)), user_message("t"))
     (step,) = proposed("fixed_limits", wide)
     assert isinstance(step, Summarize)
     kept = wide.conversation.messages[step.last + 1 :]
@@ -184,7 +230,12 @@ def test_the_defaults_are_fifty_messages_and_eight_thousand_tokens() -> None:
 
 
 def test_messages_that_an_earlier_fold_replaced_are_counted_in_the_note() -> None:
-    folded = listed(says("o"), says("block"), *(answers(f"answer {index} " * 20) for index in range(8)), says("t"))
+    folded = uncompacted(
+        user_message("o"),
+        user_message("block"),
+        *(assistant_message(f"answer {index} " * 20) for index in range(8)),
+        user_message("t"),
+    )
     origins = (0, WRITTEN_BY_COMPACTION, *range(30, 39))
     spans = ((0, 0, False), (1, 29, False), *((index, index, False) for index in range(30, 39)))
     (step,) = proposed("fixed_limits", replace(folded, origins=origins, spans=spans), messages=2)
@@ -193,7 +244,13 @@ def test_messages_that_an_earlier_fold_replaced_are_counted_in_the_note() -> Non
 
 
 def test_what_an_earlier_fold_kept_is_not_counted_among_what_is_left_out() -> None:
-    folded = listed(says("o"), says("b" * 900), *batch("kept", "x" * 900), answers("y" * 900), says("t"))
+    folded = uncompacted(
+        user_message("o"),
+        user_message("b" * 900),
+        *call_and_result("kept", "x" * 900),
+        assistant_message("y" * 900),
+        user_message("t"),
+    )
     spans = ((0, 0, False), (1, 29, False), (10, 10, False), (11, 11, False), (30, 30, False), (31, 31, False))
     folded = replace(folded, origins=(0, WRITTEN_BY_COMPACTION, 10, 11, 30, 31), spans=spans)
     (step,) = proposed("fixed_limits", folded, messages=1, view={"pinned_call_ids": frozenset({"kept"})})
@@ -202,4 +259,7 @@ def test_what_an_earlier_fold_kept_is_not_counted_among_what_is_left_out() -> No
 
 
 def test_a_note_longer_than_what_it_stands_for_is_not_written() -> None:
-    assert proposed("fixed_limits", listed(says("o"), answers("hi"), says("t")), messages=1) == []
+    assert (
+        proposed("fixed_limits", uncompacted(user_message("o"), assistant_message("hi"), user_message("t")), messages=1)
+        == []
+    )

@@ -12,7 +12,7 @@ from aiohttp.client_proto import ResponseHandler
 from aiohttp.streams import StreamReader
 
 from accordion.providers.http.aiohttp_compat import TimedHandler, create_connector, take_rest
-from tests.code_fingerprints import changed
+from tests.code_fingerprints import find_changes
 
 CODE = {
     "aiohttp.client_proto": {
@@ -47,7 +47,7 @@ CODE = {
 
 
 def test_used_code_is_as_it_was() -> None:
-    assert changed(CODE) == {}
+    assert find_changes(CODE) == {}
 
 
 def reader() -> StreamReader:

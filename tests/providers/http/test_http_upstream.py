@@ -17,7 +17,7 @@ from tests.loopback import (
     Answer,
     Loopback,
     Recorded,
-    encoded,
+    compress,
     events,
     replies_bytes,
     replies_events,
@@ -150,7 +150,7 @@ async def test_content_encodings_are_left_alone(upstream, encoding):
     async with Loopback(replies_json({"text": "x" * 500}, encoding=encoding)) as server:
         reply, body = await fetch(upstream, ask(server.url, headers=[(b"Accept-Encoding", encoding.encode())]))
     assert (b"Content-Encoding", encoding.encode()) in reply.headers
-    assert body == encoded(json.dumps({"text": "x" * 500}).encode(), encoding)
+    assert body == compress(json.dumps({"text": "x" * 500}).encode(), encoding)
 
 
 async def test_a_redirect_is_an_answer_like_any_other(upstream):
@@ -182,7 +182,7 @@ async def test_informational_answers_are_skipped(upstream):
     assert server.connections == 1
 
 
-async def test_expect_is_passed_on_and_a_provider_that_never_says_continue_does_not_hold_the_body(upstream):
+async def test_expect_is_forwarded_and_the_body_does_not_wait_for_continue_forever(upstream):
     async with Loopback(OK) as server:
         await fetch(upstream, ask(server.url, b"abc", headers=[(b"Expect", b"100-continue")]))
     assert server.requests[0].header("expect") == "100-continue"

@@ -39,7 +39,7 @@ async def test_the_connection_that_was_used_last_is_used_next(upstream):
     assert [request.connection for request in server.requests] == [1, 2, 2, 2, 2]
 
 
-async def test_idle_connections_are_closed_when_their_time_is_over_without_another_request(build):
+async def test_idle_connections_are_closed_in_time_without_another_request(build):
     upstream = build(keepalive=0.05)
     async with Loopback(script) as server:
         await both_at_once(upstream, server)

@@ -10,7 +10,7 @@ import pytest
 
 from accordion.model.errors import Unreachable, UpstreamDisconnected, UpstreamTimeout
 from accordion.model.ports import UpstreamRequest
-from tests.loopback import Answer, Loopback, Recorded, full_queue, replies_bytes, replies_json, stands_still
+from tests.loopback import Answer, Loopback, Recorded, full_queue, replies_bytes, replies_json, wait_until_still
 
 OK = replies_json({"ok": True})
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
@@ -45,7 +45,7 @@ def ends_after(raw, how):
 
 @pytest.mark.parametrize("how", ["reset", "closed"])
 @pytest.mark.parametrize("raw", [b"", b"HTT", b"HTTP/1.1 200 OK\r\n", HEAD, HEAD + b"Content-Length: 3\r\n"])
-async def test_a_connection_that_ends_before_the_head_does_is_a_cut_and_the_request_is_not_sent_again(build, raw, how):
+async def test_a_connection_that_ends_within_the_head_is_not_retried(build, raw, how):
     upstream = build(attempts=3)
     async with Loopback(ends_after(raw, how)) as server:
         with pytest.raises(UpstreamDisconnected) as caught:
@@ -380,7 +380,7 @@ async def test_a_body_that_is_not_as_long_as_it_says_is_never_completed(upstream
     assert not any(request.complete for request in server.requests)
 
 
-async def test_an_answer_that_comes_before_the_body_was_taken_is_the_answer_and_ends_the_upload(build):
+async def test_an_early_answer_counts_and_ends_the_upload(build):
     upstream = build(keepalive=60)
     dropped = asyncio.Event()
 
@@ -422,7 +422,7 @@ async def test_a_slow_reader_makes_the_provider_wait_and_loses_nothing(upstream,
         reply = await upstream.send(ask(server.url))
         answer = server.answers[0]
         await answer.blocked.wait()
-        await stands_still(lambda: answer.sent, 0.05)
+        await wait_until_still(lambda: answer.sent, 0.05)
         assert answer.sent < size / 2  # what the kernel's buffers and one read buffer of ours take
         got = 0
         chunks = reply.chunks()
@@ -453,7 +453,7 @@ async def test_a_slow_provider_makes_the_body_wait(upstream):
 
     async with Loopback(script, eager=True) as server:
         sending = asyncio.create_task(fetch(upstream, ask(server.url, body())))
-        await stands_still(lambda: drawn, 0.05)
+        await wait_until_still(lambda: drawn, 0.05)
         assert drawn < 32 * MIB
         may_read.set()
         await sending

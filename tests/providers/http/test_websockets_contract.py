@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.code_fingerprints import changed
+from tests.code_fingerprints import find_changes
 
 CODE = {
     "websockets.asyncio.client": {
@@ -18,4 +18,4 @@ CODE = {
 
 
 def test_overridden_code_is_as_it_was() -> None:
-    assert changed(CODE) == {}
+    assert find_changes(CODE) == {}

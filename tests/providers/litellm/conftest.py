@@ -2,10 +2,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.providers.litellm.translator_setup import Rig, rigged
+from tests.providers.litellm.translator_setup import TranslatorSetup, start_translator
 
 
 @pytest.fixture
-async def rig() -> AsyncIterator[Rig]:
-    async with rigged() as made:
+async def translator() -> AsyncIterator[TranslatorSetup]:
+    async with start_translator() as made:
         yield made

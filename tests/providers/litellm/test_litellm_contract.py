@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 from accordion.providers.litellm import litellm_compat
 from accordion.providers.litellm.litellm_compat import has_invented_end, load_litellm, message_events, provider_config
-from tests.code_fingerprints import changed
+from tests.code_fingerprints import find_changes
 
 CODE = {
     "litellm.llms.custom_httpx.aiohttp_transport": {
@@ -39,7 +39,7 @@ CODE = {
 
 
 def test_patched_code_is_as_it_was() -> None:
-    assert changed(CODE) == {}
+    assert find_changes(CODE) == {}
 
 
 def source(*path: str) -> str:

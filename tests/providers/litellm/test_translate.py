@@ -12,14 +12,23 @@ import pytest
 from openai.lib.streaming.chat import ChatCompletionStreamState
 
 from accordion.model.errors import UpstreamDisconnected
-from tests.providers.litellm.translator_setup import ARGUMENTS, CHAT_TOOL, KEY, REFUSALS, SCHEMA, Rig, chat, say
+from tests.providers.litellm.translator_setup import (
+    ARGUMENTS,
+    CHAT_TOOL,
+    KEY,
+    REFUSALS,
+    SCHEMA,
+    TranslatorSetup,
+    chat,
+    say,
+)
 
 # Chat Completions, answered by an Anthropic provider
 
 
-async def test_a_chat_request_is_answered_by_an_anthropic_provider(rig: Rig) -> None:
+async def test_a_chat_request_is_answered_by_an_anthropic_provider(translator: TranslatorSetup) -> None:
     messages = [{"role": "system", "content": "be brief"}, *say()]
-    reply = await rig.openai().chat.completions.with_raw_response.create(model="my-model", messages=messages)
+    reply = await translator.openai().chat.completions.with_raw_response.create(model="my-model", messages=messages)
     completion = reply.parse()
     assert completion.model == "my-model"
     assert completion.choices[0].message.content == "Hello"
@@ -28,26 +37,26 @@ async def test_a_chat_request_is_answered_by_an_anthropic_provider(rig: Rig) -> 
     assert (completion.usage.prompt_tokens, completion.usage.completion_tokens) == (14, 5)
     assert reply.headers["content-type"] == "application/json"
     assert (reply.headers["request-id"], reply.headers["anthropic-ratelimit-tokens-limit"]) == ("req_1", "9")
-    path, headers, body = rig.provider.seen[0]
+    path, headers, body = translator.provider.seen[0]
     assert (path, headers["x-api-key"], body["model"]) == ("/v1/messages", KEY, "claude-sonnet-4-5")
     assert body["system"] == [{"type": "text", "text": "be brief"}]
 
 
-async def test_a_chat_stream_gives_each_piece_and_usage_only_if_asked(rig: Rig) -> None:
-    stream = await rig.openai().chat.completions.create(model="my-model", messages=say(), stream=True)
+async def test_a_chat_stream_gives_each_piece_and_usage_only_if_asked(translator: TranslatorSetup) -> None:
+    stream = await translator.openai().chat.completions.create(model="my-model", messages=say(), stream=True)
     chunks = [chunk async for chunk in stream]
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Hello"
     assert {chunk.model for chunk in chunks} == {"my-model"}
     assert all(chunk.usage is None for chunk in chunks)
-    status, body = await rig.ask("chat", chat(stream=True))
+    status, body = await translator.ask("chat", chat(stream=True))
     assert status == 200
     assert body.endswith(b"data: [DONE]\n\n")
     assert b"usage" not in body
 
 
-async def test_the_last_chunk_of_a_chat_stream_holds_usage_and_no_choices_if_asked(rig: Rig) -> None:
+async def test_the_last_chunk_of_a_chat_stream_holds_usage_and_no_choices_if_asked(translator: TranslatorSetup) -> None:
     options: Any = {"include_usage": True}
-    create = rig.openai().chat.completions.create
+    create = translator.openai().chat.completions.create
     stream = await create(model="my-model", messages=say(), stream=True, stream_options=options)
     *chunks, last = [chunk async for chunk in stream]
     assert last.choices == []
@@ -57,20 +66,22 @@ async def test_the_last_chunk_of_a_chat_stream_holds_usage_and_no_choices_if_ask
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_tool_calls_of_an_anthropic_provider_come_as_chat_tool_calls(rig: Rig, stream: bool) -> None:
+async def test_tool_calls_of_an_anthropic_provider_come_as_chat_tool_calls(
+    translator: TranslatorSetup, stream: bool
+) -> None:
     fields: Any = {"model": "my-model", "messages": say(), "tools": [CHAT_TOOL]}
     if stream:
         state: Any = ChatCompletionStreamState()
-        async for chunk in await rig.openai().chat.completions.create(**fields, stream=True):
+        async for chunk in await translator.openai().chat.completions.create(**fields, stream=True):
             state.handle_chunk(chunk)
         completion = state.get_final_completion()
     else:
-        completion = await rig.openai().chat.completions.create(**fields)
+        completion = await translator.openai().chat.completions.create(**fields)
     assert completion.choices[0].finish_reason == "tool_calls"
     (call,) = completion.choices[0].message.tool_calls or ()
     assert (call.id, call.type, call.function.name) == ("toolu_1", "function", "get_weather")
     assert json.loads(call.function.arguments) == ARGUMENTS
-    assert rig.provider.last["tools"][0]["input_schema"] == SCHEMA
+    assert translator.provider.last["tools"][0]["input_schema"] == SCHEMA
 
 
 @pytest.mark.parametrize(
@@ -84,35 +95,39 @@ async def test_tool_calls_of_an_anthropic_provider_come_as_chat_tool_calls(rig: 
 )
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_provider_s_refusal_reaches_a_chat_client_in_its_own_words(
-    rig: Rig, cue: str, raised: type[openai.APIStatusError], code: str, stream: bool
+    translator: TranslatorSetup, cue: str, raised: type[openai.APIStatusError], code: str, stream: bool
 ) -> None:
     with pytest.raises(raised) as refused:
-        await rig.openai().chat.completions.create(model="m", messages=say(f"cue:{cue}"), stream=stream)
+        await translator.openai().chat.completions.create(model="m", messages=say(f"cue:{cue}"), stream=stream)
     assert refused.value.code == code
     assert REFUSALS[cue][2].removesuffix(KEY) in refused.value.message
     assert KEY not in refused.value.response.text
-    assert len(rig.provider.seen) == 1  # nothing was tried again
+    assert len(translator.provider.seen) == 1  # nothing was tried again
 
 
-async def test_a_rate_limit_keeps_its_retry_after(rig: Rig) -> None:
-    reply = await rig.translator.send("chat", json.dumps(chat("cue:limit")).encode(), rig.route, KEY)
+async def test_a_rate_limit_keeps_its_retry_after(translator: TranslatorSetup) -> None:
+    reply = await translator.translator.send("chat", json.dumps(chat("cue:limit")).encode(), translator.route, KEY)
     assert (reply.status, dict(reply.headers)[b"retry-after"]) == (429, b"7")
 
 
 @pytest.mark.parametrize("cue", ["fault", "cut", "short"])
-async def test_a_chat_stream_that_fails_in_the_middle_ends_in_an_error_and_not_as_done(rig: Rig, cue: str) -> None:
-    _, body = await rig.ask("chat", chat(f"cue:{cue}", stream=True))
+async def test_a_chat_stream_that_fails_in_the_middle_ends_in_an_error_and_not_as_done(
+    translator: TranslatorSetup, cue: str
+) -> None:
+    _, body = await translator.ask("chat", chat(f"cue:{cue}", stream=True))
     assert b'"Hel"' in body
     assert b"[DONE]" not in body
-    stream = await rig.openai().chat.completions.create(model="m", messages=say(f"cue:{cue}"), stream=True)
+    stream = await translator.openai().chat.completions.create(model="m", messages=say(f"cue:{cue}"), stream=True)
     with pytest.raises(openai.APIError):
         [chunk async for chunk in stream]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_client_that_goes_away_stops_the_call_to_the_provider(rig: Rig, stream: bool) -> None:
+async def test_a_client_that_goes_away_stops_the_call_to_the_provider(
+    translator: TranslatorSetup, stream: bool
+) -> None:
     body = json.dumps(chat("cue:hang", stream=stream)).encode()
-    asking = asyncio.create_task(rig.translator.send("chat", body, rig.route, KEY))
+    asking = asyncio.create_task(translator.translator.send("chat", body, translator.route, KEY))
     if stream:
         reply = await asking
         async for chunk in reply.chunks():
@@ -120,18 +135,20 @@ async def test_a_client_that_goes_away_stops_the_call_to_the_provider(rig: Rig, 
             break
         await reply.close()
     else:
-        await rig.provider.asked.wait()
+        await translator.provider.asked.wait()
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
             await asking
-    await asyncio.wait_for(rig.provider.gone.wait(), 20)
+    await asyncio.wait_for(translator.provider.gone.wait(), 20)
 
 
-async def test_closing_the_translator_breaks_off_a_stream_as_cut(rig: Rig) -> None:
-    reply = await rig.translator.send("chat", json.dumps(chat("cue:hang", stream=True)).encode(), rig.route, KEY)
+async def test_closing_the_translator_breaks_off_a_stream_as_cut(translator: TranslatorSetup) -> None:
+    reply = await translator.translator.send(
+        "chat", json.dumps(chat("cue:hang", stream=True)).encode(), translator.route, KEY
+    )
     chunks = reply.chunks()
     await anext(chunks)
-    await rig.translator.close()
+    await translator.translator.close()
     with pytest.raises(UpstreamDisconnected):
         [chunk async for chunk in chunks]
 
@@ -140,40 +157,42 @@ async def test_closing_the_translator_breaks_off_a_stream_as_cut(rig: Rig) -> No
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_messages_request_is_answered_by_an_openai_compatible_provider(rig: Rig, stream: bool) -> None:
-    rig.route = rig.to_openai()
+async def test_a_messages_request_is_answered_by_an_openai_compatible_provider(
+    translator: TranslatorSetup, stream: bool
+) -> None:
+    translator.route = translator.to_openai()
     tool: Any = {"name": "get_weather", "input_schema": SCHEMA}
     fields: Any = {"model": "my-model", "max_tokens": 99, "system": "be brief", "messages": say(), "tools": [tool]}
     if stream:
-        async with rig.anthropic().messages.stream(**fields) as events:
+        async with translator.anthropic().messages.stream(**fields) as events:
             message = await events.get_final_message()
     else:
-        message = await rig.anthropic().messages.create(**fields)
+        message = await translator.anthropic().messages.create(**fields)
     text, call = message.content
     assert (text.type == "text" and text.text, message.model) == ("Hello", "my-model")
     assert call.type == "tool_use"
     assert (call.id, call.name, call.input) == ("call_1", "get_weather", ARGUMENTS)
     assert message.stop_reason == "tool_use"
     assert message.usage.output_tokens == 5
-    path, headers, body = rig.provider.seen[0]
+    path, headers, body = translator.provider.seen[0]
     assert (path, headers["authorization"]) == ("/v1/chat/completions", f"Bearer {KEY}")
     assert (body["messages"][0], body["max_tokens"]) == ({"role": "system", "content": "be brief"}, 99)
     assert body["tools"][0]["function"]["parameters"] == SCHEMA
 
 
-async def test_an_overflow_is_told_to_a_messages_client_in_anthropic_s_words(rig: Rig) -> None:
-    rig.route = rig.to_openai()
+async def test_an_overflow_is_told_to_a_messages_client_in_anthropic_s_words(translator: TranslatorSetup) -> None:
+    translator.route = translator.to_openai()
     with pytest.raises(anthropic.BadRequestError) as refused:
-        await rig.anthropic().messages.create(model="m", max_tokens=9, messages=say("cue:long"))
+        await translator.anthropic().messages.create(model="m", max_tokens=9, messages=say("cue:long"))
     body: Any = refused.value.body
     assert body["error"]["type"] == "invalid_request_error"
     assert body["error"]["message"] == "prompt is too long: 99 tokens > 10 maximum"
 
 
-async def test_a_messages_stream_that_is_cut_ends_in_an_error_event(rig: Rig) -> None:
-    rig.route = rig.to_openai()
+async def test_a_messages_stream_that_is_cut_ends_in_an_error_event(translator: TranslatorSetup) -> None:
+    translator.route = translator.to_openai()
     fields = {"model": "m", "max_tokens": 9, "messages": say("cue:cut"), "stream": True, "tools": []}
-    _, body = await rig.ask("messages", fields)
+    _, body = await translator.ask("messages", fields)
     assert b"event: error\n" in body
     assert b"message_stop" not in body
 
@@ -182,34 +201,36 @@ async def test_a_messages_stream_that_is_cut_ends_in_an_error_event(rig: Rig) ->
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_responses_request_is_answered_by_an_anthropic_provider(rig: Rig, stream: bool) -> None:
+async def test_a_responses_request_is_answered_by_an_anthropic_provider(
+    translator: TranslatorSetup, stream: bool
+) -> None:
     tool: Any = {"type": "function", "name": "get_weather", "parameters": SCHEMA, "strict": False}
     fields: Any = {"model": "my-model", "input": "hi", "instructions": "be brief", "tools": [tool], "store": False}
     if stream:
-        async with rig.openai().responses.stream(**fields) as events:
+        async with translator.openai().responses.stream(**fields) as events:
             numbers = [event.sequence_number async for event in events]
             response = await events.get_final_response()
         assert numbers == list(range(len(numbers)))
     else:
-        response = await rig.openai().responses.create(**fields)
+        response = await translator.openai().responses.create(**fields)
     assert (response.output_text, response.model, response.status) == ("Hello", "my-model", "completed")
     call = response.output[-1]
     assert call.type == "function_call"
     assert (call.call_id, call.name, json.loads(call.arguments)) == ("toolu_1", "get_weather", ARGUMENTS)
     assert response.usage is not None
     assert (response.usage.input_tokens, response.usage.output_tokens) == (14, 5)
-    assert rig.provider.last["system"] == [{"type": "text", "text": "be brief"}]
+    assert translator.provider.last["system"] == [{"type": "text", "text": "be brief"}]
 
 
 @pytest.mark.parametrize("cue", ["fault", "cut", "short"])
-async def test_a_responses_stream_that_fails_ends_in_an_error_event(rig: Rig, cue: str) -> None:
-    _, body = await rig.ask("responses", {"model": "m", "input": f"cue:{cue}", "stream": True})
+async def test_a_responses_stream_that_fails_ends_in_an_error_event(translator: TranslatorSetup, cue: str) -> None:
+    _, body = await translator.ask("responses", {"model": "m", "input": f"cue:{cue}", "stream": True})
     assert b"event: error\n" in body
     assert b"response.completed" not in body
 
 
-async def test_state_that_the_provider_does_not_keep_is_refused_and_not_forgotten(rig: Rig) -> None:
+async def test_state_that_the_provider_does_not_keep_is_refused_and_not_forgotten(translator: TranslatorSetup) -> None:
     fields = {"model": "m", "input": "hi", "previous_response_id": "resp_1"}
-    status, body = await rig.ask("responses", fields)
+    status, body = await translator.ask("responses", fields)
     assert (status, json.loads(body)["error"]["param"]) == (400, "previous_response_id")
-    assert rig.provider.seen == []
+    assert translator.provider.seen == []

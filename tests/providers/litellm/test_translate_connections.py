@@ -11,7 +11,7 @@ import pytest
 
 from accordion.model.ports import Route
 from tests.outbound_network import certificate
-from tests.providers.litellm.translator_setup import Rig, request
+from tests.providers.litellm.translator_setup import TranslatorSetup, request
 
 PASSWORD = "PXSECRET"
 
@@ -19,7 +19,7 @@ PASSWORD = "PXSECRET"
 @pytest.mark.parametrize("dialect", ["chat", "messages"])  # with Mistral: LiteLLM itself blots some others out
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 407 No\r\nContent-Length: 0\r\n\r\n", b"what?\r\n\r\n"])
 async def test_an_http_proxy_that_refuses_never_gives_its_password_away(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, dialect: str, answer: bytes
+    translator: TranslatorSetup, monkeypatch: pytest.MonkeyPatch, dialect: str, answer: bytes
 ) -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
@@ -29,8 +29,8 @@ async def test_an_http_proxy_that_refuses_never_gives_its_password_away(
     async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         monkeypatch.setenv("HTTPS_PROXY", f"http://corpuser:{PASSWORD}@127.0.0.1:{port}")
-        rig.route = Route("m", "litellm", base_url="https://provider.invalid", model="mistral/x")
-        status, body = await rig.ask(dialect, request(dialect))
+        translator.route = Route("m", "litellm", base_url="https://provider.invalid", model="mistral/x")
+        status, body = await translator.ask(dialect, request(dialect))
     assert status >= 500
     assert PASSWORD not in body.decode()
     if b"407" in answer:
@@ -39,35 +39,35 @@ async def test_an_http_proxy_that_refuses_never_gives_its_password_away(
 
 
 async def test_a_proxy_url_that_cannot_be_read_never_gives_its_password_away(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    translator: TranslatorSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTPS_PROXY", f"http://corpuser:{PASSWORD}/x@127.0.0.1:9")
-    rig.route = Route("m", "litellm", base_url="https://another.invalid", model="mistral/x")
-    status, body = await rig.ask("chat", request("chat"))
+    translator.route = Route("m", "litellm", base_url="https://another.invalid", model="mistral/x")
+    status, body = await translator.ask("chat", request("chat"))
     assert status >= 500
     assert PASSWORD not in body.decode()
 
 
-async def test_why_a_provider_could_not_be_reached_is_said(rig: Rig, tmp_path: Path) -> None:
+async def test_why_a_provider_could_not_be_reached_is_said(translator: TranslatorSetup, tmp_path: Path) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate(tmp_path / "own.pem"))
     async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0, ssl=context) as server:
-        rig.origin = f"https://localhost:{server.sockets[0].getsockname()[1]}"
-        rig.route = rig.to_anthropic()
-        status, body = await rig.ask("chat", request("chat"))
+        translator.origin = f"https://localhost:{server.sockets[0].getsockname()[1]}"
+        translator.route = translator.to_anthropic()
+        status, body = await translator.ask("chat", request("chat"))
     assert (status, "SSL_CERT_FILE" in json.loads(body)["error"]["message"]) == (502, True)
-    rig.origin = "http://nowhere.invalid"
-    rig.route = rig.to_anthropic()
-    status, body = await rig.ask("chat", request("chat"))
+    translator.origin = "http://nowhere.invalid"
+    translator.route = translator.to_anthropic()
+    status, body = await translator.ask("chat", request("chat"))
     assert (status, "could not be resolved" in json.loads(body)["error"]["message"]) == (502, True)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("dialect", ["chat", "messages"])
 async def test_a_redirect_is_not_followed_with_the_key_and_the_conversation(
-    rig: Rig, dialect: str, stream: bool
+    translator: TranslatorSetup, dialect: str, stream: bool
 ) -> None:
-    rig.route = rig.to_anthropic() if dialect == "chat" else rig.to_openai()
-    status, body = await rig.ask(dialect, request(dialect, "cue:elsewhere", stream=stream))
-    assert (status, len(rig.provider.seen)) == (502, 1)
+    translator.route = translator.to_anthropic() if dialect == "chat" else translator.to_openai()
+    status, body = await translator.ask(dialect, request(dialect, "cue:elsewhere", stream=stream))
+    assert (status, len(translator.provider.seen)) == (502, 1)
     assert "redirect" in json.loads(body)["error"]["message"]

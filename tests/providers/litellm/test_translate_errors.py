@@ -16,8 +16,8 @@ from accordion.providers.litellm.errors import read_problem
 from accordion.providers.litellm.litellm_compat import load_litellm
 from accordion.providers.litellm.requests import TranslationRequest
 from tests.loopback import replies_json
-from tests.providers.litellm.thinking_provider import answered
-from tests.providers.litellm.translator_setup import CHAT_TOOL, SCHEMA, Rig, chat, request
+from tests.providers.litellm.thinking_provider import answer_with
+from tests.providers.litellm.translator_setup import CHAT_TOOL, SCHEMA, TranslatorSetup, chat, request
 
 QUOTED = (
     "My log says: prompt is too long: 208310 tokens > 200000 maximum. Overloaded. Invalid API Key. Request timed out."
@@ -57,22 +57,22 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("dialect", "body"), MISTAKES)
 async def test_what_cannot_be_translated_is_the_clients_doing_and_never_an_overflow(
-    rig: Rig, dialect: str, body: dict[str, Any]
+    translator: TranslatorSetup, dialect: str, body: dict[str, Any]
 ) -> None:
     if dialect == "messages":
-        rig.route = rig.to_openai()
-    status, answer = await rig.ask(dialect, body)
+        translator.route = translator.to_openai()
+    status, answer = await translator.ask(dialect, body)
     error = json.loads(answer)["error"]
     assert (status, error["type"], error.get("code")) == (400, "invalid_request_error", None)
     assert "cannot be translated for this model's provider" in error["message"]
     assert read_overflow(status, answer.decode()) is None
-    assert rig.provider.seen == []
+    assert translator.provider.seen == []
 
 
 @pytest.mark.parametrize("field", [{"tools": "look"}, {"tools": ["look"]}, {"tool_choice": 5, "tools": [CHAT_TOOL]}])
-async def test_tools_that_are_none_are_the_clients_doing(rig: Rig, field: dict[str, Any]) -> None:
-    assert (await rig.ask("chat", chat(**field)))[0] == 400
-    assert rig.provider.seen == []
+async def test_tools_that_are_none_are_the_clients_doing(translator: TranslatorSetup, field: dict[str, Any]) -> None:
+    assert (await translator.ask("chat", chat(**field)))[0] == 400
+    assert translator.provider.seen == []
 
 
 # Models that are not configured as their providers need it
@@ -83,71 +83,77 @@ LACKING = ["azure", "azure_ai", "cloudflare", "snowflake", "predibase", "triton"
 @pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
 @pytest.mark.parametrize("provider", LACKING)
 async def test_what_a_models_entry_lacks_is_not_told_as_the_clients_mistake(
-    rig: Rig, provider: str, dialect: str
+    translator: TranslatorSetup, provider: str, dialect: str
 ) -> None:
-    rig.route = Route("our-model", "litellm", model=f"{provider}/x")
-    status, answer = await rig.ask(dialect, request(dialect, QUOTED))
+    translator.route = Route("our-model", "litellm", model=f"{provider}/x")
+    status, answer = await translator.ask(dialect, request(dialect, QUOTED))
     message = json.loads(answer)["error"]["message"]
     assert status == 502
     assert message.startswith("The model `our-model` could not be asked as `model_list` has it. LiteLLM says: ")
     assert read_overflow(status, answer.decode()) is None
 
 
-async def test_an_option_of_a_model_that_litellm_cannot_read_is_not_told_as_the_clients_mistake(rig: Rig) -> None:
-    rig.route = rig.to_anthropic(timeout="soon")
-    status, answer = await rig.ask("chat", chat())
+async def test_a_model_option_that_litellm_rejects_is_not_reported_as_the_clients_error(
+    translator: TranslatorSetup,
+) -> None:
+    translator.route = translator.to_anthropic(timeout="soon")
+    status, answer = await translator.ask("chat", chat())
     assert (status, b"could not convert string to float: 'soon'" in answer) == (502, True)
 
 
 async def test_a_package_that_is_missing_is_not_told_as_the_clients_mistake(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    translator: TranslatorSetup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("PIL", "PIL.Image"):
         monkeypatch.setitem(sys.modules, name, None)
-    rig.route = replace(rig.route, model="ollama/llava")
-    status, answer = await rig.ask("chat", content({"type": "image_url", "image_url": {"url": WEBP}}))
+    translator.route = replace(translator.route, model="ollama/llava")
+    status, answer = await translator.ask("chat", content({"type": "image_url", "image_url": {"url": WEBP}}))
     assert (status, b"Pillow" in answer) == (502, True)
 
 
 @pytest.mark.parametrize("provider", ["watsonx", "oci"])
-async def test_missing_credentials_of_a_model_keep_their_status(rig: Rig, provider: str) -> None:
-    rig.route = replace(rig.route, model=f"{provider}/x", base_url="")
-    status, answer = await rig.ask("chat", chat())
+async def test_missing_credentials_of_a_model_keep_their_status(translator: TranslatorSetup, provider: str) -> None:
+    translator.route = replace(translator.route, model=f"{provider}/x", base_url="")
+    status, answer = await translator.ask("chat", chat())
     assert (status, json.loads(answer)["error"]["code"]) == (401, "invalid_api_key")
 
 
-async def test_what_a_models_account_lacks_keeps_its_status_wherever_it_is_noticed(rig: Rig) -> None:
-    rig.route = replace(rig.route, model="watsonx_text/x", options=(("token", "t"),))
-    assert (await rig.ask("chat", chat()))[0] == 401
+async def test_what_a_models_account_lacks_keeps_its_status_wherever_it_is_noticed(translator: TranslatorSetup) -> None:
+    translator.route = replace(translator.route, model="watsonx_text/x", options=(("token", "t"),))
+    assert (await translator.ask("chat", chat()))[0] == 401
 
 
-async def test_a_field_that_a_translation_misses_is_named(rig: Rig) -> None:
-    _, answer = await rig.ask("chat", content({"type": "image_url"}))
+async def test_a_field_that_a_translation_misses_is_named(translator: TranslatorSetup) -> None:
+    _, answer = await translator.ask("chat", content({"type": "image_url"}))
     assert "'image_url' is missing" in json.loads(answer)["error"]["message"]
 
 
-async def test_a_refusal_does_not_return_the_conversation(rig: Rig) -> None:
+async def test_a_refusal_does_not_return_the_conversation(translator: TranslatorSetup) -> None:
     parts = {"type": "text", "text": "a long story " * 9000}, {"type": "image_url", "image_url": {"url": "x" * 9000}}
-    status, answer = await rig.ask("chat", content(*parts))
+    status, answer = await translator.ask("chat", content(*parts))
     assert (status, len(answer) < 1000, b"a long story" in answer) == (400, True, False)
 
 
-async def test_no_setting_is_advised_that_cannot_be_set(rig: Rig) -> None:
-    _, answer = await rig.ask("chat", chat() | {"messages": [{"role": "system", "content": "Be brief."}]})
+async def test_no_setting_is_advised_that_cannot_be_set(translator: TranslatorSetup) -> None:
+    _, answer = await translator.ask("chat", chat() | {"messages": [{"role": "system", "content": "Be brief."}]})
     assert b"litellm" not in answer.lower()
     assert b"Anthropic requires at least one non-system message" in answer
 
 
-async def test_a_file_by_address_is_refused_in_words_of_ours(rig: Rig) -> None:
-    status, answer = await rig.ask("chat", content({"type": "file", "file": {"file_data": "https://a.invalid/b.pdf"}}))
+async def test_a_file_by_address_is_refused_in_words_of_ours(translator: TranslatorSetup) -> None:
+    status, answer = await translator.ask(
+        "chat", content({"type": "file", "file": {"file_data": "https://a.invalid/b.pdf"}})
+    )
     message = json.loads(answer)["error"]["message"]
     assert (status, "`data:` URL" in message, "MAX_IMAGE" in message) == (400, True, False)
 
 
 @pytest.mark.parametrize("dialect", ["chat", "responses"])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_request_that_has_too_many_bytes_keeps_its_status(rig: Rig, dialect: str, stream: bool) -> None:
-    status, answer = await rig.ask(dialect, request(dialect, "cue:heavy", stream=stream))
+async def test_a_request_that_has_too_many_bytes_keeps_its_status(
+    translator: TranslatorSetup, dialect: str, stream: bool
+) -> None:
+    status, answer = await translator.ask(dialect, request(dialect, "cue:heavy", stream=stream))
     error = json.loads(answer)["error"]
     assert (status, error["code"]) == (413, "request_too_large")
     assert error["message"].startswith("Request exceeds the maximum size")
@@ -157,37 +163,39 @@ async def test_a_request_that_has_too_many_bytes_keeps_its_status(rig: Rig, dial
 
 
 @pytest.mark.parametrize("key", ["x", "1", "k", "tokens"])
-async def test_a_short_key_leaves_the_providers_words_as_they_are(rig: Rig, key: str) -> None:
+async def test_a_short_key_leaves_the_providers_words_as_they_are(translator: TranslatorSetup, key: str) -> None:
     said = "prompt is too long: 208310 tokens > 200000 maximum"
-    _, answer = await rig.ask("chat", chat("cue:long"), credential=key)
+    _, answer = await translator.ask("chat", chat("cue:long"), credential=key)
     assert json.loads(answer)["error"]["message"].startswith(said)
-    rig.route = rig.to_openai()
-    _, answer = await rig.ask("messages", request("messages", "cue:long"), credential=key)
+    translator.route = translator.to_openai()
+    _, answer = await translator.ask("messages", request("messages", "cue:long"), credential=key)
     assert json.loads(answer)["error"]["message"] == "prompt is too long: 99 tokens > 10 maximum"
-    _, answer = await rig.ask("chat", chat("cue:fault", stream=True), credential=key)
+    _, answer = await translator.ask("chat", chat("cue:fault", stream=True), credential=key)
     assert b"***" not in answer
     assert b"Error:" not in answer
 
 
-async def test_a_key_that_could_be_one_is_taken_out_of_an_error(rig: Rig) -> None:
-    _, answer = await rig.ask("chat", chat("cue:denied"))
+async def test_a_key_that_could_be_one_is_taken_out_of_an_error(translator: TranslatorSetup) -> None:
+    _, answer = await translator.ask("chat", chat("cue:denied"))
     assert json.loads(answer)["error"]["message"].startswith("invalid x-api-key ***")
 
 
-async def test_the_operators_secrets_are_taken_out_of_an_error(rig: Rig) -> None:
+async def test_the_operators_secrets_are_taken_out_of_an_error(translator: TranslatorSetup) -> None:
     secret = "operators-own-0123"
-    rig.route = replace(rig.to_anthropic(), extra_headers=(("x-gateway-token", secret), ("x-team", "blue")))
-    _, answer = await rig.ask("chat", chat() | {"messages": [{"role": "robot", "content": f"{secret} blue"}]})
+    translator.route = replace(
+        translator.to_anthropic(), extra_headers=(("x-gateway-token", secret), ("x-team", "blue"))
+    )
+    _, answer = await translator.ask("chat", chat() | {"messages": [{"role": "robot", "content": f"{secret} blue"}]})
     assert secret not in answer.decode()
     assert "*** blue" in json.loads(answer)["error"]["message"]
 
 
-async def test_a_secret_that_is_cut_off_is_not_told_by_half(rig: Rig) -> None:
+async def test_a_secret_that_is_cut_off_is_not_told_by_half(translator: TranslatorSetup) -> None:
     secret = "operators-own-0123"
-    rig.route = replace(rig.to_anthropic(), extra_headers=(("x-gateway-token", secret),))
+    translator.route = replace(translator.to_anthropic(), extra_headers=(("x-gateway-token", secret),))
     for before in range(200, 300, 6):
         said = [{"role": "robot", "content": "x" * before + secret}]
-        _, answer = await rig.ask("chat", chat() | {"messages": said})
+        _, answer = await translator.ask("chat", chat() | {"messages": said})
         assert b"operators" not in answer
 
 
@@ -245,9 +253,9 @@ def test_an_error_of_any_text_is_told_in_time_that_goes_by_its_length(piece: str
 @pytest.mark.parametrize("piece", ["eyJ-", "://a:", "http://h/x:1,"])
 async def test_an_error_that_echoes_the_request_is_told_soon(piece: str) -> None:
     text = (piece * 200_000)[:200_000]
-    async with answered(replies_json({"error": {"message": f"Invalid value: {text}"}}, 400)) as (rig, server):
-        rig.route = Route("a", "litellm", base_url=server.url, model="hosted_vllm/x")
-        status, answer = await rig.ask("messages", request("messages"))
+    async with answer_with(replies_json({"error": {"message": f"Invalid value: {text}"}}, 400)) as (translator, server):
+        translator.route = Route("a", "litellm", base_url=server.url, model="hosted_vllm/x")
+        status, answer = await translator.ask("messages", request("messages"))
     assert (status, json.loads(answer)["error"]["message"].startswith(f"Invalid value: {piece}")) == (400, True)
 
 
@@ -256,9 +264,9 @@ async def test_an_error_that_echoes_the_request_is_told_soon(piece: str) -> None
 async def test_a_long_error_keeps_its_words_and_what_it_is(model: str, dialect: str) -> None:
     long = "Too many requests. " + "So it is. " * 500
     told = {"type": "error", "error": {"type": "overloaded_error", "code": 529, "message": long}}
-    async with answered(replies_json(told, 529)) as (rig, server):
-        rig.route = Route("a", "litellm", base_url=server.url, model=model)
-        status, answer = await rig.ask(dialect, request(dialect), credential="sk-a-key-of-the-caller")
+    async with answer_with(replies_json(told, 529)) as (translator, server):
+        translator.route = Route("a", "litellm", base_url=server.url, model=model)
+        status, answer = await translator.ask(dialect, request(dialect), credential="sk-a-key-of-the-caller")
     message = json.loads(answer)["error"]["message"]
     assert message.startswith("Too many requests. So it is. ")
     assert message.count("So it is.") == 500

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.providers.litellm.translator_setup import CHAT_TOOL, SCHEMA, Rig, chat, request, say
+from tests.providers.litellm.translator_setup import CHAT_TOOL, SCHEMA, TranslatorSetup, chat, request, say
 
 TEXT = {"type": "text", "text": "see"}
 FILE = {"type": "file", "file_id": "file_1"}
@@ -107,13 +107,13 @@ LOST: list[tuple[str, dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("dialect", "body", "field", "what"), LOST)
 async def test_what_a_translation_would_leave_out_is_refused_by_name(
-    rig: Rig, dialect: str, body: dict[str, Any], field: str, what: str
+    translator: TranslatorSetup, dialect: str, body: dict[str, Any], field: str, what: str
 ) -> None:
     if dialect == "messages":
-        rig.route = rig.to_openai()
-    status, answer = await rig.ask(dialect, body)
+        translator.route = translator.to_openai()
+    status, answer = await translator.ask(dialect, body)
     error = json.loads(answer)["error"]
-    assert (status, error["type"], rig.provider.seen) == (400, "invalid_request_error", [])
+    assert (status, error["type"], translator.provider.seen) == (400, "invalid_request_error", [])
     assert what in error["message"]
     assert "drop_params" in error["message"]
     if dialect != "messages":
@@ -122,43 +122,45 @@ async def test_what_a_translation_would_leave_out_is_refused_by_name(
 
 @pytest.mark.parametrize(("dialect", "body", "field", "what"), LOST)
 async def test_it_is_left_out_where_that_is_asked_for(
-    rig: Rig, dialect: str, body: dict[str, Any], field: str, what: str
+    translator: TranslatorSetup, dialect: str, body: dict[str, Any], field: str, what: str
 ) -> None:
-    rig.route = rig.to_openai(drop_params=True) if dialect == "messages" else rig.to_anthropic(drop_params=True)
-    status, _ = await rig.ask(dialect, body)
+    translator.route = (
+        translator.to_openai(drop_params=True) if dialect == "messages" else translator.to_anthropic(drop_params=True)
+    )
+    status, _ = await translator.ask(dialect, body)
     assert status == 200
-    assert "JVBERi0xLjQK" not in json.dumps(rig.provider.last)
+    assert "JVBERi0xLjQK" not in json.dumps(translator.provider.last)
 
 
-async def test_of_tools_the_custom_ones_alone_are_left_out(rig: Rig) -> None:
-    rig.route = rig.to_anthropic(drop_params=True)
+async def test_of_tools_the_custom_ones_alone_are_left_out(translator: TranslatorSetup) -> None:
+    translator.route = translator.to_anthropic(drop_params=True)
     custom = {"type": "custom", "custom": {"name": "ping"}}
-    status, _ = await rig.ask("chat", chat(tools=[custom, CHAT_TOOL], tool_choice="required"))
-    assert (status, [tool["name"] for tool in rig.provider.last["tools"]]) == (200, ["get_weather"])
-    status, _ = await rig.ask("chat", chat(tools=[custom], tool_choice="required", parallel_tool_calls=False))
-    assert (status, {"tools", "tool_choice"} & {*rig.provider.last}) == (200, set())
+    status, _ = await translator.ask("chat", chat(tools=[custom, CHAT_TOOL], tool_choice="required"))
+    assert (status, [tool["name"] for tool in translator.provider.last["tools"]]) == (200, ["get_weather"])
+    status, _ = await translator.ask("chat", chat(tools=[custom], tool_choice="required", parallel_tool_calls=False))
+    assert (status, {"tools", "tool_choice"} & {*translator.provider.last}) == (200, set())
 
 
 @pytest.mark.parametrize("kind", ["local_shell", "shell", "image_generation", "tool_search"])
-async def test_tools_that_a_provider_runs_itself_are_left_out(rig: Rig, kind: str) -> None:
-    status, _ = await rig.ask("responses", request("responses", tools=[{"type": kind}]))
-    assert (status, rig.provider.last.get("tools")) == (200, None)
+async def test_tools_that_a_provider_runs_itself_are_left_out(translator: TranslatorSetup, kind: str) -> None:
+    status, _ = await translator.ask("responses", request("responses", tools=[{"type": kind}]))
+    assert (status, translator.provider.last.get("tools")) == (200, None)
 
 
-async def test_what_tools_that_a_provider_runs_said_is_left_out(rig: Rig) -> None:
-    rig.route = rig.to_openai()
+async def test_what_tools_that_a_provider_runs_said_is_left_out(translator: TranslatorSetup) -> None:
+    translator.route = translator.to_openai()
     sealed = {"type": "web_search_result", "url": "https://a.invalid", "title": "t", "encrypted_content": "E"}
     hosted = [
         {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "x"}},
         {"type": "web_search_tool_result", "tool_use_id": "s1", "content": [sealed]},
     ]
     history = [*say(), {"role": "assistant", "content": [*hosted, {"type": "text", "text": "Yes."}]}, *say()]
-    status, _ = await rig.ask("messages", request("messages") | {"messages": history})
+    status, _ = await translator.ask("messages", request("messages") | {"messages": history})
     assert status == 200
-    assert rig.provider.last["messages"][1] == {"role": "assistant", "content": "Yes."}
+    assert translator.provider.last["messages"][1] == {"role": "assistant", "content": "Yes."}
 
 
-async def test_items_that_are_translated_are_not_refused(rig: Rig) -> None:
+async def test_items_that_are_translated_are_not_refused(translator: TranslatorSetup) -> None:
     given = [
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Yes."}]},
         {"type": "reasoning", "id": "r", "summary": []},
@@ -168,5 +170,5 @@ async def test_items_that_are_translated_are_not_refused(rig: Rig) -> None:
         {"type": "custom_tool_call_output", "call_id": "c2", "output": "x"},
         {"type": "web_search_call", "id": "w", "status": "completed", "action": {"type": "search", "query": "x"}},
     ]
-    status, answer = await rig.ask("responses", items(*given))
+    status, answer = await translator.ask("responses", items(*given))
     assert status == 200, answer

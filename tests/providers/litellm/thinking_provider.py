@@ -10,7 +10,7 @@ from typing import Any
 from accordion.model.ports import Route
 from accordion.providers.litellm.translator import LiteLLMTranslator
 from tests.loopback import Answer, Loopback, Recorded, Script, events, replies_events, replies_json
-from tests.providers.litellm.translator_setup import DIALECTS, Provider, Rig
+from tests.providers.litellm.translator_setup import DIALECTS, Provider, TranslatorSetup
 
 Block = dict[str, Any]
 
@@ -19,12 +19,12 @@ _BASE = {"id": "msg_1", "type": "message", "role": "assistant", "model": "claude
 
 
 @asynccontextmanager
-async def answered(script: Script) -> AsyncIterator[tuple[Rig, Loopback]]:
-    """A rig whose provider answers by `script`."""
+async def answer_with(script: Script) -> AsyncIterator[tuple[TranslatorSetup, Loopback]]:
+    """A setup whose provider answers by `script`."""
     translator = LiteLLMTranslator(DIALECTS)
     try:
         async with Loopback(script) as server:
-            yield Rig(translator, Provider(), server.url), server
+            yield TranslatorSetup(translator, Provider(), server.url), server
     finally:
         await translator.close()
 

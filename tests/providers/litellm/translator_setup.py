@@ -174,7 +174,7 @@ def _block(index: int, block: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-class Rig:
+class TranslatorSetup:
     """The translator between the vendors' clients and the provider."""
 
     def __init__(self, translator: LiteLLMTranslator, provider: Provider, origin: str) -> None:
@@ -199,21 +199,21 @@ class Rig:
 
     async def ask(self, dialect: str, body: dict[str, Any], credential: str = KEY) -> tuple[int, bytes]:
         reply = await self.reply(dialect, body, credential)
-        return reply.status, b"".join([chunk async for chunk in relayed(reply, dialect)])
+        return reply.status, b"".join([chunk async for chunk in relay(reply, dialect)])
 
     async def reply(self, dialect: str, body: dict[str, Any], credential: str = KEY) -> UpstreamResponse:
         return await self.translator.send(dialect, json.dumps(body).encode(), self.route, credential)
 
     def _client(self, library: Any) -> Any:
         """A client of `library` whose requests go straight to the translator."""
-        rig = self
+        translator = self
 
         class Body(library.AsyncByteStream):  # type: ignore[misc]
             def __init__(self, reply: UpstreamResponse, dialect: str) -> None:
                 self.reply, self.dialect = reply, dialect
 
             async def __aiter__(self) -> AsyncIterator[bytes]:
-                async for chunk in relayed(self.reply, self.dialect):
+                async for chunk in relay(self.reply, self.dialect):
                     yield chunk
 
             async def aclose(self) -> None:
@@ -223,13 +223,13 @@ class Rig:
             async def handle_async_request(self, request: Any) -> Any:
                 name = request.url.path.rpartition("/")[2]
                 dialect = "chat" if name == "completions" else name
-                reply = await rig.translator.send(dialect, await request.aread(), rig.route, KEY)
+                reply = await translator.translator.send(dialect, await request.aread(), translator.route, KEY)
                 return library.Response(reply.status, headers=list(reply.headers), stream=Body(reply, dialect))
 
         return library.AsyncClient(transport=Transport())
 
 
-async def relayed(reply: UpstreamResponse, dialect: str) -> AsyncIterator[bytes]:
+async def relay(reply: UpstreamResponse, dialect: str) -> AsyncIterator[bytes]:
     """The body as a client sees it: one that breaks off ends in an error of the dialect."""
     try:
         async for chunk in reply.chunks():
@@ -239,8 +239,8 @@ async def relayed(reply: UpstreamResponse, dialect: str) -> AsyncIterator[bytes]
 
 
 @asynccontextmanager
-async def rigged() -> AsyncIterator[Rig]:
-    """A rig whose provider listens."""
+async def start_translator() -> AsyncIterator[TranslatorSetup]:
+    """A setup whose provider listens."""
     provider = Provider()
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", provider.answer)
@@ -249,7 +249,7 @@ async def rigged() -> AsyncIterator[Rig]:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     translator = LiteLLMTranslator(DIALECTS)
-    yield Rig(translator, provider, f"http://127.0.0.1:{runner.addresses[0][1]}")
+    yield TranslatorSetup(translator, provider, f"http://127.0.0.1:{runner.addresses[0][1]}")
     await translator.close()
     await runner.cleanup()
 

@@ -102,7 +102,7 @@ async def test_many_texts_are_sent_in_parts() -> None:
     assert kept[64].vector[4:] == (-127).to_bytes(1, signed=True)
 
 
-async def test_a_long_text_is_cut_and_dimensions_are_asked_for_only_where_they_are_configured() -> None:
+async def test_long_texts_are_cut_and_dimensions_are_sent_only_if_configured() -> None:
     room = EndpointSetup(vectors([1.0]), embeddings=replace(AT, longest=10, dimensions=256))
     await room.embedder.embed([("x" * 50, "")])
     assert room.sent == [{"model": "embed-1", "input": ["x" * 10], "dimensions": 256}]
@@ -151,7 +151,7 @@ async def test_nothing_is_asked_about_no_texts() -> None:
 # -- relevance ---------------------------------------------------------------------
 
 
-async def test_candidates_are_judged_by_the_rerank_endpoint_whatever_the_order_of_its_answer() -> None:
+async def test_the_rerank_endpoint_scores_candidates_in_any_order_of_its_answer() -> None:
     room = EndpointSetup(ranks((2, 0.9), (0, 0.25)), embeddings=None, rerank=RERANK)
     assert await room.embedder.score_relevance("the dog?", candidates("a", "b", "c")) == [0.25, 0.0, 0.9]
     (request,) = room.upstream.requests
@@ -265,7 +265,7 @@ def embedder_at(url: str, http: HttpUpstream, **more: Any) -> EndpointEmbedder:
     return EndpointEmbedder(StaticEmbedder(), http, lambda: EmbeddingEndpoints(at, at), FakeClock().monotonic)
 
 
-async def test_a_store_finds_by_an_endpoints_vectors_and_by_words_what_another_embedder_left(
+async def test_a_store_finds_by_vectors_and_finds_another_embedders_memories_by_words(
     http: HttpUpstream, tmp_path: Path
 ) -> None:
     async with Loopback(_models) as server:

@@ -36,7 +36,7 @@ async def test_a_text_is_nearer_to_what_means_the_same_in_other_words(embedder):
     assert find_nearest(query, [far.vector, near.vector], 2)[0][0] == 1
 
 
-async def test_relevance_prefers_the_text_that_speaks_of_the_query_and_lies_between_0_and_1(embedder):
+async def test_relevance_is_between_0_and_1_and_highest_for_the_matching_text(embedder):
     found = await candidates(embedder, "The invoice was paid.", "The physician saw her at the clinic.", "")
     scores = await embedder.score_relevance("Which hospital did the doctor work in?", found)
     assert scores[1] > scores[0] >= 0.0

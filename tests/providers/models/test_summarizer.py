@@ -272,7 +272,7 @@ HAIKU = ModelEntry("haiku", "anthropic/claude-haiku-4-5", api_key="operators-own
 AMBIENT = ModelEntry("nova", "bedrock/nova")
 
 
-async def test_a_configured_model_of_the_same_provider_is_asked_with_the_callers_credential() -> None:
+async def test_a_configured_model_of_the_same_provider_gets_the_callers_credential() -> None:
     router, upstream = routes(MINI), FakeUpstream([build_reply()])
     await build_summarizer(upstream, router=router, model="mini").write(REQUEST, build_caller(router=router))
     (request,) = upstream.requests
@@ -479,7 +479,7 @@ async def test_a_real_provider_that_refuses_is_a_failed_summary() -> None:
 SHORT_REQUEST = SummaryRequest("Sum up.", "What was said.", 100)
 
 
-class Held:
+class DelayedSummarizer:
     """A model that answers once it may."""
 
     def __init__(self) -> None:
@@ -496,7 +496,7 @@ class Held:
 
 
 async def test_what_each_answer_took_is_told_under_the_name_that_was_asked_for():
-    held, spent = Held(), list[tuple[str, int, int]]()
+    held, spent = DelayedSummarizer(), list[tuple[str, int, int]]()
     held.may.set()
     bounded = BoundedSummarizer(held, lambda *cost: spent.append(cost), max_concurrent=1, seconds=60)
     assert bounded.input_limit(ASKER) == 7
@@ -505,7 +505,7 @@ async def test_what_each_answer_took_is_told_under_the_name_that_was_asked_for()
 
 
 async def test_more_than_its_share_is_not_asked_at_once_and_all_have_their_turn():
-    held = Held()
+    held = DelayedSummarizer()
     bounded = BoundedSummarizer(held, lambda *cost: None, max_concurrent=2, seconds=60)
     asked = [asyncio.ensure_future(bounded.write(SHORT_REQUEST, ASKER)) for _ in range(5)]
     for _ in range(20):
@@ -516,7 +516,7 @@ async def test_more_than_its_share_is_not_asked_at_once_and_all_have_their_turn(
 
 
 async def test_who_waits_too_long_is_told_so_and_nobody_waits_behind_them():
-    held = Held()
+    held = DelayedSummarizer()
     bounded = BoundedSummarizer(held, lambda *cost: None, max_concurrent=1, seconds=0.01)
     for _ in range(3):
         with pytest.raises(SummaryFailed, match="did not answer within"):

@@ -105,7 +105,7 @@ def test_lone_surrogates_are_counted_and_do_not_fail() -> None:
 
 
 @pytest.mark.parametrize("letter", ["a", " ", "\n", "\t", "-", "1", "漢", "🦊", " \t"])
-def test_a_megabyte_of_one_letter_is_counted(letter: str) -> None:
+def test_a_megabyte_of_one_character_is_counted(letter: str) -> None:
     text = letter * 1_000_000
     counted = COUNTER.count(text, DEFAULT_ENCODING)
     sample = COUNTER.count(letter * 1_000, DEFAULT_ENCODING)

@@ -295,7 +295,7 @@ def test_no_output_limit_takes_more_than_a_third_of_a_shared_window() -> None:
 
 
 @pytest.mark.parametrize("overrides", [{}, {"gpt-5.2": {"max_input_tokens": 50_000}}])
-def test_that_a_provider_counts_the_requested_output_is_learnt_for_every_kind_of_window(
+def test_that_a_provider_counts_requested_output_is_learnt_for_every_window(
     overrides: dict[str, dict[str, object]],
 ) -> None:
     known = windows(overrides=overrides)

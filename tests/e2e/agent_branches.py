@@ -1,0 +1,162 @@
+"""Agents that write into one list, on the official SDKs, each with its own word for where it stands."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.agent_replies import Json
+from tests.agents import Run, connected
+from tests.e2e.small_window import WINDOW, compacted_requests
+from tests.loopback import Answer, Recorded
+from tests.proxy_process import Proxy
+from tests.strict_provider import Forwarded, StrictProvider
+
+TOP = "top"
+"""The agent that declares nothing."""
+CALL = re.compile(r"src/(call_\d+_\d+)/")
+"""A call, where its arguments or its result stand."""
+
+
+class RoleJoiningProvider(StrictProvider):
+    """Takes messages of one role in a row for one, as the provider of Messages does."""
+
+    async def _asked(self, request: Recorded, body: Json, answer: Answer) -> None:
+        if self.dialect == "messages":
+            joined: list[Json] = []
+            for entry in body["messages"]:
+                if joined and joined[-1]["role"] == entry["role"]:
+                    joined[-1] = {**entry, "content": [*_blocks(joined[-1]), *_blocks(entry)]}
+                else:
+                    joined.append(entry)
+            body = body | {"messages": joined}
+        await super()._asked(request, body, answer)
+
+
+def _blocks(entry: Json) -> list[Json]:
+    content = entry["content"]
+    return content if isinstance(content, list) else [{"type": "text", "text": content}]
+
+
+def is_related(one: str, other: str, parents: Mapping[str, str]) -> bool:
+    """Whether what one agent did is another's to see. Written apart from the product's own way of telling it."""
+
+    def above(name: str) -> set[str]:
+        found = {name, TOP}
+        while name in parents:
+            name = parents[name]
+            found.add(name)
+        return found
+
+    return one in above(other) or other in above(one)
+
+
+@dataclass
+class Branches:
+    """One list, the agents that write into it, and what each was given to see. `made` says whose each call is."""
+
+    runs: dict[str, Run]
+    parents: Mapping[str, str]
+    provider: StrictProvider
+    stack: AsyncExitStack
+    made: dict[str, str] = field(default_factory=dict)
+    taken: dict[str, list[Forwarded]] = field(default_factory=dict)
+
+    async def step(self, name: str) -> None:
+        """One request of an agent's, and the tools that it asks for; where nothing waits for it the user speaks."""
+        run, before = self.runs[name], len(self.provider.taken)
+        calls = await run.step()
+        self.made |= dict.fromkeys(calls, name)
+        self.taken.setdefault(name, []).extend(self.provider.taken[before:])
+        if not calls:
+            self.ask()
+
+    async def move(self, proxy: Proxy) -> None:
+        """All agents speak to this proxy from now on."""
+        for run in self.runs.values():
+            run.client = await self.stack.enter_async_context(connected(proxy.url, run.dialect))
+
+    def ask(self) -> None:
+        """The user says what is next; all agents have heard it then."""
+        first = next(iter(self.runs.values()))
+        first.begin()
+        for run in self.runs.values():
+            run.turn = first.turn
+
+    def visible_calls(self, name: str, at: int = -1) -> set[str]:
+        """The calls whose arguments or results stand anywhere in what was forwarded for an agent."""
+        return set(CALL.findall(self.taken[name][at].text))
+
+    def session(self, name: str, at: int = -1) -> str:
+        return self.runs[name].answers[at]["x-accordion-session"]
+
+    def foreign(self) -> list[tuple[str, int, str]]:
+        """What any agent was shown and should not have been: who, in which request, whose call."""
+        return [
+            (name, at, call)
+            for name, taken in self.taken.items()
+            for at in range(len(taken))
+            for call in sorted(self.visible_calls(name, at))
+            if not is_related(self.made[call], name, self.parents)
+        ]
+
+    def missing(self, name: str) -> set[str]:
+        """What an agent should see in the newest of its requests and does not, as long as nothing is folded."""
+        stood = json.dumps(self.runs[name].history, default=lambda value: value.model_dump())
+        before = {call for call in CALL.findall(stood) if self.made[call] != name}
+        due = {call for call in before if is_related(self.made[call], name, self.parents)}
+        return due - self.visible_calls(name)
+
+    def broken(self) -> list[tuple[str, int]]:
+        """Where what was forwarded for an agent does not begin with what was forwarded for it before."""
+        return [
+            (name, at)
+            for name, taken in self.taken.items()
+            for at, (one, two) in enumerate(itertools.pairwise(taken), 1)
+            if two.fixed != one.fixed or two.entries[: len(one.entries)] != one.entries
+        ]
+
+    def folds(self) -> list[tuple[str, int]]:
+        """The requests whose answers told of a fold made for them."""
+        return [(name, at) for name, run in self.runs.items() for at in compacted_requests(run)]
+
+
+def delegation_headers(name: str, parents: Mapping[str, str]) -> dict[str, str]:
+    """The headers by which an agent says where it stands."""
+    if name == TOP:
+        return {}
+    above = parents.get(name, TOP)
+    named = {} if above == TOP else {"x-accordion-parent": above}
+    return {"x-accordion-delegation": name, "x-accordion-agent": f"the {name}", **named}
+
+
+@asynccontextmanager
+async def start_branches(
+    proxy: Proxy,
+    dialect: str,
+    parents: Mapping[str, str],
+    *,
+    run: str,
+    provider: StrictProvider | None = None,
+    **more: Any,
+) -> AsyncIterator[Branches]:
+    """The agents of a tree, the top among them; each has a client of its own. The user has asked."""
+    names = [TOP, *parents]
+    model = provider or RoleJoiningProvider(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat", run=run)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(proxy.provider(model))
+        history: list[Any] = []
+        runs = {}
+        for name in names:
+            client = await stack.enter_async_context(connected(proxy.url, dialect))
+            headers = {**delegation_headers(name, parents), **more.get("headers", {})}
+            runs[name] = Run(client, dialect, name=run, history=history, headers=headers,
+                             **{key: value for key, value in more.items() if key != "headers"})  # fmt: skip
+        made = Branches(runs, parents, model, stack)
+        made.ask()
+        yield made

@@ -1,0 +1,150 @@
+"""What tests of unfolding share: an agent whose network is heard, in front of a proxy, in front of a model that reads
+back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.agents import Run, connected
+from tests.e2e.small_window import WINDOW, compacted_requests
+from tests.history_content import ContentItem, content_items
+from tests.loopback import Loopback
+from tests.proxy_process import Proxy
+from tests.reading_provider import OURS, WAYS, ReadingProvider
+from tests.response_recorder import ResponseRecorder, read_usage
+
+LONG = 60
+"""Requests within which a history is folded for certain."""
+
+
+@dataclass
+class ReadingAgent:
+    """An agent, its provider, and what its network heard."""
+
+    run: Run
+    provider: ReadingProvider
+    witness: ResponseRecorder
+    behind: Loopback
+    starts: list[int] = field(default_factory=list)
+    """By request of the client's the first of the provider's."""
+
+    async def rounds(self, count: int) -> ReadingAgent:
+        """So many of the client's requests; where a turn is over the next is begun."""
+        for _ in range(count):
+            if not self.run.history or not self._waits:
+                self.run.begin()
+            self.starts.append(len(self.provider.taken))
+            await self.run.step()
+        return self
+
+    async def until_offered(self) -> ReadingAgent:
+        """As many as it takes until our tool is offered."""
+        while not self.provider.offered or not self.provider.offered[-1]:
+            assert len(self.starts) < LONG, "our tool was never offered"
+            await self.rounds(1)
+        return self
+
+    async def until(self, way: str) -> ReadingAgent:
+        """As many as it takes until the model went this way."""
+        while way not in self.provider.done:
+            assert len(self.starts) < 2 * LONG, "the model never went that way"
+            await self.rounds(1)
+        return self
+
+    @property
+    def _waits(self) -> bool:
+        last = self.run.history[-1]
+        if self.run.dialect in ("messages", "gemini"):
+            return bool(last["role"] == "user")
+        if self.run.dialect == "responses":
+            return last.get("type") == "function_call_output" or last.get("role") == "user"
+        return last["role"] in ("user", "tool")
+
+    @property
+    def folds(self) -> list[int]:
+        """Which of the provider's requests told of a new fold."""
+        return [self.starts[at] for at in compacted_requests(self.run)]
+
+    @property
+    def client_history(self) -> list[ContentItem]:
+        """What the client's own history says."""
+        return content_items(self.run.dialect, json.loads(json.dumps(self.run.history, default=_plain)))
+
+    def whole(self, *ways: str) -> None:
+        """Everything was as it should be, and these ways were gone."""
+        provider = self.provider
+        assert not provider.problems, provider.problems[:3]
+        assert not provider.refusals
+        odd = self.witness.problems(self.run.dialect)
+        assert not odd, odd[:3]
+        self.stable()
+        self.offered()
+        self.counted()
+        self.check_tool_is_hidden()
+        assert provider.done >= set(ways), "not all was tried"
+
+    def stable(self) -> None:
+        """Each list began with the one that it goes on from, but for folds."""
+        provider = self.provider
+        # Of a fold at the beginning of a turn nothing may be left that was said before.
+        alone = [at for at in provider.alone if at]
+        assert not set(alone) - set(self.folds), alone
+        held = [at for at in self.folds if at not in alone]
+        assert provider.broke == held, [provider.how(at) for at in provider.broke if at not in held][:3]
+
+    def offered(self) -> None:
+        """The tool was offered from the first fold on, and always."""
+        first = min(self.folds, default=len(self.provider.taken))
+        assert [bool(name) for name in self.provider.offered] == [
+            at >= first for at in range(len(self.provider.taken))
+        ]  # fmt: skip
+
+    def counted(self) -> None:
+        """Of each answer the client read the last round's input, and the output of all."""
+        heard = [one for one in self.witness.heard if one.status == 200]
+        assert len(heard) == len(self.starts)
+        for one, start, end in zip(heard, self.starts, [*self.starts[1:], len(self.provider.taken)], strict=True):
+            rounds = [each.said for each in self.provider.exchanges[start:end]]
+            assert read_usage(self.run.dialect, one) == (rounds[-1].input, sum(each.output for each in rounds))
+
+    def check_tool_is_hidden(self) -> None:
+        """The client knows nothing of our tool."""
+        kept = json.dumps(self.run.history, default=_plain)
+        assert "read_artifact" not in kept
+        assert OURS not in kept
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump()
+
+
+async def prepare_way(one: ReadingAgent, way: str = "wo") -> None:
+    """Our tool is offered, and the next reply goes this way."""
+    one.provider.ways = ()
+    await one.until_offered()
+    await one.rounds(1)
+    one.provider.ways, one.provider.every = (way,), 1
+
+
+@asynccontextmanager
+async def start_reading_agent(
+    proxy: Proxy,
+    dialect: str,
+    name: str,
+    *,
+    ways: Sequence[str] = WAYS,
+    every: int = 2,
+    provider: dict[str, Any] | None = None,
+    reader: type[ReadingProvider] = ReadingProvider,
+    **more: Any,
+) -> AsyncIterator[ReadingAgent]:
+    """An agent that has said nothing yet, with its provider running."""
+    options = {"rounds": 1_000, "thinks": dialect != "chat", **(provider or {})}
+    model = reader(dialect, WINDOW, run=name, ways=ways, every=every, **options)
+    witness = ResponseRecorder()
+    async with proxy.provider(model) as behind, connected(proxy.url, dialect, witness) as client:
+        yield ReadingAgent(Run(client, dialect, name=name, **more), model, witness, behind)

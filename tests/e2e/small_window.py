@@ -1,0 +1,104 @@
+"""What tests of folding share: a small window, agents in front of a started proxy, where a prefix broke."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.agents import Run, connected
+from tests.conftest import Start
+from tests.e2e.proxy_api import get_page, get_session, wait_until
+from tests.proxy_process import Proxy
+from tests.strict_provider import Forwarded, StrictProvider
+
+WINDOW = 8_000
+_CONFIG = """
+server: {shutdown_seconds: 1}
+summaries: {writer: WRITER}
+model_list:
+- model_name: small
+  litellm_params: {model: FAMILY/small, api_base: "{upstream}PATH"}
+  model_info: {max_input_tokens: WINDOW, max_output_tokens: 600}
+"""
+DIALECTS = ("chat", "responses", "messages")
+EACH = pytest.mark.parametrize("dialect", DIALECTS)
+EVERY = pytest.mark.parametrize("dialect", [*DIALECTS, "gemini"])
+STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+
+
+def config(dialect: str, *, window: int = WINDOW, writer: str = "extractive") -> str:
+    """A config file with one model, `small`, that speaks the dialect."""
+    family, path = {"messages": ("anthropic", ""), "gemini": ("gemini", "")}.get(dialect, ("openai", "/v1"))
+    words = {"WRITER": writer, "FAMILY": family, "PATH": path, "WINDOW": str(window)}
+    text = _CONFIG
+    for name, value in words.items():
+        text = text.replace(name, value)
+    return text
+
+
+class Proxies:
+    """Started proxies, one for each dialect's config; started when they are first asked for."""
+
+    def __init__(self, start: Start, *options: str, window: int = WINDOW, writer: str = "extractive", **environ: str):
+        self._start, self._options, self._environ = start, options, environ
+        self._window, self._writer = window, writer
+        self._running: dict[str, Proxy] = {}
+
+    def __getitem__(self, dialect: str) -> Proxy:
+        kind = dialect if dialect in ("messages", "gemini") else "openai"
+        if kind not in self._running:
+            text = config(dialect, window=self._window, writer=self._writer)
+            self._running[kind] = self._start(text, *self._options, **self._environ)
+        return self._running[kind]
+
+
+def strict_provider(dialect: str, name: str) -> StrictProvider:
+    """A provider that answers for ever, and calls odd whatever is."""
+    return StrictProvider(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat", run=name)
+
+
+@asynccontextmanager
+async def agent(proxy: Proxy, dialect: str, **more: Any) -> AsyncIterator[Run]:
+    """An agent behind a proxy, that has said nothing yet."""
+    async with connected(proxy.url, dialect) as client:
+        yield Run(client, dialect, **more)
+
+
+async def rounds(run: Run, count: int) -> Run:
+    """So many requests of one turn, begun where it has not."""
+    if not run.history:
+        run.begin()
+    for _ in range(count):
+        await run.step()
+    return run
+
+
+async def fetch_session(proxy: Proxy, session_id: str | None, requests: int) -> dict[str, Any]:
+    """What is known of a session once so many of its requests are recorded, which is a moment after their answers."""
+
+    async def known() -> dict[str, Any] | None:
+        reply = await get_page(proxy, f"/accordion/sessions/{session_id}")
+        found: dict[str, Any] = reply.json()
+        return found if reply.status_code == 200 and found["totals"]["requests"] >= requests else None
+
+    await wait_until(known)
+    # A row may be written a moment before the exchange that it counts already; whoever looks again has both.
+    return await get_session(proxy, session_id)
+
+
+def broken_prefixes(taken: Sequence[Forwarded]) -> list[int]:
+    """Where a forwarded list does not begin with the whole of the one before."""
+    found = []
+    for at, (one, two) in enumerate(itertools.pairwise(taken), 1):
+        if two.fixed != one.fixed or two.entries[: len(one.entries)] != one.entries:
+            found.append(at)
+    return found
+
+
+def compacted_requests(run: Run) -> list[int]:
+    """Which of a run's answers told of a fold made for them."""
+    return [at for at, said in enumerate(run.compactions) if said is not None and said["state"] == "folded"]

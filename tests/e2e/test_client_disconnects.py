@@ -1,0 +1,245 @@
+"""A client that goes away ends the provider's work; the ledger says why."""
+
+import asyncio
+import os
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from tests.e2e.protocol_samples import CHAT, EACH, KEY, MESSAGES, ProtocolSamples
+from tests.e2e.proxy_api import get_exchanges, get_page, sum_metric, wait_until
+from tests.e2e.raw_client import connected
+from tests.loopback import Answer, Recorded, wait_until_still
+from tests.proxy_process import Proxy
+
+SOON = 30.0
+"""Seconds within which the provider must notice. It takes a hundredth of that; a time-out would take minutes."""
+
+
+async def left(proxy: Proxy, label: str) -> list[dict[str, Any]]:
+    """The exchanges of a label, once there are some."""
+    found: list[dict[str, Any]] = await wait_until(lambda: get_exchanges(proxy, label))
+    return found
+
+
+async def waits(request: Recorded, answer: Answer) -> None:
+    await answer.until_gone()
+
+
+def streams(first: bytes) -> Any:
+    async def script(request: Recorded, answer: Answer) -> None:
+        await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
+        await answer.chunk(first)
+        await answer.until_gone()
+
+    return script
+
+
+@EACH
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+async def test_before_the_head(proxy: Proxy, dialect: ProtocolSamples, stream: bool):
+    label = f"before-head-{dialect.name}-{stream}"
+    async with proxy.provider(waits) as provider:
+        async with connected(proxy) as client:
+            body = dialect.body("Gone?", stream=stream)
+            await client.ask("POST", dialect.path, [("x-session-id", label)], body)
+            await provider.until(lambda: provider.answers)
+            client.leave()
+        await asyncio.wait_for(provider.all_gone(), SOON)
+    (exchange,) = await left(proxy, label)
+    assert (exchange["error"], exchange["status"]) == ("client_disconnected", 499)
+
+
+@EACH
+@pytest.mark.parametrize("quick", [True, False], ids=["at once", "later"])
+async def test_in_the_middle_of_a_stream(proxy: Proxy, dialect: ProtocolSamples, quick: bool):
+    label = f"mid-stream-{dialect.name}-{quick}"
+    first = dialect.events()[0]
+    async with proxy.provider(streams(first)) as provider:
+        async with connected(proxy) as client:
+            body = dialect.body("Stream.", stream=True)
+            await client.ask("POST", dialect.path, [("x-session-id", label)], body)
+            assert await anext(client.pieces(await client.head())) == first
+            if not quick:
+                await asyncio.sleep(0.5)
+            client.leave()
+        await asyncio.wait_for(provider.all_gone(), SOON)
+    (exchange,) = await left(proxy, label)
+    assert (exchange["error"], exchange["status"]) == ("client_disconnected", 200)
+
+
+async def test_in_the_middle_of_a_reply_that_is_no_stream(proxy: Proxy):
+    async def script(request: Recorded, answer: Answer) -> None:
+        await answer.head(200, [("Content-Type", "application/json")], length=1000)
+        await answer.send(b'{"id": "x", ')
+        await answer.until_gone()
+
+    async with proxy.provider(script) as provider:
+        async with connected(proxy) as client:
+            await client.ask("POST", CHAT.path, [("x-session-id", "mid-body")], CHAT.body("Body."))
+            assert await anext(client.pieces(await client.head())) == b'{"id": "x", '
+            client.leave()
+        await asyncio.wait_for(provider.all_gone(), SOON)
+    (exchange,) = await left(proxy, "mid-body")
+    assert exchange["error"] == "client_disconnected"
+
+
+@pytest.mark.parametrize("quick", [True, False], ids=["at once", "later"])
+@pytest.mark.parametrize("how", ["end", "reset"])
+async def test_while_another_request_of_its_waits_for_its_turn(proxy: Proxy, quick: bool, how: str):
+    label = f"in-line-{quick}-{how}"
+    async with proxy.provider(waits) as provider:
+        async with connected(proxy) as client:
+            await client.ask("POST", CHAT.path, [("x-session-id", label)], CHAT.body("First."))
+            await provider.until(lambda: provider.answers)
+            if not quick:
+                await asyncio.sleep(0.5)
+            await client.ask("POST", CHAT.path, [], CHAT.body("Behind it."))
+            await asyncio.sleep(0.05)
+            client.leave() if how == "end" else client.reset()
+        await asyncio.wait_for(provider.all_gone(), SOON)
+    assert len(provider.requests) == 1
+    (exchange,) = await left(proxy, label)
+    assert (exchange["error"], exchange["status"]) == ("client_disconnected", 499)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+async def test_on_a_path_that_is_not_read(proxy: Proxy, method: str):
+    async with proxy.provider(waits) as provider:
+        async with connected(proxy) as client:
+            await client.ask(method, "/v1/files/f/content", [], b"{}" if method == "POST" else None)
+            await provider.until(lambda: provider.answers)
+            client.leave()
+        await asyncio.wait_for(provider.all_gone(), SOON)
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["with a length", "chunked"])
+async def test_in_the_middle_of_an_upload_that_is_passed_on(proxy: Proxy, chunked: bool):
+    piece = os.urandom(100_000)
+    async with proxy.provider(waits, eager=True) as provider:
+        async with connected(proxy) as client:
+            framing = [("Transfer-Encoding", "chunked")] if chunked else []
+            await client.send(client.head_of("POST", "/v1/files", framing, None if chunked else 1_000_000))
+            await client.send(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+            await provider.until(lambda: provider.answers)
+            client.leave()
+        await asyncio.wait_for(provider.all_gone(), SOON)
+
+
+@pytest.mark.parametrize("answered", [False, True], ids=["", "while it answers"])
+async def test_in_the_middle_of_an_upload_that_the_provider_does_not_take(proxy: Proxy, answered: bool):
+    """Nobody reads what the client sends then, and so nobody would see that it has gone."""
+
+    async def script(request: Recorded, answer: Answer) -> None:
+        if answered:
+            await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
+        while True:
+            await asyncio.sleep(0.05)
+            if answered:
+                await answer.chunk(b"data: {}\n\n")
+
+    async def upload() -> None:
+        for _ in range(600):
+            await client.send(piece)
+            sent[0] += len(piece)
+
+    async def count_disconnects() -> float:
+        page = (await get_page(proxy, "/metrics")).text
+        return sum_metric(page, "accordion_errors_total", upstream="openai", error="client_disconnected")
+
+    sent, piece, before = [0], os.urandom(100_000), await count_disconnects()
+    async with proxy.provider(script, eager=True), connected(proxy) as client:
+        await client.send(client.head_of("POST", "/v1/files", [], 600 * len(piece)))
+        uploading = asyncio.create_task(upload())
+        await wait_until_still(lambda: sent[0])
+        if answered:
+            # What still comes for it is answered by a reset.
+            client.leave()
+        else:
+            client.reset()
+        uploading.cancel()
+
+        async def noticed() -> bool:
+            return await count_disconnects() > before
+
+        await asyncio.wait_for(wait_until(noticed), SOON)
+
+
+async def test_after_an_upload_in_pieces_while_the_provider_thinks(proxy: Proxy):
+    body = os.urandom(1_000_000)
+
+    async def script(request: Recorded, answer: Answer) -> None:
+        await answer.body()
+        await answer.until_gone()
+
+    async with proxy.provider(script, eager=True) as provider:
+        async with connected(proxy) as client:
+            await client.ask("POST", "/v1/audio/transcriptions", [("Content-Type", "audio/wav")], body)
+            await provider.until(lambda: provider.requests and provider.requests[0].complete)
+            client.leave()
+        await asyncio.wait_for(provider.all_gone(), SOON)
+
+
+async def test_in_the_middle_of_a_request_that_is_read(proxy: Proxy):
+    """Nothing was sent on, so there is nothing to stop."""
+    body = CHAT.body("Half.")
+    async with proxy.provider(CHAT.answers()) as provider:
+        async with connected(proxy) as client:
+            await client.send(client.head_of("POST", CHAT.path, [], len(body)) + body[:-5])
+            await asyncio.sleep(0.05)
+            client.leave()
+        async with connected(proxy) as client:
+            await client.ask("POST", CHAT.path, [], body)
+            assert (await client.reply()).status == 200
+    assert [request.body for request in provider.requests] == [body]
+
+
+async def test_while_nobody_reads_what_the_provider_sends(proxy: Proxy):
+    """The proxy waits for the client then, not for the provider."""
+
+    async def script(request: Recorded, answer: Answer) -> None:
+        await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
+        while True:
+            await answer.chunk(b"data: {}\n\n" * 10_000)
+
+    async with proxy.provider(script) as provider:
+        async with connected(proxy, window=1024) as client:
+            await client.ask("POST", CHAT.path, [("x-session-id", "not-reading")], CHAT.body("Much.", stream=True))
+            await provider.until(lambda: provider.answers and provider.answers[0].blocked.is_set())
+            client.leave()
+        await asyncio.wait_for(provider.all_gone(), SOON)
+    (exchange,) = await left(proxy, "not-reading")
+    assert exchange["error"] == "client_disconnected"
+
+
+async def test_the_openai_sdk_closes_its_stream(proxy: Proxy):
+    async with (
+        proxy.provider(streams(CHAT.events()[0])) as provider,
+        openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", api_key=KEY, max_retries=0) as client,
+    ):
+        ask = [{"role": "user", "content": "Hi."}]
+        stream = await client.chat.completions.create(model=CHAT.model, messages=ask, stream=True)
+        await anext(aiter(stream))
+        await stream.close()
+        await asyncio.wait_for(provider.all_gone(), SOON)
+
+
+async def test_the_anthropic_sdk_gives_up_waiting(proxy: Proxy):
+    async with (
+        proxy.provider(waits) as provider,
+        anthropic.AsyncAnthropic(base_url=proxy.url, api_key=KEY, max_retries=0) as client,
+    ):
+        patience = 0.15
+        while not provider.requests:
+            # On a busy machine it may give up before the provider is asked.
+            patience *= 2
+            with pytest.raises(anthropic.APITimeoutError):
+                await client.messages.create(
+                    model=MESSAGES.model,
+                    messages=[{"role": "user", "content": "Hi."}],
+                    max_tokens=5,
+                    timeout=patience,
+                )
+        await asyncio.wait_for(provider.all_gone(), SOON)

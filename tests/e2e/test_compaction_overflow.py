@@ -1,0 +1,200 @@
+"""A window that is smaller than anybody knew: one fold and one more try, and the client sees the answer."""
+
+import json
+import re
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from tests.agent_replies import TOOLS
+from tests.agents import MODEL, Run
+from tests.conftest import Start
+from tests.e2e.raw_client import post
+from tests.e2e.small_window import EACH, EVERY, WINDOW, Proxies, agent, compacted_requests, rounds
+from tests.proxy_process import Proxy
+from tests.strict_provider import LISTS, PATHS, SYSTEM, StrictProvider, overflow_error, turn_text, vllm_overflow_error
+
+REAL = 4_600
+"""What the provider takes, in tokens by its own count."""
+CLAUDE_CODE = re.compile(r"^prompt is too long: \d+ tokens > \d+ maximum$")
+UNKNOWN = "server: {shutdown_seconds: 1}\nsummaries: {writer: extractive}\nwindows: {default: 8000}\n"
+SHAPES = [
+    pytest.param("chat", overflow_error, True, id="OpenAI, Chat Completions"),
+    pytest.param("messages", overflow_error, True, id="Anthropic"),
+    pytest.param("responses", overflow_error, False, id="OpenAI, Responses, which names no figure"),
+    pytest.param("chat", vllm_overflow_error, True, id="vLLM, Chat Completions"),
+    pytest.param("responses", vllm_overflow_error, True, id="vLLM, Responses"),
+    pytest.param("gemini", overflow_error, True, id="Google"),
+]
+
+
+@pytest.fixture
+def proxy(start: Start) -> Proxy:
+    """A proxy that knows nothing of the model's window."""
+    return start(UNKNOWN)
+
+
+@pytest.mark.parametrize(("dialect", "shape", "named"), SHAPES)
+@pytest.mark.parametrize("how", ["whole", "streamed, refused before", "streamed, refused in the stream"])
+async def test_an_overflow_is_folded_and_tried_again_unseen(
+    proxy: Proxy, dialect: str, shape: Any, named: bool, how: str
+):
+    provider = StrictProvider(dialect, REAL, rounds=1_000, thinks=dialect != "chat", overflow=shape)
+    provider.streamed_errors = how.endswith("in the stream")
+    async with proxy.provider(provider) as upstream, agent(proxy, dialect, stream=how != "whole") as run:
+        while not provider.refusals:
+            await rounds(run, 1)
+        at = len(run.answers) - 1
+        said = run.compactions[at]
+        await rounds(run, 12)
+        assert len(upstream.requests) == len(provider.taken) + len(provider.refusals)
+    assert provider.problems == []
+    assert said is not None
+    assert (said["state"], said["cause"]) == ("folded", "overflow")
+    assert provider.taken[at].tokens < provider.count(provider.refusals[0])
+    assert len(provider.taken) == len(run.answers), "each request was answered"
+    if named:
+        assert run.answers[-1]["x-accordion-window"] == str(REAL), "the limit was learnt"
+        assert len(provider.refusals) == 1, "so the provider need not say it again"
+
+
+@EACH
+async def test_what_a_provider_refuses_in_any_form_is_its_own_error(proxy: Proxy, dialect: str):
+    """One more try, not more, and then the client hears the provider."""
+    provider = StrictProvider(dialect, REAL, rounds=1_000)
+    async with proxy.provider(provider) as upstream, agent(proxy, dialect) as run:
+        await rounds(run, 12)
+        provider.window, asked = 40, len(upstream.requests)
+        with pytest.raises((openai.BadRequestError, anthropic.BadRequestError)) as caught:
+            await run.step()
+        assert len(upstream.requests) - asked <= 2
+    inner: Any = caught.value.body
+    if dialect == "messages":
+        assert CLAUDE_CODE.match(inner["error"]["message"])
+    else:
+        assert inner["code"] == "context_length_exceeded"
+
+
+def huge(dialect: str) -> dict[str, Any]:
+    """A request whose system prompt alone is larger than the window."""
+    system, entry = SYSTEM * 800, {"role": "user", "content": turn_text(0)}
+    body: dict[str, Any] = {"model": MODEL, LISTS[dialect]: [entry], "tools": TOOLS[dialect]}
+    if dialect == "chat":
+        body["messages"].insert(0, {"role": "system", "content": system})
+    else:
+        body["system" if dialect == "messages" else "instructions"] = system
+    return body | ({"max_tokens": 99} if dialect == "messages" else {})
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_cannot_fit_is_refused_in_words_that_openais_clients_know(proxies: Proxies, stream: bool):
+    proxy = proxies["chat"]
+    async with proxy.provider(StrictProvider("chat", 10**6)) as upstream, agent(proxy, "chat") as run:
+        with pytest.raises(openai.BadRequestError) as caught:
+            await run.client.chat.completions.create(**huge("chat"), stream=stream)
+        assert upstream.requests == []
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "messages")
+    found = re.search(
+        r"This model's maximum context length is (\d+) tokens\. However, your messages resulted in (\d+) tokens",
+        caught.value.message,
+    )
+    assert found is not None
+    assert int(found[1]) <= WINDOW < int(found[2])
+
+
+async def test_what_does_not_fit_though_a_fold_was_made_is_told_so(proxies: Proxies):
+    proxy = proxies["chat"]
+    body = huge("chat")
+    rules = {"role": "system", "content": " ".join(f"rule{number} is {number * 7}" for number in range(1_260))}
+    told = [{"role": role, "content": f"word {number} " * 200} for number in range(9) for role in ("user", "assistant")]
+    body["messages"] = [rules, *told, {"role": "user", "content": "Go on."}]
+    async with proxy.provider(StrictProvider("chat", 10**6)) as upstream, agent(proxy, "chat") as run:
+        with pytest.raises(openai.BadRequestError, match=r"Everything that may be compacted was compacted\.") as caught:
+            await run.client.chat.completions.create(**body)
+        assert upstream.requests == []
+    assert json.loads(caught.value.response.headers["x-accordion-compaction"])["state"] == "folded"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_cannot_fit_is_refused_in_the_words_of_responses(proxies: Proxies, stream: bool):
+    proxy = proxies["responses"]
+    async with proxy.provider(StrictProvider("responses", 10**6)) as upstream, agent(proxy, "responses") as run:
+        with pytest.raises(openai.BadRequestError) as caught:
+            await run.client.responses.create(**huge("responses"), stream=stream)
+        assert upstream.requests == []
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "input")
+    assert "Your input exceeds the context window of this model." in caught.value.message
+    assert any(int(figure) > WINDOW for figure in re.findall(r"\d{4,}", caught.value.message))
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_cannot_fit_is_refused_in_words_that_claude_code_knows(proxies: Proxies, stream: bool):
+    proxy = proxies["messages"]
+    async with proxy.provider(StrictProvider("messages", 10**6)) as upstream, agent(proxy, "messages") as run:
+        with pytest.raises(anthropic.BadRequestError) as caught:
+            await run.client.messages.create(**huge("messages"), stream=stream)
+        assert upstream.requests == []
+    body: Any = caught.value.body
+    assert body["error"]["type"] == "invalid_request_error"
+    assert CLAUDE_CODE.match(body["error"]["message"])
+    tokens, most = map(int, re.findall(r"\d+", body["error"]["message"]))
+    assert most <= WINDOW < tokens
+
+
+@EVERY
+async def test_one_result_larger_than_the_window_is_cut_and_answered(proxies: Proxies, dialect: str):
+    """The newest result alone breaks the hard limit; the model reads its beginning and end."""
+    provider = StrictProvider(dialect, WINDOW, rounds=1_000, run="large")
+    proxy = proxies[dialect]
+    async with proxy.provider(provider), agent(proxy, dialect, name="large") as run:
+        await rounds(run, 4)
+        _enlarge(run)
+        provider.whole = False
+        await run.step()
+    assert provider.problems == []
+    assert run.sent[-1] // 4 > 2 * WINDOW
+    assert provider.taken[-1].tokens < WINDOW
+    assert "a line of a very long file" in provider.taken[-1].entries[-1].decode()
+    assert compacted_requests(run) == [len(run.answers) - 1]
+
+
+@EACH
+async def test_an_error_of_another_kind_is_neither_folded_nor_tried_again(proxies: Proxies, dialect: str):
+    """A 400 about something else goes to the client as it is, near the window too."""
+    said = json.dumps({"error": {"message": "Unknown parameter: 'tempo'.", "type": "invalid_request_error"}}).encode()
+    provider, proxy = StrictProvider(dialect, WINDOW, rounds=1_000, run="other"), proxies[dialect]
+
+    async def other(request: Any, answer: Any) -> None:
+        await answer.head(400, [("Content-Type", "application/json")], length=len(said))
+        await answer.send(said)
+
+    async with proxy.provider(provider), agent(proxy, dialect, name="other") as run:
+        await rounds(run, 20)
+    body = json.dumps(_body(run)).encode()
+    async with proxy.provider(other) as upstream:
+        reply = await post(proxy, PATHS[dialect], body)
+    assert (reply.status, reply.body, len(upstream.requests)) == (400, said, 1)
+
+
+def _enlarge(run: Run) -> None:
+    """Makes the newest result very long."""
+    long, last = "a line of a very long file\n" * 4_000, run.history[-1]
+    if run.dialect == "messages":
+        last["content"][0]["content"] = long
+    elif run.dialect == "gemini":
+        last["parts"][0]["functionResponse"]["response"] = {"output": long}
+    else:
+        last["content" if run.dialect == "chat" else "output"] = long
+
+
+def _body(run: Run) -> dict[str, Any]:
+    history = [
+        json.loads(json.dumps(entry, default=lambda value: value.model_dump(exclude_none=True)))
+        for entry in run.history
+    ]
+    body = huge(run.dialect) | {LISTS[run.dialect]: history}
+    body.pop("instructions", None)
+    body.pop("system", None)
+    return body

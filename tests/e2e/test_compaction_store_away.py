@@ -1,0 +1,166 @@
+"""The store is away when a fold is needed: requests are answered, what left the window is kept here, and goes there."""
+
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import openai
+import pytest
+
+from tests.agents import Run, connected
+from tests.conftest import Start
+from tests.e2e.proxy_api import get_page, wait_until
+from tests.e2e.small_window import WINDOW, agent, broken_prefixes, compacted_requests, config, rounds
+from tests.proxy_process import Proxy
+from tests.strict_provider import StrictProvider
+from tests.valkey import running_valkey
+
+PATIENT = "store: {timeout_seconds: 0.25}\n"
+
+
+@pytest.mark.parametrize("dialect", ["chat", "messages"])
+async def test_a_fold_that_must_be_is_kept_here_and_published_when_the_store_is_back(
+    start: Start, tmp_path: Path, dialect: str
+):
+    provider = StrictProvider(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat")
+    with running_valkey(tmp_path, appendonly="yes") as valkey:
+        text = config(dialect) + PATIENT
+        proxy = start(text, ACCORDION_STORE=valkey.url)
+        other = start(text.replace("{upstream}", f"http://127.0.0.1:{proxy.upstream_port}"), ACCORDION_STORE=valkey.url)
+        async with proxy.provider(provider), agent(proxy, dialect) as run:
+            await rounds(run, 10)
+            valkey.kill()
+            while not compacted_requests(run):
+                await rounds(run, 1)
+            # Below the hard limit what cannot be archived stays where it is; at it, a fold is made all the same.
+            made = len(run.answers) - 1
+            tried = [said for said in run.compactions[:made] if said is not None]
+            assert {said["state"] for said in tried} <= {"failed"}
+            assert run.answers[made]["x-accordion-store"] == "spooled"
+            await rounds(run, 3)
+            assert {head.get("x-accordion-store") for head in run.answers[made + 1 :]} == {"unavailable"}
+            assert run.compactions[-1] is not None
+            valkey.start()
+
+            async def back() -> bool:
+                page = (await get_page(proxy, "/readyz")).json()
+                return page["store"] == "ok" and valkey.command("EXISTS", "nothing") == b":0\r\n"
+
+            await wait_until(back)
+
+            async def published() -> bool:
+                return b"fold/" in valkey.command("KEYS", "*fold/*")
+
+            await wait_until(published)
+
+            async def noticed() -> bool:
+                return (await get_page(other, "/accordion/sessions")).status_code == 200
+
+            await wait_until(noticed)
+            # Another proxy, which never heard of the fold, goes on with it.
+            async with connected(other.url, dialect) as client:
+                run.client = client
+                await rounds(run, 3)
+    assert provider.problems == []
+    assert broken_prefixes(provider.taken) == compacted_requests(run) == [made]
+    assert run.answers[-1].get("x-accordion-store") is None
+
+
+@asynccontextmanager
+async def nowhere_to_keep(start: Start, tmp_path: Path, provider: StrictProvider) -> AsyncIterator[Run]:
+    """An agent some rounds on, whose proxy has lost its store and has no spool."""
+    with running_valkey(tmp_path) as valkey:
+        text = config("chat") + "store: {timeout_seconds: 0.25, spool_bytes: 0}\n"
+        proxy = start(text, ACCORDION_STORE=valkey.url)
+        async with proxy.provider(provider), agent(proxy, "chat") as run:
+            await rounds(run, 3)
+            valkey.kill()
+            yield run
+    assert provider.problems == []
+
+
+async def test_a_fold_is_not_made_where_nothing_can_be_kept_and_the_request_goes_on(start: Start, tmp_path: Path):
+    """As long as the request fits, it goes as it came."""
+    provider = StrictProvider("chat", WINDOW, rounds=1_000)
+    async with nowhere_to_keep(start, tmp_path, provider) as run:
+        await rounds(run, 23)
+    assert broken_prefixes(provider.taken) == compacted_requests(run) == []
+    assert run.answers[-1]["x-accordion-store"] == "unavailable"
+    said = run.compactions[-1]
+    assert said is not None
+    assert said["state"] == "failed"
+    assert said["reason"]
+
+
+async def test_what_fits_no_more_where_nothing_can_be_kept_is_refused_and_why(start: Start, tmp_path: Path):
+    async with nowhere_to_keep(start, tmp_path, StrictProvider("chat", WINDOW, rounds=1_000)) as run:
+        # The proxy itself refuses only what is too much by its own count, too, and not by the reported usage alone.
+        await rounds(run, 10)
+        run.words = 20_000
+        with pytest.raises(openai.BadRequestError, match="Compaction failed: ") as raised:
+            await rounds(run, 60)
+    assert raised.value.code == "context_length_exceeded"
+    assert "was folded" not in raised.value.message
+
+
+async def folded_anew(proxy: Proxy, run: Run) -> None:
+    """Once both workers have noticed, what was folded is folded again, and all of it can be read."""
+    first = set(compacted_requests(run))
+    await proxy.says("the store was emptied or replaced", 2)
+    # On other connections, so that either worker may be asked.
+    for _ in range(6):
+        async with connected(proxy.url, "chat") as client:
+            run.client = client
+            await rounds(run, 1)
+    session = run.answers[-1]["x-accordion-session"]
+
+    async def listed() -> list[dict[str, str]]:
+        """A busy machine's store may have been too slow for the fold; then it is published a moment later."""
+        found: list[dict[str, str]] = (await get_page(proxy, f"/accordion/artifacts?session={session}")).json()[
+            "artifacts"
+        ]
+        return found
+
+    texts = [
+        (await get_page(proxy, f"/accordion/artifacts/{kept['id']}")).status_code for kept in await wait_until(listed)
+    ]
+    assert set(compacted_requests(run)) - first
+    assert set(texts) == {200}
+    assert len({head["x-accordion-session"] for head in run.answers[-6:]}) == 1
+    assert proxy.log.count("the store was emptied or replaced") == 2
+
+
+async def test_what_was_folded_is_folded_and_archived_anew_once_the_store_was_emptied(start: Start, tmp_path: Path):
+    provider = StrictProvider("chat", WINDOW, rounds=1_000)
+    with running_valkey(tmp_path) as server:
+        proxy = start(config("chat"), "--workers", "2", ACCORDION_STORE=server.url)
+        await proxy.says("startup complete", 2)
+        async with proxy.provider(provider), agent(proxy, "chat") as run:
+            while not compacted_requests(run):
+                await rounds(run, 1)
+            server.command("FLUSHALL")
+            await folded_anew(proxy, run)
+    assert provider.problems == []
+
+
+@pytest.mark.parametrize("restored", [True, False], ids=["replaced by a backup", "deleted"])
+async def test_the_same_holds_for_a_file_that_was_replaced_by_a_backup_of_it_or_deleted(start: Start, restored: bool):
+    provider = StrictProvider("chat", WINDOW, rounds=1_000)
+    proxy = start(config("chat"), "--workers", "2", ACCORDION_STORE="sqlite:///one.db")
+    path, backup = proxy.folder / "one.db", proxy.folder / "backup.db"
+    await proxy.says("startup complete", 2)
+    async with proxy.provider(provider), agent(proxy, "chat") as run:
+        await rounds(run, 2)
+        with closing(sqlite3.connect(path)) as file, closing(sqlite3.connect(backup)) as copy:
+            file.backup(copy)
+        while not compacted_requests(run):
+            await rounds(run, 1)
+        if restored:
+            backup.replace(path)
+        else:
+            path.unlink()
+        await folded_anew(proxy, run)
+    assert provider.problems == []
+    with closing(sqlite3.connect(path)) as file:
+        assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

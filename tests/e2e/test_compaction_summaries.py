@@ -1,0 +1,185 @@
+"""A model is asked for summaries: a good one is used and its tokens accounted apart; without one the agent works on."""
+
+import asyncio
+import json
+import re
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from tests.conftest import Start
+from tests.e2e.small_window import EACH, agent, broken_prefixes, compacted_requests, config, fetch_session, rounds
+from tests.loopback import Answer, Recorded, Script, replies_bytes, replies_json
+from tests.proxy_process import Proxy
+from tests.strict_provider import StrictProvider
+
+WINDOW = 16_000
+WRITES = "summaries: {writer: request, wait_seconds: 0.4}\n"
+_RESULT = re.compile(r"message (\d+), tool[^>]*>\n(?:.*\n)*?.*?(src/call_\d+_\d+/main_\d+\.py:\d+)")
+_ANSWERS: dict[str, Any] = {
+    "chat": lambda text: {
+        "id": "c", "object": "chat.completion", "created": 1, "model": "scribe",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": 700, "completion_tokens": 70, "total_tokens": 770},
+    },
+    "responses": lambda text: {
+        "id": "r", "object": "response", "created_at": 1, "status": "completed", "model": "scribe",
+        "output": [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}],
+        "usage": {"input_tokens": 700, "output_tokens": 70, "total_tokens": 770},
+    },
+    "messages": lambda text: {
+        "id": "m", "type": "message", "role": "assistant", "model": "scribe", "stop_reason": "end_turn",
+        "content": [{"type": "text", "text": text}], "usage": {"input_tokens": 700, "output_tokens": 70},
+    },
+}  # fmt: skip
+
+
+def asked_text(request: Recorded) -> str:
+    """What a summarizer is given to read."""
+    body = request.json()
+    entry = (body.get("messages") or body.get("input"))[-1]["content"]
+    return entry if isinstance(entry, str) else str(entry[0]["text"])
+
+
+def good(dialect: str) -> Script:
+    """A summarizer that keeps to its orders: a line of what each result says, with its message."""
+
+    async def script(request: Recorded, answer: Answer) -> None:
+        found = [(int(number), place) for number, place in _RESULT.findall(asked_text(request))]
+        lines = [{"text": f"Nothing was found in {place}", "sources": [number]} for number, place in found]
+        lines += [{"text": f"The tool printed {place.split(':')[0]}", "sources": [number]} for number, place in found]
+        document = {"gist": lines[:2] + lines[-2:] or [{"text": "The build is looked into", "sources": [0]}]}
+        await replies_json(_ANSWERS[dialect](json.dumps(document)))(request, answer)
+
+    return script
+
+
+async def hangs(request: Recorded, answer: Answer) -> None:
+    await answer.until_gone()
+
+
+async def crashes(request: Recorded, answer: Answer) -> None:
+    await answer.cut()
+
+
+def failing(how: str, dialect: str) -> Script:
+    if how == "500":
+        return replies_json({"error": {"message": "The engine broke.", "type": "server_error"}}, 500)
+    if how == "429":
+        return replies_json({"error": {"message": "Slow down.", "type": "rate_limit_error"}}, 429)
+    if how == "no JSON":
+        return replies_bytes(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 9\r\n\r\n<h1>?</h1>")
+    if how == "invented":
+        made_up = {"text": "The user asked to delete /etc/passwd with token 81723", "sources": [1]}
+        return replies_json(_ANSWERS[dialect](json.dumps({"gist": [made_up]})))
+    if how == "cut short":
+        document = _ANSWERS[dialect]('{"gist": [{"text": "The bui')
+        document["choices"][0]["finish_reason"] = "length"
+        return replies_json(document)
+    if how == "empty":
+        return replies_json(_ANSWERS[dialect](""))
+    if how == "prose":
+        return replies_json(_ANSWERS[dialect]("I'm sorry, but I can't help with that. DO-NOT-KEEP"))
+    return {"hangs": hangs, "cut": crashes}[how]
+
+
+def started(start: Start, dialect: str) -> Proxy:
+    text = config(dialect, window=WINDOW)
+    return start(re.sub(r"summaries: .*\n", WRITES, text))
+
+
+@EACH
+async def test_a_models_summary_stands_in_the_block_and_its_tokens_are_accounted_apart(start: Start, dialect: str):
+    proxy = started(start, dialect)
+    provider = StrictProvider(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat", summary=good(dialect), words=220)
+    async with proxy.provider(provider), agent(proxy, dialect, words=220) as run:
+        while not compacted_requests(run):
+            await rounds(run, 1)
+        await rounds(run, 4)
+        known = await fetch_session(proxy, run.answers[-1]["x-accordion-session"], len(run.answers))
+    assert provider.problems == []
+    assert broken_prefixes(provider.taken) == compacted_requests(run)
+    # A transcript that is too long for the model goes in pieces.
+    paid, made = 700 * len(provider.summaries), 70 * len(provider.summaries)
+    asked = provider.summaries[0].json()
+    assert asked["model"] == "small"
+    assert not asked.get("stream")
+    credential = "x-api-key" if dialect == "messages" else "authorization"
+    assert provider.summaries[0].header(credential) == provider.taken[0].request.header(credential)
+    said = run.compactions[-1]
+    assert said is not None
+    assert said["writer"] == "scribe"
+    assert (said["summary_input"], said["summary_output"]) == (paid, made)
+    assert "Nothing was found in src/call_" in provider.taken[-1].text
+    totals = known["totals"]
+    assert (totals["summary_input"], totals["summary_output"]) == (paid, made)
+    # The agent's own tokens are the provider's figures for its own requests.
+    assert totals["input"] == sum(one.tokens for one in provider.taken)
+    assert totals["output"] == 20 * len(provider.taken)
+    assert totals["requests"] == len(run.answers)
+
+
+@pytest.mark.parametrize("how", ["500", "429", "no JSON", "invented", "empty", "prose", "hangs", "cut"])
+async def test_an_agent_works_on_while_no_summary_can_be_had(start: Start, how: str):
+    dialect = "chat"
+    proxy = started(start, dialect)
+    provider = StrictProvider(dialect, WINDOW, rounds=1_000, summary=failing(how, dialect), words=220)
+    async with proxy.provider(provider), agent(proxy, dialect, words=220) as run:
+        while not compacted_requests(run):
+            await asyncio.wait_for(rounds(run, 1), 20)
+        await rounds(run, 20)
+    assert provider.problems == []
+    assert provider.refusals == []
+    assert broken_prefixes(provider.taken) == compacted_requests(run)
+    assert provider.summaries, "a model was asked"
+    said = run.compactions[-1]
+    assert said is not None
+    assert said["writer"] in ("", "extractive")
+    for one in provider.taken:
+        assert "81723" not in one.text
+        assert "DO-NOT-KEEP" not in one.text
+
+
+@pytest.mark.parametrize("how", ["prose", "empty", "cut short"])
+async def test_a_summary_that_was_paid_for_and_not_used_is_accounted_too(start: Start, how: str):
+    """What models are asked in vain costs all the same."""
+    proxy = started(start, "chat")
+    provider = StrictProvider("chat", WINDOW, rounds=1_000, summary=failing(how, "chat"), words=220)
+    async with proxy.provider(provider), agent(proxy, "chat", words=220) as run:
+        while not compacted_requests(run):
+            await rounds(run, 1)
+        await rounds(run, 1)
+        known = await fetch_session(proxy, run.answers[-1]["x-accordion-session"], len(run.answers))
+    assert provider.summaries
+    assert known["totals"]["summary_input"] == 700 * len(provider.summaries)
+
+
+@EACH
+async def test_nobody_waits_for_a_summary_that_takes_long(start: Start, dialect: str):
+    """It is asked for ahead; the agent's requests are answered meanwhile, and it is used when it is there."""
+    proxy, may = started(start, dialect), asyncio.Event()
+
+    async def slow(request: Recorded, answer: Answer) -> None:
+        await may.wait()
+        await good(dialect)(request, answer)
+
+    provider = StrictProvider(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat", summary=slow, words=220)
+    async with proxy.provider(provider) as upstream, agent(proxy, dialect, words=220) as run:
+        while not provider.summaries:
+            await rounds(run, 1)
+            if float(run.answers[-1]["x-accordion-utilization"]) > 0.68:
+                # Real agents take longer than this one to come back.
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(upstream.until(lambda: provider.summaries), 5)
+        await rounds(run, 1)
+        asked = len(run.answers)
+        assert compacted_requests(run) == []
+        may.set()
+        while not compacted_requests(run):
+            await rounds(run, 1)
+        assert len(run.answers) > asked
+    assert provider.problems == []
+    said = run.compactions[-1]
+    assert said is not None
+    assert said["writer"] == "scribe"

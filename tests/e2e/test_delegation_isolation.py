@@ -1,0 +1,182 @@
+"""What one agent's work left behind is not another's to reach: by its id, by a search in it, by a recall, by a summary,
+by a pin or by a session."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from functools import partial
+
+from tests import reply_parts, strict_provider
+from tests.agent_replies import Json
+from tests.conftest import Start
+from tests.e2e.agent_branches import CALL, TOP, Branches, RoleJoiningProvider, start_branches
+from tests.e2e.proxy_api import get_page, wait_until
+from tests.e2e.small_window import EACH, WINDOW, Proxies
+from tests.loopback import Answer, Recorded
+from tests.proxy_process import Proxy
+from tests.reply_parts import ReplyCall, ScriptedReply
+from tests.strict_provider import result_of
+
+
+@dataclass
+class Prober(RoleJoiningProvider):
+    """Its model reads back what it is told to, and goes on."""
+
+    probes: list[str] = field(default_factory=list)
+    probed: int = 0
+
+    async def _asked(self, request: Recorded, body: Json, answer: Answer) -> None:
+        """What was recalled may stand in front of what is asked."""
+        plain = re.sub(r'"\[From the archive(?:[^"\\]|\\.)*\\n\\nQ: ', '"Q: ', json.dumps(body))
+        await super()._asked(request, json.loads(plain), answer)
+
+    async def _replied(self, body: Json, tokens: int, answer: Answer) -> None:
+        if not self.probes:
+            return await super()._replied(body, tokens, answer)
+        self.probed += 1
+        call = ReplyCall(f"ours_{self.probed}_0", "read_artifact", self.probes.pop(0))
+        said = ScriptedReply(9_000 + self.probed, (call,), tokens, 9)
+        if body.get("stream"):
+            return await strict_provider.send_events(
+                answer, b"".join(reply_parts.reply_events(self.dialect, said, body))
+            )
+        return await strict_provider.send_json(answer, 200, reply_parts.reply_document(self.dialect, said, body))
+
+
+def prober(dialect: str, run: str) -> Prober:
+    return Prober(dialect, WINDOW, rounds=1_000, run=run)
+
+
+async def all_folded(made: Branches) -> None:
+    """The agents work by turns until each had a fold."""
+    while len({name for name, _ in made.folds()}) < len(made.runs):
+        assert len(made.provider.taken) < 300, "not all had a fold"
+        for name in made.runs:
+            await made.step(name)
+
+
+async def artifacts(proxy: Proxy, session: str) -> list[Json]:
+    found: list[Json] = (await get_page(proxy, f"/accordion/artifacts?session={session}&limit=1000")).json()[
+        "artifacts"
+    ]
+    return found
+
+
+async def page(proxy: Proxy, path: str) -> str:
+    """A page of the proxy's own; empty where it is not there yet."""
+    reply = await get_page(proxy, f"/accordion/{path}")
+    return reply.text if reply.status_code == 200 else ""
+
+
+def words(call: str) -> str:
+    """What only the result of a call says."""
+    return result_of(call).split(": ", 1)[1][:80]
+
+
+def forwarded(made: Branches, name: str, since: int = 0) -> str:
+    return "\n".join(each.text for each in made.taken[name][since:])
+
+
+@EACH
+async def test_a_siblings_artifacts_are_read_neither_by_id_nor_by_search(proxies: Proxies, dialect: str):
+    proxy, model = proxies[dialect], prober(dialect, "by id")
+    async with start_branches(proxy, dialect, {"id-red": TOP, "id-blue": TOP}, run="by id", provider=model) as made:
+        await all_folded(made)
+        left = await artifacts(proxy, made.session("id-red"))
+        one = next(each for each in left if each["kind"] == "result" and made.made.get(each["call_id"]) == "id-red")
+        asked = [json.dumps({"id": each["id"]}) for each in left[-6:]]
+        asked.append(json.dumps({"id": one["id"], "pattern": words(one["call_id"])[:12]}))
+        for arguments in asked:
+            model.probes.append(arguments)
+            since = len(made.taken["id-blue"])
+            await made.step("id-blue")
+            assert not model.probes
+            assert len(made.taken["id-blue"]) == since + 2, "it was answered, and the model went on"
+        assert made.foreign() == []
+        assert words(one["call_id"]) not in forwarded(made, "id-blue")
+        since = len(made.taken["id-red"])
+        model.probes.append(json.dumps({"id": one["id"]}))
+        await made.step("id-red")
+        assert words(one["call_id"]) in forwarded(made, "id-red", since), "who found it reads it"
+    assert made.provider.problems == []
+
+
+@EACH
+async def test_what_a_user_names_is_recalled_to_the_agent_that_found_it_alone(proxies: Proxies, dialect: str):
+    tree = {"re-red": TOP, "re-blue": TOP}
+    async with start_branches(
+        proxies[dialect], dialect, tree, run="recall", provider=prober(dialect, "recall")
+    ) as made:
+        await all_folded(made)
+        last = made.runs["re-red"]
+        gone = next(
+            call
+            for call, whose in made.made.items()
+            if whose == "re-red" and words(call) not in made.taken["re-red"][-1].text
+        )
+        place = result_of(gone).split("/")[-1].split(":")[0]
+        # The others wait meanwhile: what the user says is said to all.
+        last.say(f"Q: what was it with {place}?")
+        for name in ("re-blue", "re-red"):
+            await made.step(name)
+        assert "Q: what was it" in made.taken["re-blue"][-1].text
+        assert words(gone) not in forwarded(made, "re-blue")
+        assert words(gone) in made.taken["re-red"][-1].text, "who found it is told again"
+    assert made.foreign() == []
+    assert made.provider.problems == []
+
+
+@EACH
+async def test_a_pin_of_anothers_result_shows_nothing_of_it(proxies: Proxies, dialect: str):
+    tree = {"pin-red": TOP, "pin-blue": TOP}
+    async with start_branches(proxies[dialect], dialect, tree, run="pins") as made:
+        for name in (TOP, "pin-red", "pin-blue", "pin-red"):
+            await made.step(name)
+        theirs = next(call for call, whose in made.made.items() if whose == "pin-red")
+        made.runs["pin-blue"].headers["x-accordion-pin"] = theirs
+        made.runs["pin-blue"].headers["x-accordion-compact"] = "now"
+        await made.step("pin-blue")
+        del made.runs["pin-blue"].headers["x-accordion-compact"]
+        await made.step("pin-blue")
+    assert made.foreign() == []
+    assert made.provider.problems == []
+
+
+@EACH
+async def test_a_sibling_session_tells_nothing_of_the_other(proxies: Proxies, dialect: str):
+    """Its page, its artifacts, its history as it was said."""
+    proxy, tree = proxies[dialect], {"se-red": TOP, "se-blue": TOP}
+    async with start_branches(proxy, dialect, tree, run="sessions") as made:
+        await all_folded(made)
+        sessions = {name: made.session(name) for name in made.runs}
+        assert len(set(sessions.values())) == len(sessions)
+        of_red = {call for call, whose in made.made.items() if whose == "se-red"}
+        shown = []
+        for path in ("sessions/{}", "artifacts?session={}&limit=1000", "sessions/{}/original"):
+            shown.append(await wait_until(partial(page, proxy, path.format(sessions["se-blue"]))))
+        assert any(f"src/{call}/" in shown[2] for call, whose in made.made.items() if whose == "se-blue")
+    for call in of_red:
+        assert all(f"src/{call}/" not in text for text in shown), call
+
+
+@EACH
+async def test_a_summary_that_a_model_writes_is_of_what_the_agent_sees(start: Start, dialect: str):
+    """Whoever writes it is given no more than that."""
+    proxy = Proxies(start, writer="request")[dialect]
+    model = RoleJoiningProvider(dialect, WINDOW, rounds=1_000, run="summaries", summary=_fails)
+    async with start_branches(proxy, dialect, {"su-red": TOP, "su-blue": TOP}, run="summaries", provider=model) as made:
+        while len(made.folds()) < 4:
+            assert len(model.taken) < 300, "there were no folds"
+            for name in ("su-red", "su-blue"):
+                await made.step(name)
+        assert made.foreign() == []
+    whose = [{made.made[call] for call in CALL.findall(request.body.decode())} for request in model.summaries]
+    assert {"su-red"} in whose
+    assert {"su-blue"} in whose
+    assert all(len(each) == 1 for each in whose)
+
+
+async def _fails(request: Recorded, answer: Answer) -> None:
+    await strict_provider.send_json(answer, 500, {"error": {"message": "no", "type": "server_error"}})

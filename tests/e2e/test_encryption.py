@@ -1,0 +1,97 @@
+"""With a key set, what is kept is read through the proxy alone; without the right one requests go on all the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from accordion.composition import Application
+from tests.e2e.store_workers import (
+    CANARY,
+    KEY,
+    OTHER_KEY,
+    api,
+    ask,
+    compaction_id,
+    config_with_keys,
+    files_with_name,
+    request_with_name,
+    workers,
+)
+
+
+async def artifacts(application: Application, session: str) -> list[dict[str, Any]]:
+    reply = await api(application, "GET", f"/accordion/artifacts?session={session}&limit=1000")
+    assert reply.status_code == 200
+    listed: list[dict[str, Any]] = reply.json()["artifacts"]
+    return listed
+
+
+async def readable(application: Application, session: str) -> bool:
+    """Whether all that left a session can be read, and there is something."""
+    texts = [
+        await api(application, "GET", f"/accordion/artifacts/{each['id']}")
+        for each in await artifacts(application, session)
+    ]
+    assert all(reply.status_code == 200 and CANARY in reply.text for reply in texts)
+    return bool(texts)
+
+
+async def folded(application: Application) -> tuple[str, str]:
+    """Folds a conversation; gives its session and the fold."""
+    headers = await ask(application, request_with_name(12))
+    await application.forward.responder.response_history.transcripts.flush()
+    await application.outbox.flush()
+    return headers["x-accordion-session"], compaction_id(headers)
+
+
+async def test_no_file_holds_what_was_said_and_the_api_gives_it(tmp_path: Path):
+    async with workers(tmp_path, config_with_keys(KEY)) as [application]:
+        session, _ = await folded(application)
+        assert await readable(application, session)
+        original = await api(application, "GET", f"/accordion/sessions/{session}/original")
+        assert CANARY in original.text
+        assert CANARY in (await api(application, "GET", f"/accordion/sessions/{session}/export")).text
+        assert files_with_name(tmp_path) == []
+
+
+async def test_with_a_new_key_before_the_old_one_all_is_read_and_the_new_one_seals(tmp_path: Path):
+    async with workers(tmp_path, config_with_keys(KEY)) as [application]:
+        session, made = await folded(application)
+    async with workers(tmp_path, config_with_keys(OTHER_KEY, KEY)) as [application]:
+        assert await readable(application, session)
+        assert compaction_id(await ask(application, request_with_name(12))) == made
+        later = await ask(application, request_with_name(12, f"{CANARY}-again"))
+        await application.outbox.flush()
+    async with workers(tmp_path, config_with_keys(OTHER_KEY)) as [application]:
+        assert await artifacts(application, session) == []
+        assert await readable(application, later["x-accordion-session"])
+
+
+@pytest.mark.parametrize("config", ["", config_with_keys(OTHER_KEY)], ids=["none", "another"])
+async def test_without_the_key_requests_go_on_and_that_it_is_missing_is_said_once(
+    tmp_path: Path, config: str, caplog: pytest.LogCaptureFixture
+):
+    async with workers(tmp_path, config_with_keys(KEY)) as [application]:
+        session, made = await folded(application)
+        [first, *_] = await artifacts(application, session)
+    caplog.clear()
+    async with workers(tmp_path, config) as [application]:
+        reply = await api(application, "GET", f"/accordion/artifacts/{first['id']}")
+        assert (reply.status_code, reply.json()["error"]["code"]) == (404, "artifact_not_found")
+        anew = await ask(application, request_with_name(12))
+        assert compaction_id(anew) not in ("", made)
+        # What left the window is archived anew, and can be read.
+        assert await readable(application, anew["x-accordion-session"])
+    told = [each.message for each in caplog.records if "as missing" in each.message]
+    assert len(told) == 1
+    assert "archive.key" in told[0]
+
+
+async def test_that_no_key_is_set_is_said_once(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    async with workers(tmp_path, "") as [application]:
+        await ask(application, request_with_name(12))
+        await ask(application, request_with_name(13))
+    assert len([each for each in caplog.records if "archive.key is not set" in each.message]) == 1

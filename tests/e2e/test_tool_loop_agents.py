@@ -1,0 +1,35 @@
+"""A model reads back what left its window, in every way, and its agent on the official SDKs never knows."""
+
+from tests.e2e.reading_agent import start_reading_agent
+from tests.e2e.small_window import EVERY, STREAMED, Proxies, fetch_session
+from tests.reading_provider import WAYS
+
+
+@EVERY
+@STREAMED
+async def test_a_model_reads_back_in_every_way_and_the_agent_never_knows(proxies: Proxies, dialect: str, stream: bool):
+    proxy = proxies[dialect]
+    async with start_reading_agent(proxy, dialect, f"every way, {stream}", stream=stream) as one:
+        await one.until_offered()
+        await one.rounds(2 * len(WAYS) + 8)
+        known = await fetch_session(proxy, one.run.answers[-1]["x-accordion-session"], len(one.run.answers))
+    one.whole(*WAYS)
+    assert len(one.folds) >= 2, "what was read back was folded too"
+    # The ledger tells of it.
+    rounds = sum(each.continues is not None for each in one.provider.exchanges)
+    calls = sum(len(each.ours) for each in one.provider.exchanges)
+    assert known["totals"]["unfold_rounds"] == rounds
+    assert known["totals"]["unfold_calls"] == calls
+    assert known["totals"]["requests"] == len(one.run.answers)
+
+
+@STREAMED
+async def test_the_client_reads_what_two_rounds_said_as_two_paragraphs(proxies: Proxies, stream: bool):
+    async with start_reading_agent(
+        proxies["chat"], "chat", f"paragraphs, {stream}", ways=("wo w",), every=1, stream=stream
+    ) as one:
+        await one.until_offered()
+        await one.rounds(6)
+    one.whole("wo w")
+    texts = [entry["content"] for entry in one.run.history if entry["role"] == "assistant" and entry.get("content")]
+    assert any("\n\n" in text for text in texts)

@@ -1,0 +1,225 @@
+"""Reading back beside what the client demands: a choice of tools, tools of its own, forms of the answer."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.agent_replies import TOOL, TOOLS, Json
+from tests.e2e.raw_client import post
+from tests.e2e.reading_agent import ReadingAgent, start_reading_agent
+from tests.e2e.small_window import EACH, STREAMED, Proxies
+from tests.history_content import content_items
+from tests.loopback import Answer, Recorded
+from tests.strict_provider import LISTS, PATHS, SYSTEM
+
+
+def last_body(one: ReadingAgent) -> Json:
+    body: Json = one.provider.taken[-1].request.json()
+    return body
+
+
+def ours_in(one: ReadingAgent) -> list[Any]:
+    """The calls of our tool that stand in the newest list."""
+    listed = content_items(one.run.dialect, one.provider.taken[-1].entries)
+    return [atom for atom in listed if atom[0] == "call" and atom[1].startswith("ours_")]
+
+
+# -- which tool the client wants ---------------------------------------------------------------------------------------
+
+ONLY: dict[str, Json] = {
+    "chat": {"tool_choice": {"type": "function", "function": {"name": TOOL}}},
+    "responses": {"tool_choice": {"type": "function", "name": TOOL}},
+    "messages": {"tool_choice": {"type": "tool", "name": TOOL}},
+}
+NONE: dict[str, Json] = {
+    "chat": {"tool_choice": "none"},
+    "responses": {"tool_choice": "none"},
+    "messages": {"tool_choice": {"type": "none"}},
+}
+SOME: dict[str, Json] = {
+    "chat": {"tool_choice": "required"},
+    "responses": {"tool_choice": "required"},
+    "messages": {"tool_choice": {"type": "any"}},
+}
+ALONE: dict[str, Json] = {
+    "chat": {"parallel_tool_calls": False},
+    "responses": {"parallel_tool_calls": False},
+    "messages": {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
+}
+
+
+@EACH
+@STREAMED
+@pytest.mark.parametrize("choice", [ONLY, NONE], ids=["one", "none"])
+async def test_a_choice_of_tools_stays_the_clients(
+    proxies: Proxies, dialect: str, choice: dict[str, Json], stream: bool
+):
+    """Ours stands among the tools all the same, so that the prefix holds; what was read before stays."""
+    proxy = proxies[dialect]
+    async with start_reading_agent(
+        proxy, dialect, f"choice {choice is ONLY} {stream}", ways=("o",), stream=stream
+    ) as one:
+        await one.until_offered()
+        await one.rounds(1)
+        one.provider.ways = ("w",) if choice is NONE else ("t",)
+        one.run.more = choice[dialect]
+        await one.rounds(1)
+        assert last_body(one)["tool_choice"] == choice[dialect]["tool_choice"]
+        one.provider.ways, one.run.more = ("wo t",), {}
+        await one.rounds(3)
+    one.whole("o", "wo t")
+
+
+@EACH
+@STREAMED
+async def test_where_a_tool_must_be_called_reading_goes_on_until_one_of_the_clients_is(
+    proxies: Proxies, dialect: str, stream: bool
+):
+    proxy = proxies[dialect]
+    async with start_reading_agent(proxy, dialect, f"must {stream}", ways=("o p t",), every=1, stream=stream) as one:
+        await one.until_offered()
+        one.run.more = SOME[dialect]
+        await one.rounds(4)
+        assert last_body(one)["tool_choice"] == SOME[dialect]["tool_choice"]
+    one.whole("o p t")
+
+
+@EACH
+@STREAMED
+async def test_one_call_at_a_time_stays_one_at_a_time(proxies: Proxies, dialect: str, stream: bool):
+    proxy = proxies[dialect]
+    options = {"batch": lambda number: 1}
+    ways = ("o t", "wo p w", "o")
+    async with start_reading_agent(
+        proxy, dialect, f"alone {stream}", ways=ways, every=1, stream=stream, provider=options, more=ALONE[dialect]
+    ) as one:
+        await one.until_offered()
+        await one.rounds(4)
+    one.whole(*ways)
+    for each in one.provider.exchanges:
+        assert {name: each.body[name] for name in ALONE[dialect]} == ALONE[dialect]
+
+
+# -- which tools the client has ----------------------------------------------------------------------------------------
+
+
+def define_tool(dialect: str, name: str, **more: Any) -> Json:
+    """A tool of the client's."""
+    [tool] = TOOLS[dialect]
+    if dialect == "chat":
+        return {"type": "function", "function": {**tool["function"], "name": name, **more}}
+    return {**tool, "name": name, **more}
+
+
+@EACH
+@STREAMED
+async def test_a_client_that_has_a_tool_of_this_name_keeps_it(proxies: Proxies, dialect: str, stream: bool):
+    proxy = proxies[dialect]
+    tools = [*TOOLS[dialect], define_tool(dialect, "read_artifact")]
+    ways = ("o", "n", "won", "no", "wo n")
+    async with start_reading_agent(
+        proxy, dialect, f"name {stream}", ways=ways, every=1, stream=stream,
+        provider={"tools": tools}, more={"tools": tools},
+    ) as one:  # fmt: skip
+        await one.until_offered()
+        await one.rounds(2 * len(ways))
+    assert one.provider.problems == []
+    one.stable()
+    assert set(one.provider.offered) == {"", "accordion_read_artifact"}
+    assert one.provider.done >= set(ways)
+    for heard in one.witness.heard:
+        assert b"accordion_read_artifact" not in heard.body
+        assert b"ours_" not in heard.body
+    calls = [atom[2] for atom in one.client_history if atom[0] == "call"]
+    assert calls.count("read_artifact") == sum("n" in each.way and bool(each.theirs) for each in one.provider.exchanges)
+
+
+@EACH
+@STREAMED
+async def test_strict_schemas_stay_strict_and_ours_is_none(proxies: Proxies, dialect: str, stream: bool):
+    proxy = proxies[dialect]
+    schema = {
+        "type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"],
+        "additionalProperties": False,
+    }  # fmt: skip
+    tools = [
+        define_tool(dialect, TOOL, strict=True, **{"input_schema" if dialect == "messages" else "parameters": schema})
+    ]
+    async with start_reading_agent(
+        proxy, dialect, f"schemas {stream}", ways=("wo t",), every=1, stream=stream,
+        provider={"tools": tools}, more={"tools": tools},
+    ) as one:  # fmt: skip
+        await one.until_offered()
+        await one.rounds(2)
+    one.whole("wo t")
+    ours = last_body(one)["tools"][1]
+    assert not (ours["function"] if dialect == "chat" else ours).get("strict")
+    assert dialect != "responses" or ours["strict"] is False, "else it were strict"
+
+
+# -- what the client wants of the answer -------------------------------------------------------------------------------
+
+
+@STREAMED
+async def test_where_several_answers_are_asked_for_nothing_is_read(proxies: Proxies, stream: bool):
+    """What was read before stays."""
+    proxy = proxies["chat"]
+    async with start_reading_agent(proxy, "chat", f"several {stream}", ways=("wo t",), every=1, stream=stream) as one:
+        await one.until_offered()
+        one.provider.ways = ()
+        reads = len(ours_in(one))
+        await one.rounds(1)
+        reads = len(ours_in(one))
+        one.run.more = {"n": 2}
+        await one.rounds(1)
+        assert one.provider.offered[-1] == ""
+        assert last_body(one)["n"] == 2
+        assert len(ours_in(one)) == reads == 1
+        one.run.more = {}
+        await one.rounds(1)
+        assert one.provider.offered[-1] == "read_artifact"
+        assert len(ours_in(one)) == reads
+    assert one.provider.problems == []
+
+
+FORMS: dict[str, Json] = {
+    "chat": {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}},
+    "responses": {"text": {"format": {"type": "json_schema", "name": "a", "schema": {"type": "object"}}}},
+    "messages": {"output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}},
+}
+
+
+@EACH
+async def test_a_form_that_is_demanded_where_there_are_no_tools_leaves_it_so(proxies: Proxies, dialect: str):
+    """No tool is added, and what was read back, which would be calls of a tool that is not there, is left out."""
+    proxy = proxies[dialect]
+    seen: list[Json] = []
+
+    async def script(request: Recorded, answer: Answer) -> None:
+        seen.append(request.json())
+        await answer.head(200, [("Content-Type", "application/json")], length=2)
+        await answer.send(b"{}")
+
+    async with start_reading_agent(
+        proxy, dialect, "form", ways=("wo t",), every=1, provider={"summary": script}
+    ) as one:
+        await one.until_offered()
+        await one.rounds(1)
+        history = json.loads(json.dumps(one.run.history, default=lambda value: value.model_dump(exclude_none=True)))
+        body: Json = {"model": "small", LISTS[dialect]: history, **FORMS[dialect]}
+        if dialect == "chat":
+            history.insert(0, {"role": "system", "content": SYSTEM})
+        elif dialect == "responses":
+            body |= {"instructions": SYSTEM, "store": False}
+        else:
+            body |= {"system": SYSTEM, "max_tokens": 500}
+        reply = await post(proxy, PATHS[dialect], json.dumps(body).encode())
+        await one.rounds(1)
+    assert reply.status == 200
+    [sent] = seen
+    assert not sent.get("tools")
+    assert {name: sent[name] for name in FORMS[dialect]} == FORMS[dialect]
+    assert len(sent[LISTS[dialect]]) < len(history)
+    assert "ours_" not in json.dumps(sent)
+    one.whole("wo t")
