@@ -36,7 +36,7 @@ def test_every_pin_of_a_lock_has_hashes_and_no_lock_names_an_index(lock: str) ->
     assert "://" not in text
 
 
-def test_what_is_served_and_what_is_tested_have_the_same_pins() -> None:
+def test_served_and_tested_packages_have_the_same_pins() -> None:
     served, tested = pinned(LOCKS[0]), pinned(LOCKS[1])
     assert {name: tested.get(name) for name in served} == served
 

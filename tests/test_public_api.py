@@ -138,7 +138,7 @@ def test_the_strategies_may_be_ones_own() -> None:
     ("messages", "protocol", "words"),
     [([], "completions", "there is no protocol 'completions'"), ([{"role": object()}], "chat", "JSON")],
 )
-def test_what_cannot_be_read_is_a_value_error(messages: list[Any], protocol: Any, words: str) -> None:
+def test_an_unreadable_request_is_a_value_error(messages: list[Any], protocol: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         compact_messages(messages, window=9_000, protocol=protocol)
 

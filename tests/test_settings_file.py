@@ -69,7 +69,7 @@ def test_a_bad_file_keeps_the_old_settings_and_says_why_once(path):
     assert file.reload().settings.windows.default == 4
 
 
-def test_what_nobody_thought_of_keeps_the_old_settings_too_and_shows_no_value(path, monkeypatch):
+def test_an_unexpected_error_keeps_the_settings_and_shows_no_value(path, monkeypatch):
     file = SettingsFile(path, {})
 
     def fails(*_: object) -> None:
@@ -119,7 +119,7 @@ def test_a_file_that_appears_in_the_working_directory_is_read(tmp_path, monkeypa
     assert file.reload().settings.windows.default == 5
 
 
-def test_what_needs_a_restart_keeps_its_value_and_is_named(path):
+def test_settings_that_need_a_restart_keep_their_value_and_are_named(path):
     path.write_text("server: {port: 1, max_body_bytes: 1}\nstore: {url: memory://}\nlimits: {sessions_in_memory: 1}")
     file = SettingsFile(path, {})
     path.write_text(
@@ -157,7 +157,7 @@ def test_a_bad_file_at_the_start_is_an_error(path):
         SettingsFile(path, {})
 
 
-def test_what_is_no_regular_file_is_read_once(tmp_path):
+def test_a_file_that_is_not_regular_is_read_once(tmp_path):
     """A shell's `<(...)` gives what it holds only once; a pipe without a writer would be waited for."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)

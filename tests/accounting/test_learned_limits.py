@@ -28,7 +28,7 @@ def test_a_limit_that_no_longer_holds_is_let_go() -> None:
     assert not known.limits
 
 
-def test_of_what_two_workers_learnt_the_later_holds() -> None:
+def test_the_later_of_two_workers_limits_holds() -> None:
     clock = FakeClock()
     known = LearnedLimits(clock.now)
     known.learn(MINE, 5_000, 60.0)
@@ -38,14 +38,14 @@ def test_of_what_two_workers_learnt_the_later_holds() -> None:
     assert known.get(MINE) == 4_000
 
 
-def test_what_others_learnt_is_not_handed_in_again() -> None:
+def test_limits_from_other_workers_are_not_written_again() -> None:
     known = LearnedLimits(lambda: 0.0)
     known.restore(MINE, LearnedLimit(9_000, 60.0))
     assert known.get(MINE) == 9_000
     assert known.drain_changes() == {}
 
 
-def test_what_is_over_is_not_taken() -> None:
+def test_an_expired_limit_is_not_used() -> None:
     known = LearnedLimits(lambda: 100.0)
     known.restore(MINE, LearnedLimit(9_000, 100.0))
     assert not known.limits

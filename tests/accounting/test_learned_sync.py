@@ -50,7 +50,7 @@ def store(clock: FakeClock) -> Fickle:
     return Fickle(now=clock.now)
 
 
-async def test_what_one_worker_learnt_all_know(store: Fickle, clock: FakeClock) -> None:
+async def test_all_workers_know_what_one_has_learnt(store: Fickle, clock: FakeClock) -> None:
     one, other = Worker(store, clock), Worker(store, clock)
     await other.look()
     one.limits.learn(WHOSE, 64_000, 60.0)

@@ -47,7 +47,7 @@ def exchange(compaction: CompactionOutcome | None = None, session: str = "s-1", 
     )
 
 
-def test_what_an_exchange_used_is_added_without_any_fold() -> None:
+def test_usage_is_added_without_a_compaction() -> None:
     assert totals_of_exchange(exchange()) == Totals(requests=1, input=310, output=20, cached=100)
     assert totals_of_exchange(exchange(status=500)).errors == 1
 

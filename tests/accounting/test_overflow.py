@@ -699,7 +699,7 @@ def test_an_error_that_says_something_else_is_no_overflow_near_the_window(status
     assert read_overflow(status, body if isinstance(body, str) else json.dumps(body), is_near_window=True) is None
 
 
-def test_what_an_error_names_is_told_apart_from_a_guess() -> None:
+def test_a_limit_named_in_an_error_differs_from_a_guess() -> None:
     told = read_overflow(
         413, json.dumps(anthropic("Request exceeds the maximum size", "request_too_large")), is_near_window=True
     )

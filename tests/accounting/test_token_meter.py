@@ -93,7 +93,7 @@ def test_the_reserved_output_is_what_is_asked_but_never_more_than_the_window(ask
     assert TokenMeter(Words()).measure(conversation(max_output=asked), WINDOW).reserved_output == reserved
 
 
-def test_what_is_not_understood_counts_by_its_size() -> None:
+def test_unknown_content_counts_by_its_size() -> None:
     measured = TokenMeter(Words()).measure(conversation(message(Opaque("mystery", 4_001))), WINDOW)
     assert (measured.messages, measured.media) == (rules.MESSAGE + rules.REPLY, 1_001)
     inside = conversation(message(ToolResult("id", (Opaque("mystery", 4_001),))))
@@ -106,7 +106,7 @@ def test_base64_in_what_is_not_understood_counts_like_pictures() -> None:
     assert TokenMeter(Words()).measure(asked, WINDOW).media == 100 + 2 * picture
 
 
-def test_what_is_not_understood_in_the_system_prompt_belongs_to_it() -> None:
+def test_unknown_content_in_the_system_prompt_belongs_to_it() -> None:
     asked = conversation(preamble=(Text("be brief"), IMAGE, Opaque("additional_tools", 4_000)))
     measured = TokenMeter(Words()).measure(asked, WINDOW)
     assert (measured.preamble, measured.media) == (2 + rules.MESSAGE + 1_000, 255)
@@ -156,7 +156,7 @@ def from_model(*parts: Part | str) -> Message:
     return replace(message(*parts), role="assistant")
 
 
-def test_what_a_provider_drops_before_its_own_compaction_block_is_not_counted() -> None:
+def test_content_before_a_providers_compaction_block_is_not_counted() -> None:
     words = Words()
     history, block = turns(20), from_model(Opaque("compaction", 40), "so far")
     asked = conversation(*history, block, *history[:2], dialect="messages")
@@ -182,7 +182,7 @@ def test_before_a_compaction_item_only_user_messages_are_counted() -> None:
     assert TokenMeter(Words()).measure(asked, WINDOW) == TokenMeter(Words()).measure(alone, WINDOW)
 
 
-def test_of_several_compactions_the_latest_counts() -> None:
+def test_the_latest_of_several_compactions_counts() -> None:
     first, last = from_model(Opaque("compaction", 400)), from_model(Opaque("compaction", 40))
     asked = conversation(*turns(3), first, *turns(3), last, message("now"), dialect="messages")
     assert TokenMeter(Words()).measure(asked, WINDOW).messages == 10 + rules.MESSAGE + 1 + rules.MESSAGE + rules.REPLY

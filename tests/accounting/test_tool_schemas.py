@@ -31,14 +31,14 @@ def function(**more: Any) -> dict[str, Any]:
     return {"type": "function", "name": "look_up", "description": "Looks it up.", "parameters": LONG, **more}
 
 
-def test_of_a_tool_that_claude_loads_later_nothing_counts() -> None:
+def test_a_tool_that_claude_defers_counts_nothing() -> None:
     search = {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}
     alone = tokens("messages", "claude-sonnet-4-5", search)
     assert tokens("messages", "claude-sonnet-4-5", search, *[claudes(defer_loading=True)] * 30) == alone
     assert tokens("messages", "claude-sonnet-4-5", search, claudes(defer_loading=False)) > alone + 1_000
 
 
-def test_of_a_function_that_openai_loads_later_name_and_description_count() -> None:
+def test_a_function_that_openai_defers_counts_name_and_description() -> None:
     deferred = function(defer_loading=True)
     assert initial_definition(encode(deferred), named=True) == encode(
         {"type": "function", "name": "look_up", "description": "Looks it up."}
@@ -47,7 +47,7 @@ def test_of_a_function_that_openai_loads_later_name_and_description_count() -> N
     assert tokens("responses", "gpt-5.4", function()) > 1_000
 
 
-def test_of_a_namespace_what_is_not_deferred_counts() -> None:
+def test_the_tools_of_a_namespace_count_unless_deferred() -> None:
     space = {"type": "namespace", "name": "crm", "description": "All about customers."}
     deferred = {**space, "tools": [function(defer_loading=True)] * 30}
     assert initial_definition(encode(deferred), named=True) == encode({**space, "tools": []})
@@ -55,13 +55,13 @@ def test_of_a_namespace_what_is_not_deferred_counts() -> None:
     assert tokens("responses", "gpt-5.4", {**space, "tools": [function(defer_loading=True), function()]}) > 1_000
 
 
-def test_of_a_deferred_server_its_name_and_description_count() -> None:
+def test_a_deferred_server_counts_name_and_description() -> None:
     server = {"type": "mcp", "server_label": "crm", "server_description": "Customers.", "server_url": "https://c.test"}
     kept = encode({name: server[name] for name in ("type", "server_label", "server_description")})
     assert initial_definition(encode({**server, "allowed_tools": ["a"], "defer_loading": True}), named=True) == kept
 
 
-def test_of_a_deferred_function_in_chats_form_name_and_description_count() -> None:
+def test_a_deferred_chat_function_counts_name_and_description() -> None:
     deferred = {"type": "function", "defer_loading": True, "function": {"name": "f", "parameters": LONG}}
     assert initial_definition(encode(deferred), named=True) == '{"type":"function","function":{"name":"f"}}'
 
@@ -78,7 +78,7 @@ def test_of_a_deferred_function_in_chats_form_name_and_description_count() -> No
         '[{"defer_loading":true}]',
     ],
 )
-def test_what_is_not_deferred_stands_as_it_is(definition: str) -> None:
+def test_tools_that_are_not_deferred_stay_unchanged(definition: str) -> None:
     assert initial_definition(definition, named=True) == initial_definition(definition, named=False) == definition
 
 
@@ -105,7 +105,7 @@ def test_nothing_of_a_schema_counts_as_nothing(tool: dict[str, Any]) -> None:
     assert 0.9 * plain < tokens("chat", "gpt-4o", tool) < 2 * plain
 
 
-def test_what_says_nothing_is_not_counted() -> None:
+def test_empty_definitions_are_not_counted() -> None:
     bare = nested({"type": "object", "properties": {"a": {"type": "object", "additionalProperties": False}}})
     assert function_as_typescript(encode(bare)) == "type f = (_: {\na?: object,\n}) => any;\n\n"
     assert function_as_typescript(encode(nested({"$defs": {}, "type": "object"}))) == "type f = () => any;\n\n"

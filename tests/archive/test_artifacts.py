@@ -96,12 +96,12 @@ def test_slices_are_cut_at_line_ends_where_there_are_any():
     assert all(each.endswith("a line of it\n") for each in told)
 
 
-def test_what_is_no_text_in_a_result_is_named():
+def test_media_in_a_result_is_named_in_its_text():
     parts = (Text("before"), Media("image", "image/png", 120, 10, 20), Opaque("odd", 44))
     assert result_text(ToolResult("c", parts)) == "before\n(image/png 10x20)\n(odd, 44 bytes)"
 
 
-async def test_what_is_kept_is_found_by_key_by_id_and_by_session():
+async def test_artifacts_are_found_by_key_by_id_and_by_session():
     archive = Archive(InMemoryStore())
     rows = [ArchivedMessage(b"k1", b'{"a":1}'), ArchivedMessage(b"k2", b'{"b":2}')]
     await archive.keep(archive.build_puts(TENANT, rows, [artifact(), artifact(id="art_2")]))
@@ -121,7 +121,7 @@ async def test_an_id_of_another_tenant_leads_nowhere():
     assert session_collection(TENANT, "s-1") != session_collection(OTHER, "s-1")
 
 
-async def test_what_left_several_sessions_and_scopes_is_on_record_for_each():
+async def test_an_artifact_of_several_sessions_and_scopes_is_recorded_for_each():
     archive = Archive(InMemoryStore())
     left = [
         artifact(first=first, session=session, scope=scope)

@@ -10,13 +10,13 @@ from accordion.archive.differences import LINES_MOST, find_difference
 OLD = "\n".join(f"line {n}" for n in range(100))
 
 
-def test_what_changed_is_shown_with_the_lines_around_it_and_where_it_stands():
+def test_a_difference_shows_its_position_and_the_lines_around_it():
     text, told = find_difference(OLD, OLD.replace("line 50", "LINE 50"))
     assert text == ("@@ -48,7 +48,7 @@\n line 47\n line 48\n line 49\n-line 50\n+LINE 50\n line 51\n line 52\n line 53")
     assert told == "1 line less, 1 more"
 
 
-def test_what_is_the_same_has_no_difference():
+def test_equal_texts_have_no_difference():
     assert find_difference(OLD, OLD) == ("", "they are the same")
 
 

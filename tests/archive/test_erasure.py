@@ -92,7 +92,7 @@ def names(store: InMemoryStore) -> set[str]:
     return {path for path in paths if not path.strip().startswith("erased")}
 
 
-async def test_what_was_erased_of_a_session_is_gone_without_a_trace():
+async def test_erasing_a_session_leaves_no_trace_of_it():
     setup = ArchiveSetup()
     await compact_session(setup)
     erased = await setup.export_and_erasure.erase(TENANT, "s-1")
@@ -104,7 +104,7 @@ async def test_what_was_erased_of_a_session_is_gone_without_a_trace():
     assert all(name.startswith("holders") for name in names(setup.store)), names(setup.store)
 
 
-async def test_what_was_erased_of_a_tenant_is_gone_and_another_tenants_is_not(store):
+async def test_erasing_a_tenant_leaves_other_tenants_alone(store):
     setup = ArchiveSetup(store)
     await compact_session(setup)
     await setup.say("s-2", chat("two"))
@@ -115,7 +115,7 @@ async def test_what_was_erased_of_a_tenant_is_gone_and_another_tenants_is_not(st
     assert await setup.export_and_erasure.erase(TENANT) == ErasureResult(0, 0, 0, True)
 
 
-async def test_what_another_session_names_too_stays_when_one_is_erased(store):
+async def test_content_shared_with_another_session_outlives_an_erasure(store):
     setup = ArchiveSetup(store)
     first, second = chat("shared", "own"), chat("shared", "fork")
     await setup.say("s-1", first)

@@ -68,7 +68,7 @@ async def test_an_erasure_is_told_here_at_once_and_to_others_when_they_look() ->
     assert theirs[2:] == [(OTHER.archive_namespace, None)]
 
 
-async def test_who_begins_is_not_told_of_what_was_erased_before() -> None:
+async def test_a_new_worker_gets_no_notices_of_earlier_erasures() -> None:
     store, clock = InMemoryStore(), FakeClock()
     await ErasureNotices(store, clock, 100.0).note(TENANT, "s-1")
     late = ErasureNotices(store, clock, 100.0)
@@ -104,7 +104,7 @@ async def test_who_begins_while_the_store_is_away_is_told_of_what_was_erased_sin
     assert told == [(TENANT.archive_namespace, "s-1")]
 
 
-async def test_what_waits_on_this_machine_is_erased_with_the_rest() -> None:
+async def test_pending_writes_of_this_machine_are_erased_too() -> None:
     setup = ArchiveSetup()
     await setup.spool.spool.hold(entry_puts(setup, "one", "s-1", MINE))
     setup.clock.advance(1.0)
@@ -195,7 +195,7 @@ async def test_erased_links_that_waited_elsewhere_do_not_come_back() -> None:
     assert await setup.store.get(key) is None
 
 
-async def test_where_nothing_was_erased_all_that_waits_is_published() -> None:
+async def test_without_an_erasure_all_pending_writes_are_published() -> None:
     setup = ArchiveSetup()
     await setup.spool.spool.hold(entry_puts(setup, "one", "s-1", MINE))
     await setup.spool.publish()

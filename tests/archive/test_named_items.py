@@ -118,7 +118,7 @@ async def test_a_fold_tells_what_the_client_only_named_as_it_tells_what_is_sent(
     assert len(told[0] ^ told[1]) <= 2
 
 
-async def test_what_is_named_is_kept_from_the_first_answer_on() -> None:
+async def test_named_items_are_kept_from_the_first_response_on() -> None:
     talk = Talk(world())
     await talk.turn(0, answer(0))
     assert await talk.load_archived(0) == {}
@@ -158,7 +158,7 @@ async def test_a_tenant_names_its_own_words_only() -> None:
     assert await other.load_archived(0, 1) == {}
 
 
-async def test_what_was_erased_is_gone_from_the_archive_and_from_memory() -> None:
+async def test_erased_items_are_gone_from_archive_and_memory() -> None:
     made = world()
     named, fresh = Talk(made), Talk(made)
     for number in range(3):
@@ -185,7 +185,7 @@ async def test_words_that_came_while_the_store_was_away_are_kept_when_it_is_back
     assert await talk.load_archived(0, 1, 2) == {at: answer(at) for at in range(3)}
 
 
-async def test_what_nobody_has_named_yet_is_bounded_in_memory() -> None:
+async def test_items_not_yet_named_are_bounded_in_memory() -> None:
     """Those that were said last stay."""
     made = world()
     caller = made.forward.tenants.identify({})

@@ -63,7 +63,7 @@ def test_no_more_is_given_than_was_asked_for_and_that_is_said():
     ["", "$(", "$.items[?", "$[?@..x]", "$..a..b..c", "$" + ".a" * 40, "$.a" * 300, "$[?" + "(" * 450, "$[?f(@.a)]",
      "$[" + ",".join("0" * 40) + "]", "$.items[?@.tags == @.tags]", "$[99999999999999999999]"],
 )  # fmt: skip
-def test_what_is_no_path_or_asks_for_too_much_is_refused_with_a_reason(path):
+def test_an_invalid_or_excessive_path_is_refused_with_a_reason(path):
     with pytest.raises(InvalidPath, match=r"\w"):
         select(DOC, path, 100)
 
@@ -77,7 +77,7 @@ WIDE = {"a": [list(range(300)) for _ in range(300)], "s": ["x" * 50_000] * 300}
      "$..[?@ == 1 || @ == 2 || @ == 3 || @ == 4]..*", "$..[?$.s[0] <= $.s[1]]..[?$.s[0] <= $.s[1]]",
      "$..[?search($.s[0], '(x{1,50}y?){1,15}z')]"],
 )  # fmt: skip
-def test_what_would_take_long_is_given_up_within_the_budget(path, monkeypatch):
+def test_a_slow_selection_is_given_up_within_the_budget(path, monkeypatch):
     spent: list[int] = []
     spend = path_walk._WalkBudget.spend
 

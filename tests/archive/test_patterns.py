@@ -36,7 +36,7 @@ def test_places_are_counted_in_characters_not_in_bytes():
 
 
 @pytest.mark.parametrize("pattern", ["", "x" * 501, "(", "(?<=a)b", r"(a)\1", "((a{1000}){1000}){1000}", "[z-a]"])
-def test_what_is_no_pattern_is_refused_with_a_reason(pattern):
+def test_an_invalid_pattern_is_refused_with_a_reason(pattern):
     with pytest.raises(InvalidPattern, match=r"\w"):
         compile_pattern(pattern)
 

@@ -99,7 +99,7 @@ def test_matches_that_lie_close_share_their_lines():
     assert part.text == "1:a\n2-b\n3:a\n4-c\n5-d\n--\n7-f\n8-g\n9:a"
 
 
-def test_what_matches_nowhere_is_said_to_be_nowhere():
+def test_a_pattern_without_a_match_says_so():
     assert read_matches(LOG, "nothing", 0, 0, 1_000).shown == '0 matching lines of 100 for "nothing"'
 
 
@@ -156,14 +156,14 @@ def test_lines_of_json_are_a_list():
     assert read('{"a": 1}\n{"a": 2}\n', ReadRequest("a", path="$[1].a"), 100).text == "2"
 
 
-def test_where_nothing_stands_at_a_path_the_structure_is_told():
+def test_a_path_without_a_value_returns_the_structure():
     with pytest.raises(InvalidPath, match=r"items \(array of 30\), note \(text\)"):
         read(DATA, ReadRequest("a", path="$.item"), 1_000)
     with pytest.raises(InvalidPath, match="not JSON"):
         read(LOG, ReadRequest("a", path="$.item"), 1_000)
 
 
-def test_what_changed_since_another_reading_is_read():
+def test_a_reading_shows_the_difference_to_an_earlier_one():
     part = read(LOG.replace("line 50 ", "line fifty "), ReadRequest("a", other="art_b"), 1_000, LOG)
     assert "-line 50 fine\n+line fifty fine" in part.text
     assert part.shown.startswith("compared with art_b: 1 line less, 1 more; whole")

@@ -31,7 +31,7 @@ from tests.archive.recall_samples import (
 # -- what is recalled --------------------------------------------------------------------------------------------------
 
 
-def test_what_the_user_names_comes_back_with_the_lines_around_it_and_its_source() -> None:
+def test_a_name_in_the_users_text_recalls_its_lines_with_the_source() -> None:
     found = find_excerpt([user("What is in W5918442?")])
     assert found is not None
     assert "> W5918442 holds item 7706410293, line 30 of the order list" in found.text.split("\n")
@@ -40,7 +40,7 @@ def test_what_the_user_names_comes_back_with_the_lines_around_it_and_its_source(
     assert "lines left out]" in found.text
 
 
-def test_what_a_call_is_given_comes_back_too() -> None:
+def test_a_name_in_a_calls_arguments_is_recalled_too() -> None:
     turn = [call("cancel", {"order": "W5918442"}, "call_9"), result("call_9", "done")]
     found = find_excerpt(turn)
     assert found is not None
@@ -68,7 +68,7 @@ def test_a_quotation_of_plain_words_is_found() -> None:
     assert "> line 41 of the order list" in found.text
 
 
-def test_what_somebody_said_is_attributed_to_his_role() -> None:
+def test_a_quoted_message_has_its_role() -> None:
     client = read(
         [user("Begin."), {"role": "assistant", "content": "The key is kx_773_alpha."}, user("Use kx_773_alpha.")]
     )
@@ -78,7 +78,7 @@ def test_what_somebody_said_is_attributed_to_his_role() -> None:
     assert "Said by the assistant, message 1:\n> The key is kx_773_alpha." in found.text
 
 
-def test_what_stands_in_the_arguments_of_a_call_is_shown_from_there() -> None:
+def test_text_in_a_calls_arguments_is_quoted_from_there() -> None:
     content = "\n".join(f"value_{number} = {number}" for number in range(400))
     entries = [
         user("Begin."),
@@ -106,7 +106,7 @@ def test_what_stands_in_the_arguments_of_a_call_is_shown_from_there() -> None:
         ('{"at": 1e+20, "near": "rain and wind"}', "near: rain"),
     ],
 )
-def test_what_a_call_was_given_is_found_however_its_json_was_written(arguments: str, named: str) -> None:
+def test_arguments_are_found_however_their_json_is_written(arguments: str, named: str) -> None:
     made = call("note", {}, "c")
     made["tool_calls"][0]["function"]["arguments"] = arguments
     client = read([user("Begin."), made, result("c", "ok"), user(f"What of `{named}`?")])
@@ -187,7 +187,7 @@ def test_plain_words_recall_nothing() -> None:
     assert find_excerpt([user("Please return the amount of the order list.")]) is None
 
 
-def test_what_is_still_in_view_is_not_recalled() -> None:
+def test_content_still_in_view_is_not_recalled() -> None:
     client, shown, newest = summarized([user("What is in W5918442?")], said="W5918442 was looked at.")
     assert ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, newest, count) is None
 
@@ -202,7 +202,7 @@ def test_a_name_within_another_word_is_not_in_view() -> None:
     ("told", "comes"),
     [("W5918442 again.", False), ("W59184420 and _W5918442.", True), ("src/billing/rules.py", True)],
 )
-def test_what_came_into_view_since_the_first_look_is_in_view(told: str, comes: bool) -> None:
+def test_content_that_came_into_view_later_is_in_view(told: str, comes: bool) -> None:
     recaller, told_so_far = (
         ArtifactRecaller(find_claims),
         [user("What is in W5918442?"), {"role": "assistant", "content": "A mug."}],
@@ -223,19 +223,19 @@ def test_a_path_whose_words_stand_apart_in_view_comes_back() -> None:
     assert "round_half_even" in found.text
 
 
-def test_what_the_system_prompt_says_is_in_view() -> None:
+def test_the_system_prompt_is_in_view() -> None:
     client = read([{"role": "system", "content": "W5918442 is the test order."}, *OPENING_TURNS, user("W5918442?")])
     block = CompactionEntry(1, 5, json.dumps(user("Read.")).encode())
     shown = compact_by_hand(client, [CompactionEntry(0, 0), block], 6)
     assert ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, range(6, 7), count) is None
 
 
-def test_what_the_newest_results_show_is_in_view() -> None:
+def test_the_newest_results_are_in_view() -> None:
     turn = [call("show", {"order": "W5918442"}, "call_9"), result("call_9", "W5918442: item 7706410293")]
     assert find_excerpt(turn) is None
 
 
-def test_what_an_earlier_recall_put_back_is_not_recalled_again() -> None:
+def test_an_excerpt_is_not_recalled_twice() -> None:
     first = find_excerpt([user("What is in W5918442?")])
     assert first is not None
     client, shown, _ = summarized(
@@ -258,7 +258,7 @@ def test_what_an_earlier_recall_put_back_is_not_recalled_again() -> None:
     assert ArtifactRecaller(find_claims).find_excerpt(TENANT, composed, client, newest, count) is None
 
 
-def test_what_stands_nearly_everywhere_is_not_recalled() -> None:
+def test_a_very_common_word_recalls_nothing() -> None:
     rounds = [
         entry
         for number in range(12)

@@ -41,14 +41,14 @@ def test_the_source_that_holds_more_of_what_is_named_comes_first() -> None:
     assert [quote.message for quote in found.quotes] == [4]
 
 
-def test_what_is_rare_counts_more_than_what_is_common() -> None:
+def test_rare_words_weigh_more_than_common_ones() -> None:
     texts = ["rare_name_a is here", *(f"often_name_b number {n}" for n in range(5))]
     found = find_excerpt_of_results(texts, "often_name_b or rare_name_a?", sources=1)
     assert found is not None
     assert "rare_name_a is here" in found.text
 
 
-def test_of_equals_the_newest_is_shown() -> None:
+def test_the_newest_of_equal_matches_is_shown() -> None:
     found = find_excerpt_of_results(["alpha_one old", "alpha_one new"], "alpha_one?", sources=3)
     assert found is not None
     assert "alpha_one new" in found.text
@@ -228,5 +228,5 @@ def test_an_index_finds_the_passages_that_hold_every_word_of_a_name(places: list
         ("", []),
     ],
 )  # fmt: skip
-def test_what_a_call_is_given_is_read_in_order_with_its_keys(arguments: str, scalars: list[tuple[str, str]]) -> None:
+def test_arguments_are_read_in_order_with_their_keys(arguments: str, scalars: list[tuple[str, str]]) -> None:
     assert argument_scalars(arguments) == scalars

@@ -37,7 +37,7 @@ def test_a_name_that_stands_nearly_everywhere_does_not_tell_a_rule() -> None:
     assert find_omitted_rules([RULE], [], places).relevant_to(read([user("Write to Halloran.")]).messages, 3) == []
 
 
-def test_what_stands_in_view_is_not_omitted() -> None:
+def test_rules_in_view_are_not_reported_as_omitted() -> None:
     shown = read([user(f"A record.\n{RULE.line}\n")]).messages
     assert find_omitted_rules([RULE, OTHER], shown, {}).rules == (OTHER,)
 

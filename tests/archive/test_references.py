@@ -111,7 +111,7 @@ def test_texts_are_the_same_every_time_and_hold_the_id(one: str, other: str) -> 
         assert "art_x" in made()
 
 
-def test_what_was_left_out_is_counted() -> None:
+def test_omitted_content_is_counted() -> None:
     assert "1 earlier message was left out" in omission_note(1, "art_x")
     assert "1,234 earlier messages were left out" in omission_note(1_234, "art_x")
 

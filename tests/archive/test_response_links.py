@@ -88,7 +88,7 @@ async def _at_once(_: float) -> None:
     return
 
 
-async def test_what_led_to_a_reply_is_put_together_in_its_order() -> None:
+async def test_the_history_of_a_response_is_assembled_in_order() -> None:
     chain = Chain(ArchiveSetup())
     for number in range(5):
         await chain.say(number, f"part {number}", number - 1 if number else None)
@@ -117,7 +117,7 @@ async def test_a_branch_has_what_led_to_it() -> None:
     assert await chain.before(3) == [*first, *two, *three]
 
 
-async def test_of_a_client_that_sends_its_history_itself_only_the_beginning_is_stored() -> None:
+async def test_of_a_whole_list_client_only_the_first_request_is_stored() -> None:
     chain, given = Chain(ArchiveSetup()), list[Any]()
     for number in range(6):
         given += [{"role": "user", "content": f"part {number}"}, {"role": "assistant", "content": "well"}]
@@ -234,7 +234,7 @@ async def test_a_long_conversation_is_read_in_few_looks() -> None:
     assert store.looks <= 8
 
 
-async def test_what_is_held_in_memory_is_bounded_and_the_oldest_goes() -> None:
+async def test_memory_is_bounded_and_the_oldest_entry_is_evicted() -> None:
     setup = ArchiveSetup(store=(store := FickleStore()))
     links = ResponseLinks(setup.archive, setup.tasks, setup.erasures, 36_000)
     store.away = True
@@ -245,14 +245,14 @@ async def test_what_is_held_in_memory_is_bounded_and_the_oldest_goes() -> None:
     assert there == [False] * 4 + [True] * 6
 
 
-async def test_what_the_store_has_is_found_again_however_little_is_at_hand() -> None:
+async def test_stored_links_are_found_with_an_empty_cache() -> None:
     chain = Chain(ArchiveSetup(), capacity=6_000)
     for number in range(6):
         await chain.say(number, "x" * 400, number - 1 if number else None)
     assert await chain.before(5) == chain.told
 
 
-async def test_what_came_while_the_store_was_away_is_kept_when_it_is_back() -> None:
+async def test_links_from_an_outage_are_stored_afterwards() -> None:
     store = FickleStore()
     chain = Chain(ArchiveSetup(store=store))
     await chain.say(0, "one")
@@ -266,7 +266,7 @@ async def test_what_came_while_the_store_was_away_is_kept_when_it_is_back() -> N
     assert await chain.before(3, links=links_of_other_worker(chain.archive)) == chain.told
 
 
-async def test_what_was_erased_is_gone_and_does_not_come_back() -> None:
+async def test_an_erased_link_does_not_return() -> None:
     chain = Chain(ArchiveSetup())
     for number in range(3):
         await chain.say(number, f"part {number}", number - 1 if number else None)
@@ -330,7 +330,7 @@ async def test_a_response_link_is_shared_with_other_workers_and_outlives_its_con
 
 
 @pytest.mark.parametrize("value", [b"", b"\x00rubbish", b"\x01rubbish"])
-async def test_what_cannot_be_read_is_not_on_record(value: bytes) -> None:
+async def test_an_unreadable_record_counts_as_missing(value: bytes) -> None:
     setup = ArchiveSetup(sealer=None)
     await setup.store.put(link_key(TENANT, "r0"), value)
     assert await ResponseLinks(setup.archive, setup.tasks, setup.erasures, CAPACITY).history_up_to(TENANT, "r0") is None

@@ -59,7 +59,7 @@ async def test_the_newest_entry_stays_however_large_it_is():
     assert [await setup.there(old), await setup.there(new)] == [False, True]
 
 
-async def test_what_a_newer_entry_names_too_stays_with_it_and_is_counted_there(store):
+async def test_content_of_a_newer_entry_stays_and_is_counted_there(store):
     setup = ArchiveSetup(store)
     shared, own, last = big("shared"), big("own"), big("last")
     [one, gone] = await setup.leave("old", "s-1", [shared, own])
@@ -88,7 +88,7 @@ async def test_another_tenant_is_not_touched(store):
     assert await setup.there(theirs, OTHER)
 
 
-async def test_what_is_too_old_goes_though_there_is_room(store):
+async def test_entries_over_the_retention_time_are_removed(store):
     setup = ArchiveSetup(store)
     [old] = await setup.leave("old", "s-1")
     short = ArchiveSetup(store, retention=DAY, clock=setup.clock)
@@ -190,7 +190,7 @@ def test_whatever_folds_go_on_from_the_order_is_whole_and_comes_to_an_end(made):
     assert all(each.used >= next(other.used for other in found if other.id == each.id) for each in ordered)
 
 
-async def test_what_lists_a_thing_is_written_before_it():
+async def test_an_index_entry_is_written_before_its_content():
     setup = ArchiveSetup()
     artifacts = await setup.leave("a")
     puts = setup.archive.build_puts(TENANT, [], artifacts)

@@ -151,7 +151,7 @@ async def test_an_id_out_of_scope_is_answered_like_one_that_nobody_knows():
     assert other.text == foreign.text
 
 
-async def test_what_is_gone_is_said_to_be_gone():
+async def test_a_missing_artifact_is_reported_as_missing():
     assert (await ask(id=GONE)).text.startswith(f"{GONE} is no longer in the archive")
     assert (await ask(build_context(tenant=OTHER), id=RESULT)).text.startswith(f"{RESULT} is no longer")
 
@@ -207,7 +207,7 @@ async def test_of_an_artifact_of_which_only_a_part_waits_here_nothing_is_said_to
         ({"id": RESULT, "offset": 999}, "It has 300 lines; nothing is at offset 999."),
     ],
 )
-async def test_what_cannot_be_had_has_an_answer_that_says_why(arguments, said):
+async def test_an_unavailable_artifact_is_answered_with_the_reason(arguments, said):
     answer = await ask(**arguments)
     assert answer.error
     assert said in answer.text
@@ -249,7 +249,7 @@ async def test_where_a_text_is_denser_than_its_record_says_it_is_counted_and_mad
     assert 2 * len((await ask(dense, id=RESULT)).text) <= 2_000
 
 
-async def test_of_several_records_that_of_the_session_which_asks_is_preferred():
+async def test_the_record_of_the_asking_session_is_preferred():
     store = InMemoryStore()
     made = await build_tool(store)
     archive = Archive(store)
@@ -308,7 +308,7 @@ async def test_artifacts_in_other_arguments_are_given_as_text_or_not_at_all():
     ),
     st.integers(0, 5_000),
 )
-async def test_whatever_is_asked_there_is_an_answer_that_fits(arguments, room):
+async def test_any_call_is_answered_within_the_available_tokens(arguments, room):
     answer = await ask(build_context(available_tokens=room), **arguments)
     assert answer.text
     assert answer.error or words(answer.text) <= room

@@ -69,7 +69,7 @@ def test_arguments_that_are_no_object_still_name_the_artifact(arguments):
     assert parse_arguments(arguments) == ReadRequest(ONE)
 
 
-def test_what_only_looks_like_an_id_is_none():
+def test_text_that_resembles_an_id_is_none():
     assert find_artifact_ids(f"art_12 art_{'0' * 13} art_zzzzzzzzzzzz") == []
     assert find_artifact_ids(f"{ONE}, {OTHER}.") == [ONE, OTHER]
 

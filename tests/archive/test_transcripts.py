@@ -107,7 +107,7 @@ class DelayedTasks(LoopTasks):
         return await super().offload(call, *args)
 
 
-async def test_what_was_said_is_read_by_index_the_system_prompt_being_number_0():
+async def test_messages_are_read_by_index_with_the_system_prompt_at_0():
     setup = ArchiveSetup()
     await setup.say("s-1", chat("Hello.", "Hi.", "And now?"))
     assert await all_of(setup) == ["You are an agent.", "Hello.", "Hi.", "And now?"]
@@ -151,7 +151,7 @@ async def test_of_concurrent_requests_only_those_are_logged_that_no_later_one_ex
     assert await all_of(setup) == ["You are an agent.", "0", "1", "2", "3"]
 
 
-async def test_what_comes_within_a_moment_is_written_with_what_came_before():
+async def test_records_within_a_moment_are_written_together():
     setup, gate = ArchiveSetup(), asyncio.Event()
     waits: list[float] = []
 
@@ -216,7 +216,7 @@ async def test_many_bytes_that_wait_are_written_at_once():
     await setup.tasks.done()
 
 
-async def test_of_very_many_sessions_that_begin_within_a_moment_none_is_lost():
+async def test_no_session_is_lost_when_very_many_begin_at_once():
     setup, begun, a_second = ArchiveSetup(), count(), 4_000
 
     async def wait(seconds: float) -> None:
@@ -274,7 +274,7 @@ async def test_a_fork_shares_the_messages_of_its_prefix():
 
 
 @pytest.mark.parametrize(("mode", "expected"), [("off", [0, 0, 0]), ("folded", [0, 4, 6]), ("all", [2, 4, 6])])
-async def test_what_is_recorded_is_for_the_settings_to_say(mode, expected):
+async def test_the_settings_decide_which_sessions_are_recorded(mode, expected):
     setup = ArchiveSetup(mode=mode)
     lengths = []
     for texts, folded in (("a", False), ("abc", True), ("abcde", False)):
@@ -462,7 +462,7 @@ async def test_the_newest_system_prompt_and_tools_count():
     assert json.loads((await setup.transcripts.original(TENANT, "s-1")).body)["tools"] == []
 
 
-async def test_what_the_provider_keeps_is_recorded_one_request_behind_the_other():
+async def test_provider_history_is_recorded_request_by_request():
     setup = ArchiveSetup(mode="all")
     for at, text in enumerate("abc"):
         client = read({"model": "m", "input": text, "previous_response_id": f"r-{at}"}, "responses")
@@ -472,7 +472,7 @@ async def test_what_the_provider_keeps_is_recorded_one_request_behind_the_other(
     assert len(transcript.messages) == 3
 
 
-async def test_what_could_not_be_written_is_written_with_a_later_request():
+async def test_a_failed_write_is_repeated_with_a_later_request():
     store = Counting()
     setup = ArchiveSetup(store)
     await setup.say("s-1", chat("a", "b", "c"))
@@ -528,7 +528,7 @@ async def test_what_a_store_that_went_away_in_the_middle_did_not_take_is_written
     assert await all_of(setup) == ["You are an agent.", *texts, "and on"]
 
 
-async def test_what_a_killed_worker_wrote_half_is_written_whole_by_another():
+async def test_another_worker_completes_the_write_of_a_killed_one():
     store = Halting()
     killed, other = ArchiveSetup(store), ArchiveSetup(store)
     texts = [f"{at}" for at in range(300)]
@@ -540,7 +540,7 @@ async def test_what_a_killed_worker_wrote_half_is_written_whole_by_another():
     assert await all_of(other) == ["You are an agent.", *texts, "and on"]
 
 
-async def test_what_was_in_a_store_that_was_replaced_is_stored_in_the_new_one():
+async def test_a_transcript_is_stored_anew_in_a_replaced_store():
     """The worker wrote some rows for another session, and notices only later that another store is in place."""
     setup = ArchiveSetup()
     await setup.say("s-0", chat(*"abc", system="Stay."))
@@ -632,7 +632,7 @@ async def test_provider_history_is_recorded_whole_while_another_session_is_erase
     assert await all_of(setup, "s-2") == [f"said {at}" for at in (1, 2, 3, 4)]
 
 
-async def test_what_is_being_packed_when_its_session_is_erased_is_not_written():
+async def test_a_batch_in_compression_is_dropped_if_its_session_is_erased():
     tasks = DelayedTasks()
     transcripts = TranscriptStore(Archive(InMemoryStore(), DAY), tasks, FakeClock(), "all")
     large = "a text of some length " * 4_000
@@ -808,7 +808,7 @@ async def test_a_late_write_does_not_duplicate_messages_of_a_newer_list():
     assert message_texts(await one.read(TENANT, "s-1", 0, 9)) == ["first", "second", "third"]
 
 
-async def test_who_goes_on_after_another_workers_side_request_loses_nothing():
+async def test_a_side_request_at_another_worker_loses_nothing():
     store, clock = InMemoryStore(), FakeClock()
     one, other = transcripts_of_other_worker(store, clock), transcripts_of_other_worker(store, clock)
     for worker, texts in ((one, "abcde"), (other, "abcdx"), (one, "abcdefg")):

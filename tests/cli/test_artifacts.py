@@ -70,7 +70,7 @@ def filled_store(tmp_path_factory: pytest.TempPathFactory) -> FilledStore:
     return fill_store(tmp_path_factory.mktemp("kept"))
 
 
-def test_what_left_windows_is_listed_in_the_order_in_which_it_stood(filled_store: FilledStore) -> None:
+def test_artifacts_are_listed_in_the_order_of_their_messages(filled_store: FilledStore) -> None:
     found = filled_store.list_artifacts()
     assert len(found) > 3
     assert [each["messages"] for each in found] == sorted(each["messages"] for each in found)
@@ -219,7 +219,7 @@ def test_a_store_that_cannot_be_read_is_said_and_none_is_made(tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
 
-def test_what_waits_on_this_machine_for_the_store_is_erased_too(tmp_path: Path) -> None:
+def test_spooled_writes_are_erased_too(tmp_path: Path) -> None:
     kept = fill_store(tmp_path)
 
     async def hold() -> None:

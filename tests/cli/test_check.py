@@ -47,7 +47,7 @@ def test_the_default_names_its_strategies_and_its_writer(tmp_path: Path) -> None
         ),
     ],
 )
-def test_what_is_configured_is_said(tmp_path: Path, text: str, line: str) -> None:
+def test_the_configuration_is_summarized(tmp_path: Path, text: str, line: str) -> None:
     assert line in lines(tmp_path, text + "\n")
 
 

@@ -41,7 +41,7 @@ def test_a_response_is_a_request_with_all_items_before_it(tmp_path: Path) -> Non
     assert (conversation.path, conversation.session, conversation.line) == ("/v1/responses", "t-1", 4)
 
 
-def test_what_codex_compacted_is_a_new_beginning(tmp_path: Path) -> None:
+def test_a_compaction_by_codex_starts_a_new_history(tmp_path: Path) -> None:
     session = CodexSession()
     session.say("one")
     session.answer("m1", "1")

@@ -63,7 +63,7 @@ async def run_beside(
     return await asyncio.to_thread(examine, folder, config.replace("URL", provider.url))
 
 
-def test_what_is_broken_is_said_with_what_to_do(tmp_path: Path, config: str) -> None:
+def test_each_problem_is_reported_with_its_remedy(tmp_path: Path, config: str) -> None:
     with held_port() as nobody:
         broken = config.replace("URL", f"http://127.0.0.1:{nobody}").replace("/kept.db", "/none.txt/kept.db")
         (tmp_path / "none.txt").write_text("")

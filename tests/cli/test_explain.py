@@ -124,7 +124,7 @@ def test_a_responses_request_goes_on_from_what_the_provider_keeps() -> None:
     assert lines_of(explain(RESPONSES_BODY))["continues"] == "resp_1, stored by the provider"
 
 
-def test_what_the_provider_keeps_is_not_on_record_here_so_nothing_is_folded_of_it() -> None:
+def test_provider_history_is_not_on_record_here_and_is_not_compacted() -> None:
     found = explain_json({**RESPONSES_BODY, "input": "many words " * 150_000})
     assert found["action"] == "pass"
     assert found["reason"].endswith(
@@ -174,7 +174,9 @@ def turns(block: dict[str, Any]) -> list[dict[str, Any]]:
         ("input", {"type": "compaction", "id": "cmp_1", "encrypted_content": "b3Bh" * 10}, 20),
     ],
 )
-def test_what_the_provider_no_longer_reads_is_not_counted(name: str, block: dict[str, Any], passed: int) -> None:
+def test_content_that_the_provider_no_longer_reads_is_not_counted(
+    name: str, block: dict[str, Any], passed: int
+) -> None:
     body = {"model": "claude-sonnet-4-5" if name == "messages" else "gpt-5", name: turns(block)}
     if name == "messages":
         body["max_tokens"] = 100
@@ -307,7 +309,7 @@ def test_the_version_header_decides_the_guess() -> None:
 # -- among the agents -----------------------------------------------------------
 
 
-def test_of_a_main_agent_nothing_is_told() -> None:
+def test_a_main_agent_has_no_delegation_report() -> None:
     found = explain_json(CHAT_BODY)["sitting"]
     assert (found["delegated"], found["delegation"], found["hidden"], found["on_record"]) == (False, "", [], False)
     assert "agents" not in lines_of(explain(CHAT_BODY))

@@ -156,7 +156,7 @@ def test_the_record_of_a_fold_says_what_the_request_counts_afterwards(
     assert fold["steps"][-1]["after"] == fold["after"] == pytest.approx(counted, abs=5)
 
 
-def test_where_no_tool_is_offered_none_is_told() -> None:
+def test_without_an_offered_tool_none_is_reported() -> None:
     switched_off = explain_json(chat(), *WINDOW, *write_config("unfold: {tool: false}\n"))
     assert (switched_off["folding"]["state"], switched_off["folding"]["offered"]) == ("folded", None)
     assert "the tool" not in switched_off["changed"]["body"]
@@ -182,7 +182,7 @@ def test_the_whole_body_is_told_where_asked_and_is_what_would_leave(body: dict[s
 
 
 @ALL
-def test_what_goes_to_the_archive_is_told_with_id_and_size(body: dict[str, Any]) -> None:
+def test_archived_content_is_listed_with_id_and_size(body: dict[str, Any]) -> None:
     fold = explain_json(body, *WINDOW)["folding"]
     named = set(re.findall(r"art_[0-9a-f]{12}", json.dumps([block["text"] for block in fold["blocks"]])))
     assert named <= {artifact["id"] for artifact in fold["artifacts"]}
@@ -221,7 +221,7 @@ def test_an_edited_result_is_told_with_what_stands_there_now(body: dict[str, Any
     assert out.count("edited: [Result of read(") == 5
 
 
-def test_what_leaves_the_list_without_a_trace_is_told_as_left_out() -> None:
+def test_dropped_messages_are_listed_as_left_out() -> None:
     given = write_config("compaction: {pipeline: [{compact_tool_results: {keep_last_n: 1, replacement: drop}}]}\n")
     fold = explain_json(chat(), *WINDOW, *given)["folding"]
     assert [row["role"] for row in fold["listed"] if row["became"] == "left out"] == ["assistant", "tool"] * 5
@@ -264,7 +264,7 @@ def test_a_header_folds_whatever_the_size_or_not_at_all_or_only_tells() -> None:
     assert text["tool added"] == f"read_artifact, only reported, to read the archive: {tool['tokens']:,} tokens"
 
 
-def test_what_the_provider_keeps_is_not_folded() -> None:
+def test_provider_history_is_not_compacted() -> None:
     told = explain_json(responses() | {"previous_response_id": "resp_1"}, *WINDOW)["folding"]
     assert (told["state"], "the history that the provider keeps is not completely on record" in told["why"]) == (
         "none",
@@ -272,7 +272,7 @@ def test_what_the_provider_keeps_is_not_folded() -> None:
     )
 
 
-def test_what_fits_in_no_form_would_be_refused_with_the_figures() -> None:
+def test_a_request_that_fits_in_no_form_is_refused_with_its_figures() -> None:
     told = explain_json(chat(), "--window", "40")
     assert (told["action"], told["changed"]["body"]) == ("refuse", "nothing is sent")
     assert told["folding"]["refused"] == told["changed"]["refused"] == told["reason"]
@@ -283,7 +283,7 @@ def test_what_fits_in_no_form_would_be_refused_with_the_figures() -> None:
     assert explain_json(chat(), "--window", "40", "--full")["folding"]["body"] == ""
 
 
-def test_what_was_not_read_is_not_folded() -> None:
+def test_a_request_that_was_not_read_is_not_compacted() -> None:
     told = explain_json(b'{"messages":', *WINDOW)
     assert (told["folding"]["state"], told["folding"]["why"]) == ("none", "it was not parsed")
 

@@ -84,7 +84,7 @@ def test_an_older_message_with_several_responses(tmp_path: Path, is_database: bo
     assert [request.usage for request in conversation.requests()] == [Usage(100, 5), Usage(200, 5)]
 
 
-def test_what_opencode_compacted_is_a_new_beginning(tmp_path: Path, is_database: bool) -> None:
+def test_a_compaction_by_opencode_starts_a_new_history(tmp_path: Path, is_database: bool) -> None:
     sessions = OpenCodeSessions()
     sessions.begin()
     sessions.say("one")

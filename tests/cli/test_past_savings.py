@@ -52,7 +52,7 @@ def savings(home: Path, *arguments: str) -> dict[str, Any]:
     return json.loads(outcome.stdout)  # type: ignore[no-any-return]
 
 
-def test_what_was_sent_costs_what_the_provider_reported(home: Path) -> None:
+def test_the_cost_of_sent_requests_is_that_of_the_reported_usage(home: Path) -> None:
     session = ClaudeSession()
     session.say("hello")
     session.answer("m1", text("hi"), usage=report(10_000, cached=4_000, written=5_000))
@@ -109,7 +109,7 @@ def test_a_summary_that_a_model_would_write_has_its_price(home: Path) -> None:
     )
 
 
-def test_what_the_client_compacted_by_itself_counts_as_nothing_saved(home: Path) -> None:
+def test_a_clients_own_compaction_counts_as_no_saving(home: Path) -> None:
     session = ClaudeSession()
     session.say("work " * 3_000)
     session.answer("m1", text("done"), usage=report(18_000))

@@ -54,7 +54,7 @@ async def test_all_requests_of_a_conversation_are_one_session() -> None:
     assert len({row.session for row in await measure(growing_transcript(3))}) == 1
 
 
-async def test_what_stood_in_the_request_before_is_told_from_what_is_new() -> None:
+async def test_new_messages_are_separated_from_those_of_the_request_before() -> None:
     rows = await measure(growing_transcript(3))
     assert rows[0].unchanged == 0.0
     for before, row in pairwise(rows):

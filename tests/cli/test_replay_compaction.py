@@ -119,7 +119,7 @@ async def test_with_compaction_off_every_request_is_sent_unchanged() -> None:
     assert {row.state for row in rows} == {"as it came"}
 
 
-async def test_where_it_is_only_observed_all_goes_on_as_it_came_and_says_what_would_be() -> None:
+async def test_observe_mode_sends_requests_unchanged_and_reports_the_effect() -> None:
     rows = await replay_one(
         growing_transcript(12), settings=settings({"compaction": {"mode": "observe"}}), window=4_000
     )
@@ -127,7 +127,7 @@ async def test_where_it_is_only_observed_all_goes_on_as_it_came_and_says_what_wo
     assert all(row.forwarded == row.original for row in rows)
 
 
-async def test_what_fits_in_no_form_is_refused_and_nothing_is_sent() -> None:
+async def test_a_request_that_fits_in_no_form_is_refused_and_not_sent() -> None:
     rows = await replay_one(growing_transcript(2), window=100)
     assert all(row.state == "refused" and "the 100 of the window" in row.refused for row in rows)
     assert all(row.forwarded.tokens == 0 for row in rows)
@@ -226,7 +226,7 @@ def test_a_beginning_that_changed_without_a_new_fold_is_named() -> None:
     assert add_up(rows).broken == (3, 4)
 
 
-def test_what_does_not_fit_is_counted_as_it_came_and_as_it_was_sent() -> None:
+def test_an_overflow_is_counted_before_and_after_compaction() -> None:
     rows = [
         build_request(original=build_size(1_200), forwarded=build_size(400)),
         build_request(original=build_size(1_300), forwarded=build_size(1_100)),

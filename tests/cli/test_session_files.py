@@ -81,7 +81,7 @@ def test_the_results_of_parallel_calls_are_all_in_the_next_request(tmp_path: Pat
     assert lists(conversation)[1] == [("user", ["find both"]), ("assistant", ["c1", "c2"]), ("user", ["c1", "c2"])]
 
 
-def test_what_claude_code_compacted_is_a_new_beginning(tmp_path: Path) -> None:
+def test_a_compaction_by_claude_code_starts_a_new_history(tmp_path: Path) -> None:
     session = ClaudeSession()
     session.say("work")
     session.answer("m1", text("done"))

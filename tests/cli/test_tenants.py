@@ -42,7 +42,7 @@ class TenantStore:
         return {each["tenant"]: each["memories"] for each in map(json.loads, told)}
 
 
-def test_who_has_nothing_but_memories_is_listed_when_the_key_is_gone_too(tmp_path: Path) -> None:
+def test_a_tenant_with_only_memories_is_listed_without_its_key(tmp_path: Path) -> None:
     kept = TenantStore(tmp_path)
     kept.add("one", "The ledger runs on PostgreSQL 16.", "Nobody deploys on a Friday.")
     assert kept.tenants() == {"one": 2, "two": 0}
@@ -110,7 +110,7 @@ def test_all_tenants_memories_are_sealed_by_a_command(tmp_path: Path) -> None:
     assert len(json.loads(found.stdout)["results"]) == 1
 
 
-def test_what_cannot_be_opened_can_be_listed_and_erased(tmp_path: Path) -> None:
+def test_memories_of_a_lost_key_can_be_listed_and_erased(tmp_path: Path) -> None:
     kept = TenantStore(tmp_path)
     kept.add("one", "The ledger runs on PostgreSQL 16.", key=KEY)
     assert kept.tenants() == {"one": None, "two": 0}

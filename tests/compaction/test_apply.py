@@ -257,7 +257,7 @@ def test_calls_of_one_id_that_were_made_at_once_are_no_orphans():
     ],
     ids=lambda item: item["type"],
 )
-def test_what_nobody_waits_for_is_no_orphan(item: dict[str, Any]):
+def test_a_result_without_a_waiting_call_is_no_orphan(item: dict[str, Any]):
     later = [{"role": "user", "content": "And the rest?"}, {"role": "assistant", "content": "Done."}]
     found = read({"model": "m", "input": [{"role": "user", "content": "x"}, item, *later]}, "responses").messages
     assert list(find_orphan_parts(found, DIALECTS["responses"].allows_late_answers)) == []
@@ -310,9 +310,7 @@ def test_where_a_stretch_begins_is_not_looked_for_from_the_front():
     st.sampled_from([summarize_most, drop_most, archive_results]),
 )
 @SLOW
-def test_whatever_is_folded_is_legal_and_what_is_protected_is_there(
-    history: History, dialect: DialectName, propose: Strategy
-):
+def test_any_compaction_is_legal_and_keeps_what_is_protected(history: History, dialect: DialectName, propose: Strategy):
     client = conversation(with_long_results(history), dialect)
     setup = CompactorSetup(propose)
     try:

@@ -165,7 +165,7 @@ async def test_a_plan_that_needs_no_summary_is_carried_out_at_once():
     assert teller(setup).asked == []
 
 
-async def test_what_was_prepared_of_a_history_that_was_rewound_is_not_used():
+async def test_a_summary_of_a_rewound_history_is_not_used():
     setup = build_setup()
     await ask(setup, client(6), decision=PREPARE)
     await setup.tasks.done()
@@ -268,7 +268,7 @@ async def test_only_so_many_are_written_at_once_in_all_and_for_a_tenant():
     await setup.tasks.done()
 
 
-async def test_what_another_worker_prepared_is_used_and_not_paid_for_twice():
+async def test_a_summary_prepared_by_another_worker_is_used():
     store = InMemoryStore()
     one, other = build_setup(store=store), build_setup(store=store)
     teller(one).may.clear()
@@ -400,7 +400,7 @@ async def test_a_conversation_that_jumps_over_its_trigger_is_summarized_with_its
     assert second.history.compaction.narrative_end > first.history.compaction.narrative_end
 
 
-async def test_what_another_worker_has_ready_is_not_written_again():
+async def test_a_summary_that_another_worker_has_is_not_written_again():
     store = InMemoryStore()
     one, other = build_setup(store=store), build_setup(store=store)
     await ask(one, client(5), decision=PREPARE)
@@ -411,7 +411,7 @@ async def test_what_another_worker_has_ready_is_not_written_again():
     assert TOLD in summary_text(await ask(other, client(6)))
 
 
-def test_what_is_prepared_holds_only_for_its_own_beginning():
+def test_a_prepared_summary_serves_only_its_own_prefix():
     whole = client(3)
     assert PreparedSummary("", 3, whole.chain[2], "", 0, 0).is_valid_for(whole, 2)
     assert not PreparedSummary("", 3, whole.chain[2], "", 0, 0).is_valid_for(whole, 3)

@@ -120,7 +120,7 @@ async def test_a_decision_to_pass_changes_nothing():
     assert setup.planner.planned == 0
 
 
-async def test_what_is_only_observed_is_told_and_changes_nothing():
+async def test_observe_mode_reports_a_compaction_and_changes_nothing():
     store = InMemoryStore()
     client, setup = conversation(long_history(6), "chat"), CompactorSetup(store=store)
     outcome = await fold(setup, client, decision={"is_observed": True})
@@ -226,7 +226,7 @@ async def test_another_conversation_does_not_wait():
     assert (await one).history.compaction is not None
 
 
-async def test_who_waited_folds_itself_where_the_first_one_went_away():
+async def test_a_waiting_request_compacts_itself_if_the_first_one_left():
     client, setup = conversation(long_history(6), "chat"), CompactorSetup()
     first = asyncio.create_task(fold(setup, client))
     second = asyncio.create_task(fold(setup, client))
@@ -256,7 +256,7 @@ async def test_two_workers_that_fold_at_once_use_the_same_fold():
 # -- the store -------------------------------------------------------------------------------------------------------
 
 
-async def test_where_nothing_can_be_kept_nothing_leaves():
+async def test_without_an_archive_no_message_leaves():
     store, client = Fragile(), conversation(long_history(6), "chat")
     store.away = True
     outcome = await fold(CompactorSetup(store=store), client)

@@ -59,7 +59,7 @@ def folded_again(
     name=st.sampled_from(sorted(PIPELINES)),
     kind=st.sampled_from(["conversation", "generation"]),
 )
-def test_what_is_planned_is_legal_and_comes_to_what_was_planned(
+def test_a_plan_is_legal_and_reaches_its_estimate(
     dialect: DialectName, history: History, repeats: int, name: str, kind: PlanKind
 ) -> None:
     client = read(with_longer_results(history, repeats), dialect)

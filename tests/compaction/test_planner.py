@@ -113,7 +113,7 @@ def test_pinned_results_and_calls_are_touched_by_nobody() -> None:
 PARALLEL = message("assistant", ToolCall("x", "read", "{}"), ToolCall("y", "read", "{}"))
 
 
-def test_of_a_parallel_batch_one_pair_may_go() -> None:
+def test_one_pair_of_a_parallel_batch_may_leave() -> None:
     view = strategy_view(
         uncompacted(
             user_message("o"),
@@ -128,7 +128,7 @@ def test_of_a_parallel_batch_one_pair_may_go() -> None:
     assert planned(view, Drop(1, (0,)), Drop(3)).steps == ()
 
 
-def test_what_a_provider_ran_itself_is_never_replaced() -> None:
+def test_results_of_hosted_tools_are_never_replaced() -> None:
     hosted = message("assistant", ToolCall("s", "search", "{}"), ToolResult("s", (Text("found " * 50),)))
     view = strategy_view(uncompacted(user_message("o"), hosted, assistant_message("ok"), user_message("t")))
     assert planned(view, Replace(1, 1, "x", 1)).steps == ()
@@ -638,6 +638,6 @@ def test_a_sketch_counts_what_is_left() -> None:
     assert draft.slots[5].message.parts == (Text(""),)
 
 
-def test_what_is_permitted_keeps_its_order() -> None:
+def test_permitted_steps_keep_their_order() -> None:
     steps = [Replace(6, 0, "x", 1), Replace(8, 0, "x", 1), Replace(2, 0, "x", 1)]
     assert list(filter_steps(strategy_view(LONG), steps)) == [(steps[0],), (steps[2],)]

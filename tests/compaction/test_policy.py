@@ -118,7 +118,7 @@ def test_a_fold_that_is_asked_for_happens_whatever_the_size() -> None:
     "options",
     [PolicyOptions(mode="off"), PolicyOptions(request_mode="off"), PolicyOptions(mode="off", request_mode="now")],
 )
-def test_what_is_switched_off_is_never_folded(options: PolicyOptions) -> None:
+def test_a_switched_off_kind_is_never_compacted(options: PolicyOptions) -> None:
     decision = decided(190_000, options=options)
     assert (decision.action, decision.reason) == ("pass", "95.0% of the window; compaction is off")
 
@@ -137,7 +137,7 @@ def test_a_clients_own_compaction_request_is_only_folded_where_it_would_not_fit(
     assert decided(200_001, options=asking).must_succeed
 
 
-def test_what_the_provider_keeps_passes_unchanged_and_says_so() -> None:
+def test_provider_history_passes_unchanged_and_says_so() -> None:
     decision = decided(190_000, options=PolicyOptions(is_kept_by_provider=True, is_history_known=False))
     assert decision.action == "pass"
     assert "the history that the provider keeps is not on record and not counted" in decision.reason

@@ -80,7 +80,7 @@ async def test_it_stays_over_many_folds_where_a_main_agents_context_leaves(diale
         ] != wires[:4]
 
 
-def test_what_was_given_is_not_free_and_what_came_later_is() -> None:
+def test_messages_before_the_first_reply_are_protected_and_later_ones_free() -> None:
     shown = uncompacted(
         user_message("context"),
         user_message("more"),

@@ -101,14 +101,14 @@ async def test_what_is_dropped_right_behind_a_summary_takes_nothing_off_its_list
     assert [last for _, last, *_ in listed(outcome)][-1:] == ends
 
 
-async def test_what_fits_into_one_answer_has_no_slices() -> None:
+async def test_a_text_that_fits_one_answer_has_no_slices() -> None:
     client, setup = conversation(long_history(6), "chat"), CompactorSetup(summarizing(400))
     found = listed(await fold(setup, client))
     assert found
     assert all(not slices for *_, slices in found)
 
 
-async def test_of_many_pictures_with_little_text_there_are_no_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_images_with_little_text_have_no_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(removal, "MAX_RANGE_TOKENS", 1_000)
     request = body(long_history(4, words=5), "chat")
     picture = {"type": "image_url", "image_url": {"url": PNG}}

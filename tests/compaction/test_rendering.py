@@ -119,7 +119,7 @@ def test_the_same_list_gives_the_same_bytes_from_memory_and_afresh(dialect: Dial
     assert b'"metadata"' in rendering.render_body(spoken, folded(read(other, dialect)))
 
 
-def test_what_is_remembered_is_bounded():
+def test_the_cache_is_bounded():
     client, rendering = conversation(long_history(4), "messages"), RequestRenderer(capacity=30_000)
     for number in range(50):
         rendering.render_body(DIALECTS["messages"], folded(client, "x" * 1_000, id=f"f-{number}"))

@@ -114,7 +114,7 @@ def build_store() -> tuple[Writing, FakeClock]:
     return Writing(now=clock.now), clock
 
 
-async def test_what_a_conversation_that_goes_on_needs_outlives_its_time():
+async def test_a_compaction_in_use_outlives_its_retention_time():
     worker = Worker(*build_store())
     made = await folded(worker)
     for _ in range(5):
@@ -124,7 +124,7 @@ async def test_what_a_conversation_that_goes_on_needs_outlives_its_time():
     assert await count_stored(worker) == [4, 1, 1, 1]
 
 
-async def test_what_nobody_asks_for_any_more_is_let_go_of():
+async def test_an_unused_compaction_expires():
     worker = Worker(*build_store())
     await folded(worker)
     worker.clock.advance(20 * DAY)
@@ -212,7 +212,7 @@ async def test_an_artifact_that_a_person_read_is_kept_for_longer():
     assert (await count_stored(worker))[:3] == [1, 1, 1]
 
 
-async def test_what_is_in_use_is_sealed_anew_with_the_first_key():
+async def test_a_compaction_in_use_is_sealed_again_with_the_first_key():
     store, clock = build_store()
     old, new = AesSealer([b"o" * 32]), AesSealer([b"n" * 32])
     await folded(Worker(store, clock, old))

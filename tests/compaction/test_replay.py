@@ -210,7 +210,7 @@ async def test_while_the_store_is_away_what_is_known_here_must_do():
     assert await find(folds, whole) == fold(whole, 5).id
 
 
-async def test_who_publishes_second_takes_the_first_one():
+async def test_the_second_publisher_takes_the_first_compaction():
     store, whole = InMemoryStore(), client()
     one, other = CompactionRepository(store), CompactionRepository(store)
     mine, theirs = fold(whole, 5, text="mine"), fold(whole, 5, text="theirs")
@@ -298,7 +298,7 @@ async def test_a_compacted_list_that_is_still_too_long_is_compacted_again():
     assert await find(CompactionRepository(store), whole, fresh=True) == second.id
 
 
-async def test_what_was_let_go_of_is_fetched_again():
+async def test_an_evicted_compaction_is_fetched_again():
     store, whole = Counting(), client()
     other = conversation(long_history(4, words=4, end="done"), "chat")
     folds = CompactionRepository(store, capacity=1_500)
@@ -367,7 +367,7 @@ WHOLE = st.integers(2, 24).filter(lambda covered: covered % 4 != 2)
 
 @given(st.lists(st.tuples(WHOLE, st.integers(1, 6), st.booleans()), min_size=1, max_size=12))
 @settings(max_examples=60, deadline=None)
-def test_what_is_remembered_never_differs_from_a_plain_search(steps: list[tuple[int, int, bool]]):
+def test_the_cache_never_differs_from_a_plain_search(steps: list[tuple[int, int, bool]]):
     import asyncio
 
     async def run() -> None:

@@ -112,7 +112,7 @@ async def test_no_word_of_a_conversation_stands_in_the_spool(tmp_path: Path):
         await spool.close()
 
 
-async def test_what_was_spooled_is_published_sealed_and_read_by_others():
+async def test_spooled_writes_are_published_sealed_and_read_by_others():
     store = Back()
     setup = CompactorSetup(archive_results, store=store, spool=open_spool(None), sealer=KEY)
     outcome = await setup.compactor.compact(setup.case(CLIENT, decision={"must_succeed": True}), CLIENT)

@@ -337,7 +337,7 @@ def test_images_in_results_count_against_their_budget() -> None:
 @pytest.mark.parametrize("kind", ["conversation", "generation"])
 @pytest.mark.parametrize("dialect", DIALECTS)
 @given(history=histories())
-def test_what_must_stay_is_never_free(dialect: DialectName, kind: Any, history: History) -> None:
+def test_protected_messages_are_never_free(dialect: DialectName, kind: Any, history: History) -> None:
     conversation = read(history, dialect)
     messages, view = conversation.messages, strategy_view(without_compaction(conversation), kind)
     task = max(i for i, each in enumerate(messages) if each.has_user_text and not each.has_tool_result)

@@ -24,7 +24,7 @@ def test_these_are_not(host: str) -> None:
     assert not is_loopback(host)
 
 
-async def test_what_was_recorded_last_is_written_when_the_proxy_stops(tmp_path: Path) -> None:
+async def test_the_last_records_are_written_when_the_proxy_stops(tmp_path: Path) -> None:
     settings = build(
         f"store: {{url: 'sqlite:///{tmp_path}/kept.db', timeout_seconds: 60, write_timeout_seconds: 60}}".encode(),
         {},

@@ -26,7 +26,7 @@ async def prepared(server: Valkey) -> None:
     server.stop()
 
 
-async def test_what_waits_is_not_published_to_another_store_at_the_address(tmp_path: Path):
+async def test_pending_writes_are_not_published_to_another_store(tmp_path: Path):
     folders = tmp_path / "one", tmp_path / "two"
     for folder in folders:
         folder.mkdir()

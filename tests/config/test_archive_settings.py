@@ -39,7 +39,7 @@ def test_a_key_comes_from_the_file_or_the_environment_and_is_never_shown():
 
 
 @pytest.mark.parametrize("text", ["secret-that-is-short", KEY + "0", f"{KEY},", f"{KEY} {KEY}"])
-def test_what_is_no_key_is_refused_without_being_shown(text):
+def test_an_invalid_key_is_refused_without_being_shown(text):
     with pytest.raises(ConfigError, match="32 bytes") as caught:
         read("", ACCORDION_ARCHIVE_KEY=text)
     assert caught.value.path == "$.archive.key"

@@ -45,7 +45,7 @@ def test_a_file_that_states_tools_states_all_of_them() -> None:
         ("{handoff_tools: [5]}", "handoff_tools[0]"),
     ],
 )
-def test_what_makes_no_sense_is_refused_where_it_stands(text: str, path: str) -> None:
+def test_an_invalid_setting_is_refused_with_its_position(text: str, path: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read(f"delegation: {text}")
     assert caught.value.path == f"$.delegation.{path}"

@@ -42,7 +42,7 @@ def test_a_litellm_file_is_taken_as_it_is() -> None:
     assert dict(made.models["gpt-4o"].options)["drop_params"] is True
 
 
-def test_what_means_nothing_here_is_named_once() -> None:
+def test_an_ignored_setting_is_named_once() -> None:
     ignored = [each for each in find_hints(read(FILE)) if "ignored" in each]
     assert ignored == [
         "$.litellm_settings: ignored, as they mean nothing here: success_callback",
@@ -51,7 +51,7 @@ def test_what_means_nothing_here_is_named_once() -> None:
     ]
 
 
-def test_what_the_file_says_in_our_own_words_holds() -> None:
+def test_our_own_settings_in_the_file_hold() -> None:
     own = FILE + "timeouts: {read_seconds: 5}\nretries: {connect_attempts: 1}\n"
     settings = read(own, MASTER="sk-environment")
     assert (settings.timeouts.read_seconds, settings.retries.connect_attempts) == (5, 1)

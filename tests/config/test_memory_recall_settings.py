@@ -42,13 +42,13 @@ def test_by_default_nothing_is_recalled() -> None:
         ("all_project: true}", "$.memory.recall.all_project"),
     ],
 )
-def test_what_makes_no_sense_is_an_error_at_its_key(text: str, path: str) -> None:
+def test_an_invalid_value_is_an_error_at_its_key(text: str, path: str) -> None:
     with pytest.raises(ConfigError) as refused:
         read(f"memory: {{recall: {{{text}}}")
     assert refused.value.path == path  # type: ignore[attr-defined]
 
 
-async def test_what_the_file_says_is_in_force_and_follows_it() -> None:
+async def test_settings_of_the_file_are_in_force_and_follow_it() -> None:
     application = Application(read(""), {})
     try:
         assert memory_recall(application) is None

@@ -54,7 +54,7 @@ def test_a_file_without_removed_keys_names_none_and_a_reload_looks_again(tmp_pat
 
 
 @pytest.mark.parametrize("text", ["windows: {learnt_hour: 1}", "windows: [learnt_hours]", "learnt_hours: 1"])
-def test_what_only_resembles_a_removed_key_is_an_error(text: str) -> None:
+def test_a_key_that_resembles_a_removed_one_is_an_error(text: str) -> None:
     with pytest.raises(ConfigError):
         build(text.encode(), {}, {})
 

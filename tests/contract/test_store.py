@@ -213,7 +213,7 @@ async def test_the_first_writer_wins(store: KeyValueStore, collection: str):
 
 
 @pytest.mark.parametrize("collection", ["", "c"])
-async def test_of_many_writers_at_once_one_wins_and_all_learn_which(
+async def test_one_of_many_concurrent_writers_wins_and_all_learn_which(
     store: KeyValueStore, opener: Opener, collection: str
 ):
     other = opener()

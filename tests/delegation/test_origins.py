@@ -335,7 +335,7 @@ async def test_a_conversation_whose_parent_is_erased_during_the_lookup_has_no_pa
     assert edge(asked) == NONE
 
 
-async def test_what_was_erased_is_not_known_any_more():
+async def test_an_erased_delegation_is_not_known_any_more():
     worker = Worker()
     await worker.ask(talk(PARENT), None, [observed_call()])
     worker.tracker.forget()

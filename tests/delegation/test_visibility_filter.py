@@ -157,7 +157,7 @@ def test_the_list_is_as_legal_as_the_clients(told: Shared, dialect: DialectName)
 
 
 @given(shared(), st.sampled_from(DIALECTS))
-def test_where_nothing_is_hidden_the_conversation_is_the_very_same(told: Shared, dialect: DialectName) -> None:
+def test_without_hidden_results_the_conversation_is_the_same_object(told: Shared, dialect: DialectName) -> None:
     client = read(body(told.history, dialect), dialect)
     same = filtered(client, frozenset())
     assert same.conversation is client
@@ -202,7 +202,7 @@ def test_viewers_of_one_list_do_not_get_each_others(told: Shared, dialect: Diale
 
 
 @given(shared(), st.sampled_from(DIALECTS))
-def test_what_is_remembered_is_bounded_and_changes_nothing(told: Shared, dialect: DialectName) -> None:
+def test_the_filters_cache_is_bounded_and_changes_nothing(told: Shared, dialect: DialectName) -> None:
     by = VisibilityFilter(WrittenMessageReader(), capacity=3_000)
     client = read(body(told.history, dialect), dialect)
     for hidden in (hidden_positions(told, client), frozenset(results(client)), hidden_positions(told, client)):

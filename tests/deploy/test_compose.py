@@ -48,7 +48,7 @@ def test_its_ports_are_open_to_this_machine_alone(services: dict[str, Any]):
     assert all(port.startswith("127.0.0.1:") for port in ports)
 
 
-def test_what_it_mounts_is_there(services: dict[str, Any]):
+def test_mounted_files_exist(services: dict[str, Any]):
     mounts = [mount.split(":")[0] for service in services.values() for mount in service["volumes"] if mount[0] == "/"]
     assert len(mounts) == 4
     assert all(Path(mount).exists() for mount in mounts)

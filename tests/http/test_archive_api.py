@@ -94,7 +94,7 @@ async def test_a_page_of_another_site_cannot_erase_with_the_token_either(method:
 
 
 @pytest.mark.parametrize(("method", "path"), OWNERS)
-async def test_where_callers_are_told_apart_by_credentials_no_token_is_needed(method: str, path: str) -> None:
+async def test_callers_identified_by_credentials_need_no_token(method: str, path: str) -> None:
     for world, headers in (
         (small_window_setup(keys=(ONE,)), {"x-accordion-key": "key-one"}),
         (small_window_setup(loopback=False), {"authorization": "Bearer sk-own"}),
@@ -186,7 +186,7 @@ async def test_an_image_is_had_as_the_client_sent_it() -> None:
     ]
 
 
-async def test_what_tools_read_is_never_taken_for_a_page() -> None:
+async def test_an_artifact_is_never_served_as_html() -> None:
     world = PipelineSetup()
     await store_artifact(world, [b'{"role":"user","content":"<script>alert(1)</script>"}'])
     answer = client(world).get("/accordion/artifacts/art_0123456789ab", headers={"accept": "text/html"})
@@ -203,7 +203,7 @@ async def test_an_artifact_of_which_something_is_gone_is_not_there() -> None:
     assert error(client(world).get(f"/accordion/artifacts/{made.id}"))[:2] == (404, "artifact_not_found")
 
 
-async def test_what_is_read_is_kept_for_longer() -> None:
+async def test_reading_an_artifact_extends_its_retention() -> None:
     world = PipelineSetup()
     made = await store_artifact(world, [b'{"role":"user","content":"x"}'])
     http, tenant, retention = client(world), caller(world).tenant, world.builder.archive.retention

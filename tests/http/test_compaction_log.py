@@ -156,7 +156,7 @@ def test_seldom_compactions_and_those_on_request_are_no_warning(
     assert warnings(caplog) == []
 
 
-def test_where_compaction_is_off_nothing_is_a_warning(caplog: pytest.LogCaptureFixture):
+def test_with_compaction_off_nothing_is_a_warning(caplog: pytest.LogCaptureFixture):
     lines = CompactionLogger(lambda *asked: None, SESSIONS)
     log_exchange(lines, None, utilization=Utilization(24_000, tools=30_000))
     assert caplog.records == []

@@ -41,7 +41,7 @@ def test_what_went_well_and_who_went_away_are_no_lines(error: str, caplog: pytes
     assert caplog.records == []
 
 
-def test_what_is_not_known_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_values_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "accordion")
     FailureLogger().exchange("tenant", failed_exchange("upstream_timeout", 504, session=""), "")
     assert not hasattr(caplog.records[0], "session")

@@ -485,7 +485,7 @@ async def test_the_document_is_made_once_and_not_before_it_is_asked_for(
         assert len(made) == 1
 
 
-async def test_where_there_are_to_be_no_memories_nothing_answers(tmp_path: Path):
+async def test_with_memories_disabled_nothing_answers(tmp_path: Path):
     async with api(tmp_path, "memory: {enabled: false}\n") as http:
         assert (await http.post("add", content="x")).status_code == 404
         assert (await http.http.post("/mcp", json={})).status_code == 404

@@ -81,7 +81,7 @@ async def test_an_interrupted_import_is_consistent_and_completed_by_a_second_one
     ]  # fmt: skip
 
 
-async def test_what_is_there_already_is_not_written_again():
+async def test_an_import_does_not_rewrite_existing_memories():
     memories = Watched()
     await import_export(memories)
     memories.sizes.clear()
@@ -90,7 +90,7 @@ async def test_what_is_there_already_is_not_written_again():
     assert sum(memories.sizes) == 2 * MANY - 1
 
 
-async def test_what_somebody_writes_meanwhile_stays_as_it_is():
+async def test_an_import_leaves_concurrent_writes_alone():
     class Raced(Watched):
         """Somebody is faster by one memory and one marker."""
 

@@ -132,7 +132,7 @@ def test_what_folds_save_counts_at_every_request_and_what_a_summary_took_once() 
     assert found["accordion_summary_tokens_total", ("m", "main", "openai", "output")] == 120
 
 
-def test_what_is_only_observed_saves_nothing() -> None:
+def test_an_observed_compaction_saves_nothing() -> None:
     found = count_compactions(CompactionOutcome("observed", kind="conversation", before=900, after=300))
     assert found["accordion_compactions_total", ("automatic", "conversation", "m", "main", "observed", "openai")] == 1
     assert found["accordion_tokens_saved_total", ("m", "main", "openai")] == 0
@@ -158,7 +158,7 @@ def test_the_folds_of_a_flood_of_model_names_are_counted_as_one() -> None:
     assert samples(metrics)["accordion_tokens_saved_total", ("main", "openai", "other")] == 200 * 600
 
 
-def test_what_was_read_back_is_counted() -> None:
+def test_read_back_content_is_counted() -> None:
     metrics = Metrics()
     for back in (ToolLoopUsage(rounds=2, calls=3, input=900), None, ToolLoopUsage(rounds=0, calls=1)):
         metrics.exchange("t", exchange(tool_loop=back), "")

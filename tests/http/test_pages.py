@@ -96,7 +96,7 @@ async def test_each_view_shows_the_records_and_has_nothing_inline() -> None:
         assert not re.findall(r"(?:src|href|action)=\"(?!/accordion/|#)[^\"]*\"", answer.text), path
 
 
-async def test_what_a_conversation_says_is_never_markup() -> None:
+async def test_conversation_text_is_never_markup() -> None:
     world = recording()
     talk = GrowingConversation(world)
     await talk.turn(2)

@@ -51,7 +51,7 @@ async def test_the_sent_request_of_a_labelled_session_is_found_in_its_own_scope(
     assert sent["messages"] == json.loads(talk.forwarded)["messages"] != json.loads(talk.bodies[-1])["messages"]
 
 
-async def test_where_the_last_request_was_not_compacted_it_was_sent_as_it_came() -> None:
+async def test_a_last_request_that_was_not_compacted_was_sent_unchanged() -> None:
     world = everywhere()
     talk, path = await recorded(world, "chat", COMPACTED_AT + 1)
     await talk.turn(COMPACTED_AT + 2, x_accordion_compact="off")

@@ -119,7 +119,7 @@ async def test_a_fold_that_is_asked_for_does_not_touch_other_sessions() -> None:
 
 
 @pytest.mark.parametrize(("mode", "words"), [("off", "Nothing is folded"), ("observe", "nothing is changed")])
-async def test_where_nothing_is_folded_the_answer_says_so(mode: str, words: str) -> None:
+async def test_without_a_compaction_the_answer_says_so(mode: str, words: str) -> None:
     world = small_window_setup(config=f"compaction: {{mode: {mode}}}")
     world.observe = replace(world.observe, mode=lambda model: mode)
     talk, path = await start_talk(world, 2)

@@ -88,7 +88,7 @@ def test_a_replayed_fold_is_a_compacted_conversation_too() -> None:
 
 
 @pytest.mark.parametrize("seen", [None, CompactionOutcome("observed", before=9, after=3), CompactionOutcome("failed")])
-def test_what_was_sent_as_it_came_is_not_called_compacted(seen: CompactionOutcome | None) -> None:
+def test_an_unchanged_request_is_not_called_compacted(seen: CompactionOutcome | None) -> None:
     # By the conventions the attribute is true or absent.
     given = attributes(seen)
     assert "gen_ai.conversation.compacted" not in given
@@ -99,7 +99,7 @@ def test_a_figure_that_is_null_is_left_out() -> None:
     assert "accordion.compaction.utilization" not in attributes(replace(SEEN, utilization=None))
 
 
-def test_what_was_read_back_is_on_the_span() -> None:
+def test_the_span_has_read_back_content() -> None:
     back, used = ToolLoopUsage(rounds=2, calls=3, input=900), Utilization(1_000, messages=250, insertions=40)
     (span,) = spans(exchange(tool_loop=back, utilization=used)).get_finished_spans()
     given = dict(span.attributes or {})
@@ -113,7 +113,7 @@ def test_what_was_read_back_is_on_the_span() -> None:
     assert not [name for name in plain.attributes or {} if "unfold" in name]
 
 
-def test_what_is_not_read_makes_no_span() -> None:
+def test_a_request_that_is_not_read_makes_no_span() -> None:
     assert not spans(exchange(path="/v1/files")).get_finished_spans()
 
 
@@ -156,7 +156,7 @@ def test_the_agent_is_told_by_the_conventions_and_only_what_is_known_of_it() -> 
     assert agent_attributes(plain) == {}
 
 
-async def test_what_the_exporter_gathered_is_sent_at_the_end() -> None:
+async def test_the_exporters_spans_are_sent_at_the_end() -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=60_000))
     observer = SpanExporter(provider)

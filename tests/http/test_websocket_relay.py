@@ -131,7 +131,7 @@ async def test_a_socket_that_is_relayed_unread_is_one_warning_a_client(caplog: p
 
 
 @pytest.mark.parametrize("said", [{"text": "hello"}, {"bytes": b"hello"}])
-async def test_what_a_client_says_during_the_handshake_reaches_the_provider(said: dict[str, str | bytes]) -> None:
+async def test_messages_during_the_handshake_reach_the_provider(said: dict[str, str | bytes]) -> None:
     socket = Provider()
     thinking, wire = Thinking(socket), Wire({"type": "websocket.receive", **said})
     serving = asyncio.ensure_future(wire.serving(thinking))

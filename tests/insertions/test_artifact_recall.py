@@ -110,7 +110,7 @@ async def is_recalled(of: PipelineSetup, path: str, body: Json, *, erased: bool 
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_what_the_user_names_comes_back_once_in_front_of_what_is_asked(path: str):
+async def test_a_name_in_the_users_text_is_recalled_once_in_front_of_it(path: str):
     made, before = await compact_first(path)
     await made.ask(path, build_question(path))
     now = sent(made, path)
@@ -157,7 +157,7 @@ async def test_a_retry_is_sent_the_same(path: str):
     assert [exchange.recall is not None for exchange in made.recorder.exchanges] == [False, True, False, False]
 
 
-async def test_what_a_call_names_comes_back_in_front_of_the_call():
+async def test_a_name_in_a_call_is_recalled_in_front_of_the_call():
     made, asked, listing = await send_results(RESPONSES)
     before = sent(made, RESPONSES)
     listing += call_entry(RESPONSES, "late", "There is no such order.", order=ORDER)
@@ -309,7 +309,7 @@ async def test_nothing_is_recalled_where_the_request_is_not_to_be_changed(header
     assert sent(made, CHAT) == build_question(CHAT)["messages"]
 
 
-async def test_who_counts_is_told_of_what_was_recalled_and_recalls_nothing():
+async def test_counting_includes_recalled_excerpts_and_recalls_nothing():
     made, _ = await compact_first(MESSAGES)
     await made.ask(COUNT, build_question(MESSAGES))
     assert excerpts(sent(made, MESSAGES)) == []
@@ -388,7 +388,7 @@ async def test_a_search_that_fails_leaves_the_request_as_it_was(caplog: pytest.L
     assert NAMING in json.dumps(sent(made, CHAT)[-1])
 
 
-async def test_what_is_recalled_is_counted_once():
+async def test_a_recalled_excerpt_is_counted_once():
     made, _ = await compact_first(CHAT)
     for _ in range(2):
         await made.ask(CHAT, build_question(CHAT))

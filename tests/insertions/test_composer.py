@@ -141,7 +141,7 @@ async def test_no_tool_is_offered_if_it_cannot_be_or_reading_back_is_off():
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
-async def test_what_was_read_back_goes_out_again_and_is_counted_apart(path: str):
+async def test_tool_rounds_are_sent_again_and_counted_separately(path: str):
     world = build_setup()
     asked = request(20, path)
     await world.ask(path, asked)
@@ -196,7 +196,7 @@ async def test_a_recall_at_the_newest_message_goes_out_with_it():
     assert [block["text"] for block in sent(world)["messages"][-1]["content"]] == ["What is next?", "Recalled: r3_7."]
 
 
-async def test_who_counts_is_told_of_the_tool_and_of_what_was_read_back():
+async def test_counting_includes_the_tool_and_the_tool_rounds():
     world = build_setup()
     asked = request(20, MESSAGES)
     await world.ask(MESSAGES, asked)
@@ -253,7 +253,7 @@ def build_recall(tokens: int) -> Any:
     return lambda anchor: RecallInsertion(anchor, wire, 1.0)
 
 
-async def test_what_was_read_back_is_the_first_to_go_where_there_is_no_room():
+async def test_tool_rounds_leave_first_when_the_window_is_full():
     world = build_setup()
     asked = request(20)
     await world.ask(CHAT, asked)
@@ -284,7 +284,7 @@ async def test_without_what_was_read_back_the_last_report_says_nothing():
     assert bare < without.tokens < bare + 50
 
 
-async def test_where_the_provider_finds_it_too_long_what_was_read_back_goes_first():
+async def test_tool_rounds_leave_first_after_an_overflow():
     world = build_setup(20_000)
     asked = request(20)
     reported = FakeReply(pieces=(json.dumps({"choices": [], "usage": {"prompt_tokens": 2_000}}).encode(),))
@@ -301,7 +301,7 @@ async def test_where_the_provider_finds_it_too_long_what_was_read_back_goes_firs
     assert "The answer." in json.dumps(sent(world))
 
 
-async def test_what_is_told_to_be_saved_is_without_what_was_read_back():
+async def test_reported_savings_do_not_include_tool_rounds():
     world = build_setup()
     asked = request(20)
     await world.ask(CHAT, asked)

@@ -274,7 +274,7 @@ def test_the_tool_is_counted_and_the_clients_own_tool_list_is_not_taken_for_it(d
 
 
 @pytest.mark.parametrize("dialect", NAMES)
-def test_where_the_tool_cannot_be_offered_the_request_keeps_its_own(dialect: DialectName):
+def test_a_request_that_cannot_have_our_tool_keeps_its_own(dialect: DialectName):
     talk = ComposedConversation(dialect, tools=False)
     ruled_out = {"chat": {"n": 2}, "responses": {"max_tool_calls": 3}, "messages": {"output_format": {"type": "x"}}}
     talk.request |= ruled_out[dialect]
@@ -282,7 +282,7 @@ def test_where_the_tool_cannot_be_offered_the_request_keeps_its_own(dialect: Dia
 
 
 @pytest.mark.parametrize("dialect", NAMES)
-def test_what_was_read_back_stands_where_the_provider_was_told_it(dialect: DialectName):
+def test_tool_rounds_stand_where_the_provider_saw_them(dialect: DialectName):
     talk = ComposedConversation(dialect)
     before = talk.sent()
     told = talk.reply(2, 0)
@@ -538,7 +538,7 @@ class Counting(ChatArtifactTool):
         return super().insert_rounds(messages, build_tool_rounds, fields)
 
 
-def test_a_list_is_laid_out_behind_what_was_laid_out_before():
+def test_a_longer_list_extends_the_cached_one():
     talk, cache, tool_protocol = ComposedConversation("chat"), CompositionCache(), Counting()
     read_one = talk.reader.reader_for(talk.spoken, TENANT)
     asked = []
@@ -566,7 +566,7 @@ def test_a_rewound_list_takes_the_space_of_its_present_messages_only():
     assert cache.size == fresh.size > 0
 
 
-def test_what_is_put_in_later_is_laid_out_behind_what_was_laid_out_before():
+def test_later_insertions_extend_the_cached_list():
     talk, cache, tool_protocol = ComposedConversation("chat"), CompositionCache(), Counting()
     read_one = talk.reader.reader_for(talk.spoken, TENANT)
     for number in range(6):
@@ -788,7 +788,7 @@ async def test_the_places_of_a_list_are_learnt_once_and_of_one_that_goes_on_what
     assert store.asked == [14]
 
 
-async def test_what_was_learnt_is_asked_for_anew_once_something_was_erased_even_meanwhile():
+async def test_cached_insertions_are_read_again_after_an_erasure():
     store = Fickle()
     worker = Worker(store)
 
@@ -807,7 +807,7 @@ async def test_what_was_learnt_is_asked_for_anew_once_something_was_erased_even_
     assert store.asked == [10, 10, 3, 12]
 
 
-async def test_what_could_not_be_asked_for_is_not_learnt():
+async def test_a_failed_read_is_not_cached():
     store = Fickle()
     worker = Worker(store)
     store.away = True
@@ -863,7 +863,7 @@ async def test_insertions_of_two_machines_at_one_place_both_stay_after_an_outage
         assert await worker.find(fresh=True) == both
 
 
-async def test_what_is_written_anew_keeps_what_another_worker_added():
+async def test_rewriting_an_entry_keeps_what_another_worker_added():
     clock = FakeClock()
     store = Fickle()
     store._now = clock.now
@@ -877,7 +877,7 @@ async def test_what_is_written_anew_keeps_what_another_worker_added():
     assert len(await Worker(store, clock).find(fresh=True)) == 2
 
 
-async def test_what_was_read_back_is_sealed_as_the_archive_is():
+async def test_tool_rounds_are_sealed_like_the_archive():
     store, sealer = Fickle(), AesSealer([b"k" * 32])
     plain = Worker(store)
     await plain.add(build_tool_rounds(4, "in the clear"))
@@ -892,7 +892,7 @@ async def test_what_was_read_back_is_sealed_as_the_archive_is():
     assert await plain.find(fresh=True) == [build_tool_rounds(4, "in the clear")]
 
 
-async def test_what_was_read_back_is_listed_under_its_session_to_be_given_out_and_erased():
+async def test_tool_rounds_are_exported_and_erased_with_their_session():
     store = Fickle()
     await Worker(store).add(build_tool_rounds(4), build_tool_rounds(7))
     [listed] = [page async for page in entries(store, TENANT.archive_namespace, "s-1")]
@@ -903,7 +903,7 @@ async def test_what_was_read_back_is_listed_under_its_session_to_be_given_out_an
     assert await worker.find(fresh=True) == []
 
 
-async def test_what_was_erased_is_forgotten():
+async def test_erased_insertions_are_forgotten():
     store = Fickle()
     worker = Worker(store)
     await worker.add(build_tool_rounds(4))

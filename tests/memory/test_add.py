@@ -49,7 +49,7 @@ async def test_the_same_words_twice_are_one_memory_about_all_that_both_name():
     assert kept.created == first.created < kept.updated
 
 
-async def test_what_is_known_in_every_way_is_not_written_again():
+async def test_a_memory_that_is_fully_known_is_not_written_again():
     setup = AddSetup()
     await setup.add(GREEN, topics=("gate",))
     before = setup.memories.writes
@@ -66,7 +66,7 @@ async def test_another_kind_project_or_author_makes_it_another_memory(other: dic
     assert len(setup.stored()) == 2
 
 
-async def test_who_adds_the_old_words_does_not_undo_a_new_wording():
+async def test_adding_the_old_text_does_not_undo_a_rewording():
     setup = AddSetup()
     first, _ = await setup.add(GREEN)
     await setup.reword(first.id, RED)
@@ -98,7 +98,7 @@ async def test_what_is_not_there_or_no_single_memory_is_not_worded_anew():
     assert [memory.content for memory in setup.stored()] == [GREEN]
 
 
-async def test_of_two_that_add_or_reword_at_once_none_is_lost_unseen():
+async def test_concurrent_additions_and_rewordings_are_not_lost_silently():
     setup = AddSetup()
     made = await asyncio.gather(*(setup.add(GREEN, topics=(f"t{at}",)) for at in range(4)), return_exceptions=True)
     won = [each[0].topics[0] for each in made if not isinstance(each, BaseException)]

@@ -51,7 +51,7 @@ async def test_the_answer_is_the_documented_one():
     assert wanted in answer["relations_extracted"]
 
 
-async def test_what_is_stored_is_what_is_answered():
+async def test_the_stored_memories_equal_the_answer():
     setup = await build_setup()
     answer = await setup.compact(*ALL, caller=CompactionCaller(project="billing"))
     stored = {memory.id: memory for memory in stored_memories(setup)}
@@ -121,7 +121,7 @@ async def test_an_overlapping_range_adds_only_what_is_new():
     assert len(stored_memories(setup)) == len(before | after)
 
 
-async def test_what_another_conversation_said_already_is_not_stored_again():
+async def test_a_memory_known_from_another_conversation_is_not_stored_again():
     setup = await build_setup()
     first = await setup.compact(*ALL)
     await setup.record([entry("user", "Hello there."), *talk()[9:12]], "s-2")
@@ -238,7 +238,7 @@ async def test_a_store_that_is_away_leaves_nothing_half_written():
 # -- two at once -------------------------------------------------------------------
 
 
-async def test_of_two_that_compact_one_range_at_once_both_give_the_winners_answer():
+async def test_two_concurrent_compactions_of_a_range_return_the_same_answer():
     setup = await build_setup()
     await setup.compactions.find_completed(TENANT, ID)
     answers = await asyncio.gather(*(setup.compact(*ALL, search=False) for _ in range(4)))
@@ -294,7 +294,7 @@ async def test_a_history_that_was_taken_back_and_went_on_otherwise_is_another_ra
     ]
 
 
-async def test_what_a_person_deleted_does_not_come_back_with_the_old_answer():
+async def test_a_deleted_memory_does_not_return_with_the_old_answer():
     setup = await build_setup()
     first = await setup.compact(*ALL)
     gone = first.memories_created[0].id
@@ -385,7 +385,7 @@ async def test_what_a_user_had_imported_is_not_stored_again_whoever_repeats_it()
     assert not any("eu-west-7" in each or name in each for each in said)
 
 
-async def test_of_what_is_imported_only_ones_own_is_background():
+async def test_only_own_imported_text_is_background():
     name, told = "CMEM-20260101-100510", "We decided that the ledger service moves to region eu-west-7 on Thursday."
     setup = await build_setup([entry("user", f"Please import memory {name}"), entry("user", told)])
     setup.memories.of(OTHER).memories[name] = Memory(name, "session", told)

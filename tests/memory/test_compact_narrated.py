@@ -88,14 +88,14 @@ async def test_what_the_messages_do_not_bear_out_or_cannot_stand_alone_is_left_o
     assert set(found) == {content for content in good if "5433" not in content}
 
 
-async def test_what_only_a_tool_says_is_reported_as_that():
+async def test_a_statement_of_a_tool_alone_is_attributed_to_it():
     found = await narrate(FakeSummarizer([answer()]))
     (reported,) = [content for content in found if "unexpected keyword" in content]
     assert reported.startswith("Reported by a tool, not checked: ")
 
 
 @pytest.mark.parametrize("failing", ["no JSON at all", SummaryFailed("the model is away"), {"overview": []}])
-async def test_where_the_model_fails_the_rules_say_what_is_remembered(failing):
+async def test_rules_write_the_memories_if_the_model_fails(failing):
     found = await narrate(FakeSummarizer([failing]))
     assert any(content.startswith(BY_RULE) for content in found)
 
@@ -118,7 +118,7 @@ async def test_the_answer_says_who_wrote_and_what_it_took_and_says_so_again():
         (ALL_OF_IT, "stand alone", 1),
     ],
 )
-async def test_where_rules_stand_in_for_a_model_the_answer_says_so_and_why(failing, why, calls, caplog):
+async def test_the_answer_says_why_rules_replaced_the_model(failing, why, calls, caplog):
     setup = await build_narrated_setup(FakeSummarizer([failing]))
     first = await setup.compact(0, 16)
     assert first.writer == "rules"
@@ -179,7 +179,7 @@ class Meanwhile(FakeSummarizer):
 
 
 @pytest.mark.parametrize("what", ["session", "tenant", "memories"])
-async def test_of_what_is_erased_while_the_model_writes_nothing_is_remembered(what: str):
+async def test_nothing_is_stored_of_a_session_erased_while_the_model_writes(what: str):
     async def erased() -> None:
         setup.clock.advance(1.0)
         if what == "memories":
@@ -210,7 +210,7 @@ async def test_what_another_worker_or_a_command_erased_meanwhile_is_noticed_at_o
 
 
 @pytest.mark.parametrize("last", [["It does."], ["Does it retry a failed webhook?", "It does."]], ids=["on", "edited"])
-async def test_what_is_said_while_the_model_writes_does_no_harm(last: list[str]):
+async def test_new_messages_while_the_model_writes_do_no_harm(last: list[str]):
     """A client may say its newest message anew: the transcript's end is written over, and nothing was erased."""
 
     async def talked() -> None:

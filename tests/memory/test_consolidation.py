@@ -246,7 +246,7 @@ async def test_a_proof_of_another_tenant_a_forged_or_an_old_one_proves_nothing()
     assert await setup.active() == []
 
 
-async def test_what_was_edited_after_it_was_read_must_be_read_again():
+async def test_an_edited_memory_must_be_read_again():
     setup = TopicSetup(12)
     before = setup.proof()
     setup.add("mem-0003", "Sessions live in Valkey now.", topics=("auth",))
@@ -306,7 +306,7 @@ async def test_restoring_is_consolidating_the_old_text_again():
     assert sorted(each.content[len(TEXT) :][:8] for each in await setup.archived()) == ["\n\n---\nWr", " This ve"]
 
 
-async def test_of_two_writers_at_once_one_wins_and_the_other_is_told():
+async def test_one_of_two_concurrent_writers_wins_and_the_other_gets_an_error():
     for there in (False, True):
         setup = TopicSetup()
         if there:
@@ -384,7 +384,7 @@ async def test_memories_that_a_summary_names_are_its_sources_though_not_proven_r
 
 
 @pytest.mark.parametrize("topic", ["", "  ", "x" * 201, None, 3])
-async def test_what_is_no_topic_is_refused(topic):
+async def test_an_unknown_topic_is_refused(topic):
     with pytest.raises(BadRequest, match="A topic must be"):
         await TopicSetup().consolidate(topic=topic)
 

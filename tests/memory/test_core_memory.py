@@ -129,7 +129,7 @@ class Forgetful:
         return [None, *(await self.whole.read(tenant, session, first, last))[1:]]
 
 
-async def test_what_is_not_kept_any_more_of_a_conversation_is_said(setup: SessionSetup) -> None:
+async def test_missing_parts_of_a_conversation_are_reported(setup: SessionSetup) -> None:
     await setup.record()
     kept = Forgetful(setup.archive.transcripts)
     await setup.core_of(setup.memories, kept).import_session(TENANT, conversation="s-1")
@@ -245,7 +245,7 @@ async def test_while_the_store_is_away_it_says_so(setup: SessionSetup) -> None:
 # -- export, list, search ---------------------------------------------------------------
 
 
-async def test_what_was_saved_comes_back_by_its_id_in_any_case(setup: SessionSetup) -> None:
+async def test_a_session_memory_is_found_by_its_id_in_any_case_of_letters(setup: SessionSetup) -> None:
     await setup.core.import_session(TENANT, text=TEXT)
     for name in (FIRST, FIRST.lower(), f' "{FIRST}" '):
         found = await setup.core.export(TENANT, name)
@@ -254,7 +254,7 @@ async def test_what_was_saved_comes_back_by_its_id_in_any_case(setup: SessionSet
 
 
 @pytest.mark.parametrize("name", ["", "mem-1", "CMEM-2026", "CMEM-20260101-100510; drop"])
-async def test_what_is_no_id_is_refused(setup: SessionSetup, name: str) -> None:
+async def test_an_invalid_id_is_refused(setup: SessionSetup, name: str) -> None:
     with pytest.raises(BadRequest, match="CMEM-") as raised:
         await setup.core.export(TENANT, name)
     assert raised.value.code == "invalid_memory_id"

@@ -60,7 +60,7 @@ def test_a_credential_is_masked_and_what_is_said_about_it_stays(text: str, value
         "",
     ],
 )
-def test_what_only_speaks_of_credentials_stays_as_it_is(text: str) -> None:
+def test_text_about_credentials_stays_unchanged(text: str) -> None:
     assert mask_credentials(text) == text
     assert not has_credential(text)
 

@@ -62,7 +62,7 @@ def test_texts_that_no_store_can_keep_are_cleaned():
         ({"first": -1, "last": 2}, "memory_bad_range"),
     ],
 )
-def test_what_cannot_be_a_memory_is_refused_with_its_reason(fields, code):
+def test_an_invalid_memory_is_refused_with_a_reason(fields, code):
     with pytest.raises(BadRequest) as refused:
         finish(**{"content": "x", **fields})
     assert refused.value.code == code

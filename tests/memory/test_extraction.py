@@ -95,7 +95,7 @@ def test_an_assistant_s_sentence_is_what_it_says(text, kind):
         "Now remove the unused session import from app.py.", "First, add the guard to lock.py, then call it.",
     ],
 )  # fmt: skip
-def test_what_an_assistant_only_means_to_do_is_left_out(text):
+def test_an_assistants_mere_intentions_are_left_out(text):
     assert find_in(user("Hi."), assistant(text)) == []
 
 
@@ -109,7 +109,7 @@ def test_what_an_assistant_only_means_to_do_is_left_out(text):
         "Scanning `.git/state.json` for state files.", "Need to handle errors in lock.py.",
     ],
 )  # fmt: skip
-def test_what_points_elsewhere_does_not_stand_alone(text):
+def test_a_sentence_with_a_reference_elsewhere_is_not_self_contained(text):
     assert not is_self_contained(text)
     assert extract_contents(user(text)) == []
 
@@ -192,7 +192,7 @@ WORDS = st.lists(st.sampled_from(["alpha", "beta", "gamma", "delta", "port", "80
 
 
 @given(st.lists(WORDS.map(" ".join), max_size=30), st.data())
-def test_of_what_says_the_same_nothing_is_overlooked(texts, data):
+def test_no_duplicate_is_overlooked(texts, data):
     """Each is compared with all that are kept; parts of others are among them, cut anywhere."""
     for text in list(texts):
         start = data.draw(st.integers(0, 4))
@@ -209,7 +209,7 @@ def test_of_what_says_the_same_nothing_is_overlooked(texts, data):
         assert kept == remove_duplicates(found)
 
 
-def test_of_many_sentences_not_each_is_compared_with_each(monkeypatch):
+def test_comparing_many_sentences_is_not_quadratic(monkeypatch):
     compared, alike = [], extraction._are_alike
     monkeypatch.setattr(extraction, "_are_alike", lambda one, other: compared.append(one) or alike(one, other))
     kept = remove_duplicates(
@@ -246,7 +246,7 @@ def test_system_text_is_nobody_s_word():
         f"[Session memory CMEM-20260131-142500, brought in because the user asked.]\n{FACT}",
     ],
 )
-def test_what_clients_and_the_proxy_put_into_messages_is_not_taken(text):
+def test_text_added_by_clients_or_the_proxy_is_not_extracted(text):
     assert extract_contents(user(text), user("Thanks a lot for that.")) == []
 
 
@@ -256,7 +256,7 @@ def test_repeated_client_text_is_skipped_and_the_users_text_beside_it_is_kept():
 
 
 @pytest.mark.parametrize("tool", ["memory_search", "mcp__accordion__memory_read", "core_memory", "recall_memories"])
-def test_what_came_out_of_memory_is_not_stored_again(tool):
+def test_recalled_text_is_not_stored_again(tool):
     talk = [user("What do we know?"), *tool_call(tool, 1, "{}", f'[{{"content": "{FACT}"}}]'), assistant(FACT)]
     assert extract_contents(*talk) == []
     talk[1]["tool_calls"][0]["function"]["name"] = "read_file"
@@ -371,7 +371,7 @@ def test_relations_are_what_the_verb_between_two_entities_says(text, relation):
         "The billing-api service is big. It is old; src/a.py uses it.",
     ],
 )  # fmt: skip
-def test_what_is_denied_asked_or_supposed_is_no_relation(text):
+def test_denials_questions_and_suppositions_are_no_relations(text):
     assert find_relations(text, JUDGE).relations == ()
 
 

@@ -110,7 +110,7 @@ def test_a_plan_file_with_its_edits_is_what_the_agent_itself_showed_the_user() -
 
 
 @recordings
-def test_what_a_user_hands_over_as_a_plan_is_kept_to_its_last_character() -> None:
+def test_a_users_plan_is_kept_to_its_last_character() -> None:
     seen = 0
     for name, messages, conversation in recorded_runs(*CLAUDE_CODE):
         found = find_latest_plan(conversation)
@@ -399,5 +399,5 @@ def test_what_the_assistant_laid_out_is_inferred_and_so_is_what_was_done() -> No
     assert (done.source, done.text) == ("inferred", "- [x] Create /srv/app/gate.py")
 
 
-def test_where_nothing_was_planned_or_done_there_is_no_plan() -> None:
+def test_without_plans_or_actions_there_is_no_plan() -> None:
     assert find_latest_plan(conversation_of_texts("Hello", "Hello!")) is None

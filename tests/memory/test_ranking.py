@@ -34,7 +34,7 @@ def test_words_are_never_empty_and_never_too_many(text):
     assert len(set(found)) == len(found) <= 64
 
 
-def test_what_both_lists_name_comes_before_what_one_names():
+def test_a_result_of_both_lists_ranks_before_one_of_a_single_list():
     assert [each[0] for each in fuse(["a", "b"], ["c", "b"], {}, 3)] == ["b", "a", "c"]
 
 
@@ -59,7 +59,7 @@ def test_relevance_decides_where_words_and_vectors_do_not():
     assert names(order_candidates("query", [candidate("a"), candidate("b")], [0.2, 0.6])) == ["b", "a"]
 
 
-def test_what_the_person_said_whom_a_query_names_comes_first():
+def test_statements_of_the_person_named_in_the_query_rank_first():
     found = order_candidates(
         "What does Ann like?", [candidate("a", 2.0, author="Bob"), candidate("b", 1.0, author="Ann Lee")], [0, 0]
     )
@@ -67,7 +67,7 @@ def test_what_the_person_said_whom_a_query_names_comes_first():
     assert found[0][1].author > 0.0 == found[1][1].author
 
 
-def test_what_stands_beside_a_find_in_its_conversation_is_raised():
+def test_neighbours_of_a_result_in_its_conversation_rank_higher():
     def mention(name, first, lexical=0.0, talk="talk"):
         return candidate(name, lexical, conversation=talk, first=first, last=first)
 

@@ -63,12 +63,12 @@ def test_only_sentences_that_say_what_they_are_about_are_searched_for(text: str,
     assert find_questions(conversation(text)) == found
 
 
-def test_of_many_sentences_the_first_and_the_last_ones_are_searched_for() -> None:
+def test_the_first_and_last_of_many_sentences_are_searched_for() -> None:
     said = [f"Region {name} replicates ledger postings." for name in ("alpha", "beta", "gamma", "delta", "omega")]
     assert find_questions(conversation(" ".join(said))) == (said[0], said[3], said[4])
 
 
-def test_what_was_said_before_the_last_reply_is_not_searched_for() -> None:
+def test_messages_before_the_last_reply_are_not_searched_for() -> None:
     reply = {"role": "assistant", "content": "Where?"}
     assert find_questions(conversation(ASKED, reply, "Go on.")) == ()
     assert find_questions(conversation(ASKED, "Quickly.")) == (ASKED,)
@@ -129,7 +129,7 @@ def test_it_is_known_for_the_proxys_own_words() -> None:
     assert is_own_text(quote_memories([RecalledMemory(NOTED, 1.0)], len, 9_999)[0])
 
 
-def test_what_has_no_room_as_a_whole_is_left_out_and_a_shorter_one_is_not() -> None:
+def test_a_memory_that_does_not_fit_is_left_out_for_a_shorter_one() -> None:
     short = len(quote_memories([RecalledMemory(NOTED, 1.0)], len, 9_999)[0])
     long = RecalledMemory(replace(NOTED, id="mem-2", content="word " * 500), 1.0)
     text, ids, tokens = quote_memories([long, RecalledMemory(NOTED, 1.0)], len, short + 10)
@@ -138,7 +138,7 @@ def test_what_has_no_room_as_a_whole_is_left_out_and_a_shorter_one_is_not() -> N
     assert quote_memories([long], len, 100) == ("", (), 0)
 
 
-async def test_what_was_put_into_a_session_is_noted_once() -> None:
+async def test_a_recalled_memory_is_recorded_once() -> None:
     memories = FakeMemories()
     await note(memories, ALONE, "s-1", ["mem-1", "mem-2"])
     await note(memories, ALONE, "s-1", ["mem-2", "mem-3"])

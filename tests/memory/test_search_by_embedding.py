@@ -45,7 +45,7 @@ async def first(store: SqliteMemories, query: str, wanted: MemoryFilter = Memory
     ("query", "place"),
     [("a sick puppy", 1), ("When are bills settled?", 2), ("nightly backups", 4), ("meal", 5)],
 )
-async def test_what_is_meant_is_found_in_other_words(store, query, place):
+async def test_a_query_finds_memories_with_other_words(store, query, place):
     assert await first(store, query) == SAID[place]
 
 

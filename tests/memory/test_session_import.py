@@ -112,7 +112,7 @@ async def test_a_memory_of_another_kind_is_unknown() -> None:
     assert (await restore_memories(memories, TENANT, [ID])).missing == (ID,)
 
 
-def test_what_was_put_in_never_asks_again() -> None:
+def test_inserted_text_never_starts_an_import() -> None:
     memory = Memory(ID, "session", render_sections({"Objective": ASK}))
     assert requested_ids(render_memory(memory)) == ()
     assert requested_ids(json.dumps(unknown_notice(ID))) == ()

@@ -296,7 +296,7 @@ def test_decisions_come_with_their_reasons() -> None:
     )
 
 
-def test_what_a_user_answered_to_a_question_is_a_decision() -> None:
+def test_a_users_answer_to_a_question_is_a_decision() -> None:
     answered = 'User has answered your questions: "Where should it stand?"="In front". You can now continue.'
     found = sections(("AskUserQuestion", {"questions": []}, answered))
     assert found["Decisions"] == "- Where should it stand?: In front (the user's answer)"
@@ -361,7 +361,7 @@ def test_pending_is_what_the_plan_leaves_open_and_what_was_not_answered() -> Non
     )
 
 
-def test_what_was_said_with_a_plan_is_noted() -> None:
+def test_text_beside_a_plan_is_recorded() -> None:
     given = {"explanation": "The gate rusts.", "plan": [{"step": "Oil it", "status": "pending"}]}
     assert sections(("update_plan", given, "Plan updated"))["Notes"] == "- Said with the plan: The gate rusts."
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from accordion.model.cache import BoundedCache, count_entry
 
 
-def test_what_was_used_last_stays_and_the_rest_goes_for_want_of_room():
+def test_the_least_recently_used_entries_are_evicted():
     cache = BoundedCache[str, int](100)
     for number, name in enumerate("abc"):
         cache.put(name, number, 40)
@@ -34,7 +34,7 @@ def test_nothing_is_left_of_what_was_let_go_of():
 
 
 @given(puts=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 60))))
-def test_what_is_held_is_counted_and_bounded(puts: list[tuple[int, int]]):
+def test_cached_bytes_are_counted_and_bounded(puts: list[tuple[int, int]]):
     cache, sizes = BoundedCache[int, int](100), dict[int, int]()
     for key, size in puts:
         cache.put(key, size, size)

@@ -33,7 +33,7 @@ def test_a_count_that_lies_changes_little() -> None:
     assert count_pages(b"%PDF-1.7\n" + b"<</Type/Page>>" * 90_000) == MOST_PAGES
 
 
-def test_what_cannot_be_told_is_unknown() -> None:
+def test_an_unreadable_pdf_has_an_unknown_number_of_pages() -> None:
     sealed = packed_pdf(7)
     start = sealed.index(b"stream\r\n") + 8
     assert count_pages(sealed[:start] + bytes(byte ^ 0x55 for byte in sealed[start:])) == 0

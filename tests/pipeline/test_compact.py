@@ -341,7 +341,7 @@ async def test_what_is_sliced_again_is_still_named_by_an_id_that_leads_to_it() -
 # -- counting ---------------------------------------------------------------------------------------------------------
 
 
-async def test_who_counts_is_told_however_much_it_is() -> None:
+async def test_counting_answers_for_any_size() -> None:
     world = PipelineSetup(windows=FakeWindows(1_000))
     body = claude(0) | {"system": words(3_000, "s")}
     out, _ = await world.ask(COUNT, body)

@@ -157,7 +157,7 @@ async def test_old_tool_uses_are_cleared_for_a_translated_place() -> None:
     assert 600 < applied["cleared_input_tokens"] < 1_200
 
 
-async def test_what_was_cleared_stays_so_and_is_reported_again() -> None:
+async def test_cleared_content_stays_cleared_and_is_reported_again() -> None:
     world, translator = translated(message(), message())
     edits = {"edits": [CLEAR]}
     await world.ask(MESSAGES, claude(8, context_management=edits))
@@ -260,7 +260,7 @@ async def test_a_token_count_has_the_tokens_before_and_after() -> None:
     assert counted["input_tokens"] < plain
 
 
-async def test_what_was_cleared_can_be_read_by_its_reference() -> None:
+async def test_cleared_content_can_be_read_by_its_reference() -> None:
     call = {"type": "tool_use", "id": "t1", "name": "read_artifact", "input": {}}
     world, _ = translated()
 

@@ -372,7 +372,7 @@ async def test_a_failed_response_adds_nothing() -> None:
 
 
 @pytest.mark.parametrize("config", ["compaction: {mode: off}", "compaction: {mode: observe}"])
-async def test_where_nothing_is_compacted_the_object_is_not_read(config: str) -> None:
+async def test_without_a_compaction_the_conversation_object_is_not_read(config: str) -> None:
     client = Client(config)
     for _ in range(12):
         assert (await client.turn())["conversation"] == "conv_1"

@@ -179,7 +179,7 @@ async def test_what_a_template_of_the_providers_says_is_not_on_record() -> None:
     assert "the history that the provider keeps is not completely on record" in chain.decisions[-1]
 
 
-async def test_what_belongs_to_a_conversation_object_passes_as_it_came() -> None:
+async def test_requests_of_a_conversation_object_pass_unchanged() -> None:
     chain = Chain()
     for number in range(12):
         await chain.turn(conversation="conv_1", previous_response_id=None) if number else await chain.turn()
@@ -194,7 +194,7 @@ async def test_who_is_not_folded_is_not_kept(config: str) -> None:
     assert not [key for key in chain.world.store._values if key.name.startswith("link/")]
 
 
-async def test_what_is_translated_is_kept_nowhere() -> None:
+async def test_translated_responses_are_not_stored() -> None:
     chain = Chain(router=FakeRouter(only=Route("other", "litellm", "")))
     translator = Translator()
     chain.world.replace_in("sender", translator=translator)
@@ -264,7 +264,7 @@ async def test_conversations_that_begin_alike_are_each_folded() -> None:
     assert {one.state, two.state} <= {"folded", "replayed"}
 
 
-async def test_what_the_provider_refuses_goes_as_it_came() -> None:
+async def test_after_a_refusal_the_request_is_sent_unchanged() -> None:
     chain = Chain()
     chain.provider.refuses = True
     await chain.turns(12)

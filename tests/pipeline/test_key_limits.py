@@ -101,7 +101,7 @@ def streamed(*pieces: bytes) -> FakeReply:
 
 
 @pytest.mark.parametrize("leaves", [True, False])
-async def test_what_no_provider_reports_is_estimated(leaves: bool) -> None:
+async def test_usage_that_is_not_reported_is_estimated(leaves: bool) -> None:
     """Chat Completions streams report usage only where the client asks; a client may leave before the report."""
     world = limited(tokens_per_day=10**9)
     text = b'data: {"choices": [{"index": 0, "delta": {"content": "%s"}}]}\n\n' % (b"x" * 400)

@@ -161,7 +161,7 @@ async def test_it_is_counted_and_told_in_the_ledger_and_the_metrics(path: str):
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("text", ["Go on, please.", "Which colour has the parser of the billing desk?"])
-async def test_what_nothing_belongs_to_goes_on_as_it_came(path: str, text: str):
+async def test_a_turn_without_a_relevant_memory_is_sent_unchanged(path: str, text: str):
     made, _ = ready()
     body = build_request(path, user_entry("Hello."), assistant_entry(path, "Hi."), user_entry(text))
     out, _ = await made.ask(path, body)
@@ -264,7 +264,7 @@ async def test_a_summary_that_may_be_out_of_date_says_so():
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_what_stands_in_the_list_is_not_put_in_again(path: str):
+async def test_a_memory_that_is_in_the_list_is_not_inserted_again(path: str):
     made, memories = ready()
     history = [user_entry(ASK), assistant_entry(path, "There."), user_entry(f"Once more. {ASK}")]
     await made.ask(path, build_request(path, *history[:1]))
@@ -273,7 +273,7 @@ async def test_what_stands_in_the_list_is_not_put_in_again(path: str):
     assert len(memories.asked) == 2
 
 
-async def test_what_the_client_says_itself_is_not_put_in():
+async def test_a_memory_that_the_client_states_itself_is_not_inserted():
     made, _ = ready()
     await made.ask(CHAT, build_request(CHAT, user_entry(TOLD), assistant_entry(CHAT, "So it is."), user_entry(ASK)))
     assert not there(made, CHAT)
@@ -320,7 +320,7 @@ async def test_a_retry_is_sent_the_same_whatever_is_remembered_meanwhile(path: s
     assert [each.recall is not None for each in made.recorder.exchanges] == [True, False, False]
 
 
-async def test_what_was_sent_without_stays_without():
+async def test_a_turn_sent_without_a_memory_stays_without_it():
     memories = RecordingMemories()
     made = world(memories)
     body = build_request(CHAT, user_entry("Hello."), assistant_entry(CHAT, "Hi."), user_entry(ASK))
@@ -375,7 +375,7 @@ async def test_a_history_that_the_provider_keeps_is_left_alone():
     assert memories.asked == []
 
 
-async def test_who_counts_or_asks_for_a_summary_of_its_own_recalls_nothing():
+async def test_counting_and_client_compactions_recall_nothing():
     made, memories = ready()
     await made.ask(COUNT, build_request(MESSAGES, user_entry(ASK)))
     await made.ask(MESSAGES, build_request(MESSAGES, user_entry(ASK), compaction={"type": "auto"}))

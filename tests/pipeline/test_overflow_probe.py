@@ -238,7 +238,7 @@ async def test_what_cannot_be_an_overflow_or_is_too_long_is_not_read(status: int
 
 @pytest.mark.parametrize("error", [UpstreamDisconnected("gone"), UpstreamTimeout("slow")])
 @pytest.mark.parametrize("status", [200, 400])
-async def test_what_goes_wrong_while_reading_is_raised_in_its_place(status: int, error: Exception) -> None:
+async def test_an_error_while_reading_is_raised_at_its_position(status: int, error: Exception) -> None:
     body = json.dumps(anthropic(TOO_LONG)).encode() if status == 400 else sse(START)
     reply = FakeReply(status, EVENTS, (body[:30], body[30:]), error)  # type: ignore[arg-type]
     found = await probe_overflow(reply, AnthropicMessages(), is_near_window=True)

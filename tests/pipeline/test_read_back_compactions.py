@@ -73,7 +73,7 @@ async def test_what_a_fold_is_said_to_come_to_is_what_is_sent(path: str):
 
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES])
-async def test_what_was_read_back_is_no_saving(path: str):
+async def test_read_back_content_is_no_saving(path: str):
     """The client never sent it."""
     world = build_setup()
     asked = await talked(world, path)

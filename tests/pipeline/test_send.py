@@ -75,7 +75,7 @@ async def test_one_that_answers_again_is_tried_first_again_and_its_next_pause_is
     assert servers.tried() == "abab"
 
 
-async def test_where_none_can_be_reached_all_are_tried_at_each_request():
+async def test_if_no_deployment_is_reachable_each_request_tries_all():
     made, servers = world("a", "b")
     for _ in range(3):
         await made.ask(CHAT, BODY)

@@ -253,7 +253,7 @@ async def test_a_later_import_leaves_the_earlier_prefix_unchanged():
     assert sent(made, RESPONSES)[:-1] == history
 
 
-async def test_what_was_imported_stays_while_memories_are_away():
+async def test_an_imported_memory_stays_while_the_memories_are_unavailable():
     made, memories = ready()
     await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
     memories.away = True
@@ -281,7 +281,7 @@ async def test_other_workers_and_later_runs_put_it_in_as_well():
 @pytest.mark.parametrize(
     "text", ["What is next?", f"What is {ID}?", f"Do not import {ID}.", f"> {ASK}", "Please import memory CMEM-1"]
 )
-async def test_what_asks_for_no_memory_goes_on_as_it_came(path: str, text: str):
+async def test_a_request_without_an_import_is_sent_unchanged(path: str, text: str):
     memories = Counted()
     made = world(memories)
     body = build_request(path, user_entry("Hello."), assistant_entry(path, "Hi."), user_entry(text))
@@ -291,7 +291,7 @@ async def test_what_asks_for_no_memory_goes_on_as_it_came(path: str, text: str):
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_what_a_tool_says_asks_for_nothing(path: str):
+async def test_a_tool_result_starts_no_import(path: str):
     made, memories = ready()
     body = build_request(path, user_entry("Look."), *call_entry(path, "c1", ASK, path="a.txt"))
     await made.ask(path, body)
@@ -307,7 +307,7 @@ async def test_a_request_that_is_not_to_be_changed_is_not(headers: dict[str, str
     assert is_forwarded_unchanged(made, body)
 
 
-async def test_who_only_counts_records_nothing():
+async def test_counting_records_nothing():
     made, memories = ready()
     await made.ask(COUNT, build_request(MESSAGES, user_entry(ASK)))
     assert memories.asked == []

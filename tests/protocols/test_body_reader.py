@@ -181,7 +181,7 @@ def test_a_field_that_comes_twice_counts_as_its_last() -> None:
 
 
 @pytest.mark.parametrize("raw", [b"", b"[]", b"{", b'{"messages":', b"null", b'{"a":NaN}', b"\xff", b"[" * 3000])
-def test_what_is_no_json_object_is_unreadable_and_nothing_else(raw: bytes) -> None:
+def test_a_body_that_is_no_json_object_is_unreadable(raw: bytes) -> None:
     with pytest.raises(Unreadable):
         BodyReader().read(OpenAIChat(), raw, TENANT)
 
@@ -286,7 +286,7 @@ def test_nesting_of_two_thousand_levels_is_read_or_unreadable() -> None:
         BodyReader().read(OpenAIChat(), raw, TENANT)
 
 
-def test_what_is_remembered_stays_within_its_budget() -> None:
+def test_the_readers_cache_stays_within_its_budget() -> None:
     reader = BodyReader(budget=200_000)
     for number in range(60):
         reader.read(OpenAIChat(), body([{"role": "user", "content": f"{number} {LONG * 8}"}] * 3), TENANT)

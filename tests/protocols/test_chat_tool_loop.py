@@ -495,7 +495,7 @@ def test_only_ours_and_no_further_round_ends_as_if_there_was_none() -> None:
 
 
 @pytest.mark.parametrize("finish", ["length", "content_filter"])
-def test_of_a_reply_that_was_cut_short_nothing_is_answered(finish: str) -> None:
+def test_calls_of_a_truncated_reply_are_not_answered(finish: str) -> None:
     out, (seen,) = run_loop(one_by_one([ROLE, *text_chunks("x"), *OUR_CALL, *end(finish)]))
     assert not seen.finished
     assert not seen.own_calls
@@ -503,7 +503,7 @@ def test_of_a_reply_that_was_cut_short_nothing_is_answered(finish: str) -> None:
     assert data(out)[-1]["choices"][0]["finish_reason"] == finish
 
 
-def test_of_a_reply_that_failed_or_was_lost_nothing_is_answered() -> None:
+def test_calls_of_a_failed_or_lost_reply_are_not_answered() -> None:
     tool_loop = TOOL_PROTOCOL.open_response(OURS, True)
     failed = sse({"error": {"message": "It broke."}})
     assert tool_loop.feed(sse(*OUR_CALL) + failed) == failed

@@ -22,7 +22,7 @@ ENCODERS = {
 @pytest.mark.parametrize("encoding", ENCODERS)
 @given(data=st.data())
 @settings(max_examples=40, deadline=None)
-def test_what_was_encoded_is_read_however_it_is_cut(encoding: str, data: st.DataObject) -> None:
+def test_an_encoded_body_is_read_wherever_it_is_cut(encoding: str, data: st.DataObject) -> None:
     plain = data.draw(st.binary(max_size=200)) * data.draw(st.integers(1, 3_000))
     packed = ENCODERS[encoding](plain)
     step = data.draw(st.integers(1, max(1, len(packed))))
@@ -34,7 +34,7 @@ def test_what_was_encoded_is_read_however_it_is_cut(encoding: str, data: st.Data
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
-def test_what_comes_in_several_members_is_read_to_its_end(encoding: str) -> None:
+def test_an_encoded_body_of_several_members_is_read_to_its_end(encoding: str) -> None:
     packed = b"".join(ENCODERS[encoding](plain) for plain in (b"one ", b"two ", b"three"))
     assert decode_body(packed, encoding, 100) == b"one two three"
     decoder = Decoder(encoding)

@@ -105,7 +105,7 @@ def test_the_ways_of_responses_are_known() -> None:
         assert responses_edits(**fields) is None
 
 
-def test_what_asks_for_edits_is_removed() -> None:
+def test_requests_for_context_edits_are_removed() -> None:
     items = [{"type": "compaction_trigger"}, {"role": "user", "content": '"compaction_trigger"'}]
     fields = fields_of(json.dumps({"context_management": [], "input": items}).encode())
     assert json.loads(RESPONSES.remove_edits(fields)["input"]) == items[1:]

@@ -75,7 +75,7 @@ UNKNOWN: dict[DialectName, Any] = {
 
 @dialects
 @pytest.mark.parametrize("text", ["b", None])
-def test_what_is_not_understood_is_not_changed(name: DialectName, text: str | None) -> None:
+def test_unknown_content_is_not_changed(name: DialectName, text: str | None) -> None:
     was = message(SPOKEN[name], UNKNOWN[name])
     assert isinstance(was.parts[0], Opaque)
     with pytest.raises(ValueError, match="not understood"):

@@ -194,7 +194,7 @@ def test_equal_json_has_equal_keys(one: str, two: str) -> None:
         ({"detail": "low"}, {"detail": "high"}),
     ],
 )
-def test_what_differs_has_different_keys(one: Any, two: Any) -> None:
+def test_different_content_has_different_keys(one: Any, two: Any) -> None:
     assert of(one) != of(two)
 
 
@@ -239,7 +239,7 @@ DEEP = "[" * 100_000 + "]" * 100_000
 
 
 @pytest.mark.parametrize("raw", [DEEP, '{"n": 1e999}', '"\\ud800"', "{", "NaN", '{"n": -1e999}'])
-def test_what_cannot_be_decoded_is_a_value_error(raw: str) -> None:
+def test_undecodable_content_is_a_value_error(raw: str) -> None:
     with pytest.raises(ValueError):
         decode_json(raw)
 

@@ -79,7 +79,7 @@ def test_the_last_round_ends_as_its_visible_blocks_ask_for() -> None:
         b"",
     ],
 )
-def test_what_is_no_message_goes_on_as_it_came(body: bytes) -> None:
+def test_a_body_that_is_no_message_passes_unchanged(body: bytes) -> None:
     out, (seen,), _ = read(body)
     assert out == body
     assert not seen.finished

@@ -86,7 +86,7 @@ def test_citations_leave_with_the_text_that_they_count() -> None:
     ],
 )
 @pytest.mark.parametrize("text", ["b", "{}", None])
-def test_what_the_provider_signed_or_did_is_passed_on_as_it_is(block: Any, text: str | None) -> None:
+def test_signed_blocks_and_hosted_tool_blocks_are_not_edited(block: Any, text: str | None) -> None:
     with pytest.raises(ValueError, match=r"."):
         edit("assistant", [block, HI], {0: text})
     assert edit("assistant", [block, HI], {1: None}) == [block]

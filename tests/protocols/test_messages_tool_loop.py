@@ -279,7 +279,7 @@ def test_a_last_event_without_its_empty_line_is_heard() -> None:
     assert [block["text"] for block in whole(out)["content"]] == ["a", "b"]
 
 
-def test_what_is_nested_too_deeply_goes_on_as_it_came() -> None:
+def test_a_too_deeply_nested_stream_passes_unchanged() -> None:
     deep = b'event: new\ndata: {"type": "new", "a": ' + b"[" * 100_000 + b"\n\n"
     assert run_rounds([deep])[0] == deep
 
@@ -301,7 +301,7 @@ LINES = st.sampled_from(["", "event: x\n", "data: x\n", "id: 3\n: y\n", "data\n"
 
 
 @given(st.lists(st.tuples(LINES, st.one_of(EVENT, ODD)), max_size=8), PLACES)
-def test_what_is_not_understood_goes_on_as_it_came(events: Any, places: Any) -> None:
+def test_an_unknown_stream_passes_unchanged(events: Any, places: Any) -> None:
     stream = "".join(f"{lines}data: {json.dumps(event)}\n\n" for lines, event in events).encode()
     out, (seen,) = run_rounds(cut(stream, places))
     assert out == stream

@@ -51,12 +51,12 @@ def test_a_forms_heads_may_be_written_in_other_ways(disposition: bytes) -> None:
         (b"RIFF\x00\x00", b"audio/wav"),
     ],
 )
-def test_what_names_no_model_names_none(body: bytes, kind: bytes) -> None:
+def test_a_body_without_a_model_names_none(body: bytes, kind: bytes) -> None:
     assert model_in_body(body, kind) is None
 
 
 @given(st.integers(0, 200))
-def test_of_a_beginning_only_what_is_there_whole_counts(end: int) -> None:
+def test_only_complete_fields_of_a_truncated_body_count(end: int) -> None:
     form = PART % (b"prompt", b"hello") + PART % (b"model", b"smart") + FILE % b"RIFF" + END
     begun = form[:end]
     there = end >= form.index(b"smart\r\n--x--y") + len(b"smart\r\n--x--y")

@@ -52,7 +52,7 @@ def test_responses_says_it_as_openai_does() -> None:
 
 
 @pytest.mark.parametrize("dialect", [OpenAIChat(), OpenAIResponses()], ids=["chat", "responses"])
-def test_where_nothing_could_be_folded_it_says_why(dialect: WireProtocol) -> None:
+def test_an_overflow_without_a_compaction_says_why(dialect: WireProtocol) -> None:
     error = ContextOverflow(208_310, 200_000, failure="the store cannot be reached.")
     said = dialect.render_error(error, "req_1").decode()
     assert "Compaction failed: the store cannot be reached." in said

@@ -63,7 +63,7 @@ def test_responses_keeps_them_but_where_they_are_too_many() -> None:
 @pytest.mark.parametrize(
     "value", ["null", "5", '"x-accordion-agent"', '["x-accordion-agent"]', "{}", '{"user_id":"u"}']
 )
-def test_what_holds_none_of_ours_is_untouched(value: str) -> None:
+def test_metadata_without_our_keys_is_untouched(value: str) -> None:
     body = f'{{"metadata":{value},"messages":[{{"x-accordion-agent":1}}]}}'
     raw = body.encode()
     assert remove_own_keys("messages", raw, fields_of(raw)) is raw
@@ -80,7 +80,7 @@ def test_a_key_is_known_however_it_is_spelt() -> None:
     )
 
 
-def test_of_a_body_without_metadata_nothing_is_sent() -> None:
+def test_a_body_without_metadata_gets_none() -> None:
     assert metadata_to_send("messages", {"messages": b"[]"}) is None
 
 
@@ -119,7 +119,7 @@ def test_fields_are_taken_out_and_replaced_and_the_rest_keeps_its_bytes(
 
 
 @given(st.lists(st.tuples(names, spaces, values, spaces), unique_by=lambda each: each[0], max_size=5), st.data())
-def test_what_stays_keeps_its_own_white_space(told: list[tuple[str, str, Any, str]], data: st.DataObject) -> None:
+def test_remaining_metadata_keeps_its_white_space(told: list[tuple[str, str, Any, str]], data: st.DataObject) -> None:
     parts = [f"{a}{json.dumps(name)}{a}:{b}{json.dumps(value)}" for name, a, value, b in told]
     gone = data.draw(st.frozensets(st.sampled_from([each[0] for each in told]))) if told else frozenset()
     made = with_fields(f"{{{','.join(parts)} }}".encode(), dict.fromkeys(gone)).decode()

@@ -84,7 +84,7 @@ def test_every_event_of_a_call_has_the_text_of_a_named_artifact(size: int, cuts:
     assert [json.loads(wire) for wire in seen.entries] == items
 
 
-def test_what_follows_a_named_artifact_waits_for_it() -> None:
+def test_text_behind_a_placeholder_waits_for_it() -> None:
     events = events_of(response("a", [function("a", '{"x": {"$artifact": "art_1"}}'), message("m", "y")]), 99)
     tool_loop = ResponsesToolStream(OURS)
     out = tool_loop.feed(stream(events))

@@ -171,7 +171,7 @@ def test_a_call_that_the_provider_ran_is_a_call_with_its_result(entry: Any, expe
 
 
 @pytest.mark.parametrize("entry", SEALED)
-def test_what_only_the_provider_understands_is_opaque_and_sized(entry: Any) -> None:
+def test_items_only_the_provider_understands_are_opaque_with_a_size(entry: Any) -> None:
     message = read(entry)
     assert (message.role, message.parts) == ("other", (Opaque(entry["type"], len(json.dumps(entry))),))
 

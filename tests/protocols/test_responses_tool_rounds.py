@@ -291,7 +291,7 @@ def test_where_nothing_that_was_read_is_put_in_nothing_is_told_that_led_to_it() 
         ([{"type": "compaction", "encrypted_content": "x"}, {"type": "message", "role": "user", "content": []}], False),
     ],
 )  # fmt: skip
-def test_where_what_led_to_our_calls_alone_may_be_left_with_the_client(items: list[Json], expected: bool) -> None:
+def test_reasoning_that_produced_only_our_calls_may_be_dropped(items: list[Json], expected: bool) -> None:
     assert TOOL_PROTOCOL.may_have_stranded_reasoning(read(*items)) is expected
 
 

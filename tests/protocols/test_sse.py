@@ -79,7 +79,7 @@ def test_a_stream_that_comes_byte_by_byte_gives_the_events_of_the_standard(strea
 
 
 @given(streams(), st.lists(st.integers(0, 500), max_size=8))
-def test_what_goes_on_is_always_whole_events(stream: bytes, places: list[int]) -> None:
+def test_only_whole_events_are_forwarded(stream: bytes, places: list[int]) -> None:
     _, blocks = through(cut(stream, places))
     assert all(re.search(rb"(?:\r\n|\n|\r)(?:\r\n|\n|\r)$", block) for block in blocks if block)
 

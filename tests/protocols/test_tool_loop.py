@@ -92,14 +92,14 @@ def test_arguments_that_are_no_json_lose_no_character(text: str, cuts: list[int]
     assert not arguments.resolved
 
 
-def test_what_cannot_become_a_name_goes_on_at_once() -> None:
+def test_text_that_cannot_become_a_placeholder_passes_at_once() -> None:
     arguments = PlaceholderScanner()
     for piece in ('{"path"', ': "a{b', '", "c": {"d', '": {"$artifact": [', '1, {"$artifact_id": 2}], "e": {"$arc'):
         assert arguments.feed(piece) == piece
         assert arguments.is_idle
 
 
-def test_what_may_become_a_name_waits_and_what_follows_it_too() -> None:
+def test_text_that_may_become_a_placeholder_waits_with_all_behind_it() -> None:
     arguments = PlaceholderScanner()
     assert arguments.feed('{"text": {"$art') == '{"text": '
     assert arguments.feed('ifact": "art_1", "path": "$.a"') == ""
@@ -128,7 +128,7 @@ def test_the_whole_of_the_arguments_is_never_a_name() -> None:
         '{"$artifact": "%s"}' % ("x" * 2000),
     ],
 )  # fmt: skip
-def test_what_only_looks_like_a_name_stays(value: str) -> None:
+def test_text_that_resembles_a_placeholder_stays(value: str) -> None:
     out, arguments = streamed(list(f'{{"a": {value}}}'), {"art_1": "text", "x" * 2000: None})
     assert out == f'{{"a": {value}}}'
     assert not arguments.resolved

@@ -12,7 +12,7 @@ CAPACITY = 1_000_000
 
 
 @pytest.mark.parametrize("letter", ["a", "é", "’", "😀"])
-def test_what_was_read_back_takes_no_more_than_its_bytes(letter: str) -> None:
+def test_the_cache_of_written_messages_counts_their_bytes(letter: str) -> None:
     reader = WrittenMessageReader(CAPACITY)
     read = reader.reader_for(OpenAIChat(), TENANT)
     for number in range(100):

@@ -16,7 +16,7 @@ async def test_slow_work_runs_in_another_thread_and_gives_what_it_returns():
         await tasks.close()
 
 
-async def test_what_needs_much_memory_runs_one_after_the_other():
+async def test_work_that_needs_much_memory_runs_one_at_a_time():
     tasks, running, most = LoopTasks(), 0, 0
 
     def work() -> None:
@@ -33,7 +33,7 @@ async def test_what_needs_much_memory_runs_one_after_the_other():
         await tasks.close()
 
 
-async def test_what_failed_in_a_thread_is_raised_to_who_waits():
+async def test_an_error_in_a_thread_is_raised_to_the_caller():
     tasks = LoopTasks()
     try:
         with pytest.raises(ZeroDivisionError):
@@ -42,7 +42,7 @@ async def test_what_failed_in_a_thread_is_raised_to_who_waits():
         await tasks.close()
 
 
-async def test_what_is_repeated_goes_on_behind_a_failure(caplog: pytest.LogCaptureFixture):
+async def test_a_repeated_task_continues_after_a_failure(caplog: pytest.LogCaptureFixture):
     tasks, runs, ended = LoopTasks(), 0, asyncio.Event()
 
     async def work() -> None:

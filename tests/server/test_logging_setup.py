@@ -195,7 +195,7 @@ SECRET = "Zq8hushZq8hush4711"
         f"set-cookie: session={SECRET}",
     ],
 )
-def test_what_looks_like_a_credential_is_redacted_wherever_it_stands(text):
+def test_a_credential_is_redacted_anywhere_in_a_line(text):
     assert SECRET not in redact(text)
     for form in ("text", "json"):
         logged = lines(form=form, say=say(message="%s", args=(text,), note=text))

@@ -119,7 +119,7 @@ async def test_all_else_is_the_transports_own() -> None:
 
 
 @given(st.lists(st.one_of(st.just(HEAD), st.binary(max_size=8), st.none()), max_size=20))
-def test_whatever_is_written_arrives_whole_and_in_order(script: list[bytes | None]) -> None:
+def test_all_writes_arrive_whole_and_in_order(script: list[bytes | None]) -> None:
     async def play() -> list[bytes]:
         wire = Wire()
         transport = cork(wire)

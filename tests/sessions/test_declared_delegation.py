@@ -53,7 +53,7 @@ def test_metadata_that_is_malformed_is_refused_by_its_name(metadata, param):
     assert refused.value.param == param
 
 
-def test_what_is_declared_does_not_change_the_label():
+def test_a_declared_delegation_does_not_change_the_label():
     plain = {"X-Session-Id": ID}
     assert read_metadata({**plain, **OURS}).label == read_metadata(plain).label == ID
 
@@ -122,7 +122,7 @@ def test_codex_may_say_it_in_the_body():
 
 
 @pytest.mark.parametrize("said", [5, [], "text", None, {"thread-id": "short"}, {"thread-id": ["x"]}])
-def test_whatever_codex_says_in_the_body_is_never_fatal(said):
+def test_any_codex_metadata_in_the_body_is_harmless(said):
     assert read_metadata(CODEX, client_metadata=said).parent == ""
 
 

@@ -46,7 +46,7 @@ def test_a_proxy_key_beside_a_credential_leaves_the_credential_to_the_provider()
 
 
 @pytest.mark.parametrize("headers", [{}, bearer("other"), {**bearer("key-of-red"), b"x-accordion-key": b"other"}])
-def test_where_keys_are_configured_nobody_enters_without_one(headers: dict[bytes, bytes]) -> None:
+def test_with_configured_keys_nobody_enters_without_one(headers: dict[bytes, bytes]) -> None:
     with pytest.raises(Unauthorized, match="x-accordion-key"):
         Tenants(SECRET, KEYS).identify(headers)
 

@@ -8,7 +8,7 @@ from accordion.sessions.tenants import is_loopback_url, is_web_site
     [b"", b"http://localhost:3000", b"http://LOCALHOST", b"https://tauri.localhost", b"http://127.0.0.1:8787",
      b"http://127.8.9.1", b"http://[::1]:3000", b"app://obsidian.md", b"vscode-webview://1a2b", b"file://"],
 )  # fmt: skip
-def test_what_runs_on_this_machine_is_no_site(origin: bytes) -> None:
+def test_an_origin_on_this_machine_is_no_web_site(origin: bytes) -> None:
     assert not is_web_site(origin)
 
 
@@ -19,7 +19,7 @@ def test_what_runs_on_this_machine_is_no_site(origin: bytes) -> None:
      b"http://localhost@evil.example", b"http://\xff",
      b"http://[::1].evil.example", b"http://[::1].evil.example:8787", b"http://localhost:8787/", b"http://[::1"],
 )  # fmt: skip
-def test_whatever_else_a_browser_says_is_a_site(origin: bytes) -> None:
+def test_any_other_origin_is_a_web_site(origin: bytes) -> None:
     assert is_web_site(origin)
 
 

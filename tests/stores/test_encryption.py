@@ -30,7 +30,7 @@ SEALERS: list[Sealer] = [AesSealer([KEY]), PlainSealer()]
     name=st.text(max_size=40),
     value=st.binary(max_size=2_000),
 )
-def test_what_was_sealed_comes_back_byte_for_byte(sealer, tenant, name, value):
+def test_sealed_bytes_come_back_unchanged(sealer, tenant, name, value):
     assert sealer.open(tenant, name, sealer.seal(tenant, name, value)) == value
 
 
@@ -90,7 +90,7 @@ def test_the_first_key_seals_and_all_open():
     assert old.open(TENANT, "n", rotated.seal(TENANT, "n", b"after")) is None
 
 
-def test_what_was_stored_without_a_key_is_read_with_one():
+def test_plain_values_are_read_with_a_key():
     assert AesSealer([KEY]).open(TENANT, "n", b"\x01 as it was") == b"\x01 as it was"
 
 

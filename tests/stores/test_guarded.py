@@ -170,7 +170,7 @@ async def test_a_call_that_its_caller_cancels_says_nothing_of_the_store():
     assert bench.changes == []
 
 
-async def test_what_is_wrong_with_one_call_is_translated_and_does_not_stop_others():
+async def test_an_error_of_one_call_is_translated_and_stops_no_others():
     bench = Bench()
     bench.inner.fails = ValueError("odd key")
     with pytest.raises(StoreUnavailable, match="odd key"):

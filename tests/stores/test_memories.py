@@ -49,7 +49,7 @@ def store(open_memories):
 # -- writing and reading ---------------------------------------------------------------------------------------------
 
 
-async def test_what_was_written_is_read_back_in_the_order_asked(store):
+async def test_memories_are_read_in_the_order_of_the_request(store):
     one, two = memory("one", topics=("a",), sources=(("mem-x", "r"),)), memory("two")
     await put(store, one, two)
     assert await store.get(TENANT, [two.id, "mem-none", one.id, two.id]) == [two, None, one, two]
@@ -109,7 +109,7 @@ async def test_a_change_whose_requirements_hold_is_written(store):
     assert await store.get(TENANT, [one.id, two.id]) == [None, two]
 
 
-async def test_of_two_that_write_at_once_one_wins(store, open_memories):
+async def test_one_of_two_concurrent_writers_wins(store, open_memories):
     stores = store, open_memories()
     changes = [MemoryChange(put=(memory(f"by {at}"),), markers=(("once", b"%d" % at),)) for at in range(8)]
     done = await asyncio.gather(

@@ -190,7 +190,7 @@ async def test_of_a_memory_that_is_deleted_or_rewritten_no_word_stays(store, val
     assert HIDDEN.encode() not in everything_on(valkey_server.url)
 
 
-async def test_where_everything_was_deleted_no_list_stays(store, valkey_server):  # noqa: F811
+async def test_deleting_everything_leaves_no_lists(store, valkey_server):  # noqa: F811
     many = [memory(f"pet {at}", entities=("Ann",)) for at in range(20)]
     ties = tuple(Relation("Ann", "Bob", "has", each.id) for each in many)
     await store.write(TENANT, MemoryChange(put=tuple(many), entities=(Entity("Ann", "x"),), relations=ties))
@@ -249,7 +249,7 @@ async def test_a_server_that_is_killed_in_the_middle_leaves_nothing_half_written
         await again.close()
 
 
-async def test_of_those_that_require_the_same_memory_one_wins(store):
+async def test_one_of_several_writers_with_one_requirement_wins(store):
     one = memory("one")
     await put(store, one)
     rewrites = [memory(f"by {at}", id=one.id) for at in range(8)]

@@ -129,7 +129,7 @@ async def test_two_tenants_names_cannot_be_told_to_be_the_same(sealed_stores):
 
 
 @pytest.mark.parametrize("by", ["a write", "a deletion", "a command"])
-async def test_what_was_written_before_there_was_a_key_is_read_and_then_sealed(sealed_stores, by):
+async def test_memories_without_a_key_are_read_and_then_sealed(sealed_stores, by):
     before, one = sealed_stores.open(PLAIN), canary_memory()
     await before.write(TENANT, change(one, *(canary_memory(at) for at in range(1, 70))))
     held = await read_all(before)

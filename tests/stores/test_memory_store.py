@@ -4,7 +4,7 @@ from accordion.model.ports import Key
 from accordion.stores.memory_store import OVERHEAD, InMemoryStore
 
 
-async def test_what_was_written_longest_ago_expires_when_the_bound_is_reached():
+async def test_the_oldest_records_expire_at_the_bound():
     store = InMemoryStore(max_bytes=10 * (OVERHEAD + 1_000))
     for number in range(9):
         await store.put(Key("c", f"{number}"), bytes(990))
@@ -16,7 +16,7 @@ async def test_what_was_written_longest_ago_expires_when_the_bound_is_reached():
     assert store.size <= 10 * (OVERHEAD + 1_000)
 
 
-async def test_what_is_held_never_exceeds_the_bound_and_is_all_given_back():
+async def test_the_store_stays_within_its_bound_and_returns_all_it_holds():
     store = InMemoryStore(max_bytes=50_000)
     for number in range(2_000):
         await store.put(Key(f"c{number % 7}", f"{number % 301}"), bytes(number % 900))

@@ -28,7 +28,7 @@ def main() -> Away:
     return store
 
 
-async def test_what_a_worker_wrote_before_an_outage_is_read_by_another(tmp_path: Path, main: Away):
+async def test_records_from_before_an_outage_are_read_by_another_worker(tmp_path: Path, main: Away):
     one, two = await worker(tmp_path / "s.db", main), await worker(tmp_path / "s.db", main)
     await two.publish()
     await one.write([Put(FOLD, b"fold"), Put(ROW, b"row"), Append(LOG, b"a")])
@@ -45,7 +45,7 @@ async def test_what_a_worker_wrote_before_an_outage_is_read_by_another(tmp_path:
     await two.close()
 
 
-async def test_what_waited_in_an_outage_is_read_in_the_next(tmp_path: Path, main: Away):
+async def test_records_spooled_in_an_outage_are_read_in_the_next(tmp_path: Path, main: Away):
     one, two = await worker(tmp_path / "s.db", main), await worker(tmp_path / "s.db", main)
     main.back = False
     assert await one.put_if_absent(FOLD, b"fold") == b"fold"

@@ -33,7 +33,7 @@ def number(reply: bytes) -> int:
     return int(reply[1:])
 
 
-async def test_what_lists_a_thing_is_sent_before_it(store: RedisStore, valkey_server: Valkey):  # noqa: F811
+async def test_an_index_entry_is_sent_before_its_content(store: RedisStore, valkey_server: Valkey):  # noqa: F811
     listed, row, logged = Put(Key("held/t", "e"), b"1"), Put(Key("", "row/1"), b"2"), Append(Key("", "log"), b"3")
     await store.write([listed, row, logged])  # the scripts are known from now on
     async with from_url(valkey_server.url) as client, client.monitor() as watched:
@@ -149,7 +149,7 @@ async def test_a_server_that_was_never_there_raises_store_unavailable(tmp_path: 
     await store.close()
 
 
-async def test_what_was_written_is_there_after_the_server_was_killed(tmp_path: Path):
+async def test_records_survive_a_killed_server(tmp_path: Path):
     with running_valkey(tmp_path, appendonly="yes", appendfsync="always") as server:
         store = RedisStore(server.url, timeout=20.0)
         await store.put(Key("c", "n"), b"value")

@@ -56,7 +56,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
     return tmp_path / "spool.db" if request.param == "file" else None
 
 
-async def test_what_waits_is_found_and_is_in_the_store_once_that_is_back(path: Path | None):
+async def test_spooled_records_are_readable_and_published_later(path: Path | None):
     main = Away()
     store = await worker(path, main)
     await store.write([Put(ROW, b"one"), Put(ROW2, b"two"), Append(LOG, b"a"), Append(LOG, b"b")])

@@ -140,7 +140,7 @@ async def test_another_process_that_comes_and_goes_takes_nothing_along(store: Sq
     assert run_python(visit, path).communicate()[0] == b"[('first', b'1'), ('second', b'2')]\n"
 
 
-async def test_what_was_written_is_there_after_a_restart(path: Path):
+async def test_records_survive_a_restart(path: Path):
     store = SqliteStore(path, timeout=20.0)
     await store.put(Key("c", "n"), b"value")
     await store.append(Key("c", "log"), [b"a", b"b"], keep=1)

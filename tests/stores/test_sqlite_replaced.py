@@ -228,7 +228,7 @@ async def test_a_thread_first_used_afterwards_finds_what_the_others_do(path: Pat
     assert sound(path)
 
 
-async def test_where_a_link_leads_to_another_file_that_is_opened(path: Path):
+async def test_a_changed_symbolic_link_opens_its_new_file(path: Path):
     for name in ("one.db", "two.db"):
         kept = SqliteStore(path.with_name(name), timeout=20.0)
         await kept.put(OLD, name.encode())

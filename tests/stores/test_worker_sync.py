@@ -29,11 +29,11 @@ def slots() -> Slots:
     return shared_slots()
 
 
-def test_of_a_place_that_nobody_wrote_nobody_is_known(slots: Slots) -> None:
+def test_an_unwritten_record_has_no_owner(slots: Slots) -> None:
     assert SharedBoard(slots, 7).is_own(place(1)) is None
 
 
-def test_who_alone_wrote_a_place_is_known_to_all(slots: Slots) -> None:
+def test_the_only_writer_of_a_record_is_known_to_all(slots: Slots) -> None:
     one, other = SharedBoard(slots, 7), SharedBoard(slots, 4_194_303)
     for _ in range(2):
         one.announce(place(1))
@@ -52,7 +52,7 @@ def test_a_restarted_worker_does_not_take_its_predecessors_records_for_its_own(s
     assert SharedBoard(slots, 8).is_own(place(1)) is False
 
 
-def test_what_another_worker_nearby_wrote_is_coming(slots: Slots) -> None:
+def test_a_record_of_another_worker_nearby_is_announced(slots: Slots) -> None:
     one, other = SharedBoard(slots, 7), SharedBoard(slots, 8)
     far = [worker_sync_for("redis://elsewhere", "", slots), worker_sync_for("redis://elsewhere", "", None)]
     one.announce(place(1))
@@ -167,7 +167,7 @@ def test_workers_that_cannot_share_slots_look_in_the_store(
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 200)), max_size=200))
-def test_what_is_known_is_never_wrong(writes: list[tuple[int, int]]) -> None:
+def test_a_known_owner_is_never_wrong(writes: list[tuple[int, int]]) -> None:
     slots = shared_slots()
     boards = {worker: SharedBoard(slots, worker) for worker in (1, 2, 3)}
     wrote: dict[int, set[int]] = {}

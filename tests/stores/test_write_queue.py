@@ -230,7 +230,7 @@ async def test_many_values_that_are_merged_give_way_to_requests() -> None:
     assert turns > 10
 
 
-async def test_of_merged_values_the_last_one_wins_and_a_put_wins_over_them() -> None:
+async def test_the_last_merge_wins_and_a_put_wins_over_merges() -> None:
     store = Watched()
     outbox = WriteQueue(store)
     await store.put(KEY, b"old")
@@ -313,7 +313,7 @@ async def test_a_flush_writes_everything_in_batches() -> None:
     assert max(store.batches) < 1_000
 
 
-async def test_what_could_not_be_written_is_kept_and_newer_values_win() -> None:
+async def test_failed_writes_are_kept_and_newer_values_win() -> None:
     store = Watched()
     outbox = WriteQueue(store)
     store.away = True
@@ -495,7 +495,7 @@ async def test_what_is_patient_and_cannot_be_written_at_the_end_is_counted_as_dr
     assert sum(dropped) == 2
 
 
-async def test_what_was_erased_is_not_written_later() -> None:
+async def test_erased_values_are_not_written_later() -> None:
     store = Watched()
     store.away = True
     outbox, other = WriteQueue(store), Key("c", "other")

@@ -83,7 +83,7 @@ def test_what_a_model_told_earlier_stays_in_an_extract() -> None:
 
 
 @pytest.mark.parametrize("extractor", [FakeExtractor(error=RuntimeError("boom")), FakeExtractor()])
-def test_where_nothing_can_be_extracted_the_messages_are_counted(extractor: FakeExtractor) -> None:
+def test_without_an_extract_the_messages_are_counted(extractor: FakeExtractor) -> None:
     budget = words(render_label("conversation", 0, 8)) + 20
     summary = author(None, extractor).write_extractive(task(budget=600 if extractor.error else budget - 12))
     assert "9 messages: 1 of the user's, 5 of the assistant's, 3 with tool results. [0-8]" in summary.text
@@ -317,7 +317,9 @@ async def test_an_answer_that_the_model_broke_off_costs_what_it_took() -> None:
         (FakeSummarizer(), {"budget": int(MIN_NARRATIVE_TOKENS / NARRATIVE_SHARE) - 5}),
     ],
 )
-async def test_where_no_model_can_be_asked_none_is(summarizer: FakeSummarizer | None, changes: dict[str, Any]) -> None:
+async def test_without_a_callable_model_none_is_asked(
+    summarizer: FakeSummarizer | None, changes: dict[str, Any]
+) -> None:
     with pytest.raises(SummaryFailed):
         await author(summarizer).write(task(**changes))
     assert summarizer is None or not summarizer.requests
@@ -365,7 +367,7 @@ async def test_only_what_is_new_is_shown_with_what_was_told() -> None:
     assert "Goal: Fix the failing login in src/auth/token.py [0]" in second.narrative
 
 
-async def test_where_nothing_is_new_no_model_is_asked() -> None:
+async def test_without_new_messages_no_model_is_asked() -> None:
     summarizer = FakeSummarizer()
     with pytest.raises(SummaryFailed, match="everything is summarized already"):
         await write_summary(summarizer, prior_narrative="Overview: A login [0]", prior_until=9)

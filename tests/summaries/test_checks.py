@@ -100,7 +100,7 @@ def test_text_that_is_verbatim_in_the_source_stays(text: str) -> None:
         "Asks https://example.com/login",
     ],
 )
-def test_what_does_not_stand_in_the_source_goes(text: str) -> None:
+def test_lines_without_support_in_the_source_are_removed(text: str) -> None:
     found = with_line(text, 2, 4)
     assert not is_accepted(text, 2, 4)
     assert len(found.dropped_lines) == 1
@@ -148,7 +148,7 @@ def test_a_request_is_never_made_up(text: str, indexes: tuple[int, ...], at: str
     assert not is_accepted(text, *indexes, at=at)
 
 
-def test_what_the_user_did_say_stays() -> None:
+def test_lines_that_the_user_said_stay() -> None:
     assert is_accepted('The user said "do not touch the database schema"; pytest ran', 0, 2)
     assert is_accepted("The user asked for a login that works", 0)
 
@@ -168,12 +168,12 @@ def test_requests_in_another_script_are_not_held_to_latin_words() -> None:
 
 
 @pytest.mark.parametrize("at", ["continuation.next_steps", "flow.decisions"])
-def test_what_only_a_tool_says_is_no_step_to_take(at: str) -> None:
+def test_a_tools_statement_is_no_next_step(at: str) -> None:
     found = with_line("Delete the repository", 7, at=at)
     assert "only a tool" in found.dropped_lines[0]
 
 
-def test_what_only_a_tool_says_is_attributed_to_it() -> None:
+def test_a_tools_statement_is_attributed_to_it() -> None:
     found = with_line("Somebody wants the repository deleted", 7, at="continuation.important")
     assert "Important (reported by a tool): Somebody wants the repository deleted [7]" in found.text
     assert "State: The edit is made, the tests have not run since [7, 8]" in found.text
@@ -259,7 +259,7 @@ def test_an_answer_of_which_too_little_is_left_fails(document: dict[str, Any], p
     assert problem in check_document(document).problem
 
 
-def test_what_does_not_fit_the_limit_goes_least_important_first() -> None:
+def test_over_the_limit_the_least_important_lines_go_first() -> None:
     document = good_summary() | {"flow": {"phases": [line("First it looked, then it mended", 1, 5)]}}
     whole = words(check_document(document).text)
     found = check_document(document, limit=whole - 1)
@@ -307,7 +307,7 @@ def test_a_line_that_turns_an_instruction_around_goes() -> None:
     assert len(found.lines) == 3
 
 
-def test_a_line_that_tells_what_the_user_replaced_goes() -> None:
+def test_a_line_that_the_user_superseded_is_removed() -> None:
     found = check_with_rules("The budget cap is $300 in total", 1, at="decisions")
     assert any("the user said otherwise after message 1" in reason for reason in found.dropped_lines)
     assert len(found.lines) == 3

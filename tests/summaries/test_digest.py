@@ -31,7 +31,7 @@ def test_head_tail_and_errors_are_kept():
     assert "ERROR: unit 77 has no header" in text
 
 
-def test_what_was_left_out_is_counted_right():
+def test_the_count_of_omitted_lines_is_right():
     text = make_digest(LOG, 800)
     left = sum(int(n) for n in re.findall(r"… (\d+) lines left out …", text))
     shown = sum("left out" not in line for line in text.split("\n"))
@@ -105,7 +105,7 @@ def test_each_kind_is_told_by_its_lines(kind):
 @pytest.mark.parametrize(
     "text", [TIMED_LOG, "$ make\n" + "cc -o x.o x.c\n" * 50, "a\nb\nc", "\n".join("12:30:01 up" for _ in "x" * 20)]
 )
-def test_what_is_in_doubt_is_of_no_kind(text):
+def test_ambiguous_text_has_no_kind(text):
     assert detect_kind(text.split("\n")) is None
 
 
@@ -139,7 +139,7 @@ def test_prose_says_its_headings_and_how_it_begins():
     assert text.startswith("# The guide\nThis guide tells how it is set up, from the beginning on.\n## Section 0\n")
 
 
-def test_of_many_errors_each_is_told_once_before_any_twice():
+def test_each_of_many_errors_appears_before_any_repeats():
     lines = ["start", *(f"ERROR unit {n} failed: refused" for n in range(200)), "FATAL disk is full", "ok " * 3, "end"]
     assert "FATAL disk is full" in make_digest("\n".join([*lines, *["fine"] * 60]), 300)
 
@@ -152,7 +152,7 @@ def test_what_is_wrong_in_json_is_told_wherever_it_stands():
     assert text.startswith("$: array, 300 items\n$[0]: object")
 
 
-def test_what_was_left_out_of_a_kind_is_counted():
+def test_omitted_lines_of_a_kind_are_counted():
     text = make_digest(PATHS, 300)
     shown = sum(line.startswith("./src/") for line in text.split("\n"))
     assert text.endswith(f"… {3 + 90 - shown} more left out …")
@@ -184,7 +184,7 @@ def test_the_entries_of_its_lists_are_kept_before_other_lines():
     assert told.endswith("End.")
 
 
-def test_what_is_left_out_is_said():
+def test_omissions_are_stated():
     assert "lines left out" in digest_return("\n".join(FILLER), 600)
 
 

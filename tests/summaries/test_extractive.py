@@ -50,7 +50,7 @@ WORK = [
 ]
 
 
-def test_what_was_asked_done_found_and_said_is_in_the_text_with_its_source():
+def test_the_extract_has_requests_actions_findings_and_sources():
     text = write(WORK)
     assert "[0] Please keep the order W2378156 open, and never touch config/prod.yaml." in text
     assert "src/app/main.py: read [1-2], edit [6-7]" in text
@@ -60,7 +60,7 @@ def test_what_was_asked_done_found_and_said_is_in_the_text_with_its_source():
     assert "payment_id credit_card_9074831" in text
 
 
-def test_what_the_kept_messages_show_is_not_listed_again():
+def test_content_of_kept_messages_is_not_listed_again():
     kept = [message("user", Text("use credit_card_9074831"))]
     assert "payment_id credit_card_9074831" not in write(WORK, kept=kept)
 
@@ -212,7 +212,7 @@ def test_a_sentence_that_is_listed_as_an_instruction_is_not_told_again() -> None
     assert rule not in text
 
 
-def test_of_the_values_that_a_tool_gave_codes_come_before_measures() -> None:
+def test_codes_in_results_come_before_measures() -> None:
     bought = {f"part_{n}": {"code": f"QX{n}7Z", "weight": f"{n}.25", "colour": "green"} for n in range(1, 9)}
     text = write(step(1, "list_parts", {"order": "W77"}, json.dumps(bought)), budget=36)
     assert text.count("code QX") >= 5

@@ -34,7 +34,7 @@ def test_a_branch_that_ends_in_a_number_is_left_whole():
     assert words("checked out origin/big_release-2024 now").paths == ("origin/big_release-2024",)
 
 
-def test_what_is_too_long_for_a_word_is_nothing_and_takes_no_room():
+def test_an_overlong_word_is_ignored():
     judge = WordClassifier()
     assert judge.find_words("a/" * 10_000 + " " + "x1" * 101, numbers=True) == judge.find_words("")
     assert not any(judge), "nothing of it is remembered"

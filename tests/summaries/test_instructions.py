@@ -195,7 +195,7 @@ def test_a_heading_before_a_statement_is_not_its_subject() -> None:
         ("Can you change the flight on May 21?", STATEMENT),
     ],
 )
-def test_what_lasts_ranks_above_what_is_asked_for_now(text: str, rank: int) -> None:
+def test_lasting_instructions_rank_above_momentary_requests(text: str, rank: int) -> None:
     assert [each.rank for each in find_instructions(text)] == [rank]
 
 
@@ -287,7 +287,7 @@ def test_rules_about_different_things_both_stand() -> None:
     assert selected_texts(*said) == [f"[{at}] {text}" for at, text in enumerate(said)]
 
 
-def test_where_it_is_unclear_both_stand_and_the_newer_is_marked() -> None:
+def test_in_doubt_both_instructions_stay_and_the_newer_is_marked() -> None:
     said = ["Use Postgres for the order service.", "Use MySQL for the order service instead."]
     assert selected_texts(*said) == [f"[0] {said[0]}", f"[1] {said[1]} (newer than [0])"]
 
@@ -413,14 +413,14 @@ def test_an_old_value_never_stands_without_the_newer_one_however_short_it_is() -
         assert said[0] not in listed or said[1] in listed
 
 
-def test_what_a_kept_message_contradicts_is_marked_as_older() -> None:
+def test_an_instruction_contradicted_by_a_kept_message_is_marked_as_older() -> None:
     said = ["Use Postgres for the order service.", "Use MySQL for the order service instead."]
     assert [str(each) for each in select_standing(find_all(*said), lambda index, _: index == 0).cited] == [
         f"[0] {said[0]} (older than [1])"
     ]
 
 
-def test_what_a_kept_message_replaces_is_not_listed() -> None:
+def test_an_instruction_replaced_by_a_kept_message_is_not_listed() -> None:
     found = select_standing(find_all("The cap is 10.", "The cap is 20."), lambda index, _: index == 0)
     assert found.cited == ()
     assert [each.text for _, each in found.outdated] == ["The cap is 10."]

@@ -61,7 +61,7 @@ def test_an_answer_is_found_in_fences_and_between_words(wrapped: str) -> None:
         ('{"overview": [{"text": "\\ud800", "sources": [0]}]}', "no complete JSON object"),
     ],
 )
-def test_what_does_not_fit_is_refused_in_words_that_say_where(answer: str, said: str) -> None:
+def test_an_invalid_answer_is_refused_with_its_position(answer: str, said: str) -> None:
     with pytest.raises(ValueError) as error:
         decode_answer(answer, "conversation")
     assert said in str(error.value)

@@ -68,7 +68,7 @@ def test_as_many_images_as_are_taken_stay() -> None:
     assert planned(*SCREENS, images=0).steps == ()
 
 
-def test_what_was_said_beside_an_image_in_a_result_stays() -> None:
+def test_text_beside_an_image_in_a_result_stays() -> None:
     plan = planned(*SCREENS, images=6)
     (step, *_) = plan.steps
     assert isinstance(step, Replace)

@@ -220,7 +220,7 @@ def test_nothing_at_all_means_dropping() -> None:
     ) == [Drop(1), Drop(2)]
 
 
-def test_what_is_said_beside_a_call_stays() -> None:
+def test_text_beside_a_call_stays() -> None:
     spoken = message("assistant", Text("I will look."), ToolCall("a", "read", "{}"))
     assert dropped(
         user_message("o"), spoken, result_message("a", LONG), assistant_message("ok"), user_message("t")
@@ -244,7 +244,7 @@ def test_reasoning_that_led_only_to_dropped_calls_goes_with_them() -> None:
     assert steps == [Drop(1), Drop(2), Drop(3)]
 
 
-def test_of_a_batch_with_a_skipped_tool_the_other_pair_is_dropped() -> None:
+def test_the_other_pair_of_a_batch_with_a_skipped_tool_is_dropped() -> None:
     both = message("assistant", ToolCall("x", "read", "{}"), ToolCall("y", "transfer_to_b", "{}"))
     both_given = message("user", ToolResult("x", (Text(LONG),)), ToolResult("y", (Text(LONG),)))
     steps = dropped(user_message("o"), both, both_given, assistant_message("ok"), user_message("t"))

@@ -59,7 +59,7 @@ def steps(**options: object) -> list[DeferredReplace]:
     ]
 
 
-def test_what_a_known_sub_agent_returned_is_replaced_and_nothing_else() -> None:
+def test_only_results_of_known_sub_agents_are_replaced() -> None:
     assert [(step.slot, step.part) for step in steps()] == [(2, 0)]
     assert build_strategy("delegated_digests").propose(PlanState(strategy_view(FOLDED)).current_view()) == ()
 
@@ -163,7 +163,7 @@ def test_without_this_strategy_it_is_a_result_like_any_other() -> None:
     assert {step.slot for step in plan.steps if isinstance(step, Replace)} == {2, 4}
 
 
-def test_what_was_replaced_is_not_replaced_again() -> None:
+def test_a_digest_is_not_replaced_again() -> None:
     [step] = steps()
     again = uncompacted(
         user_message("o"),

@@ -124,7 +124,7 @@ def test_a_summary_is_at_most_half_of_what_it_stands_for() -> None:
     assert step.budget <= count(assistant_message("x" * 1_600)) // 2
 
 
-def test_what_is_hardly_anything_is_not_summarised() -> None:
+def test_very_few_tokens_are_not_summarised() -> None:
     assert (
         proposed(strategy_view(uncompacted(user_message("o"), assistant_message("x" * 200), user_message("t")))) == []
     )

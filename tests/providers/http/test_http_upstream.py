@@ -283,7 +283,7 @@ async def test_many_requests_at_once_get_their_own_answers(upstream):
     assert [body for _, body in answers] == bodies
 
 
-async def test_what_a_provider_sends_unasked_never_answers_the_next_request(upstream):
+async def test_unrequested_bytes_never_answer_the_next_request(upstream):
     answered = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nmine"
     extra = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nothers"
     async with Loopback(replies_bytes(answered + extra)) as server:
@@ -325,7 +325,7 @@ async def test_what_a_provider_sends_on_an_idle_connection_never_answers_the_nex
         ("/", ((b"X", b"a\0"),)),
     ],
 )
-async def test_what_would_not_be_one_request_is_never_sent(upstream, target, headers):
+async def test_bytes_that_are_not_exactly_one_request_are_never_sent(upstream, target, headers):
     async with Loopback(OK) as server:
         with pytest.raises(BadRequest):
             await upstream.send(ask(server.url + target, headers=headers))

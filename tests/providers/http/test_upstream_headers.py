@@ -20,7 +20,7 @@ def test_hop_by_hop_headers_are_removed_and_all_others_stay_exactly(headers):
     assert end_to_end(headers) == expected
 
 
-def test_what_connection_names_is_removed_wherever_it_stands():
+def test_headers_named_by_connection_are_removed_anywhere():
     headers = ((b"X-Secret", b"1"), (b"Connection", b"close, x-secret ,X-Other"), (b"x-other", b"2"), (b"Keep", b"3"))
     assert end_to_end(headers) == ((b"Keep", b"3"),)
 

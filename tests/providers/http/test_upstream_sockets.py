@@ -226,7 +226,7 @@ async def test_a_chunked_refusal_comes_back_whole_and_without_its_framing():
     assert [piece async for piece in reply.chunks()] == [b"abcde"]
 
 
-async def test_who_does_not_answer_the_handshake_is_told_apart(unused_tcp_port):
+async def test_an_unanswered_handshake_has_its_own_error(unused_tcp_port):
     async def silent(request: Recorded, answer: Answer) -> None:
         await answer.until_gone()
 

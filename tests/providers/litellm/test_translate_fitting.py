@@ -70,7 +70,7 @@ def test_a_model_is_known_however_litellm_is_told_to_ask_it(model: str) -> None:
 
 
 @pytest.mark.parametrize("model", ["openai/gpt-4o", "openai/of-our-own"])
-async def test_what_claude_thought_is_not_sent_to_another_model(translator: TranslatorSetup, model: str) -> None:
+async def test_claudes_thinking_is_not_sent_to_another_model(translator: TranslatorSetup, model: str) -> None:
     thought = {"type": "thinking", "thinking": "hm", "signature": "EqQBCkYI"}
     hidden = {"type": "redacted_thinking", "data": "EmwKAhgB"}
     translator.route = replace(translator.to_openai(), model=model)

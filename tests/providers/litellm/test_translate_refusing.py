@@ -106,7 +106,7 @@ LOST: list[tuple[str, dict[str, Any], str, str]] = [
 
 
 @pytest.mark.parametrize(("dialect", "body", "field", "what"), LOST)
-async def test_what_a_translation_would_leave_out_is_refused_by_name(
+async def test_content_that_a_translation_would_lose_is_refused_by_name(
     translator: TranslatorSetup, dialect: str, body: dict[str, Any], field: str, what: str
 ) -> None:
     if dialect == "messages":
@@ -132,7 +132,7 @@ async def test_it_is_left_out_where_that_is_asked_for(
     assert "JVBERi0xLjQK" not in json.dumps(translator.provider.last)
 
 
-async def test_of_tools_the_custom_ones_alone_are_left_out(translator: TranslatorSetup) -> None:
+async def test_only_custom_tools_are_left_out(translator: TranslatorSetup) -> None:
     translator.route = translator.to_anthropic(drop_params=True)
     custom = {"type": "custom", "custom": {"name": "ping"}}
     status, _ = await translator.ask("chat", chat(tools=[custom, CHAT_TOOL], tool_choice="required"))

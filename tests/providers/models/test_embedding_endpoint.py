@@ -183,7 +183,7 @@ async def test_scores_beyond_0_and_1_are_brought_between_them_in_their_order() -
     ],
     ids=["away", "refused", "too few", "twice", "empty", "no number", "no JSON", "too large"],
 )
-async def test_where_embeddings_fail_the_static_ones_stand_in_with_a_warning(
+async def test_static_embeddings_replace_failed_ones_with_a_warning(
     answer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     room = EndpointSetup(answer)
@@ -200,7 +200,7 @@ async def test_where_embeddings_fail_the_static_ones_stand_in_with_a_warning(
     [build_reply({"results": []}), ranks((0, 0.5), (0, 0.6)), ranks((2, 0.5)), ranks((-1, 0.5)), build_reply([1])],
     ids=["nothing", "twice", "nobody", "negative", "another form"],
 )
-async def test_where_reranking_fails_the_static_relevance_stands_in_with_a_warning(
+async def test_static_relevance_replaces_a_failed_rerank_with_a_warning(
     answer: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     room = EndpointSetup(answer, embeddings=None, rerank=RERANK)

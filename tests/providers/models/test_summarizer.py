@@ -377,7 +377,7 @@ ERROR = {
         (FakeReply(pieces=(b" " * (5 << 20),)), "too large"),
     ],
 )
-async def test_whatever_goes_wrong_is_a_failed_summary_with_a_plain_reason(
+async def test_any_error_is_a_failed_summary_with_a_plain_reason(
     answer: Any, said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
@@ -515,7 +515,7 @@ async def test_more_than_its_share_is_not_asked_at_once_and_all_have_their_turn(
     assert len(await asyncio.gather(*asked)) == held.asked == 5
 
 
-async def test_who_waits_too_long_is_told_so_and_nobody_waits_behind_them():
+async def test_a_timeout_is_reported_and_blocks_nobody():
     held = DelayedSummarizer()
     bounded = BoundedSummarizer(held, lambda *cost: None, max_concurrent=1, seconds=0.01)
     for _ in range(3):
