@@ -27,7 +27,7 @@ class Reply:
     first: float
     done: float
     folded: str = ""
-    """What the proxy says of folding, where it says anything."""
+    """The response's compaction header; empty if there is none."""
 
     @property
     def ok(self) -> bool:
@@ -35,7 +35,7 @@ class Reply:
 
     @property
     def state(self) -> str:
-        """What became of the request, in the proxy's word: `folded`, `replayed`, `failed`, or nothing."""
+        """The state in the compaction header (`folded`, `replayed`, `failed`); empty if there is none."""
         return str(json.loads(self.folded).get("state", "")) if self.folded else ""
 
 

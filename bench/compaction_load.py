@@ -1,4 +1,4 @@
-"""Jobs of the load generator about folding: small requests beside folds, a fold that is replayed, many folded
+"""Jobs of the load generator that need compactions: small requests beside them, replays, many compacted
 conversations."""
 
 from __future__ import annotations

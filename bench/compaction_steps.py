@@ -1,4 +1,4 @@
-"""A fold made in this process, step by step, with the CPU time of each; the rooms are the real ones."""
+"""One compaction in this process, step by step, with the CPU time of each step of the real components."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ EXTRACT, EXECUTE, ARCHIVE, RECORD = "extract", "execute", "compress for the arch
 STEPS: Final = (COUNT, PLAN, LAYOUT, FACTS, EXTRACT, EXECUTE, ARCHIVE, RECORD)
 """In order. Counts of messages may be cached from earlier requests, facts where the soft threshold was met before."""
 BEAT: Final = 0.0005
-"""Seconds between two wishes for the interpreter while a fold runs in another thread."""
+"""Seconds between two uses of the interpreter while a compaction runs in another thread."""
 
 
 @dataclass
 class Steps:
-    """CPU milliseconds of each step of one fold, and what it wrote."""
+    """CPU milliseconds of each step of one compaction, and its writes."""
 
     ms: dict[str, float] = field(default_factory=dict)
     before: int = 0
@@ -69,7 +69,7 @@ class Steps:
         return out
 
     def fold(self, *, prepared: bool) -> float:
-        """What a fold costs whose counts are cached; `prepared`: the facts of its messages as well."""
+        """The cost of a compaction with cached counts; `prepared`: with cached facts too."""
         left_out = {COUNT, FACTS} if prepared else {COUNT}
         return sum(ms for name, ms in self.ms.items() if name not in left_out)
 
@@ -124,7 +124,7 @@ class _Craft(CompactionAssembler):
 
 
 class Maker:
-    """Makes folds with rooms of their own, which know nothing yet, and a counter that remembers what it counted."""
+    """Makes compactions with empty components of their own and a token counter with a cache."""
 
     def __init__(self) -> None:
         self.counter = TiktokenCounter()

@@ -1,4 +1,4 @@
-"""Connections kept busy, and what came of it in figures."""
+"""Keeps connections busy and summarizes the responses in figures."""
 
 from __future__ import annotations
 

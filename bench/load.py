@@ -49,7 +49,7 @@ class Job:
     shape: str = ""
     """The name of the body that is sent beside small requests; for `beside_large`."""
     compacts: bool = True
-    """Whether large requests may be folded."""
+    """Whether large requests may be compacted."""
 
 
 async def closed(job: Job) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Where and with what a run was made, and how busy others kept the machine meanwhile."""
+"""Describes the machine and the versions of a run, and measures other programs' load."""
 
 from __future__ import annotations
 

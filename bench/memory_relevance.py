@@ -50,7 +50,7 @@ WORK_TENANT = TenantScope("work", b"work")
 
 @dataclass
 class Row:
-    """What became of turns of one kind."""
+    """Counts of turns of one kind."""
 
     turns: int = 0
     given: int = 0

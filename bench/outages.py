@@ -128,7 +128,7 @@ def arguments(given: Sequence[str] | None = None) -> tuple[Options, Path | None]
 
 @dataclass
 class Remarks:
-    """Of a model: what is odd about a list that is legal all the same."""
+    """Records problems of lists that are legal all the same."""
 
     remarks: list[str] = field(default_factory=list)
 
@@ -143,7 +143,7 @@ class WholeListModel(Remarks, ReadingProvider):
 
 @dataclass
 class ChainModel(Remarks, StoringProvider):
-    """The same where the provider keeps what was said."""
+    """The same model behind a provider that stores responses."""
 
 
 # -- agents ------------------------------------------------------------------------------------------------------------
@@ -409,7 +409,7 @@ def starved(count: int) -> Iterator[None]:
 
 @dataclass
 class Outcome:
-    """What became of one agent."""
+    """The result of one agent."""
 
     agent: Agent
     messages: int = 0
@@ -496,7 +496,7 @@ def table_of(title: str, outcomes: Sequence[Outcome]) -> report.Table:
 
 
 def details_of(outcome: Outcome) -> Json:
-    """What is worth knowing of an agent that lost something."""
+    """The details of an agent that lost something."""
     agent = outcome.agent
     return {
         "agent": agent.run.name, "exchanges": len(agent.steps), "sessions": agent.sessions, "sent": agent.sent,
@@ -509,7 +509,7 @@ def details_of(outcome: Outcome) -> Json:
 
 
 def lines_of(outcomes: Sequence[Outcome]) -> list[str]:
-    """What was lost, an agent a line; and how requests failed."""
+    """The losses, a line for each agent, and the errors of requests."""
     lines = []
     for each in outcomes:
         agent, entries = each.agent, sorted({at for at, _ in each.missing})

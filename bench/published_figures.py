@@ -13,7 +13,7 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Goal:
-    """What is to be reached at a window; the figures with a retrieval need a way of reading the archive."""
+    """The goals at one window size; figures with a retrieval need a way to read the archive."""
 
     fits: float
     far: float

@@ -65,17 +65,17 @@ class Quality:
         return found
 
     def tokens(self, text: str) -> int:
-        """What a text counts."""
+        """The tokens of a text."""
         count: int = self._tool.ntok(text)
         return count
 
     def text(self, message: Run) -> str:
-        """All that a model can read of a message."""
+        """The text of a message that a model reads."""
         text: str = self._tool.mtext(message)
         return text
 
     def weight(self, message: Run) -> int:
-        """What a message counts."""
+        """The tokens of a message."""
         count: int = self._tool.mtok(message)
         return count
 
@@ -191,7 +191,7 @@ class Replaying:
 
 
 def _visible(folded: CompactedConversation, client: Conversation, newest: range) -> str:
-    """All that is in view, but for what the newest turn itself says and asks for."""
+    """The text in view, without the newest turn's own."""
     shown = (
         message.parts
         for message, (first, last, _) in zip(folded.conversation.messages, folded.spans, strict=True)
@@ -201,7 +201,7 @@ def _visible(folded: CompactedConversation, client: Conversation, newest: range)
 
 
 class _RunScore:
-    """What one run goes on to need, and what of it was there."""
+    """The facts that one run needs later, and those that were in view."""
 
     def __init__(self, quality: Quality, run: Run, far: int, figures: Counter[str]) -> None:
         self._quality, self._far, self._figures = quality, far, figures

@@ -209,7 +209,7 @@ def _statements(language: str, chance: random.Random) -> list[Statement]:
 
 
 def _with_corrected_statements(messages: list[dict[str, Any]], statements: Sequence[Statement]) -> list[dict[str, Any]]:
-    """The same with what is corrected later in the first message."""
+    """Adds the statements that are corrected later to the first message."""
     stated = [each.earlier for each in statements if each.kind == "correction of the opening"]
     messages[0]["content"] = "\n\n".join([str(messages[0]["content"]), *stated])
     return messages

@@ -1,4 +1,4 @@
-"""What every scenario is given: the choices of this run, and the contenders, started together."""
+"""The settings of a run, and the contenders, started together."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True)
 class Pins:
-    """Which cores the server under test, and everything around it, may use; empty: any."""
+    """The cores of the server under test and of everything around it; empty: any."""
 
     server: frozenset[int] = frozenset()
     rest: frozenset[int] = frozenset()
@@ -82,7 +82,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Start:
-    """What a contender's command is made from."""
+    """The values for a contender's command."""
 
     port: int
     upstream: int
@@ -165,7 +165,7 @@ FLOORS: Mapping[str, Callable[[Start], Command]] = {
     ECHO: _floor("--echo"),
     UVICORN: _floor(),
 }
-"""What no scenario runs but the one that looks for the floor."""
+"""Contenders of the scenario `floor` only."""
 
 
 def free_port() -> int:

@@ -144,7 +144,7 @@ async def _connect(port: int) -> ReadingConnection:
 
 
 def sample(pids: Sequence[int], folder: Path) -> dict[str, float]:
-    """What the server takes now: memory in MB, descriptors, threads, and the sizes of its files in MB."""
+    """The server's use now: memory in MB, descriptors, threads, and the sizes of its files in MB."""
     files = {"wal": "accordion.db-wal", "db": "accordion.db"}
     return {
         "rss": sum(map(processes.rss_mb, pids)),

@@ -23,7 +23,7 @@ TOOLS: dict[str, list[Json]] = {
 
 @dataclass(frozen=True)
 class AgentReply:
-    """What is said: `calls` are call ids, `text` may be empty, `thought` is what was reasoned."""
+    """A reply of the model: `calls` are call ids, `text` may be empty, `thought` is the reasoning."""
 
     number: int
     calls: tuple[str, ...]

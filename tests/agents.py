@@ -26,7 +26,7 @@ Client = openai.AsyncOpenAI | anthropic.AsyncAnthropic | httpx.AsyncClient
 
 @dataclass
 class Run:
-    """An agent: its history, and of each of its requests the answer's headers and what it sent, in bytes of JSON."""
+    """An agent: its history, and for each request the response's headers and the bytes of JSON sent."""
 
     client: Any
     dialect: str
@@ -42,9 +42,9 @@ class Run:
     answers: list[Mapping[str, str]] = field(default_factory=list)
     sent: list[int] = field(default_factory=list)
     keeps: Callable[[list[Json]], list[Json]] | None = None
-    """What becomes of the entries of an answer before they go into the history, where the client changes them."""
+    """Changes the entries of a response before they enter the history, as some clients do."""
     chained: bool = False
-    """Whether only what is new is sent, behind the id of the last reply (Responses)."""
+    """Whether only new entries are sent, with the id of the last response (Responses)."""
     object_id: str = ""
     """The conversation object that the provider keeps and to which what is new is sent (Responses); empty: none."""
     reply: str = ""
@@ -56,14 +56,14 @@ class Run:
 
     @property
     def compactions(self) -> list[Json | None]:
-        """What each answer said of a fold."""
+        """The compaction header of each response."""
         return [
             json.loads(head["x-accordion-compaction"]) if "x-accordion-compaction" in head else None
             for head in self.answers
         ]
 
     async def turns(self, count: int) -> Run:
-        """So many whole turns."""
+        """Runs `count` whole turns."""
         for _ in range(count):
             self.begin()
             while await self.step():

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass
 class FakeClock:
-    """Time that moves when it is told to."""
+    """A clock that tests move."""
 
     time: float = 1_000_000.0
 

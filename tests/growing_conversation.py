@@ -60,7 +60,7 @@ class GrowingConversation:
 
 
 def compaction_record(out: Outbound) -> dict[str, Any]:
-    """What a response says of folding; empty where it says nothing."""
+    """The compaction header of a response; empty if there is none."""
     found: dict[str, Any] = json.loads(header(out, "x-accordion-compaction") or "{}")
     return found
 

@@ -1,6 +1,6 @@
 """Hypothesis strategies that make legal histories in each of the dialects.
 
-A `History` says what was said, in no dialect. `entries` and `body` write it down in one.
+A `History` has the content in no protocol. `entries` and `body` write it in one.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class HistoryRound:
 
 @dataclass(frozen=True)
 class Turn:
-    """What the user says, what the agent does about it, and what it answers; an open turn has no answer yet."""
+    """A user's messages, the agent's tool rounds, and its answer; an open turn has no answer."""
 
     said: tuple[str | Image, ...]
     rounds: tuple[HistoryRound, ...] = ()

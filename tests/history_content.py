@@ -1,4 +1,4 @@
-"""What a request's list says, whatever the dialect: one thing after the other."""
+"""The content of a request's list in a form common to all protocols: one item after the other."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def content_items(dialect: str, entries: Iterable[bytes | Json]) -> list[Content
 
 
 def _joined(said: Iterable[ContentItem]) -> list[ContentItem]:
-    """The same with words in a row as one; what says nothing is left out."""
+    """Joins consecutive texts, and leaves out empty ones."""
     out: list[ContentItem] = []
     for atom in said:
         if atom[0] == "words" and out and out[-1][0] == "words":
@@ -103,7 +103,7 @@ _ATOMS: dict[str, Callable[[Json], Iterable[ContentItem]]] = {
 
 
 def reply_content_items(dialect: str, said: ScriptedReply) -> list[ContentItem]:
-    """A reply as it is to stand in a list."""
+    """The content items of a reply as a list must have them."""
     out: list[ContentItem] = []
     for piece in said.pieces:
         if isinstance(piece, ReplyThought):

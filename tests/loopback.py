@@ -68,7 +68,7 @@ class Recorded:
 
 
 class Answer:
-    """What a script does with its connection."""
+    """A script's actions on its connection."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: Recorded) -> None:
         self._reader = reader

@@ -1,4 +1,4 @@
-"""What tests of the memories' stores share: an embedder that knows two things, and stores of every kind."""
+"""Helpers for the memory stores: an embedder with two dimensions, and access to what stores contain."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def everything(folder: Path) -> bytes:
 
 @contextmanager
 def connect_redis(url: str) -> Iterator[Redis]:
-    """A client of a server, to look what is there."""
+    """A client of a server, to look at its keys."""
     with Redis.from_url(url) as client:
         yield client
 

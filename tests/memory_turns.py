@@ -21,7 +21,7 @@ def build_request(path: str, *entries: Any, **more: Any) -> Json:
 
 
 def store_memories(of: PipelineSetup, memories: FakeMemories, *kept: Memory, key: str = "") -> None:
-    """Has a tenant remember something."""
+    """Stores memories of a tenant."""
     caller = of.forward.tenants.identify({b"x-accordion-key": key.encode()} if key else {})
     memories.of(caller.tenant).memories.update({each.id: each for each in kept})
 
@@ -34,7 +34,7 @@ def is_forwarded_unchanged(made: PipelineSetup, body: Json) -> bool:
 async def check_memories_stay(
     made: PipelineSetup, other: PipelineSetup, memories: FakeMemories, path: str, ask: str
 ) -> None:
-    """What was put in behind these words is put in by another worker too, whatever became of the memories."""
+    """Checks that another worker inserts the same text behind `ask` after the memories are gone."""
     await made.ask(path, build_request(path, user_entry(ask)))
     before = sent(made, path)
     memories.tenants.clear()

@@ -1,4 +1,4 @@
-"""What stands on the way to a provider: a certificate that nobody knows, an HTTP proxy that opens tunnels."""
+"""The network on the way to a provider: a self-signed certificate, an HTTP proxy that opens tunnels."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def certificate(path: Path) -> Path:
 
 
 async def tunnel(request: Recorded, answer: Answer) -> None:
-    """What an HTTP proxy does with CONNECT, to this machine whatever name it is asked for."""
+    """Serves CONNECT as an HTTP proxy does, but always to this machine."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(request.target.rpartition(":")[2]))
     await answer.send(b"HTTP/1.1 200 Connection established\r\n\r\n")
 

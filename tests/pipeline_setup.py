@@ -55,7 +55,7 @@ OWNER = {"x-accordion-token": OWNER_TOKEN}
 
 
 class ExchangeRecorder:
-    """An observer that keeps what it is told."""
+    """An observer that records exchanges."""
 
     def __init__(self) -> None:
         self.exchanges: list[Exchange] = []

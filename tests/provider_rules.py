@@ -1,4 +1,4 @@
-"""The rules that providers hold requests to, and what a fold must never take away. Each gives problems in words."""
+"""The rules of providers for requests, and the content that a compaction must keep. Each returns problems as text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CALL = re.compile(r"call_\d+_\d+$")
 
 
 def problems(dialect: str, body: Json, provider: StrictProvider) -> list[str]:
-    """All that is wrong with a request."""
+    """The problems of a request."""
     own = provider.tools or TOOLS[dialect]
     tools = declared_tools(body)
     if tools[: len(own)] != own or len(tools) > len(own) + 1:
@@ -146,7 +146,7 @@ def _bound(at: int, body: Json, blocks: list[Json], provider: StrictProvider) ->
 
 
 def prefix(body: Json, end: int) -> str:
-    """All that stands before an entry of the list, cache breakpoints aside."""
+    """A digest of everything before an entry of the list, without cache breakpoints."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, dict):
@@ -282,7 +282,7 @@ def _newest(calls: list[str], results: dict[str, Any], provider: StrictProvider)
 
 
 def result_text(text: Any) -> Any:
-    """What a tool returned, without what was recalled in front of it."""
+    """The text of a tool result, without recalled text in front of it."""
     return (
         text.rpartition("[What follows is what the tool returned.]")[2].lstrip("\n") if isinstance(text, str) else text
     )

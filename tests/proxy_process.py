@@ -144,7 +144,7 @@ class Proxy:
                 await asyncio.sleep(0.05)
 
     def interrupt(self) -> None:
-        """What Ctrl-C does."""
+        """Interrupts the proxy, as Ctrl-C does."""
         os.kill(self.pid, signal.SIGINT)
 
     def hup(self) -> None:

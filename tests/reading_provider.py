@@ -2,12 +2,12 @@
 
     provider = Reader("messages", WINDOW, ways=("o", "wot"), every=2)
 
-A way is what one reply to the client is made of, a letter a piece, the provider's replies apart by spaces: `o` our tool
+A way describes one reply to the client: a letter for each part, a space between the provider's replies. `o` our tool
 is asked for an artifact, `l` for as much of it as there is, `p` for what matches in it, `u` for one that there is not,
 `b` in no JSON; `t` a tool of the client's is called, `a` with an artifact in its arguments, `n` one of our tool's name;
 `w` words, `h` another thought. Where the last calls no tool of the client's, another reply follows as `Strict` has it.
 
-On every request it looks whether what it said and what was answered stand where it said it.
+On every request it checks that its earlier replies and their results stand in their places.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.reply_parts import Piece, ReplyCall, ReplyText, ReplyThought, Scripte
 from tests.strict_provider import LISTS, StrictProvider
 
 OURS = "ours_"
-"""What the ids of calls of our tool begin with."""
+"""The prefix of the ids of our tool's calls."""
 WAYS = ("o", "oo", "ot", "wo", "to", "p", "wo wop o", "tot", "b", "u", "wot", "ow", "who ot", "ob tu", "wo w")
 _ARTIFACT = re.compile(r"art_[0-9a-f]{12}")
 _RANGE = re.compile(r"\[(\d+)-(\d+)\] whole as (art_[0-9a-f]{12})")
@@ -36,7 +36,7 @@ Instead = Callable[["ProviderExchange", Answer], Awaitable[bool]]
 
 @dataclass(frozen=True)
 class ReadableArtifact:
-    """What the result of a call left the window as; a `range` holds other messages beside it."""
+    """An archived result of a call; a `range` has other messages too."""
 
     id: str
     call: str
@@ -48,7 +48,7 @@ class ReadableArtifact:
 
 @dataclass
 class ProviderExchange:
-    """A request that was taken, and what was said to it."""
+    """An accepted request, and its reply."""
 
     said: ScriptedReply
     entries: list[bytes]
@@ -58,9 +58,9 @@ class ProviderExchange:
     continues: int | None = None
     """The exchange that this one goes on from, within one reply to the client."""
     wanted: dict[str, str] = field(default_factory=dict)
-    """By the id of a call of ours what its answer must hold."""
+    """By the id of a call of our tool: text that its result must contain."""
     named: dict[str, str] = field(default_factory=dict)
-    """By the id of a call of the client's what its arguments must hold in the place of an artifact."""
+    """By the id of a client's call: text that its arguments must have in place of an artifact."""
     body: Json = field(default_factory=dict)
 
     @property
@@ -88,17 +88,17 @@ class ReadingProvider(StrictProvider):
     """So many of the client's requests from one way to the next."""
     exchanges: list[ProviderExchange] = field(default_factory=list)
     answers: dict[str, str] = field(default_factory=dict)
-    """What our calls were answered, by their ids."""
+    """The results of our tool's calls, by their ids."""
     loose: bool = False
-    """Whether clients change what was said so much that only calls and answers are looked at."""
+    """Whether only calls and results are compared, since the client changes texts."""
     instead: Instead | None = None
     """Answers a request in another way than by its reply, where it gives True."""
     broke: list[int] = field(default_factory=list)
-    """Which of `taken` did not begin with the whole of the one that they go on from."""
+    """The indexes in `taken` of requests that do not begin with the whole of the one they continue."""
     alone: list[int] = field(default_factory=list)
-    """Which of `taken` go on from none before."""
+    """The indexes in `taken` of requests that continue none."""
     brief: bool = False
-    """Whether there may be no room for what is asked for."""
+    """Whether a result may be too long for the window."""
     wild: bool = False
     """Whether our tool is called on where it is not offered any more."""
     _behind: dict[int, int] = field(default_factory=dict)
@@ -146,7 +146,7 @@ class ReadingProvider(StrictProvider):
         await answer.last_chunk()
 
     def how(self, at: int) -> str:
-        """How a prefix broke."""
+        """Describes a broken prefix."""
         was, now = self.taken[self._behind[at]].entries, self.taken[at].entries
         pairs = zip(was, [*now, *[b""] * len(was)], strict=False)
         place, (old, new) = next((place, pair) for place, pair in enumerate(pairs) if pair[0] != pair[1])
@@ -287,7 +287,7 @@ class ReadingProvider(StrictProvider):
         return artifacts[(7 * self.given + at) % len(artifacts)]
 
     def artifacts(self, entries: Iterable[bytes]) -> list[ReadableArtifact]:
-        """The results that left the window, as the list tells of them."""
+        """The archived results that the list names."""
         out = []
         for atom in content_items(self.dialect, entries):
             if atom[0] == "result" and atom[1].startswith("call_"):

@@ -18,7 +18,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class ReplyThought:
-    """What was reasoned; `sealed` is its signature, or what stands for it where it is not told."""
+    """A reasoning part; `sealed` is its signature, or its opaque content."""
 
     text: str
     sealed: str
@@ -26,7 +26,7 @@ class ReplyThought:
 
 @dataclass(frozen=True)
 class ReplyText:
-    """What is said."""
+    """A text part."""
 
     text: str
 

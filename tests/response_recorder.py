@@ -1,4 +1,4 @@
-"""What a client's network sees: the bytes of each answer, and whether they are what one reply of a provider looks like.
+"""Records a client's responses on its network, and checks that each looks like one response of a provider.
 
 witness = Witness()
 async with connected(url, "chat", witness) as client: ...
@@ -19,7 +19,7 @@ from tests.reading_provider import OURS
 
 Json = dict[str, Any]
 HIDDEN = (b"read_artifact", OURS.encode())
-"""What no client may ever see: our tool's name, and the ids of its calls."""
+"""Text that no client may see: our tool's name, and the ids of its calls."""
 
 
 @dataclass
@@ -42,12 +42,12 @@ class RecordedResponse:
 
 @dataclass
 class ResponseRecorder:
-    """The answers that a client was given."""
+    """The responses of a client."""
 
     heard: list[RecordedResponse] = field(default_factory=list)
 
     def problems(self, dialect: str) -> list[str]:
-        """All that is odd about them."""
+        """The problems of all responses."""
         return [f"answer {at}: {each}" for at, one in enumerate(self.heard) for each in find_problems(dialect, one)]
 
     def openai(self) -> httpx.AsyncClient:
@@ -62,7 +62,7 @@ class ResponseRecorder:
 
 
 class _Tee:
-    """A body that is heard as it is read."""
+    """A body that is recorded as it is read."""
 
     def __init__(self, stream: Any, heard: RecordedResponse) -> None:
         self._stream, self._heard = stream, heard
@@ -77,7 +77,7 @@ class _Tee:
 
     @classmethod
     def on(cls, response: Any, witness: ResponseRecorder) -> Any:
-        """The response, whose body the witness hears."""
+        """The response with a recorded body."""
         one = witness.note(response.status_code, response.headers.get("content-type", ""))
         response.stream = cls(response.stream, one)
         return response
@@ -116,7 +116,7 @@ class _Transport2(httpx2.AsyncHTTPTransport):
 
 
 def find_problems(dialect: str, one: RecordedResponse) -> Iterator[str]:
-    """What one reply of a provider would not look like."""
+    """The differences of a response from one of a provider."""
     for word in HIDDEN:
         if word in one.body:
             at = one.body.index(word)

@@ -1,4 +1,4 @@
-"""Streamed replies in each dialect that say as much as a reply can, and what a tap must understand of them."""
+"""Streamed responses of each protocol with every kind of content, and the observations expected of them."""
 
 from __future__ import annotations
 

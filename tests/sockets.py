@@ -146,7 +146,7 @@ class SocketRun:
         self.socket, self._previous, self._known = socket, "", 0
 
     async def rounds(self, count: int) -> SocketRun:
-        """So many requests; where a turn is over the next is begun."""
+        """Sends `count` requests; begins the next turn when one is over."""
         for _ in range(count):
             if not self.history or self.history[-1].get("type") == "message":
                 self.begin()

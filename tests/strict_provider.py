@@ -1,6 +1,6 @@
 """A provider as strict as the real ones: it plays an agent's run, and takes a request only if every rule is kept.
 
-What a reply holds depends on how many were given, and what a tool returns on its call id alone, so that a request can
+A reply depends only on its number, and a tool's result only on the call id, so that a request can
 be judged by itself, whoever sent it and whatever was folded in it. `Strict` is a script for `Loopback`.
 """
 
@@ -57,7 +57,7 @@ def turn_text(turn: int, run: str = "") -> str:
 
 
 def overflow_error(dialect: str, tokens: int, window: int) -> Json:
-    """The provider's own words for what is too long."""
+    """The provider's own error for an overflow."""
     if dialect == "gemini":
         said = f"The input token count ({tokens}) exceeds the maximum number of tokens allowed ({window})."
         return {"error": {"code": 400, "message": said, "status": "INVALID_ARGUMENT"}}
@@ -72,7 +72,7 @@ def overflow_error(dialect: str, tokens: int, window: int) -> Json:
 
 
 def vllm_overflow_error(dialect: str, tokens: int, window: int) -> Json:
-    """The same in the words of a vLLM server."""
+    """The overflow error of a vLLM server."""
     said = (
         f"This model's maximum context length is {window} tokens. However, your request has {tokens} input tokens. "
         f"Please reduce the length of the input messages. (parameter=input_tokens, value={tokens})"
@@ -82,7 +82,7 @@ def vllm_overflow_error(dialect: str, tokens: int, window: int) -> Json:
 
 @dataclass(frozen=True)
 class Forwarded:
-    """A request that was taken, and its tokens by the provider's count."""
+    """An accepted request, and its tokens by the provider's count."""
 
     request: Recorded
     tokens: int
@@ -119,7 +119,7 @@ class StrictProvider:
     batch: Callable[[int], int] = lambda number: 1 + (number % 5 == 0)
     words: int = 110
     whole: bool = True
-    """Whether the newest results must be what their tools returned, to the letter."""
+    """Whether the newest results must be verbatim."""
     overflow: Callable[[str, int, int], Json] = overflow_error
     streamed_errors: bool = False
     summary: Script | None = None
@@ -131,7 +131,7 @@ class StrictProvider:
     summaries: list[Recorded] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     thoughts: dict[str, Any] = field(default_factory=dict)
-    """What was reasoned, by signature."""
+    """The reasoning, by signature."""
     binds: bool = False
     """Whether a thought is good only behind the very prefix that it was thought behind (Messages)."""
     bound: dict[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""A model that writes summaries as it is told to, and a conversation to summarise."""
+"""A model that writes scripted summaries, and a conversation to summarize."""
 
 from __future__ import annotations
 

@@ -22,9 +22,9 @@ class ThreadProvider(StrictProvider):
     SDK's helper looks for, and notes in `gone`."""
 
     threads: dict[str, Json] = field(default_factory=dict)
-    """What is kept: the list with what stands beside it, by the id of the reply at its end."""
+    """The stored lists and their other fields, by the id of the response at the end."""
     loses: int = 0
-    """Each so-manieth reply is not kept; 0: all are."""
+    """Every n-th response is not stored; 0: all are."""
     gone: list[str] = field(default_factory=list)
     begun: int = 0
     continued: int = 0

@@ -1,4 +1,4 @@
-"""What folding costs: making a fold, other requests meanwhile, replaying it, memory, and what is stored."""
+"""The cost of a compaction: making it, other requests meanwhile, replaying it, memory, and stored bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the CPU of a small request goes: the servers' and clients' libraries alone, each stage of Accordion's own, and
+"""The CPU of a small request by part: the servers' and clients' libraries alone, each stage of Accordion's own, and
 what a second worker costs at the same load."""
 
 from __future__ import annotations

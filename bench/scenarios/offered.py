@@ -1,4 +1,4 @@
-"""What it costs a stream that our own tool is offered and not called: the events pass one more pair of hands."""
+"""The cost of a tool that is offered and not called: a stream's events pass one more filter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fold keeps of what an agent goes on to need: recorded runs replayed through the product.
+"""The facts an agent needs later that survive a compaction: recorded runs replayed through the product.
 
 The measurement is `quality.py`, a tool of its own that is not part of this repository; where it lies is said by
 `--tools` or `BENCH_TOOLS`, where the recordings lie by `--data` or `BENCH_DATA` (else the tool's own place for them).

@@ -1,4 +1,4 @@
-"""What recall brings back: far facts that the newest turn names, with it and without, what that costs, and how often
+"""The effect of recall: far facts that the newest turn names, with it and without, what that costs, and how often
 what came back was of use; and what it takes of the CPU.
 
 As `quality` it needs the tool and the recordings that are not part of this repository.

@@ -1,4 +1,4 @@
-"""What users ruled, over five compactions: the share of statements that are left, by kind, language and window."""
+"""Users' rules over five compactions: the share of statements that are left, by kind, language and window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one request enters: the modules and the functions of the proxy that run for it, its writes to SQLite included.
+"""The path of one request: the modules and the functions of the proxy that run for it, its writes to SQLite included.
 
 Each request runs in this process, from the pipeline to the record behind its response, with a provider that answers
 from memory. An equal request ran before it, so that nothing is built or loaded for the first time.

@@ -66,7 +66,7 @@ def _interpreter(at_least: tuple[int, int]) -> str:
 
 
 def _done(command: list[str], problem: str, surroundings: dict[str, str] | None = None) -> str:
-    """What a command prints. Raises Unavailable."""
+    """Returns the output of a command. Raises Unavailable."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_LONGEST, check=False, env=surroundings, cwd=HERE.parent

@@ -50,7 +50,7 @@ class Product:
 
 
 def text_of(messages: Messages) -> str:
-    """All that can be read in a list: what was said, calls with their arguments, results."""
+    """The text of a list: messages, calls with their arguments, results."""
     out: list[str] = []
     for message in messages:
         content = message.get("content") or ""

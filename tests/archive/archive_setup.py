@@ -1,4 +1,4 @@
-"""An archive with the setup around it, on any store."""
+"""An archive with transcripts, retention and erasure around it, on any store."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DAY = 86_400.0
 
 @dataclass
 class ArchiveSetup:
-    """All that keeps, bounds, records, gives out and erases."""
+    """An archive, its retention, transcripts, export and erasure."""
 
     store: KeyValueStore = field(default_factory=InMemoryStore)
     sealer: Sealer | None = field(default_factory=lambda: AesSealer([KEY]))
@@ -76,14 +76,14 @@ class ArchiveSetup:
     async def say(
         self, session: str, client: Conversation, *, folded: bool = True, tenant: TenantScope = TENANT
     ) -> None:
-        """A request of a session, recorded."""
+        """Records a request of a session."""
         self.transcripts.record(tenant, session, client, folded=folded)
         await self.tasks.done()
 
     async def leave(
         self, name: str, session: str = "s-1", wires: Sequence[bytes] = (b'{"role":"user","content":"x"}',), **more: Any
     ) -> list[Artifact]:
-        """A fold `f-name` that took messages out; each is an artifact."""
+        """Stores a compaction `f-name` whose removed messages are an artifact each."""
         rows = [ArchivedMessage(hashlib.sha256(wire).digest(), wire) for wire in wires]
         base, tenant = more.get("base", ""), more.get("tenant", TENANT)
         artifacts = [

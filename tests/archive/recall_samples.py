@@ -1,4 +1,4 @@
-"""Conversations with a fold made by hand, and the excerpts that their newest turns get."""
+"""Conversations with a compaction made by hand, and the excerpts for their newest turns."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def read_message(entry: Json) -> Message:
 def compact_by_hand(
     client: Conversation, entries: Sequence[CompactionEntry], covered: int, artifacts: Sequence[str] = ()
 ) -> CompactedConversation:
-    """The list with a fold that was made by hand."""
+    """The list with a compaction made by hand."""
     compaction = Compaction(
         f"f-{covered}-{len(entries)}", client.chain[covered - 1], covered, tuple(entries), "conversation", "automatic",
         0.5, (), 1_000, 100, 1, 0.0, artifacts=tuple(artifacts),
@@ -93,7 +93,7 @@ def compact_by_hand(
 def summarized(turn: Sequence[Json], artifacts: Sequence[str] = (), said: str = "Orders and rules were read.") -> tuple[
     Conversation, CompactedConversation, range
 ]:  # fmt: skip
-    """A conversation of which all but the first message left behind a summary, and then this turn."""
+    """A conversation with a summary in place of all but its first message, and then this turn."""
     client = read([*OPENING_TURNS, *turn])
     covered = len(OPENING_TURNS)
     block = CompactionEntry(1, covered - 1, json.dumps(user(said)).encode())
@@ -102,7 +102,7 @@ def summarized(turn: Sequence[Json], artifacts: Sequence[str] = (), said: str = 
 
 
 def find_excerpt(turn: Sequence[Json], artifacts: Sequence[str] = (), **options: Any) -> Excerpt | None:
-    """The excerpt that a turn behind the fold gets."""
+    """The excerpt for a turn behind the compaction."""
     client, shown, newest = summarized(turn, artifacts)
     return ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, newest, count, **options)
 

@@ -15,7 +15,7 @@ from wire import Request
 
 
 def tool_text(agent: str) -> str:
-    """What an agent's tool gives: words that stand nowhere else."""
+    """The result of an agent's tool: a text found nowhere else."""
     return f"CANARY-{agent.upper()} was found"
 
 
@@ -44,7 +44,7 @@ class AgentTeam:
         return [canary.encode() in request.body for request in self.asked[name]]
 
     def check_complete(self) -> None:
-        """All that was to be said was asked for, and every list that was forwarded was whole."""
+        """Checks that all scripted responses were requested, and that every forwarded list is complete."""
         assert {name: len(asked) for name, asked in self.asked.items()} == {
             name: len(parts) for name, parts in self.parts.items()
         }
@@ -70,7 +70,7 @@ def unanswered(body: dict[str, Any]) -> list[str]:
 
 @dataclass
 class TeamRun:
-    """A way to the proxy for a test's agents, and what its answers told."""
+    """A link for a test's agents, and the headers of its responses."""
 
     link: ClientLink
     proxy: Proxy
@@ -109,7 +109,7 @@ class TeamRun:
 
 @contextmanager
 def run_team(upstream: Upstream, proxy: Proxy, rule: AgentTeam) -> Iterator[TeamRun]:
-    """The agents' way through the proxy to the provider, who speaks for all of them."""
+    """Links the agents to the provider through the proxy."""
     upstream.reset()
     recorder = upstream.record_connections(proxy.port)
     upstream.rule = rule

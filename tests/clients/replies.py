@@ -1,4 +1,4 @@
-"""What the loopback provider says: Chat Completions, Responses, Messages and Gemini, streamed or not, and oddities."""
+"""Responses of a loopback provider: Chat Completions, Responses, Messages and Gemini, streamed or not, and odd ones."""
 
 import gzip
 import json

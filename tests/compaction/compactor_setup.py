@@ -1,4 +1,4 @@
-"""Histories read, plans made by hand, and a compactor with fakes around it."""
+"""Parsed histories, planners with fixed plans, and a compactor with fakes around it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def long_history(turns: int, rounds: int = 1, words: int = 150, end: Literal["as
 
 
 def with_long_results(history: History) -> History:
-    """The same with results that are worth folding."""
+    """The same with results long enough for a compaction."""
     return dataclasses.replace(
         history,
         turns=tuple(
@@ -98,7 +98,7 @@ def conversation(history: History, dialect: DialectName, **fields: Any) -> Conve
 
 
 class LoopWaiter:
-    """Waiting on asyncio."""
+    """The waiter on asyncio."""
 
     def create_signal(self) -> asyncio.Event:
         return asyncio.Event()
@@ -181,7 +181,7 @@ def archive_results(view: View) -> Sequence[PlanStep]:
 
 
 class ScriptedAuthor(SummaryAuthor):
-    """An author whose model tells of all that is covered, when it is let; or fails."""
+    """An author whose model covers all sources once `may` is set, or fails with `error`."""
 
     def __init__(self, author: SummaryAuthor) -> None:
         self._author = author
@@ -219,7 +219,7 @@ class ScriptedAuthor(SummaryAuthor):
 
 @dataclass
 class CompactorSetup:
-    """The setup around a compactor, fakes at the walls."""
+    """A compactor with its real services, and fakes for the outside."""
 
     propose: Strategy = summarize_most
     plain: Strategy = drop_most
@@ -304,7 +304,7 @@ class CompactorSetup:
     async def step(
         self, client: Conversation, *, fresh: bool = False, summary_caller: SummaryCaller | None = None
     ) -> CompactionResult:
-        """One request on its way: replay, measure, decide, fold."""
+        """Takes one request through replay, measurement, decision and compaction."""
         dialect = DIALECTS[client.dialect]
         folded = await self.folds.find(dialect, CONVERSATION, client, check_store=fresh)
         window = Window(self.window, self.window, "config")
@@ -317,5 +317,5 @@ class CompactorSetup:
 
 
 def summary_caller() -> SummaryCaller:
-    """Somebody in whose name a model may be asked."""
+    """A caller whose credential may ask a model for summaries."""
     return SummaryCaller("local", Route("openai", "openai"), "chat", "gpt-5", ())

@@ -1,4 +1,4 @@
-"""Lists as strategies see them, made of histories or by hand, and what a plan makes of one."""
+"""Views as strategies get them, of histories or by hand, and the result of a plan."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def call_and_result(call_id: str, text: str, name: str = "read", arguments: str 
 
 
 def uncompacted(*messages: Message) -> CompactedConversation:
-    """A list by hand, as a conversation in no particular dialect."""
+    """A list made by hand, with no compaction."""
     chain, keys = b"", []
     for each in messages:
         chain = hashlib.sha256(chain + each.key).digest()
@@ -107,7 +107,7 @@ def uncompacted(*messages: Message) -> CompactedConversation:
 def strategy_view(
     folded: CompactedConversation, kind: Any = "conversation", *, target: int = 0, **fields: Any
 ) -> StrategyView:
-    """A list as strategies see it; what it counts is the sum of its messages and a fixed overhead."""
+    """The view of a list; its tokens are the sum of its messages and a fixed overhead."""
     messages = folded.conversation.messages
     passed = find_skipped_messages(messages)
     tokens = OVERHEAD + sum(count(message) for index, message in enumerate(messages) if index not in passed)
@@ -117,7 +117,7 @@ def strategy_view(
 
 
 def outcome(plan: Plan) -> dict[int, Message]:
-    """What a plan leaves of each slot that stays, with what is left of its parts.
+    """The message of each slot that a plan keeps, with its remaining parts.
 
     Written apart from the product's own way of doing it, so that the one checks the other.
     """
@@ -146,7 +146,7 @@ def outcome(plan: Plan) -> dict[int, Message]:
 
 
 def find_faults(messages: Iterable[Message]) -> list[str]:
-    """What is wrong with a list, whatever the dialect: halves of pairs, empty messages."""
+    """The problems of a list in any protocol: calls or results alone, empty messages."""
     real = list(messages)
     matched = match_results_to_calls(real)
     found = []

@@ -29,7 +29,7 @@ Call = tuple[str, str, str]
 
 
 class LaterTasks(FakeTasks):
-    """Keeps what is spawned until it is told to go on."""
+    """Holds spawned tasks until `run` is called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class Worker:
 
     async def ask(self, conversation: Conversation, metadata: ClientMetadata | None = None, made: Sequence[Call] = (),
                   *, caller: Caller = ALICE, anew: bool = False, shown: int = -1) -> ServedRequest:  # fmt: skip
-        """Takes a request through, and the reply that makes these calls."""
+        """Serves a request, and a response with these calls."""
         metadata = metadata or ClientMetadata()
         self.requests += 1
         position = self.tracker.find_top_position(metadata, conversation) or await self.tracker.find_position(
@@ -140,7 +140,7 @@ class Worker:
         return ServedRequest(position, hidden, session, conversation)
 
     async def settle(self) -> None:
-        """Everything that was to be written or done later is."""
+        """Runs all pending writes and tasks."""
         await self.outbox.flush()
         await self.tasks.run()
         await self.outbox.flush()

@@ -1,4 +1,4 @@
-"""What the tests of deploy/ share: the folder, and the programs that check it."""
+"""Fixtures of the tests of deploy/: the folder, and the programs that check it."""
 
 import json
 import os

@@ -44,7 +44,7 @@ def _blocks(entry: Json) -> list[Json]:
 
 
 def is_related(one: str, other: str, parents: Mapping[str, str]) -> bool:
-    """Whether what one agent did is another's to see. Written apart from the product's own way of telling it."""
+    """Whether one agent may see the results of another. Independent of the product's own rule."""
 
     def above(name: str) -> set[str]:
         found = {name, TOP}
@@ -58,7 +58,7 @@ def is_related(one: str, other: str, parents: Mapping[str, str]) -> bool:
 
 @dataclass
 class Branches:
-    """One list, the agents that write into it, and what each was given to see. `made` says whose each call is."""
+    """One list, the agents that write into it, and their forwarded requests. `made` has the agent of each call."""
 
     runs: dict[str, Run]
     parents: Mapping[str, str]
@@ -82,7 +82,7 @@ class Branches:
             run.client = await self.stack.enter_async_context(connected(proxy.url, run.dialect))
 
     def ask(self) -> None:
-        """The user says what is next; all agents have heard it then."""
+        """Adds the user's next message, which all agents see."""
         first = next(iter(self.runs.values()))
         first.begin()
         for run in self.runs.values():
@@ -96,7 +96,7 @@ class Branches:
         return self.runs[name].answers[at]["x-accordion-session"]
 
     def foreign(self) -> list[tuple[str, int, str]]:
-        """What any agent was shown and should not have been: who, in which request, whose call."""
+        """Calls that an agent saw and should not have: the agent, its request, the call."""
         return [
             (name, at, call)
             for name, taken in self.taken.items()
@@ -106,14 +106,14 @@ class Branches:
         ]
 
     def missing(self, name: str) -> set[str]:
-        """What an agent should see in the newest of its requests and does not, as long as nothing is folded."""
+        """Calls missing in the agent's newest request, as long as nothing is compacted."""
         stood = json.dumps(self.runs[name].history, default=lambda value: value.model_dump())
         before = {call for call in CALL.findall(stood) if self.made[call] != name}
         due = {call for call in before if is_related(self.made[call], name, self.parents)}
         return due - self.visible_calls(name)
 
     def broken(self) -> list[tuple[str, int]]:
-        """Where what was forwarded for an agent does not begin with what was forwarded for it before."""
+        """The requests of agents that do not begin with the whole of the one before."""
         return [
             (name, at)
             for name, taken in self.taken.items()
@@ -122,7 +122,7 @@ class Branches:
         ]
 
     def folds(self) -> list[tuple[str, int]]:
-        """The requests whose answers told of a fold made for them."""
+        """The requests that were compacted."""
         return [(name, at) for name, run in self.runs.items() for at in compacted_requests(run)]
 
 

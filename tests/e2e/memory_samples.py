@@ -1,4 +1,4 @@
-"""What tests of memories share: a conversation that is worth remembering, and proxies that record it."""
+"""Samples for tests of memories: a conversation with facts, and calls that record and read it."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def last_entries(provider: StrictProvider) -> list[str]:
 
 
 async def check_text_stays(proxy: Proxy, dialect: str, begins: str, text: str) -> None:
-    """A text that is put in behind the first words stays over a restart, and goes with a fold."""
+    """Checks that a text inserted behind the first message outlives a restart and leaves with a compaction."""
     provider = strict_provider(dialect, begins)
     async with proxy.provider(provider), agent(proxy, dialect, name=begins) as run:
         run.begin()

@@ -1,4 +1,4 @@
-"""What providers answer, in each dialect: whole and as events, with usage."""
+"""Requests and responses of each protocol: as a document and as events, with usage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STREAM = re.compile(rb'"stream": ?true')
 
 @dataclass(frozen=True, slots=True)
 class ProtocolSamples:
-    """One protocol: where it is asked, what is asked, and what is answered."""
+    """The requests, responses and errors of one protocol."""
 
     name: str
     path: str

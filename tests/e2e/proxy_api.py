@@ -1,4 +1,4 @@
-"""What the proxy says of itself."""
+"""Calls of the proxy's own API and metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def get_page(proxy: Proxy, path: str, **headers: str) -> httpx.Response:
 
 
 async def get_session(proxy: Proxy, session_id: str | None, **headers: str) -> dict[str, Any]:
-    """What is known of a session."""
+    """The API's view of a session."""
     reply = await get_page(proxy, f"/accordion/sessions/{session_id}", **headers)
     assert reply.status_code == 200, reply.text
     found: dict[str, Any] = reply.json()

@@ -23,17 +23,17 @@ LONG = 60
 
 @dataclass
 class ReadingAgent:
-    """An agent, its provider, and what its network heard."""
+    """An agent, its provider, and the responses recorded on its network."""
 
     run: Run
     provider: ReadingProvider
     witness: ResponseRecorder
     behind: Loopback
     starts: list[int] = field(default_factory=list)
-    """By request of the client's the first of the provider's."""
+    """For each request of the client, the index of the provider's first request."""
 
     async def rounds(self, count: int) -> ReadingAgent:
-        """So many of the client's requests; where a turn is over the next is begun."""
+        """Sends `count` requests of the client; begins the next turn when one is over."""
         for _ in range(count):
             if not self.run.history or not self._waits:
                 self.run.begin()
@@ -42,14 +42,14 @@ class ReadingAgent:
         return self
 
     async def until_offered(self) -> ReadingAgent:
-        """As many as it takes until our tool is offered."""
+        """Sends requests until our tool is offered."""
         while not self.provider.offered or not self.provider.offered[-1]:
             assert len(self.starts) < LONG, "our tool was never offered"
             await self.rounds(1)
         return self
 
     async def until(self, way: str) -> ReadingAgent:
-        """As many as it takes until the model went this way."""
+        """Sends requests until the model has gone this way."""
         while way not in self.provider.done:
             assert len(self.starts) < 2 * LONG, "the model never went that way"
             await self.rounds(1)
@@ -66,16 +66,16 @@ class ReadingAgent:
 
     @property
     def folds(self) -> list[int]:
-        """Which of the provider's requests told of a new fold."""
+        """The provider's requests that were compacted anew."""
         return [self.starts[at] for at in compacted_requests(self.run)]
 
     @property
     def client_history(self) -> list[ContentItem]:
-        """What the client's own history says."""
+        """The content of the client's own history."""
         return content_items(self.run.dialect, json.loads(json.dumps(self.run.history, default=_plain)))
 
     def whole(self, *ways: str) -> None:
-        """Everything was as it should be, and these ways were gone."""
+        """Checks all of the below, and that these ways were gone."""
         provider = self.provider
         assert not provider.problems, provider.problems[:3]
         assert not provider.refusals
@@ -88,7 +88,7 @@ class ReadingAgent:
         assert provider.done >= set(ways), "not all was tried"
 
     def stable(self) -> None:
-        """Each list began with the one that it goes on from, but for folds."""
+        """Checks that each list begins with the one it continues, except at compactions."""
         provider = self.provider
         # Of a fold at the beginning of a turn nothing may be left that was said before.
         alone = [at for at in provider.alone if at]
@@ -97,14 +97,14 @@ class ReadingAgent:
         assert provider.broke == held, [provider.how(at) for at in provider.broke if at not in held][:3]
 
     def offered(self) -> None:
-        """The tool was offered from the first fold on, and always."""
+        """Checks that the tool is offered in every request from the first compaction on."""
         first = min(self.folds, default=len(self.provider.taken))
         assert [bool(name) for name in self.provider.offered] == [
             at >= first for at in range(len(self.provider.taken))
         ]  # fmt: skip
 
     def counted(self) -> None:
-        """Of each answer the client read the last round's input, and the output of all."""
+        """Checks that the client's usage is the last round's input and all rounds' output."""
         heard = [one for one in self.witness.heard if one.status == 200]
         assert len(heard) == len(self.starts)
         for one, start, end in zip(heard, self.starts, [*self.starts[1:], len(self.provider.taken)], strict=True):
@@ -112,7 +112,7 @@ class ReadingAgent:
             assert read_usage(self.run.dialect, one) == (rounds[-1].input, sum(each.output for each in rounds))
 
     def check_tool_is_hidden(self) -> None:
-        """The client knows nothing of our tool."""
+        """Checks that the client's history has no trace of our tool."""
         kept = json.dumps(self.run.history, default=_plain)
         assert "read_artifact" not in kept
         assert OURS not in kept
@@ -123,7 +123,7 @@ def _plain(value: Any) -> Any:
 
 
 async def prepare_way(one: ReadingAgent, way: str = "wo") -> None:
-    """Our tool is offered, and the next reply goes this way."""
+    """Waits until our tool is offered, and sets the way of the next reply."""
     one.provider.ways = ()
     await one.until_offered()
     await one.rounds(1)
@@ -142,7 +142,7 @@ async def start_reading_agent(
     reader: type[ReadingProvider] = ReadingProvider,
     **more: Any,
 ) -> AsyncIterator[ReadingAgent]:
-    """An agent that has said nothing yet, with its provider running."""
+    """Starts an agent without messages, and its provider."""
     options = {"rounds": 1_000, "thinks": dialect != "chat", **(provider or {})}
     model = reader(dialect, WINDOW, run=name, ways=ways, every=every, **options)
     witness = ResponseRecorder()

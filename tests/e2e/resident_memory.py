@@ -1,4 +1,4 @@
-"""What a proxy holds before something is asked of it that must not grow."""
+"""The memory of a proxy before a measurement of its growth."""
 
 from tests.e2e.protocol_samples import CHAT
 from tests.e2e.raw_client import post
@@ -6,7 +6,7 @@ from tests.proxy_process import Proxy
 
 
 async def warm_up(proxy: Proxy) -> int:
-    """The memory that it holds once it has loaded what it counts with, in bytes.
+    """The proxy's resident memory in bytes once its tokenizer is loaded.
 
     It loads that behind its start: some 35 MB, and for a moment half as much again.
     """

@@ -1,4 +1,4 @@
-"""What tests of folding share: a small window, agents in front of a started proxy, where a prefix broke."""
+"""Agents in front of a started proxy with a small window, and checks of their prefixes."""
 
 from __future__ import annotations
 
@@ -57,19 +57,19 @@ class Proxies:
 
 
 def strict_provider(dialect: str, name: str) -> StrictProvider:
-    """A provider that answers for ever, and calls odd whatever is."""
+    """A strict provider that answers any number of requests."""
     return StrictProvider(dialect, WINDOW, rounds=1_000, thinks=dialect != "chat", run=name)
 
 
 @asynccontextmanager
 async def agent(proxy: Proxy, dialect: str, **more: Any) -> AsyncIterator[Run]:
-    """An agent behind a proxy, that has said nothing yet."""
+    """An agent behind a proxy, without messages."""
     async with connected(proxy.url, dialect) as client:
         yield Run(client, dialect, **more)
 
 
 async def rounds(run: Run, count: int) -> Run:
-    """So many requests of one turn, begun where it has not."""
+    """Sends `count` requests of one turn; begins it if needed."""
     if not run.history:
         run.begin()
     for _ in range(count):
@@ -78,7 +78,7 @@ async def rounds(run: Run, count: int) -> Run:
 
 
 async def fetch_session(proxy: Proxy, session_id: str | None, requests: int) -> dict[str, Any]:
-    """What is known of a session once so many of its requests are recorded, which is a moment after their answers."""
+    """A session's view in the API once `requests` of it are recorded, a moment after their responses."""
 
     async def known() -> dict[str, Any] | None:
         reply = await get_page(proxy, f"/accordion/sessions/{session_id}")
@@ -91,7 +91,7 @@ async def fetch_session(proxy: Proxy, session_id: str | None, requests: int) -> 
 
 
 def broken_prefixes(taken: Sequence[Forwarded]) -> list[int]:
-    """Where a forwarded list does not begin with the whole of the one before."""
+    """The indexes of forwarded lists that do not begin with the whole of the one before."""
     found = []
     for at, (one, two) in enumerate(itertools.pairwise(taken), 1):
         if two.fixed != one.fixed or two.entries[: len(one.entries)] != one.entries:
@@ -100,5 +100,5 @@ def broken_prefixes(taken: Sequence[Forwarded]) -> list[int]:
 
 
 def compacted_requests(run: Run) -> list[int]:
-    """Which of a run's answers told of a fold made for them."""
+    """The indexes of a run's requests that were compacted."""
     return [at for at, said in enumerate(run.compactions) if said is not None and said["state"] == "folded"]

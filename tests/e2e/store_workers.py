@@ -1,4 +1,4 @@
-"""What tests of what is kept share: workers of this process on one SQLite file, and what stands in it."""
+"""Workers in this process on one SQLite file, and searches in its content."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def request_with_name(rounds: int, name: str = CANARY) -> bytes:
 
 
 async def ask(application: Application, body: bytes, key: str = "", **more: str) -> dict[str, str]:
-    """Sends it through, with a proxy key where one is given and with more headers; gives the answer's headers."""
+    """Sends a request with an optional proxy key and more headers; returns the response's headers."""
     own = ((b"x-accordion-key", key.encode()), (b"authorization", b"Bearer mine")) if key else ()
     named = ((name.replace("_", "-").encode(), value.encode()) for name, value in more.items())
     pairs = ((b"content-type", b"application/json"), *own, *named)
@@ -59,7 +59,7 @@ async def ask(application: Application, body: bytes, key: str = "", **more: str)
 
 
 def compaction_id(headers: dict[str, str]) -> str:
-    """The fold in force."""
+    """The id of the compaction in a response's headers."""
     return str(json.loads(headers["x-accordion-compaction"])["id"])
 
 
@@ -72,12 +72,12 @@ async def api(application: Application, method: str, path: str, key: str = "") -
 
 
 def files_with_name(folder: Path, name: str = CANARY) -> list[str]:
-    """Which files hold the name, as it is or compressed."""
+    """The files that contain the name, plain or compressed."""
     return [path.name for path in sorted(folder.iterdir()) if name.encode() in with_decompressed(path.read_bytes())]
 
 
 def with_decompressed(data: bytes) -> bytes:
-    """The data, and what its compressed pieces hold."""
+    """The data, and its compressed pieces in plain."""
     plain, at = bytearray(data), -1
     while (at := data.find(b"\x28\xb5\x2f\xfd", at + 1)) >= 0:
         try:

@@ -1,4 +1,4 @@
-"""A strict provider of Responses that keeps what it said, by the ids of replies and of conversations."""
+"""A strict provider of Responses that stores its responses and conversation objects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OBJECTS = "/v1/conversations/"
 
 @dataclass
 class StoredResponse:
-    """One reply, with all that stood before it and what came with its own request."""
+    """A response, with its history and its own request's input."""
 
     before: list[Json]
     input: list[Json]
@@ -35,7 +35,7 @@ class StoringProvider(ReadingProvider):
     held: dict[str, StoredResponse] = field(default_factory=dict)
     talks: dict[str, list[Json]] = field(default_factory=dict)
     asked: list[tuple[str, str]] = field(default_factory=list)
-    """The requests for what is kept: method and target."""
+    """The requests for stored responses and conversations: method and target."""
     _own: list[Json] = field(default_factory=list)
 
     async def __call__(self, request: Recorded, answer: Answer) -> None:
@@ -115,5 +115,5 @@ class StoringProvider(ReadingProvider):
 
 
 def shows_our_tool(value: Any) -> bool:
-    """Whether something shows that our tool was called."""
+    """Whether a value shows a call of our tool."""
     return "read_artifact" in json.dumps(value) or "ours_" in json.dumps(value)

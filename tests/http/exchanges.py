@@ -1,4 +1,4 @@
-"""Exchanges as observers are told of them."""
+"""Exchanges as observers get them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from accordion.model.records import Exchange
 
 
 def exchange(**said: Any) -> Exchange:
-    """One that went well; `said` are the fields in which it is another."""
+    """A successful exchange; `said` are the fields that differ."""
     usual: dict[str, Any] = {
         "at": 100.0,
         "request_id": "r",

@@ -1,4 +1,4 @@
-"""Replies of Anthropic's Messages as a provider streams them, and what becomes of them in a splice."""
+"""Responses of Anthropic's Messages as a provider streams them, and as a tool loop forwards them."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def feed_pieces(tool_loop: ToolLoopResponse, pieces: Iterable[bytes], texts: Seq
 
 
 def run_rounds(*rounds: Sequence[bytes], texts: Sequence[str | None] = ()) -> tuple[bytes, list[ObservedRound]]:
-    """The reply to the client of these rounds, each in pieces, and what they said."""
+    """The response to the client of these rounds, each in pieces, and the observed rounds."""
     tool_loop = MessagesArtifactTool().open_response(TOOL, True)
     out, seen = b"", list[ObservedRound]()
     for at, pieces in enumerate(rounds):

@@ -131,7 +131,7 @@ def read_events(shown: bytes) -> list[Json]:
 
 
 def blocks(body: bytes, cuts: Sequence[int]) -> list[bytes]:
-    """The body as a splice gets it: whole events, in blocks that depend on where the body was cut."""
+    """The body as a tool loop gets it: whole events, in blocks that depend on the cuts."""
     events, at, out = SseBuffer(2**24), 0, []
     for cut in [*sorted(cut % (len(body) + 1) for cut in cuts), len(body)]:
         if block := events.feed(body[at:cut]):
