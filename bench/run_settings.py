@@ -49,11 +49,11 @@ class RunSettings:
         return quick if self.quick else count
 
     @contextmanager
-    def contenders(self, upstream: int) -> Iterator[list[Server]]:
-        """Everything chosen, running; what cannot run is left out and remembered in `skipped`."""
+    def contenders(self, upstream: int, names: Sequence[str] = ()) -> Iterator[list[Server]]:
+        """Everything chosen, or these, running; what cannot run is left out and remembered in `skipped`."""
         with ExitStack() as stack:
             running = []
-            for name in self.names():
+            for name in names or self.names():
                 try:
                     running.append(
                         stack.enter_context(servers.serving(name, upstream, pins=self.pins, store=self.store))

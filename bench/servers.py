@@ -15,6 +15,7 @@ import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ ACCORDION = "accordion"
 UNREAD = "uvloop, passing bytes on unread"
 ECHO = "uvicorn, answering by itself"
 UVICORN = "uvicorn + aiohttp's client"
+GRANIAN = "granian + aiohttp's client"
+PYREQWEST = "uvicorn + pyreqwest's client"
 
 
 class Unavailable(Exception):
@@ -152,8 +155,10 @@ CONTENDERS: Mapping[str, Callable[[Start], Command]] = {
 }
 
 
-def _floor(*more: str) -> Callable[[Start], Command]:
+def _floor(*more: str, needs: str = "uvicorn") -> Callable[[Start], Command]:
     def command(start: Start) -> Command:
+        if find_spec(needs) is None:
+            raise Unavailable("not installed")
         line, variables, health = _passthrough("floors")(start)
         return [*line, *more], variables, health
 
@@ -164,6 +169,8 @@ FLOORS: Mapping[str, Callable[[Start], Command]] = {
     UNREAD: _floor("--unread"),
     ECHO: _floor("--echo"),
     UVICORN: _floor(),
+    GRANIAN: _floor("--granian", needs="granian"),
+    PYREQWEST: _floor("--pyreqwest", needs="pyreqwest"),
 }
 """Contenders of the scenario `floor` only."""
 

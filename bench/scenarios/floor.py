@@ -9,14 +9,14 @@ from typing import Any
 
 import uvloop
 
-from bench import servers, stages
+from bench import provider_clients, servers, stages
 from bench.load import Job
 from bench.report import Table
 from bench.run_settings import RunSettings
-from bench.servers import ACCORDION, ECHO, UNREAD, UVICORN, Server
+from bench.servers import ACCORDION, ECHO, GRANIAN, PYREQWEST, UNREAD, UVICORN, Server
 
 CONCURRENCY = (1, 16, 64)
-CONTENDERS = (UNREAD, ECHO, UVICORN, "aiohttp passthrough", ACCORDION)
+CONTENDERS = (UNREAD, ECHO, UVICORN, GRANIAN, PYREQWEST, "aiohttp passthrough", ACCORDION)
 PACES = (100, 200, 400)
 """Requests a second, each twice the one before."""
 
@@ -24,14 +24,13 @@ PACES = (100, 200, 400)
 def run(setting: RunSettings) -> list[Table]:
     took, whole = uvloop.run(stages.measured(setting.fewer(8, 1), 300))
     rounds = setting.fewer(max(5, setting.rounds), 1)
-    return [_floors(setting, rounds), _stages(took, whole), _second(setting, rounds)]
+    return [_floors(setting, rounds), _clients(setting, rounds), _stages(took, whole), _second(setting, rounds)]
 
 
 def _floors(setting: RunSettings, rounds: int) -> Table:
     least: dict[tuple[str, int], float] = defaultdict(lambda: float("inf"))
-    with servers.upstream(setting.pins) as upstream, ExitStack() as stack:
+    with servers.upstream(setting.pins) as upstream, setting.contenders(upstream, CONTENDERS) as running:
         servers.get(upstream, "/_mode", {"stream": False})
-        running = [stack.enter_context(servers.serving(name, upstream, pins=setting.pins)) for name in CONTENDERS]
         for number in range(rounds):
             for concurrency in CONCURRENCY:
                 for server in running:
@@ -39,11 +38,23 @@ def _floors(setting: RunSettings, rounds: int) -> Table:
                     least[server.name, concurrency] = min(cpu, least[server.name, concurrency])
     columns = ("server", *(f"µs CPU a request, {each} at a time" for each in CONCURRENCY))
     table = Table("What a small request costs at least", columns)
-    for name in CONTENDERS:
-        table.rows.append([name, *(1000 * least[name, each] for each in CONCURRENCY)])
+    for server in running:
+        table.rows.append([server.name, *(1000 * least[server.name, each] for each in CONCURRENCY)])
     above = [1000 * (least[ACCORDION, each] - least[UVICORN, each]) for each in CONCURRENCY]
     table.rows.append(["*Accordion above uvicorn + aiohttp*", *above])
     table.notes.append("the least of the rounds, since other programs can only add to it; contenders take turns")
+    table.notes += setting.missing()
+    return table
+
+
+def _clients(setting: RunSettings, rounds: int) -> Table:
+    with servers.upstream(setting.pins) as upstream:
+        servers.get(upstream, "/_mode", {"stream": False})
+        costs = uvloop.run(provider_clients.measure(upstream, rounds, setting.fewer(1500, 300)))
+    columns = ("client", *(f"µs CPU a request, {each} at a time" for each in provider_clients.CONCURRENCY))
+    table = Table("What the client to the provider costs", columns)
+    table.rows += [[name, *each] for name, each in costs.items()]
+    table.notes.append("in one process, the least of the rounds; clients take turns")
     return table
 
 
