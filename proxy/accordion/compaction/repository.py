@@ -43,7 +43,6 @@ from accordion.model.compaction import (
     CompactedPrefix,
     Compaction,
     adapt_compaction,
-    apply_compaction,
     apply_prefix,
     build_prefix,
     scope_prefix,
@@ -90,13 +89,11 @@ class CompactedPrefixCache:
     ) -> CompactedConversation:
         """Returns the conversation with this compaction applied. Raises ValueError if it is not valid for it."""
         known = self._prefixes.get(compaction.id)
-        if known is None or known.prefix.client != conversation.messages[: compaction.message_count]:
-            read_message = self._reader.reader_for(protocol, tenant)
-            prefix = build_prefix(conversation, compaction, read_message)
-            # The prefix keeps the client's messages of its last request alive, so they count too.
-            size = sum(message.size for message in prefix.client)
+        if known is None or not known.prefix.is_valid_for(conversation):
+            prefix = build_prefix(conversation, compaction, self._reader.reader_for(protocol, tenant))
+            size = sum(message.size for message in prefix.messages)
             self._prefixes.put(compaction.id, _CachedPrefix(prefix, size), size)
-            return apply_compaction(conversation, compaction, read_message, prefix)
+            return apply_prefix(conversation, compaction, prefix)
         history = apply_prefix(conversation, compaction, known.prefix, known.compacted_list)
         chain, last = history.conversation.chain, conversation.chain[-1]
         compacted_list = CompactedList(len(conversation.chain), last, history.origins, history.spans, chain)

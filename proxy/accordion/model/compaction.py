@@ -126,15 +126,29 @@ def without_compaction(conversation: Conversation) -> CompactedConversation:
 
 
 class CompactedPrefix(msgspec.Struct, frozen=True):
-    """The covered part of a list after a compaction. It is valid for every request that begins with `client`."""
+    """The covered part of a list after a compaction. It does not hold the messages that the compaction replaced.
 
-    client: tuple[Message, ...]
+    `anchor` is the chain key of the last of the `count` messages that the compaction covers.
+    """
+
+    count: int
+    anchor: bytes
     messages: tuple[Message, ...]
     origins: tuple[int, ...]
     spans: tuple[tuple[int, int, bool], ...]
     chain: tuple[bytes, ...]
     removed_open_calls: frozenset[str] = frozenset()
     """Ids of calls that the compaction removed before they had a result."""
+
+    def is_valid_for(self, conversation: Conversation) -> bool:
+        """Whether the conversation begins with the covered messages. Those that stay must be the same bytes."""
+        if self.count > len(conversation.chain) or conversation.chain[self.count - 1] != self.anchor:
+            return False
+        return all(
+            message == conversation.messages[first]
+            for message, origin, (first, _, is_edited) in zip(self.messages, self.origins, self.spans, strict=True)
+            if origin != WRITTEN_BY_COMPACTION and not is_edited
+        )
 
 
 class CompactedList(msgspec.Struct, frozen=True):
@@ -157,8 +171,13 @@ class CompactedList(msgspec.Struct, frozen=True):
 def build_prefix(
     conversation: Conversation, compaction: Compaction, read: Callable[[bytes], Message]
 ) -> CompactedPrefix:
-    """Builds the covered part of the list. `read` parses the JSON of a written message; it may use a cache."""
-    salt = compaction.id.encode()
+    """Builds the covered part of the list. `read` parses the JSON of a written message; it may use a cache.
+
+    Raises ValueError where the anchor is not the chain key of the last covered message.
+    """
+    covered, salt = compaction.message_count, compaction.id.encode()
+    if not 0 < covered <= len(conversation.chain) or conversation.chain[covered - 1] != compaction.anchor:
+        raise ValueError("the compaction is of another history")
     messages: list[Message] = []
     origins: list[int] = []
     spans: list[tuple[int, int, bool]] = []
@@ -173,10 +192,10 @@ def build_prefix(
             origins.append(entry.first if entry.is_edited else WRITTEN_BY_COMPACTION)
             spans.append((entry.first, entry.last, entry.is_edited))
     chain = tuple(salt + b"/%d" % index for index in range(len(messages)))
-    client = conversation.messages[: compaction.message_count]
+    client = conversation.messages[:covered]
     unanswered = [client[index].parts[position] for index, position in find_open_calls(client)]
     lost_ids = _call_ids(unanswered) - _call_ids(part for message in messages for part in message.parts)
-    return CompactedPrefix(client, tuple(messages), tuple(origins), tuple(spans), chain, lost_ids)
+    return CompactedPrefix(covered, compaction.anchor, tuple(messages), tuple(origins), tuple(spans), chain, lost_ids)
 
 
 def _call_ids(parts: Iterable[Part]) -> frozenset[str]:
@@ -184,14 +203,9 @@ def _call_ids(parts: Iterable[Part]) -> frozenset[str]:
 
 
 def apply_compaction(
-    conversation: Conversation,
-    compaction: Compaction,
-    read: Callable[[bytes], Message],
-    prefix: CompactedPrefix | None = None,
+    conversation: Conversation, compaction: Compaction, read: Callable[[bytes], Message]
 ) -> CompactedConversation:
     """Returns the conversation with the covered messages replaced by the compaction's entries.
-
-    `prefix` is the prefix that an earlier request built; it is used if it is still valid.
 
     The chain keys of the result belong to the compacted list: a key of the covered part consists of the compaction's id
     and the position, a key behind it of the id and the client's own key.
@@ -199,12 +213,7 @@ def apply_compaction(
     Raises ValueError where the anchor is not the chain key of the last covered message, or where a later message
     answers a call that the compaction removed.
     """
-    covered = compaction.message_count
-    if not 0 < covered <= len(conversation.chain) or conversation.chain[covered - 1] != compaction.anchor:
-        raise ValueError("the compaction is of another history")
-    if prefix is None or prefix.client != conversation.messages[:covered]:
-        prefix = build_prefix(conversation, compaction, read)
-    return apply_prefix(conversation, compaction, prefix)
+    return apply_prefix(conversation, compaction, build_prefix(conversation, compaction, read))
 
 
 def apply_prefix(
