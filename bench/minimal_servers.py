@@ -150,8 +150,8 @@ def serve_by_granian(port: int) -> None:
     from granian.constants import Interfaces, Loops
 
     Granian(
-        "bench.minimal_servers:load_passthrough", factory=True, address="127.0.0.1", port=port, interface=Interfaces.ASGINL,
-        loop=Loops.uvloop, log_enabled=False,
+        "bench.minimal_servers:load_passthrough", factory=True, address="127.0.0.1", port=port,
+        interface=Interfaces.ASGINL, loop=Loops.uvloop, log_enabled=False,
     ).serve()  # fmt: skip
 
 

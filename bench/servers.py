@@ -159,7 +159,7 @@ def _floor(*more: str, needs: str = "uvicorn") -> Callable[[Start], Command]:
     def command(start: Start) -> Command:
         if find_spec(needs) is None:
             raise Unavailable("not installed")
-        line, variables, health = _passthrough("floors")(start)
+        line, variables, health = _passthrough("minimal_servers")(start)
         return [*line, *more], variables, health
 
     return command

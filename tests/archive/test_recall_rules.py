@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from accordion.archive.recall import ArtifactRecaller, Rule, find_omitted_rules
+from accordion.archive.recall_index import WordIndex
 from tests.archive.recall_samples import TENANT, call, count, find_claims, read, result, summarized, user
 
 RULE = Rule(1, "Never send invoices to the vendor Halloran.", "[1] Never send invoices to the vendor Halloran.")
@@ -24,22 +25,22 @@ OTHER = Rule(2, "生产环境不要运行清理任务。", "[2] 生产环境不�
     ],
 )
 def test_a_turn_speaks_of_a_rule_by_its_words_or_by_a_rare_name(text: str, found: list[Rule]) -> None:
-    assert find_omitted_rules([RULE, OTHER], [], {}).relevant_to(read([user(text)]).messages, 3) == found
+    assert find_omitted_rules([RULE, OTHER], [], WordIndex([])).relevant_to(read([user(text)]).messages, 3) == found
 
 
 def test_a_call_speaks_of_a_rule_too() -> None:
     turn = read([call("send_invoices", {"to": "the vendor"}, "c")]).messages
-    assert find_omitted_rules([RULE], [], {}).relevant_to(turn, 3) == [RULE]
+    assert find_omitted_rules([RULE], [], WordIndex([])).relevant_to(turn, 3) == [RULE]
 
 
 def test_a_name_that_stands_nearly_everywhere_does_not_tell_a_rule() -> None:
-    places: dict[bytes, int | list[int]] = {b"Halloran": list(range(20))}
+    places = WordIndex([[b"Halloran"]] * 20)
     assert find_omitted_rules([RULE], [], places).relevant_to(read([user("Write to Halloran.")]).messages, 3) == []
 
 
 def test_rules_in_view_are_not_reported_as_omitted() -> None:
     shown = read([user(f"A record.\n{RULE.line}\n")]).messages
-    assert find_omitted_rules([RULE, OTHER], shown, {}).rules == (OTHER,)
+    assert find_omitted_rules([RULE, OTHER], shown, WordIndex([])).rules == (OTHER,)
 
 
 def test_there_are_no_more_rules_and_tokens_than_allowed() -> None:

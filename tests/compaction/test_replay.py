@@ -158,6 +158,17 @@ async def test_an_answer_from_before_a_fold_does_not_hide_it():
     assert await find(folds, client(keep=6)) == fold(whole, 5).id
 
 
+async def test_a_compaction_that_is_evicted_before_its_first_use_is_found_in_the_store():
+    """Else the conversation would be compacted anew, with other bytes and at the cost of a new summary."""
+    whole = client()
+    repository = CompactionRepository(InMemoryStore(), capacity=1)
+    assert await find(repository, client(keep=5)) is None
+    await publish(repository, whole, fold(whole, 5))
+    await repository.publish(ConversationRef(TENANT, b"other", "s-2"), whole.chain[0], fold(whole, 5, text="else"))
+    for turns in (5, 6, 7):
+        assert await find(repository, client(keep=turns)) == fold(whole, 5).id
+
+
 async def test_another_scope_and_another_tenant_find_nothing():
     folds, whole = CompactionRepository(InMemoryStore()), client()
     await publish(folds, whole, fold(whole, 5))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice, repeat
 from operator import contains, itemgetter
 from typing import Final
@@ -27,6 +27,7 @@ from accordion.archive.recall_index import (
     Passage,
     RecallIndex,
     TurnName,
+    WordIndex,
     argument_scalars,
     build_index,
     readable_text,
@@ -69,15 +70,18 @@ class Excerpt(msgspec.Struct, frozen=True):
 class ArtifactRecaller:
     """Finds and writes excerpts. Safe to use from threads.
 
-    Caches, within `capacity` bytes, the index of each compaction and the texts of the messages in view.
+    Caches, within `capacity` bytes, the index of each compaction, the instructions that it left out, and the texts of
+    the messages in view.
     """
 
     def __init__(
         self, claims: Claims, capacity: int = 32 * 2**20, rules: FindRules = lambda _messages, _covered: ()
     ) -> None:
         self._claims, self._rules = claims, rules
-        self._indexes = BoundedCache[str, tuple[RecallIndex, OmittedRules]](capacity * 3 // 4)
-        self._views = BoundedCache[str, RecallView](capacity // 4)
+        self._indexes = BoundedCache[str, RecallIndex](capacity * 2 // 3)
+        # Apart from the indexes, because they are small, and to find them again takes the longest.
+        self._omitted_rules = BoundedCache[str, OmittedRules](capacity // 6)
+        self._views = BoundedCache[str, RecallView](capacity // 6)
 
     def pending_bytes(self, history: CompactedConversation, client: Conversation) -> int:
         """Returns the bytes that `find_excerpt` must read to index the compaction; many of them belong in a thread."""
@@ -106,12 +110,13 @@ class ArtifactRecaller:
             return None
         turn_range = range(_last_round_start(client.messages, newest.start), newest.stop)
         turn = client.messages[turn_range.start : turn_range.stop]
-        entry = self._indexes.get(history.compaction.id)
-        if entry is None:
+        index = self._indexes.get(history.compaction.id)
+        if index is None:
             # Indexing runs in a thread, since it reads much. So the view is built here too.
             self._view(history, client, turn_range)
-            entry = self._build_index(tenant, history, client, history.compaction)
-        index, omitted_rules = entry
+            index = build_index(tenant, history, client.messages)
+            self._indexes.put(history.compaction.id, index, index.size)
+        omitted_rules = self._find_omitted_rules(history, client, history.compaction, index)
         candidates = islice(dict.fromkeys(self._find_names(turn)), _MAX_TURN_NAMES)
         names = list(islice(filter(None, map(NameLookup(index, client.messages), candidates)), _MAX_FOUND_NAMES))
         rules = omitted_rules.relevant_to(turn, sources)
@@ -140,14 +145,15 @@ class ArtifactRecaller:
             characters = min(characters, len(text)) * tokens / token_count * 0.95
         return _build_excerpt(rule_quotes, count)
 
-    def _build_index(
-        self, tenant: TenantScope, history: CompactedConversation, client: Conversation, compaction: Compaction
-    ) -> tuple[RecallIndex, OmittedRules]:
-        index = build_index(tenant, history, client.messages)
-        rules = self._rules(client.messages, compaction.message_count)
-        omitted_rules = find_omitted_rules(rules, history.conversation.messages, index.passages_by_word)
-        self._indexes.put(compaction.id, (index, omitted_rules), index.size + omitted_rules.size)
-        return index, omitted_rules
+    def _find_omitted_rules(
+        self, history: CompactedConversation, client: Conversation, compaction: Compaction, index: RecallIndex
+    ) -> OmittedRules:
+        omitted_rules = self._omitted_rules.get(compaction.id)
+        if omitted_rules is None:
+            rules = self._rules(client.messages, compaction.message_count)
+            omitted_rules = find_omitted_rules(rules, history.conversation.messages, index.words)
+            self._omitted_rules.put(compaction.id, omitted_rules, omitted_rules.size)
+        return omitted_rules
 
     def _find_names(self, turn: Sequence[Message]) -> list[str]:
         """Lists the user's words in quotation marks, the arguments of calls, and the claims in both."""
@@ -351,16 +357,14 @@ _INSIDE_WORD = re.compile(_LETTERS + "{2}")
 """Two characters of one word."""
 _MAX_TRIED_POSITIONS: Final = 16
 """Occurrences that are checked one by one: to compile a pattern takes as long."""
-_WORD_BYTES: Final = 140
-"""Bytes of a word in the view, beside a bit for each message."""
 
 
 class RecallView(msgspec.Struct, frozen=True):
     """The texts in view in front of a turn, so that nothing of them is recalled.
 
     They are those of the system prompt, of the list entries that belong to it (`lead`), of `count` messages, of which
-    the last has the chain key `last`, and of some messages behind them. `words` has, for each word, a bit for each of
-    the first `indexed` texts that hold it; `size` is in bytes, beside the conversation itself.
+    the last has the chain key `last`, and of some messages behind them. `words` are those of the first `indexed` texts;
+    `size` is in bytes, beside the conversation itself.
     """
 
     preamble: Sequence[Part]
@@ -368,7 +372,7 @@ class RecallView(msgspec.Struct, frozen=True):
     count: int
     last: bytes
     texts: tuple[PartTexts, ...]
-    words: Mapping[bytes, int]
+    words: WordIndex
     indexed: int
     size: int
 
@@ -396,11 +400,9 @@ class RecallView(msgspec.Struct, frozen=True):
 
     def contains(self, name: TurnName) -> bool:
         """Whether a name is in view."""
-        bits = (1 << self.indexed) - 1
-        for word in name.words:
-            bits &= self.words.get(word, 0)
+        numbers = self.words.find(name.words)
         # A message that holds all words of the name and its text shows the name.
-        if bits and (name.plain or any(name.text in text for at in _set_bits(bits) for text in self.texts[at][0])):
+        if numbers and (name.plain or any(name.text in text for at in numbers for text in self.texts[at][0])):
             return True
         return _is_in_texts(name, self.texts[self.indexed :])
 
@@ -409,8 +411,8 @@ def build_view(client: Conversation, messages: Sequence[Message], keys: Sequence
     """Returns the view of these messages, whose chain keys are `keys`, behind the client's system prompt."""
     entries = (*client.lead, *messages)
     texts = (read_texts(client.preamble), *[read_texts(message.parts) for message in entries])
-    words = _index_words(texts)
-    size = sum(map(_text_bytes, entries)) + (_WORD_BYTES + len(texts) // 8) * len(words)
+    words = WordIndex(set().union(*map(words_in, each)) for each, _ in texts)
+    size = sum(map(_text_bytes, entries)) + words.size
     last = keys[-1] if keys else b""
     return RecallView(client.preamble, client.lead, len(messages), last, texts, words, len(texts), size)
 
@@ -422,25 +424,9 @@ def read_texts(parts: Sequence[Part]) -> PartTexts:
     return tuple(filter(None, texts)), tuple(results)
 
 
-def _index_words(entries: Sequence[PartTexts]) -> dict[bytes, int]:
-    words: dict[bytes, int] = {}
-    for at, (texts, _) in enumerate(entries):
-        for word in set().union(*map(words_in, texts)):
-            words[word] = words.get(word, 0) | 1 << at
-    return words
-
-
 def _text_bytes(message: Message) -> int:
     """Estimates the memory of a message's texts; the conversation holds most of them anyway, except for arguments."""
     return 300 + sum([len(part.arguments) for part in message.parts if isinstance(part, ToolCall)])
-
-
-def _set_bits(number: int) -> Iterator[int]:
-    """Yields the indexes of the bits that are set, the highest first."""
-    while number:
-        at = number.bit_length() - 1
-        yield at
-        number ^= 1 << at
 
 
 def _is_in_texts(name: TurnName, entries: Sequence[PartTexts]) -> bool:
@@ -476,7 +462,7 @@ _NAME = re.compile(r"(?<=[^.!?\s] )[^\W\d_a-z][\w-]{2,}|[\w-]*\d[\w-]*")
 """A word with a capital that begins no sentence, or with a digit."""
 _MIN_SHARE: Final = 0.5
 """The share of an instruction's stems that a turn about its subject has."""
-_RULE_BYTES: Final = 900
+_ENTRY_BYTES, _RULE_BYTES = 500, 900
 
 
 class Rule(msgspec.Struct, frozen=True):
@@ -505,7 +491,7 @@ class OmittedRules(msgspec.Struct, frozen=True):
     @property
     def size(self) -> int:
         """The memory that it takes, in bytes, roughly."""
-        return _RULE_BYTES * len(self.rules)
+        return _ENTRY_BYTES + _RULE_BYTES * len(self.rules)
 
     def relevant_to(self, turn: Sequence[Message], limit: int) -> list[Rule]:
         """Returns at most `limit` instructions about the subject of a turn, by its texts and calls; the best first."""
@@ -523,17 +509,12 @@ class OmittedRules(msgspec.Struct, frozen=True):
         return [self.rules[at] for _, at in sorted(ranking, reverse=True)[:limit]]
 
 
-def find_omitted_rules(
-    rules: Iterable[Rule], visible: Sequence[Message], passages_by_word: Mapping[bytes, int | list[int]]
-) -> OmittedRules:
-    """Returns the instructions that none of the visible messages states.
-
-    `passages_by_word` has, for each word that left the window, the numbers of its passages.
-    """
+def find_omitted_rules(rules: Iterable[Rule], visible: Sequence[Message], archived_words: WordIndex) -> OmittedRules:
+    """Returns the instructions that none of the visible messages states."""
     texts = [readable_text(part) for message in visible for part in message.parts]
     missing = [rule for rule in rules if not any(rule.text in text for text in texts)]
     names = [
-        tuple(filter(None, (stems_of(name) for name in _NAME.findall(rule.text) if _is_rare(name, passages_by_word))))
+        tuple(filter(None, (stems_of(name) for name in _NAME.findall(rule.text) if _is_rare(name, archived_words))))
         for rule in missing
     ]
     return OmittedRules(tuple(missing), tuple(stems_of(rule.text) for rule in missing), tuple(names))
@@ -551,11 +532,11 @@ def _quote_rules(rules: Sequence[Rule], index: RecallIndex, tokens: int, count: 
     return quotes
 
 
-def _is_rare(name: str, passages_by_word: Mapping[bytes, int | list[int]]) -> bool:
+def _is_rare(name: str, archived_words: WordIndex) -> bool:
     if len(name) < _MIN_NAME:
         return False
-    counts = (passages_by_word.get(word.encode("utf-8", "replace"), 0) for word in {name, name.lower()})
-    return sum(1 if isinstance(each, int) else len(each) for each in counts) <= _MAX_RARE
+    counts = (len(archived_words.numbers_of(word.encode("utf-8", "replace"))) for word in {name, name.lower()})
+    return sum(counts) <= _MAX_RARE
 
 
 def _subject_texts(message: Message) -> Iterable[str]:

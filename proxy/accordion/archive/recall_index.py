@@ -7,9 +7,11 @@ looked up by its words, and then searched for in the few passages that hold all 
 from __future__ import annotations
 
 import re
+from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
+from sys import getsizeof
 from typing import Any, Final
 
 import msgspec
@@ -41,7 +43,9 @@ _ESCAPED = re.compile(r'[":\\\x00-\x1f]')
 _LETTER = re.compile(r"[^\W\d_]")
 _STRINGS: Final = frozenset({str})
 _decode: Final = msgspec.json.Decoder().decode
-_WORD_BYTES, _POSTING_BYTES, _PASSAGE_BYTES = 190, 16, 250
+_PASSAGE_BYTES: Final = 250
+_MAX_SHORT: Final = 2**16
+"""Texts whose numbers fit into two bytes."""
 
 
 class Passage(msgspec.Struct, frozen=True):
@@ -88,11 +92,69 @@ class Passage(msgspec.Struct, frozen=True):
         return text in readable_text(part)
 
 
+class WordIndex:
+    """For each word of some texts, the numbers of the texts that hold it.
+
+    It takes some 20 bytes a word, because it holds hashes of 64 bits in place of words: that two of 100,000 words have
+    the same one is 1 in 10^9. Python salts them, so that no text can be made for it.
+    """
+
+    __slots__ = ("_hashes", "_numbers", "_starts")
+
+    def __init__(self, texts: Iterable[Iterable[bytes]]) -> None:
+        """`texts` are the words of each text, each word once."""
+        numbers_by_word: dict[bytes, int | list[int]] = {}
+        text_count = 0
+        for number, words in enumerate(texts):
+            text_count += 1
+            for word in words:
+                known = numbers_by_word.get(word)
+                if known is None:
+                    numbers_by_word[word] = number
+                elif isinstance(known, int):
+                    numbers_by_word[word] = [known, number]
+                else:
+                    known.append(number)
+        by_hash = sorted(numbers_by_word, key=hash)
+        self._hashes = array("q", map(hash, by_hash))
+        self._starts, self._numbers = array("I", [0]), array("H" if text_count <= _MAX_SHORT else "I")
+        for word in by_hash:
+            numbers = numbers_by_word[word]
+            if isinstance(numbers, int):
+                self._numbers.append(numbers)
+            else:
+                self._numbers.extend(numbers)
+            self._starts.append(len(self._numbers))
+
+    @property
+    def size(self) -> int:
+        """The memory that it takes, in bytes."""
+        return getsizeof(self._hashes) + getsizeof(self._starts) + getsizeof(self._numbers)
+
+    def numbers_of(self, word: bytes) -> Sequence[int]:
+        """Returns the numbers of the texts that hold a word, in order; empty where none does."""
+        word_hash = hash(word)
+        at = bisect_left(self._hashes, word_hash)
+        if at == len(self._hashes) or self._hashes[at] != word_hash:
+            return ()
+        return self._numbers[self._starts[at] : self._starts[at + 1]]
+
+    def find(self, words: Iterable[bytes], limit: int | None = None) -> Sequence[int]:
+        """Returns the numbers of the texts that hold all of the words, or the `limit` rarest of them, in order."""
+        numbers, *others = sorted(map(self.numbers_of, words), key=len)[:limit] or [()]
+        for each in others:
+            if not numbers:
+                break
+            # Both are sorted: a number of the other list is right before the place where it would be inserted again.
+            numbers = [number for number in numbers if each[bisect_right(each, number) - 1] == number]
+        return numbers
+
+
 class RecallIndex(msgspec.Struct, frozen=True):
-    """The passages that left, oldest first, and for each word the numbers of those that hold it; `size` is in bytes."""
+    """The passages that left, oldest first, and their words; `size` is in bytes."""
 
     passages: tuple[Passage, ...]
-    passages_by_word: dict[bytes, int | list[int]]
+    words: WordIndex
     size: int
 
     def artifact(self, message: int) -> str:
@@ -102,20 +164,10 @@ class RecallIndex(msgspec.Struct, frozen=True):
     def find(self, text: str) -> tuple[tuple[bytes, ...], Sequence[int]]:
         """Returns the words of a text, and the numbers of the passages that hold the rarest of them, oldest first.
 
-        Both are empty where no passage holds one of the words.
+        The numbers are empty where no passage holds one of the words.
         """
-        lists: dict[bytes, Sequence[int]] = {}
-        for word in _split(text):
-            if 2 < len(word) <= _MAX_WORD:
-                numbers_of_word = self.passages_by_word.get(word)
-                if numbers_of_word is None:
-                    return (), ()
-                lists[word] = (numbers_of_word,) if isinstance(numbers_of_word, int) else numbers_of_word
-        numbers, *others = sorted(lists.values(), key=len)[:_MAX_NAME_WORDS] or [()]
-        for each in others:
-            # Both are sorted: a number of the other list is right before the place where it would be inserted again.
-            numbers = [number for number in numbers if each[bisect_right(each, number) - 1] == number]
-        return tuple(lists), numbers
+        words = tuple(dict.fromkeys(word for word in _split(text) if 2 < len(word) <= _MAX_WORD))
+        return words, self.words.find(words, _MAX_NAME_WORDS)
 
 
 def is_literal(text: str) -> bool:
@@ -130,22 +182,8 @@ def build_index(tenant: TenantScope, history: CompactedConversation, client: Seq
     """Returns the index of the content that the compaction in force removed from the client's messages."""
     covered = client[: history.covered_count]
     passages = tuple(_passages(tenant, history, covered))
-    passages_by_word: dict[bytes, int | list[int]] = {}
-    postings = 0
-    for number, passage in enumerate(passages):
-        call, body = passage.texts(covered)
-        words = words_in(body) | words_in(call) if call else words_in(body)
-        postings += len(words)
-        for word in words:
-            numbers_of_word = passages_by_word.get(word)
-            if numbers_of_word is None:
-                passages_by_word[word] = number
-            elif isinstance(numbers_of_word, int):
-                passages_by_word[word] = [numbers_of_word, number]
-            else:
-                numbers_of_word.append(number)
-    size = 1_000 + _WORD_BYTES * len(passages_by_word) + _POSTING_BYTES * postings + _PASSAGE_BYTES * len(passages)
-    return RecallIndex(passages, passages_by_word, size)
+    words = WordIndex(set().union(*map(words_in, passage.texts(covered))) for passage in passages)
+    return RecallIndex(passages, words, words.size + _PASSAGE_BYTES * len(passages))
 
 
 # -- readable texts ----------------------------------------------------------------------------------------------------
@@ -311,10 +349,9 @@ class NameLookup:
     def __call__(self, text: str) -> TurnName | None:
         """Returns the name with its passages; None where no passage holds it, or too many do."""
         word = text.encode("utf-8", "replace")
-        numbers_of_word = self._index.passages_by_word.get(word)
-        if numbers_of_word is not None:
+        numbers = self._index.words.numbers_of(word)
+        if numbers:
             # For a single word the index is complete.
-            numbers = (numbers_of_word,) if isinstance(numbers_of_word, int) else numbers_of_word
             return TurnName(text, (word,), tuple(numbers), plain=True) if len(numbers) <= _MAX_PASSAGES else None
         words, candidates = self._index.find(text)
         if not candidates or len(candidates) > _MAX_CANDIDATES:

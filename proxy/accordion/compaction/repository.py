@@ -119,9 +119,9 @@ class _CachedCompaction(msgspec.Struct, frozen=True):
 class CompactionRepository:
     """The compactions that this worker has in memory, and those in the store.
 
-    Memory is bounded by `capacity` bytes for compactions and compacted prefixes, and by `answers_capacity` bytes for
-    remembered answers. The store keeps a compaction for `retention` seconds, sealed by `sealer`; one that cannot be
-    opened counts as absent. `on_use` is called with each compaction that a request finds.
+    Memory is bounded by `capacity` bytes for compactions, by `list_capacity` bytes for compacted prefixes, and by
+    `answers_capacity` bytes for remembered answers. The store keeps a compaction for `retention` seconds, sealed by
+    `sealer`; one that cannot be opened counts as absent. `on_use` is called with each compaction that a request finds.
     """
 
     def __init__(
@@ -129,6 +129,7 @@ class CompactionRepository:
         store: KeyValueStore,
         *,
         capacity: int = 64 * 2**20,
+        list_capacity: int = 32 * 2**20,
         retention: float = 30 * 86_400.0,
         message_reader: WrittenMessageReader | None = None,
         on_use: Callable[[ConversationRef, Conversation, Compaction], None] = lambda *_: None,
@@ -147,7 +148,7 @@ class CompactionRepository:
         self._size = 0
         self._known_answers: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
         self._changes: OrderedDict[bytes, int] = OrderedDict()
-        self._prefix_cache = CompactedPrefixCache(message_reader or WrittenMessageReader(), capacity // 2)
+        self._prefix_cache = CompactedPrefixCache(message_reader or WrittenMessageReader(), list_capacity)
         self._floor = self._count = 0
         self._waiting_tenants: dict[ScopePrefix, TenantScope] = {}
         """Tenant keys by label, for compactions that wait for the store and so apply in this worker alone."""
@@ -195,10 +196,11 @@ class CompactionRepository:
         self, tenant: TenantScope, label: ScopePrefix, chain: Sequence[bytes], check_store: bool
     ) -> tuple[int, _CachedCompaction | None, bool]:
         """Returns index and entry of the deepest compaction, and whether the store was asked."""
-        index, cached, evicted = self._find_in_memory(label, chain)
-        if check_store or evicted >= 0:
-            only_index = evicted if not check_store else -1
-            return *await self._find_in_store(tenant, label, chain, index, cached, only_index), True
+        index, cached, positions = self._find_in_memory(label, chain)
+        if check_store:
+            positions = _list_deeper_positions(chain, index, cached)
+        if positions:
+            return *await self._find_in_store(tenant, label, chain, index, cached, positions), True
         return index, cached, False
 
     def knows_position(self, ref: ConversationRef, chain_key: bytes) -> bool:
@@ -314,27 +316,35 @@ class CompactionRepository:
         below = self._cached.get(label + compaction.anchor)
         return 0 if below is None else min(below.level + 1, MAX_LEVELS - 1)
 
-    def _find_in_memory(self, label: ScopePrefix, chain: Sequence[bytes]) -> tuple[int, _CachedCompaction | None, int]:
-        """Returns index and entry of the deepest compaction in memory, and the index of a deeper evicted one or -1."""
-        cached, answers, deepest_answer = self._cached, self._known_answers, -1
+    def _find_in_memory(
+        self, label: ScopePrefix, chain: Sequence[bytes]
+    ) -> tuple[int, _CachedCompaction | None, Sequence[int]]:
+        """Returns index and entry of the deepest compaction in memory, and the positions where a deeper one may have
+        been evicted."""
+        cached, answers, deepest_answer, is_outdated = self._cached, self._known_answers, -1, False
         index = len(chain) - 1
         while index > deepest_answer:
             name = label + chain[index]
             if name in cached:
                 cached.move_to_end(name)
-                return index, cached[name], -1
+                return index, cached[name], ()
             if name in answers:
                 count, answer = answers[name]
                 deepest_answer = max(deepest_answer, answer)
                 if count >= self._floor and count >= self._changes.get(label + chain[0], 0):
                     # No compaction of this history was added since, so there is no deeper one.
                     index = answer + 1
+                else:
+                    is_outdated = True
             index -= 1
         entry, evicted = None, -1
         while index >= 0 and (entry := cached.get(label + chain[index])) is None:
             evicted = max(evicted, index if index == deepest_answer else -1)
             index -= 1
-        return index, entry, evicted
+        if is_outdated:
+            # The compaction that was added since belongs to another branch, or it was evicted before its first use.
+            return index, entry, _list_deeper_positions(chain, index, entry)
+        return index, entry, (evicted,) if evicted >= 0 else ()
 
     def _remember_answer(self, label: ScopePrefix, chain: Sequence[bytes], index: int) -> None:
         name, answers = label + chain[-1], self._known_answers
@@ -383,15 +393,14 @@ class CompactionRepository:
         chain: Sequence[bytes],
         index: int,
         cached: _CachedCompaction | None,
-        only_index: int,
+        positions: Sequence[int],
     ) -> tuple[int, _CachedCompaction | None]:
         """Returns the deepest compaction that the store has behind the cached one or on a higher level of its anchor.
 
-        A cached one that applies in this worker alone may also be replaced at its own level. If `only_index` is not -1,
-        the store is asked for this one position.
+        A cached one that applies in this worker alone may also be replaced at its own level. The store is asked for
+        these positions only.
         """
         level = cached.level + (not cached.is_local_only) if cached is not None else 0
-        positions = [only_index] if only_index >= 0 else range(len(chain) - 1, index - (cached is not None), -1)
         sizes, start = iter(_BATCHES), 0
         try:
             while start < len(positions):
@@ -493,3 +502,8 @@ def hides_newest_message(history: CompactedConversation, conversation: Conversat
     """Whether a summary covers the newest message, which the model must answer: the history was rewound to the
     compaction's anchor."""
     return history.compaction is not None and history.origins[-1] != len(conversation.messages) - 1
+
+
+def _list_deeper_positions(chain: Sequence[bytes], index: int, cached: _CachedCompaction | None) -> Sequence[int]:
+    """Returns the positions behind the cached compaction, and its own if there is one; the deepest first."""
+    return range(len(chain) - 1, index - (cached is not None), -1)

@@ -28,7 +28,7 @@ from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.compaction.strategies import Strategy
 from accordion.compaction.summary_writers import WriterHistory
 from accordion.composition.archive_builder import ArchiveServices
-from accordion.composition.cache_shares import divide_cache
+from accordion.composition.cache_shares import divide_cache, divide_compaction_cache
 from accordion.config import Settings
 from accordion.insertions.artifact_recall import ArtifactRecall
 from accordion.insertions.composer import InsertionComposer
@@ -83,9 +83,10 @@ class CompactionBuilder:
         retention = archive.retention
         self._store, self._tasks, self._clock, self._counter = spooled, tasks, clock, counter
         self._outbox, self.waiter = outbox, LoopWaiter()
-        eighth, small = settings.limits.fold_cache_bytes // 8, divide_cache(settings.limits.cache_bytes)
+        shares = divide_compaction_cache(settings.limits.fold_cache_bytes)
+        small = divide_cache(settings.limits.cache_bytes)
         self._retry_limit_capacity, self._writers = small.failed_compactions, WriterHistory(clock, small.writers)
-        self._reader = WrittenMessageReader(eighth)
+        self._reader = WrittenMessageReader(shares.written_messages)
         self._message_tokens = MessageTokenCache(meter)
         self.count_message = self._message_tokens.count_message
         self._archive = archive.archive
@@ -94,25 +95,25 @@ class CompactionBuilder:
         self.retention_renewal = RetentionRenewal(spooled, self._archive, tasks, clock, small.renewals)
         self.compactions = CompactionRepository(
             spooled,
-            # It uses another half of this for the lists that it made.
-            capacity=2 * eighth,
+            capacity=shares.records,
+            list_capacity=shares.lists,
             retention=retention,
             sealer=archive.sealer,
             message_reader=self._reader,
             on_use=self.retention_renewal.renew_compaction,
             answers_capacity=small.compaction_positions,
         )
-        self.request_renderer = RequestRenderer(eighth)
+        self.request_renderer = RequestRenderer(shares.rendered_requests)
         self.session_overrides = SessionOverrideStore(store, settings.store.retention_days * 86_400, small.pins)
         self.archive = self._archive
         self.reader = self._reader
         self.insertion_store = InsertionStore(
-            self._archive, outbox, clock, archive.erasures, capacity=eighth, retention=retention
+            self._archive, outbox, clock, archive.erasures, capacity=shares.insertions, retention=retention
         )
-        self._composition_cache = CompositionCache(eighth // 2)
-        self._prepared_summaries = create_summary_cache(eighth // 2)
+        self._composition_cache = CompositionCache(shares.lists_with_insertions)
+        self._prepared_summaries = create_summary_cache(shares.prepared_summaries)
         self._recaller = ArtifactRecaller(
-            WordClassifier(small.words).find_claims, eighth, partial(find_rules, self._extractor)
+            WordClassifier(small.words).find_claims, shares.recall, partial(find_rules, self._extractor)
         )
         self._artifact_tool_protocols = ARTIFACT_TOOLS
         self.protocols = protocols = PROTOCOLS
