@@ -17,7 +17,7 @@ from accordion.sessions.sessions import Sessions
 
 
 class Calibrator(msgspec.Struct, frozen=True):
-    """Learns from responses: how our counts relate to the provider's, limits that errors name, and calls."""
+    """Learns from responses: the ratio of the provider's counts to ours, the limits in its errors, and calls."""
 
     sessions: Sessions
     visibility: Visibility
@@ -39,7 +39,7 @@ class Calibrator(msgspec.Struct, frozen=True):
         return self._learn_correction(request, session, observed_response)
 
     def learn_limit(self, request: MeasuredRequest, overflow: WindowOverflow) -> None:
-        """Records what an overflow error says of the window, unless the error only quotes the request."""
+        """Records the window's limit from an overflow error, unless the error only quotes the request."""
         counts_output = _counts_output(request, overflow)
         if (overflow.limit or counts_output) and not overflow.is_quoted_from(request.decoded_body):
             model, tenant, limit = request.conversation.model, request.caller.tenant.name, overflow.limit or 0
@@ -78,13 +78,12 @@ def _counts_output(request: MeasuredRequest, overflow: WindowOverflow) -> bool:
     return tokens <= limit < tokens + asked
 
 
-def response_nodes(
+def build_response_nodes(
     request: PreparedRequest, observed_response: ObservedResponse, ids: tuple[str, ...] = ()
 ) -> dict[str, PrefixNode]:
-    """Returns the prefix nodes of a response's ids, and of a conversation that the provider keeps.
+    """Builds the prefix nodes by which later requests find this one: by a response's id, or a conversation object's.
 
-    Each stands for this request and its response from now on. `ids` are the provider's own ids of the response's
-    rounds, if it has tool rounds.
+    `ids` are the provider's own ids of the response's rounds, if it has tool rounds.
     """
     session_match, conversation = request.session_match, request.conversation
     if not conversation.provider_state or not observed_response.response_id:
@@ -119,8 +118,8 @@ def response_nodes(
 def _filter_credible(request: MeasuredRequest, reported_tokens: int) -> int:
     """Returns the reported tokens, or 0 if the provider cannot have read that many.
 
-    Only a request with the full history has a count of ours to compare. What the provider keeps is known to fit the
-    window.
+    Only for a request with the full history there is a count of our own to compare with. For any other, only a report
+    above the size of the window is rejected.
     """
     window = request.window
     if request.conversation.previous is not None:

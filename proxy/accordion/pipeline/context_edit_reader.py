@@ -1,10 +1,11 @@
-"""Reads what a request asks to be edited, if the place that it goes to lacks such edits; opens our compaction blocks.
+"""Reads the context edits that a request asks for and its provider lacks, and opens our compaction blocks.
 
-A provider that has context edits gets its requests unchanged. A translated place lacks them, except Claude's models at
-the clouds, which have the Messages API. Any other place lacks what it refused: that is learned from the refusal, for a
-day. There the edits are done here (context_edits.py), and the request is read without them.
+A provider that has context edits gets its requests unchanged. Providers behind the translator lack them, except the
+clouds that offer Claude's models by the Messages API. Any other provider lacks the features that it refused: this is
+learned from the refusal, and holds for a day. Edits that the provider lacks are done here (context_edits.py), and the
+request is read without them.
 
-Our own blocks are opened on the way to every place: only the proxy knows what is in them.
+Our own blocks are opened for every provider, since only the proxy can read them.
 """
 
 from __future__ import annotations
@@ -30,65 +31,69 @@ _COMPACT_REQUEST = ContextEdits("responses/compact", summary=RequestedSummary(0,
 
 _CLAUDE_CLOUDS = frozenset({"bedrock", "bedrock_mantle", "vertex_ai", "vertex_ai_beta", "azure_ai"})
 _FEATURES = ("context_management", "compaction", "compaction_trigger", _COMPACT_REQUEST.feature)
-_MOST_FEATURES = 10_000
-_SECONDS = 86_400.0
-"""For so long a refusal holds; then the place is asked again."""
-NOT_FOUND = frozenset({404, 405, 501})
+_MAX_CACHED_REFUSALS = 10_000
+_REFUSAL_SECONDS = 86_400.0
+"""Seconds for which a refusal is remembered; then the provider is asked again."""
+MISSING_PATH_STATUSES = frozenset({404, 405, 501})
 """The statuses of a path that a provider does not have."""
-REFUSALS = frozenset({400, 422})
+REFUSAL_STATUSES = frozenset({400, 422})
 """The statuses of a refusal that names what is wrong with the request."""
 _LONGEST_REFUSAL = 65_536
 _UNKNOWN_FEATURE = (
     r"(?:unknown|unrecognized|unsupported|unexpected|invalid value|extra_forbidden)[^.]{0,80}\b%s\b(?![.\[])"
     r"|\b%s\b(?![.\[])\W{0,8}(?:extra inputs are not permitted|is not (?:supported|permitted|allowed))"
 )
-"""A refusal of the whole feature, and not of a value in it. Sources: error texts of the OpenAI and Anthropic APIs, of
-pydantic, serde and Go's encoding/json."""
+"""Matches a refusal of the whole feature, and not of a value in it. Sources: error texts of the OpenAI and Anthropic
+APIs, of pydantic, serde and Go's encoding/json."""
 _ONE_MODEL_ONLY = "this model"
+"""Words of a refusal that holds for one model, so that nothing is learned about the provider."""
 
 
 class MissingFeatures:
-    """The features that places refused, for a day and within the memory of this process.
+    """The features that providers refused, remembered for a day in this process.
 
-    What one tenant's requests taught holds for that tenant only. `now` returns seconds since the epoch.
+    A refusal of one tenant's request counts for that tenant only. `now` returns seconds since the epoch.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._expiries: BoundedCache[tuple[str, str, str, str], float] = BoundedCache(_MOST_FEATURES, count_entry)
+        self._expiries: BoundedCache[tuple[str, str, str, str], float] = BoundedCache(_MAX_CACHED_REFUSALS, count_entry)
         self.has_learned = False
-        """Whether any place refused something."""
+        """Whether any provider refused a feature since the start."""
 
     def lacks(self, tenant: TenantScope, route: Route, protocol: str, feature: str) -> bool:
-        """Whether a place has no such edits."""
+        """Returns whether the provider of a route lacks a feature."""
         if route.family == "litellm":
             return not (protocol == "messages" and _is_claude_cloud(route))
-        return self.has_learned and (self._expiries.get(_name_of(tenant, route, feature)) or 0.0) > self._now()
+        return self.has_learned and (self._expiries.get(_cache_key(tenant, route, feature)) or 0.0) > self._now()
 
     def lacks_any(self, tenant: TenantScope, route: Route, protocol: str) -> bool:
-        """Whether a place lacks some feature."""
+        """Returns whether the provider of a route lacks any feature."""
         return any(self.lacks(tenant, route, protocol, feature) for feature in _FEATURES)
 
     def learn(self, tenant: TenantScope, route: Route, feature: str, status: int, refusal: bytes) -> bool:
-        """Learns from a refusal; returns whether it says that the place lacks the feature."""
+        """Learns from a refusal; returns whether it says that the provider lacks the feature."""
         text = refusal[:_LONGEST_REFUSAL].decode(errors="replace").lower()
         is_unknown = re.search(_UNKNOWN_FEATURE % (feature, feature), text) is not None and _ONE_MODEL_ONLY not in text
-        return self._record(tenant, route, feature, status in REFUSALS and is_unknown)
+        return self._record(tenant, route, feature, status in REFUSAL_STATUSES and is_unknown)
 
     def learn_missing_path(self, tenant: TenantScope, route: Route, status: int, refusal: bytes) -> bool:
-        """Learns that a place has no path to compact lists, unless the refusal is about the model."""
-        is_missing = status in NOT_FOUND and b"model" not in refusal[:_LONGEST_REFUSAL].lower()
+        """Learns that a provider has no path to compact lists; returns whether the refusal says so.
+
+        A refusal that is about the model says nothing of the path.
+        """
+        is_missing = status in MISSING_PATH_STATUSES and b"model" not in refusal[:_LONGEST_REFUSAL].lower()
         return self._record(tenant, route, _COMPACT_REQUEST.feature, is_missing)
 
     def _record(self, tenant: TenantScope, route: Route, feature: str, is_missing: bool) -> bool:
         if is_missing:
             self.has_learned = True
-            self._expiries[_name_of(tenant, route, feature)] = self._now() + _SECONDS
+            self._expiries[_cache_key(tenant, route, feature)] = self._now() + _REFUSAL_SECONDS
         return is_missing
 
 
 class EditedBody(msgspec.Struct, frozen=True):
-    """A body without our blocks, and without the edits that are done here."""
+    """A body with our blocks opened, and without the edits that are done here."""
 
     body: bytes
     edits: ContextEdits | None = None
@@ -111,9 +116,9 @@ class ContextEditReader(msgspec.Struct, frozen=True):
     missing_features: MissingFeatures
 
     def concerns(self, protocol: WireProtocol, path: str, body: bytes, *, may_be_translated: bool) -> bool:
-        """Whether a body may have one of our blocks, or may ask for edits of a place that may lack them, by its bytes.
+        """Returns whether a body may have one of our blocks, or may ask for edits that its provider may lack.
 
-        Each search of a body takes about 0.3 ms a megabyte, so most requests are searched once.
+        Searches the bytes only. Each search of a body takes about 0.3 ms a megabyte, so most bodies are searched once.
         """
         if protocol.context_edits is None:
             return False
@@ -161,7 +166,7 @@ class ContextEditReader(msgspec.Struct, frozen=True):
         return edits.feature if edits is not None else ""
 
 
-def _name_of(tenant: TenantScope, route: Route, feature: str) -> tuple[str, str, str, str]:
+def _cache_key(tenant: TenantScope, route: Route, feature: str) -> tuple[str, str, str, str]:
     return tenant.name, route.base_url, route.model or "", feature
 
 

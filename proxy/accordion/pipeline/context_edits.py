@@ -1,4 +1,4 @@
-"""Edits the context as the client asked for, where the place of the request lacks that (context_edit_reader.py).
+"""Does the context edits that a client asks for and the provider lacks (context_edit_reader.py).
 
 The decision comes before the compaction step, and the report after the response:
 
@@ -6,7 +6,7 @@ The decision comes before the compaction step, and the report after the response
    references, and the same at every later request. If our own compaction is due anyway, it is made instead.
 2. A compaction that the client asks for is one of ours (compact.py), whatever the size. Its list is sealed into a block
    for the client, which sends the block back in place of its history.
-3. A request for nothing but a block is answered here. Into any other response the report is written.
+3. A request for nothing but a block is answered here. The report of the edits is written into any other response.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from accordion.summaries.prompts import render_messages
 _log = logging.getLogger("accordion")
 
 _TARGET_DIVISOR = 4
-"""A compaction that the client asks for aims at this fraction (one in so many) of the messages' tokens."""
-_EVENTS = ((b"content-type", b"text/event-stream; charset=utf-8"),)
+"""A compaction that the client asks for aims at the messages' tokens divided by this number."""
+_STREAM_HEADERS = ((b"content-type", b"text/event-stream; charset=utf-8"),)
 
 CountMessage = Callable[[Message, Conversation, str], int]
 """Counts a message of a conversation for a model."""
@@ -69,16 +69,16 @@ class ContextEditStep(msgspec.Struct, frozen=True):
     async def prepare(self, request: MeasuredRequest) -> PreparedRequest:
         """Compacts a request, by the client's edits if there are some.
 
-        Raises BadRequest if only a block is asked for, of a history that the provider keeps.
+        Raises BadRequest if the client asks for nothing but a block, and the provider keeps the history.
         """
         edits = request.context_edits
         if edits is None:
             return await self.compaction_step.compact(request)
-        summary, is_kept = edits.summary, request.conversation.previous is not None
+        summary, is_kept_by_provider = edits.summary, request.conversation.previous is not None
         if summary is not None and _is_due(request, summary):
-            if is_kept and summary.is_alone:
+            if is_kept_by_provider and summary.is_alone:
                 raise BadRequest("Here a list is compacted, and no stored response: send all items in `input`.")
-            if not is_kept and (request.allows_compaction or summary.is_alone):
+            if not is_kept_by_provider and (request.allows_compaction or summary.is_alone):
                 return await self._summarize(request, edits, summary)
         if request.is_compactable and _can_clear(request, edits):
             request = replace(request, decision=_decide_clearing(request, edits))
@@ -97,7 +97,7 @@ class ContextEditStep(msgspec.Struct, frozen=True):
             return CompleteResponse(editing.write_compact_response(report, request.client_entries, at))
         is_stream = conversation.stream
         document = editing.write_block_response(report, conversation.model, at, stream=is_stream)
-        return CompleteResponse(document, _EVENTS) if is_stream else CompleteResponse(document)
+        return CompleteResponse(document, _STREAM_HEADERS) if is_stream else CompleteResponse(document)
 
     async def report(self, response: UpstreamResponse, request: PreparedRequest) -> UpstreamResponse:
         """Returns the response with the report of the edits; the same response if there is nothing to report."""
@@ -126,10 +126,11 @@ class ContextEditStep(msgspec.Struct, frozen=True):
     async def _summarize(
         self, request: MeasuredRequest, edits: ContextEdits, summary: RequestedSummary
     ) -> PreparedRequest:
-        """Compacts a request for a block. Without a compaction a response has none, unless it is all of it.
+        """Compacts a request, and builds the block of its list.
 
-        If the list is short enough by an earlier compaction, because the client sends its whole history again, that one
-        is in the block.
+        If there is no compaction, the response gets no block, unless the client asks for nothing but a block. If an
+        earlier compaction already makes the list short enough, because the client sends its whole history again, the
+        block has the list of that one.
         """
         is_short = request.history.compaction is not None and request.utilization.tokens < _threshold(request, summary)
         if not is_short:
@@ -169,12 +170,12 @@ class ContextEditStep(msgspec.Struct, frozen=True):
 
 
 def _is_due(request: MeasuredRequest, summary: RequestedSummary) -> bool:
-    """Whether the client's own list has so many tokens, whatever earlier compactions made of it."""
+    """Returns whether the client's own list, without earlier compactions, has the tokens for the asked compaction."""
     return not request.is_token_count and _count_original(request) >= _threshold(request, summary)
 
 
 def _can_clear(request: MeasuredRequest, edits: ContextEdits) -> bool:
-    """Whether there is something to clear, and no compaction of our own is due."""
+    """Returns whether there is something to clear, and no compaction of our own is due."""
     is_ours = request.decision.action == "compact"
     return not is_ours and can_clear(request.history, edits, request.utilization.tokens)
 
@@ -215,7 +216,7 @@ def _count_original(request: MeasuredRequest) -> int:
 
 
 def _render_text(messages: tuple[Message, ...]) -> str:
-    """Renders a list as a text that any reader can go on from."""
+    """Renders a list as one text, for a client that shows the block's content."""
     rendered = render_messages([SourceMessage(index, message) for index, message in enumerate(messages)])
     return "\n\n".join(f"[{message.speaker}]\n{message.text}" for message in rendered if message.text)
 

@@ -67,7 +67,7 @@ class CostCalculator(msgspec.Struct, frozen=True):
         return compute_cost(only_summary, None, price, self._summary_price(request))
 
     def estimate(self, request: PreparedRequest, at: float, characters: int) -> RequestCost:
-        """Returns the cost of an exchange by our own count, for a response of so many characters."""
+        """Returns the cost of an exchange by our own count, for a response of `characters`."""
         usage = Usage(request.utilization.tokens, round(characters / _CHARACTERS_PER_TOKEN))
         unreported = ModelRequest(at, usage.input, usage, rules=cache_rules(request))
         return compute_cost(unreported, None, self.prices.price(request.conversation.model))
@@ -113,7 +113,7 @@ class CostCalculator(msgspec.Struct, frozen=True):
         return max(0, round(tokens * request.utilization.tokens / max(1, request.uncorrected_tokens)))
 
     def _summary_price(self, request: PreparedRequest) -> ModelPrice | None:
-        """Returns the price of the model that wrote the summary; None where it is not known."""
+        """Returns the price of the model that wrote the summary; None if it is not known."""
         outcome = request.compaction_outcome
         if outcome is None or not outcome.input:
             return None
@@ -128,5 +128,5 @@ def _credible(usage: Usage | None) -> Usage | None:
 
 
 def cache_rules(request: PreparedRequest) -> CacheRules:
-    """Returns the rules of the prompt cache behind a request."""
+    """Returns the rules of the prompt cache of the provider of a request."""
     return MARKED if request.route.family == "anthropic" or "claude" in request.actual_model else AUTOMATIC

@@ -6,14 +6,15 @@ a row (read.py):
 1. receive.py reads the body into a conversation, and finds the route.
 2. identify.py finds the agent and the session, and hides results that the agent may not see.
 3. measure.py applies earlier compactions, counts tokens, and decides.
-4. compact.py compacts the request, or leaves its bytes unchanged; context_edits.py does so as the client asks. If the
-   provider keeps the history of a compaction that is due, it first takes its id's place (history_reconstruction.py).
+4. compact.py compacts the request, or leaves its bytes unchanged; context_edits.py compacts it by the client's own
+   edits. If a compaction is due and the provider keeps the history, the whole history is first put in place of its id
+   (history_reconstruction.py).
 5. send.py sends the request. After an overflow it is compacted and sent once more. tool_loop.py answers the model's
    calls of our own tool within the same response, and context_edits.py reports in it.
-6. respond.py relays the response, and record.py records the exchange behind it.
+6. respond.py relays the response, and record.py records the exchange after it.
 
-A request whose body is not read skips the steps 2 to 4. If a step before sending fails, the request itself is still
-forwarded.
+A request whose body is not read skips the steps 2 to 4. If one of these steps fails by a fault of ours, the request is
+forwarded without it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from accordion.model.errors import AccordionError
 from accordion.model.http import Inbound, Outbound
 from accordion.model.ports import Clock, UpstreamResponse
 from accordion.pipeline.compact import CompactionStep
-from accordion.pipeline.context_edit_reader import REFUSALS
+from accordion.pipeline.context_edit_reader import REFUSAL_STATUSES
 from accordion.pipeline.context_edits import ContextEditStep
 from accordion.pipeline.history_reconstruction import HistoryReconstruction, pass_unchanged
 from accordion.pipeline.overflow_probe import ProbedResponse, probe_overflow
@@ -83,16 +84,21 @@ class RequestPipeline(msgspec.Struct, frozen=True):
         return self.responder.refuse(RequestProgress(self.clock.monotonic(), inbound=inbound), error)
 
     async def prepare(self, request: MeasuredRequest) -> PreparedRequest:
-        """Compacts the request if that was decided. The provider's history is put in place of its id first."""
+        """Compacts the request if that was decided.
+
+        If the provider keeps its history (decision `reconstruct`), the history is first put in place of its id.
+        """
         if request.decision.action != "reconstruct":
             return await self.context_edit_step.prepare(request)
-        whole = await self.history_reconstruction.reconstruct(request)
-        if isinstance(whole, str):
-            return await self.compaction_step.compact(pass_unchanged(request, f"{request.decision.reason}; {whole}"))
-        prepared = await self.compaction_step.compact(whole)
+        reconstructed = await self.history_reconstruction.reconstruct(request)
+        if isinstance(reconstructed, str):
+            reason = f"{request.decision.reason}; {reconstructed}"
+            return await self.compaction_step.compact(pass_unchanged(request, reason))
+        prepared = await self.compaction_step.compact(reconstructed)
         if prepared.rewritten_body is not None and prepared.decision.action != "refuse":
             return prepared
-        # There was nothing to compact, or compaction failed, or the history is too long in any form.
+        # There was nothing to compact, or compaction failed, or the history is too long in any form. The response
+        # reports a compaction that failed, but not one that was made and is not sent.
         unchanged = await self.compaction_step.compact(pass_unchanged(request, prepared.decision.reason))
         outcome = prepared.compaction_outcome if prepared.rewritten_body is None else None
         return replace(unchanged, compaction_outcome=outcome)
@@ -122,13 +128,17 @@ class RequestPipeline(msgspec.Struct, frozen=True):
         return await self.context_edit_step.report(response, prepared)
 
     async def _answer_or_send(self, request: PreparedRequest) -> UpstreamResponse:
+        """Answers a request for nothing but a compaction block; sends any other."""
         return self.context_edit_step.answer(request) or await self.sender.send(request)
 
     async def _revise(
         self, request: PreparedRequest, probed: ProbedResponse, attempts: Attempts, progress: RequestProgress
     ) -> PreparedRequest | None:
-        """Closes a refusal and returns the request to send next; None if the response goes to the client."""
-        if probed.overflow is None and probed.response.status not in REFUSALS:
+        """Returns the request to send in place of a refused one, whose response is closed.
+
+        Returns None if the response goes to the client.
+        """
+        if probed.overflow is None and probed.response.status not in REFUSAL_STATUSES:
             return None
         started_at, revised = self.clock.monotonic(), None
         try:

@@ -79,7 +79,8 @@ class HistoryReconstruction(msgspec.Struct, frozen=True):
         return "the history that the provider keeps is not completely on record"
 
     def find_missing_entry(self, request: PreparedRequest, refusal: bytes) -> bytes:
-        """Returns a placeholder for the call or output that a provider's error names as missing behind a response id.
+        """Returns a placeholder for the call or output that a provider's error names as missing in the history of a
+        response id.
 
         Returns empty bytes if the error names none, or one of the client's own.
         """

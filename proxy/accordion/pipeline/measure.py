@@ -211,7 +211,7 @@ def _count_images(conversation: Conversation) -> int:
 
 
 def _provider_list_may_differ(request: MeasuredRequest, store_is_available: bool) -> bool:
-    """Returns whether the provider's list may differ from the client's up to where the request continues.
+    """Returns whether the provider's list may differ from the client's, up to the response that the request continues.
 
     A thread that is not on record, for example after an erasure, counts as different if compaction is allowed, unless
     the store is unavailable (`store_is_available` is False).
@@ -286,7 +286,7 @@ class RequestComposer(msgspec.Struct, frozen=True):
     def output_space(self, request: MeasuredRequest, conversation: Conversation) -> int:
         """Returns the tokens to keep free for the response.
 
-        That is all that the request asks for where the provider is known to count it, else what responses needed.
+        If the provider is known to count the requested output, that is all of it; else an estimate from responses.
         """
         asked, window, thresholds = conversation.max_output, request.window, request.rules.thresholds
         if asked is None:

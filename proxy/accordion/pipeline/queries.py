@@ -258,7 +258,7 @@ class Queries(msgspec.Struct, frozen=True):
         return {session.agent, *(each.agent.name for each in exchanges if each.agent is not None)} - {""}
 
     async def forget_agents(self, tenant: TenantScope, names: Set[str] | None) -> None:
-        """Counts the costs of these agents, or of all where `names` is None, as those of agents without a name."""
+        """Counts the costs of these agents, or of all if `names` is None, as those of agents without a name."""
         collection, store = savings_collection(tenant), self.erasable_store
         async for name, value in self._scan_rows(collection, store=store):
             row = _DAY_COSTS.decode(value)
@@ -313,7 +313,7 @@ class Queries(msgspec.Struct, frozen=True):
     async def _scan_rows(
         self, collection: str, prefix: str = "", store: KeyValueStore | None = None, after: str = ""
     ) -> AsyncIterator[tuple[str, bytes]]:
-        """Yields names and values of a collection, ordered by name, from behind the name `after` on."""
+        """Yields names and values of a collection, ordered by name, that come after the name `after`."""
         while page := await (store or self.store).scan(collection, prefix=prefix, after=after, limit=_PAGE):
             for row in page:
                 yield row

@@ -1,4 +1,4 @@
-"""The last step: records an exchange behind its response, and learns from it.
+"""The last step: records an exchange after its response has ended, and learns from it.
 
 The exchange goes to the ledger, the provider's report to calibration, and the features (features.py) get the request
 and the response. Nothing is kept of a session that was erased during the request.
@@ -38,9 +38,9 @@ from accordion.sessions.sessions import Sessions
 _log = logging.getLogger("accordion")
 
 _UNMEASURED = Utilization(0)
-_MOST_LOGGED = 1_000
+_MAX_LOGGED = 1_000
 _MAX_OWNERS = 16
-"""The most owners of hidden results in a report."""
+"""Maximum number of owners of hidden results in a report."""
 
 
 class RequestProgress(ExchangeProgress, kw_only=True):
@@ -48,7 +48,7 @@ class RequestProgress(ExchangeProgress, kw_only=True):
 
     inbound: Inbound
     request: PassthroughRequest | MeasuredRequest | None = None
-    """None before it is measured. Once it was sent, the request that was sent last."""
+    """None before it is read. Once it was sent, the request that was sent last."""
     is_stored: bool = False
     """Whether the state that a later request needs of the response was stored."""
 
@@ -121,7 +121,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
         session = self.calibrator.learn(request, progress.status, reported_response)
         for feature in self.features:
             feature.record(request, observed_response)
-        self._store_unstored(request, progress, observed_response)
+        self._store_after_end(request, progress, observed_response)
         session = self.ledger.record(tenant, session, match.row_name, exchange, _traceparent(progress)) or session
         self.sessions.record_response(
             match,
@@ -140,8 +140,10 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
         observed_response: ObservedResponse,
         cost: RequestCost | None,
     ) -> None:
-        """Counts an exchange for the caller's proxy key: by our own count if the provider reported nothing, as for a
-        client that left within the response."""
+        """Counts an exchange for the caller's proxy key.
+
+        Uses our own count if the provider reported nothing, as when the client disconnected during the response.
+        """
         is_sent = not (request.is_token_count or request.is_answered_here)
         has_begun = progress.first_byte_at and progress.status < 400 and is_sent
         if observed_response.usage is None and has_begun:
@@ -155,7 +157,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
     def _warn_unpriced(self, key: ProxyKeyRecord, model: str) -> None:
         """Warns once for each key and model that its requests do not count towards the limit of dollars."""
         logged = self.unpriced_logged
-        if (key.id, model) in logged or len(logged) >= _MOST_LOGGED:
+        if (key.id, model) in logged or len(logged) >= _MAX_LOGGED:
             return
         logged.add((key.id, model))
         _log.warning(
@@ -165,10 +167,10 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
             key.id,
         )
 
-    def _store_unstored(
+    def _store_after_end(
         self, request: PreparedRequest, progress: RequestProgress, observed_response: ObservedResponse
     ) -> None:
-        """Stores the state that a later request needs of the response, if that was not done before its end."""
+        """Stores the state that a later request needs of the response, unless it was stored before the end."""
         if progress.is_stored or progress.status >= 400:
             return
         if not request.conversation.provider_state and progress.insertion is None:

@@ -1,8 +1,8 @@
 """Relays a response's body to the client as it comes, while an observer reads a copy.
 
 The observer understands usage, calls and errors for the ledger. Its errors never affect the client. If the response
-must be stored first, the end of the body is held back until that is done. Here are also the wrapper of a response whose
-body was rewritten, and the removal of headers.
+must be stored first, the end of the body is held back until that is done. This module also has the wrapper of a
+response whose body was rewritten, and removes headers.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _log = logging.getLogger("accordion")
 
 _BODY_HEADERS = frozenset({b"content-length", b"content-encoding"})
 _PROXY_PREFIX = b"x-accordion-"
-_name = itemgetter(0)
+_header_name = itemgetter(0)
 
 
 class ExchangeProgress(msgspec.Struct):
@@ -239,7 +239,7 @@ def strip_proxy_headers(headers: Headers) -> Headers:
     """Returns the headers without those of an Accordion proxy."""
     # Most messages have none: searching all names at once is faster than checking each. `find` is used because `in`
     # first tries to read bytes as a number, which takes ten times as long.
-    if b"\n".join(map(_name, headers)).lower().find(_PROXY_PREFIX) < 0:
+    if b"\n".join(map(_header_name, headers)).lower().find(_PROXY_PREFIX) < 0:
         return headers
     return tuple([pair for pair in headers if not pair[0].lower().startswith(_PROXY_PREFIX)])
 

@@ -1,7 +1,7 @@
 """The sixth step: gives the client the provider's response, or one of our own errors.
 
 The response is relayed while an observer reads a copy (relay.py). State that a later request needs is stored before the
-response ends, and the exchange is recorded behind it (record.py). Headers of the response describe the request: its
+response ends, and the exchange is recorded after it (record.py). Headers of the response describe the request: its
 window, compaction, agent and hidden results.
 """
 
@@ -27,8 +27,9 @@ from accordion.pipeline.response_history import ResponseHistory
 from accordion.pipeline.visibility import VisibleRequest
 from accordion.protocols.registry import protocol_for
 
-# Clients and proxies accept 8 KB for all headers together; the record takes a quarter of that.
+# In bytes. Clients and proxies accept 8 KB for all headers together; the compaction's record takes a quarter of that.
 _MAX_HEADER_LENGTH = 2_048
+# In characters.
 _MAX_REASON_LENGTH = 240
 _MAX_NAME_LENGTH = 80
 _MIN_STEPS = 2
@@ -48,7 +49,7 @@ class Responder(msgspec.Struct, frozen=True):
         """Returns the provider's response with our headers; it is relayed as the client reads it."""
         request, progress.status = progress.request, response.status
         protocol = store = None
-        # A limit of the day also counts what no provider reports.
+        # If the provider reports no usage, a limit of the day counts the text of the response.
         counts_text = request is not None and request.caller.has_day_limit
         if isinstance(request, PreparedRequest) and not (request.is_token_count or request.is_answered_here):
             protocol = request.protocol
@@ -135,11 +136,11 @@ def add_proxy_headers(headers: Headers, proxy_headers: Headers) -> Headers:
 
 
 def _delegation_headers(visible_request: VisibleRequest) -> Headers:
-    named = ((b"x-accordion-delegation", display_name(visible_request.position.node).encode()),)
+    headers = ((b"x-accordion-delegation", display_name(visible_request.position.node).encode()),)
     return (
-        (*named, (b"x-accordion-filtered", b"%d" % len(visible_request.hidden_results)))
+        (*headers, (b"x-accordion-filtered", b"%d" % len(visible_request.hidden_results)))
         if visible_request.hidden_results
-        else named
+        else headers
     )
 
 
@@ -151,15 +152,15 @@ def encode_compaction_header(outcome: CompactionOutcome) -> bytes:
     removed.
     """
     fields = {name: value for name, value in describe_outcome(outcome).items() if value != ""}
-    for name, most in (
+    for name, max_length in (
         ("reason", _MAX_REASON_LENGTH),
         ("writer", _MAX_NAME_LENGTH),
         ("id", _MAX_NAME_LENGTH),
         ("kind", _MAX_NAME_LENGTH),
         ("cause", _MAX_NAME_LENGTH),
     ):
-        if len(fields.get(name, "")) > most:
-            fields[name] = fields[name][: most - 3] + "..."
+        if len(fields.get(name, "")) > max_length:
+            fields[name] = fields[name][: max_length - 3] + "..."
     steps = fields["steps"]
     while len(line := _encode_json_line(fields)) > _MAX_HEADER_LENGTH and len(steps) > _MIN_STEPS:
         del steps[len(steps) // 2]

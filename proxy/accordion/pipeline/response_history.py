@@ -23,7 +23,7 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.insertions import ToolRoundInsertion
 from accordion.model.ports import Put
 from accordion.model.records import ObservedResponse
-from accordion.pipeline.calibration import response_nodes
+from accordion.pipeline.calibration import build_response_nodes
 from accordion.pipeline.request import MeasuredRequest, PreparedRequest
 from accordion.protocols.json_spans import NULL
 from accordion.sessions.prefix_nodes import count_responses
@@ -45,8 +45,8 @@ class ResponseHistory(msgspec.Struct, frozen=True):
     def must_wait(self, request: PreparedRequest) -> bool:
         """Returns whether the response must be stored before it ends.
 
-        It must if it may have tool rounds, or if its client may continue by its id. A client that sent the same
-        conversation itself just before will do so again, and need not wait.
+        It must if it may have tool rounds, or if its client may continue it by its id. A client that has sent its whole
+        history so far will send it again, and need not wait.
         """
         if request.tool_name:
             return True
@@ -93,7 +93,7 @@ class ResponseHistory(msgspec.Struct, frozen=True):
         The nodes of its ids are stored soon; the items that the provider keeps are held in memory.
         """
         if not observed_response.error:
-            self.sessions.record_states(request.caller, response_nodes(request, reported_response, ids))
+            self.sessions.record_states(request.caller, build_response_nodes(request, reported_response, ids))
         self._build_link(request, observed_response)
 
     def _build_node_writes(
@@ -108,7 +108,7 @@ class ResponseHistory(msgspec.Struct, frozen=True):
         A request that continues by the response's id has the node of that id. Once its history is reconstructed, it
         has the node of the list with which the conversation began.
         """
-        nodes = {} if observed_response.error else response_nodes(request, reported_response, ids)
+        nodes = {} if observed_response.error else build_response_nodes(request, reported_response, ids)
         puts = self.sessions.build_state_writes(request.caller, nodes)
         if nodes and request.conversation.previous is None:
             puts += self.sessions.build_end_writes(request.session_match)
@@ -171,8 +171,9 @@ class ResponseHistory(msgspec.Struct, frozen=True):
 def _is_sent_once(request: MeasuredRequest) -> bool:
     """Returns whether the next request will not contain this request's messages.
 
-    True if the client leaves its history to the provider. A client that sends its history itself brings back exactly
-    one response since the recorded prefix. If there are more, they were made elsewhere, or continued by their ids.
+    True if the client leaves its history to the provider. The list of a client that sends its history itself has
+    exactly one response more than the recorded prefix. If it has more, they were made elsewhere, or continued by their
+    ids.
     """
     match = (request.original_request or request).session_match
     conversation, index = match.conversation, match.base_index

@@ -1,9 +1,10 @@
-"""Decides what is sent after the provider refused a request.
+"""Builds the next request after the provider refused one.
 
 - After an overflow the request is compacted, by the provider's figures, and sent once more.
-- If the provider misses an entry behind a response id, the whole history or a placeholder for the entry is sent.
+- If the provider misses an entry in the history of a response id, the whole history or a placeholder for the entry is
+sent.
 - If the provider refuses a history that was put in place of a response id, the request is sent as it came.
-- If the provider does not have the edits that the client asks for, they are done here from then on.
+- If the provider lacks the context edits that the client asks for, they are done here from then on.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from accordion.model.http import CompleteResponse
 from accordion.model.ports import UpstreamResponse
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
-from accordion.pipeline.context_edit_reader import COMPACT_PATH, NOT_FOUND
+from accordion.pipeline.context_edit_reader import COMPACT_PATH, MISSING_PATH_STATUSES
 from accordion.pipeline.context_edits import ContextEditStep
 from accordion.pipeline.history_reconstruction import HistoryReconstruction, pass_unchanged
 from accordion.pipeline.measure import Measurer
@@ -26,8 +27,8 @@ from accordion.pipeline.relay import content_type_and_encoding, read_body, strip
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest, advance
 from accordion.pipeline.tool_loop import ToolLoop
 
-REFUSED = 400
-"""The status of a refusal that names what is wrong with the request."""
+_BAD_REQUEST = 400
+"""The status by which a provider refuses the content of a request."""
 _MAX_REPAIRS = 8
 """Maximum number of repairs of a request. Each error of the provider names one missing entry."""
 
@@ -55,12 +56,11 @@ class RetryStep(msgspec.Struct, frozen=True):
     async def compact_here(
         self, request: PassthroughRequest, response: UpstreamResponse
     ) -> tuple[UpstreamResponse, PassthroughRequest | MeasuredRequest]:
-        """Reads a request to compact a list, if its place turns out to have no path for that.
+        """Reads an unread request to compact a list, if the response shows that the provider has no path for that.
 
-        Returns the response, and the request as it is treated from here on. The response to a request that is read is
-        closed.
+        Returns the response, and the request to go on with. If that is a MeasuredRequest, the response is closed.
         """
-        if request.inbound.path != COMPACT_PATH or response.status not in NOT_FOUND:
+        if request.inbound.path != COMPACT_PATH or response.status not in MISSING_PATH_STATUSES:
             return response, request
         reader = self.history_reconstruction.reader
         refusal = await read_body(response, content_type_and_encoding(response.headers)[1])
@@ -81,7 +81,7 @@ class RetryStep(msgspec.Struct, frozen=True):
             return await self._compact(request, probed.overflow, attempts)
         if (edited := await self._edit_here(request, probed)) is not None:
             return edited
-        if probed.response.status != REFUSED:
+        if probed.response.status != _BAD_REQUEST:
             return None
         missing = self.history_reconstruction.find_missing_entry(request, probed.refusal)
         if missing and attempts.repairs < _MAX_REPAIRS:
@@ -96,7 +96,7 @@ class RetryStep(msgspec.Struct, frozen=True):
         return await self.tool_loop.restore_rounds(advance(PreparedRequest, original))
 
     async def _edit_here(self, request: PreparedRequest, probed: ProbedResponse) -> PreparedRequest | None:
-        """Returns the request without edits that its place refused, and with these edits done here."""
+        """Returns the request with edits done here that the provider refused; None if it refused none."""
         reader = self.history_reconstruction.reader
         edit_reader, body = reader.receiver.context_edit_reader, request.decoded_body
         editing = request.protocol.context_edits
@@ -117,10 +117,10 @@ class RetryStep(msgspec.Struct, frozen=True):
         self, request: PreparedRequest, overflow: WindowOverflow, attempts: Attempts
     ) -> PreparedRequest | None:
         """Compacts a request that the provider found too long; returns None if it cannot become smaller."""
-        whole: MeasuredRequest | str = request
+        reconstructed: MeasuredRequest | str = request
         if request.is_reconstructable and attempts.may_reconstruct:
-            whole = await self.history_reconstruction.reconstruct(request)
-        measured = request if isinstance(whole, str) else whole
+            reconstructed = await self.history_reconstruction.reconstruct(request)
+        measured = request if isinstance(reconstructed, str) else reconstructed
         self.calibrator.learn_limit(measured, overflow)
         if measured.is_compactable:
             measured = await self.measurer.hide_foreign_results(measured)
@@ -135,8 +135,8 @@ class RetryStep(msgspec.Struct, frozen=True):
     async def _repair(self, request: PreparedRequest, missing: bytes, attempts: Attempts) -> PreparedRequest | None:
         """Puts the whole history into a request that misses an entry of it, or else a placeholder for the entry."""
         if attempts.may_reconstruct and request.rewritten_body is None and request.is_reconstructable:
-            whole = await self.history_reconstruction.reconstruct(request)
-            if not isinstance(whole, str):
-                prepared = await self.compaction_step.compact(whole)
+            reconstructed = await self.history_reconstruction.reconstruct(request)
+            if not isinstance(reconstructed, str):
+                prepared = await self.compaction_step.compact(reconstructed)
                 return replace(prepared, rewritten_body=prepared.forwarded_body)
         return self.history_reconstruction.add_missing_entry(request, missing)

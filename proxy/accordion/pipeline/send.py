@@ -249,7 +249,7 @@ class Sender(msgspec.Struct, frozen=True):
         )
 
     def _find_query_credential(self, request: IncomingRequest) -> str:
-        """Returns the credential for the provider in the query; empty where there is none, or it is not sent on."""
+        """Returns the credential for the provider in the query; empty if there is none, or it is not sent on."""
         key = request.inbound.query_key
         if not key or not request.caller.has_proxy_key:
             return key

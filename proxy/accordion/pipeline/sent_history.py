@@ -1,7 +1,7 @@
-"""Reconstructs what the model sees of a session, and compares it with what the client sent.
+"""Reconstructs the last forwarded request of a session, and compares it with the client's list.
 
-Nothing of a forwarded request is stored as such. The transcript has the client's list, the compactions and insertions
-have what the proxy put in its place; applied again, they give the same bytes as when the request was sent.
+A forwarded request is not stored itself. It is rebuilt from the client's list in the transcript, by applying the stored
+compactions and insertions again. This gives the same bytes as when the request was sent.
 """
 
 from __future__ import annotations
@@ -34,8 +34,12 @@ from accordion.protocols.written_messages import WrittenMessageReader
 from accordion.sessions.tenants import Caller
 
 BlockKind = Literal["unchanged", "edited", "summary", "removed", "inserted"]
-"""Messages that are forwarded as they came; a message that is forwarded with another content; a written message in
-place of the client's; messages that are not forwarded; a message that the client does not know of."""
+"""The relation of messages to the client's.
+
+`unchanged`: messages that are forwarded as they came. `edited`: a message that is forwarded with other content.
+`summary`: a message that a compaction wrote in place of the client's. `removed`: messages that are not forwarded.
+`inserted`: a message that the client does not know of.
+"""
 
 
 class StoredCompaction(msgspec.Struct, frozen=True):
@@ -46,7 +50,7 @@ class StoredCompaction(msgspec.Struct, frozen=True):
 
 
 class RecordedConversation(msgspec.Struct, frozen=True):
-    """A session's conversation as the client sent it last. `missing` messages are no longer stored."""
+    """A session's conversation as the client sent it last. `missing` is the number of messages no longer stored."""
 
     protocol: WireProtocol
     body: bytes
@@ -55,7 +59,7 @@ class RecordedConversation(msgspec.Struct, frozen=True):
 
 
 class ComparedBlock(msgspec.Struct, frozen=True):
-    """A stretch of a conversation: the client's messages, and the forwarded ones in their place.
+    """A range of a conversation: the client's messages, and the forwarded ones in their place.
 
     `first` and `last` (inclusive) are the client's indexes, -1 for an inserted message. A summary's `client` leaves out
     the messages within its range that are forwarded by themselves.
@@ -140,7 +144,10 @@ class SentHistory:
     def apply(
         self, caller: Caller, original: RecordedConversation, compaction: Compaction
     ) -> CompactedConversation | None:
-        """Returns the covered part of a conversation with a compaction applied; None if it is of another history."""
+        """Returns the covered part of a conversation with a compaction applied.
+
+        Returns None if the compaction is of another history.
+        """
         conversation = original.conversation
         covered = replace(
             conversation,

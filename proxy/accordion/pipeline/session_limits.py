@@ -26,12 +26,16 @@ from accordion.sessions.tenants import TENANTS
 ROUND_SECONDS: Final = 300.0
 """Seconds between two rounds."""
 
+_ROUND_MARK_SECONDS: Final = 0.9 * ROUND_SECONDS
+"""Seconds for which a finished round keeps other workers from the next one; less than the time between two."""
 _TARGET_SHARE: Final = 0.9
 """Share of the limit down to which a round removes."""
 _LEASE: Final = 900.0
+"""Seconds after which another worker may take the lock."""
 _MINUTE: Final = 60
 _PAGE: Final = 500
-_ROW, _EXCHANGE, _PLACES = 150, 800, 1_000
+"""Rows that are read, and sessions that are removed, at a time."""
+_ROW, _EXCHANGE, _NODES = 150, 800, 1_000
 """Bytes of a row besides its value, of an exchange in the log, and of one exchange's nodes. Measured in SQLite."""
 
 
@@ -79,10 +83,10 @@ class SessionSizeLimit:
         removed = 0
         with suppress(StoreUnavailable):
             async with self._store.lock(Key("", "session-bounds"), lease=_LEASE) as mine:
-                mark = Key("", "session-bounds/round")
-                if not mine or await self._store.get(mark) is not None:
+                round_mark = Key("", "session-bounds/round")
+                if not mine or await self._store.get(round_mark) is not None:
                     return None
-                await self._store.put(mark, b"1", ttl=ROUND_SECONDS * _TARGET_SHARE)
+                await self._store.put(round_mark, b"1", ttl=_ROUND_MARK_SECONDS)
                 async for name, _ in self._scan_rows(TENANTS):
                     removed += await self.sweep(self._find_tenant(name))
             return removed
@@ -94,32 +98,32 @@ class SessionSizeLimit:
         Raises StoreUnavailable.
         """
         minutes = Counter[int]()
-        async for unit in self._scan_sessions(tenant):
-            minutes[int(unit.updated // _MINUTE)] += unit.size
-        total, limit = sum(minutes.values()), -1
+        async for each in self._scan_sessions(tenant):
+            minutes[int(each.updated // _MINUTE)] += each.size
+        total, last_removed = sum(minutes.values()), -1
         if total <= self._max:
             return 0
         # The newest minute always stays: it is in use.
         for minute in sorted(minutes)[:-1]:
             if total <= _TARGET_SHARE * self._max:
                 break
-            total, limit = total - minutes[minute], minute
+            total, last_removed = total - minutes[minute], minute
         removed, page = 0, list[_SessionSize]()
-        async for unit in self._scan_sessions(tenant):
-            if unit.updated // _MINUTE <= limit:
-                page.append(unit)
+        async for each in self._scan_sessions(tenant):
+            if each.updated // _MINUTE <= last_removed:
+                page.append(each)
             if len(page) >= _PAGE:
                 removed, page = removed + await self._remove_sessions(tenant, page), []
         return removed + await self._remove_sessions(tenant, page)
 
     async def _remove_sessions(self, tenant: TenantScope, sessions: list[_SessionSize]) -> int:
         """Removes sessions with all their records."""
-        for unit in sessions:
-            rows = [Key(sessions_collection(tenant), name) for name in unit.names]
-            await forget_nodes(self._store, unit.id)
-            await self._store.delete([exchanges_key(tenant, unit.id), *rows])
+        for each in sessions:
+            rows = [Key(sessions_collection(tenant), name) for name in each.names]
+            await forget_nodes(self._store, each.id)
+            await self._store.delete([exchanges_key(tenant, each.id), *rows])
         if sessions:
-            await forget_delegations_of(self._store, tenant, {unit.id for unit in sessions})
+            await forget_delegations_of(self._store, tenant, {each.id for each in sessions})
         return len(sessions)
 
     async def _scan_sessions(self, tenant: TenantScope) -> AsyncIterator[_SessionSize]:
@@ -140,7 +144,7 @@ class SessionSizeLimit:
     def _measure_session(self, session: str, rows: list[tuple[str, int, _SessionRow]]) -> _SessionSize:
         requests = sum(row.totals.requests for _, _, row in rows)
         size = sum(_ROW + len(name) + length for name, length, _ in rows)
-        size += _PLACES * requests + _EXCHANGE * (min(requests, EXCHANGES) if requests > 1 else 0)
+        size += _NODES * requests + _EXCHANGE * (min(requests, EXCHANGES) if requests > 1 else 0)
         return _SessionSize(session, max(row.updated for _, _, row in rows), size, tuple(name for name, _, _ in rows))
 
     async def _scan_rows(self, collection: str) -> AsyncIterator[tuple[str, bytes]]:

@@ -19,7 +19,7 @@ from accordion.delegation.branch_access import BranchViewer
 from accordion.delegation.tracker import DelegationTracker
 from accordion.delegation.visibility_decisions import NOTHING_HIDDEN, HiddenResults
 from accordion.delegation.visibility_filter import FilteredResult, VisibilityFilter
-from accordion.model.boundaries import PartPosition as Spot
+from accordion.model.boundaries import PartPosition
 from accordion.model.conversation import Conversation, ToolCall
 from accordion.model.delegation import AgentPosition, DelegationNode
 from accordion.model.errors import BadRequest
@@ -56,7 +56,7 @@ class VisibleRequest(StructWithHiddenFields, frozen=True):
     body: bytes
     is_changed: bool = False
     hidden_results: tuple[FilteredResult, ...] = ()
-    owners: Mapping[Spot, str] = msgspec.field(default_factory=dict)
+    owners: Mapping[PartPosition, str] = msgspec.field(default_factory=dict)
     has_late_decisions: bool = False
 
 
