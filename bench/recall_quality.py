@@ -135,7 +135,7 @@ class Replaying:
         figures = Counter[str]()
         told = _RunScore(self._quality, run, self._far, figures)
         rules = partial(find_rules, ExtractiveWriter())
-        recaller = ArtifactRecaller(WordClassifier().find_claims, rules=rules)
+        recaller = ArtifactRecaller(WordClassifier().find_all_words, rules=rules)
         recalls, before = list[RecallInsertion](), 0
         sent: tuple[list[bytes], list[bytes]] = ([], [])
         for step in told.steps:

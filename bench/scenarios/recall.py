@@ -165,7 +165,7 @@ def _speed() -> Table:
     newest = range(len(client.messages) - 1, len(client.messages))
     for label, text in ASKED.items():
         asked = _asking(client, text)
-        shown, recaller = _folded(asked), ArtifactRecaller(WordClassifier().find_claims)
+        shown, recaller = _folded(asked), ArtifactRecaller(WordClassifier().find_all_words)
 
         def look(
             recaller: ArtifactRecaller = recaller, shown: CompactedConversation = shown, asked: Conversation = asked

@@ -1,4 +1,4 @@
-"""Carries out a plan: lays it out over the history, builds the compaction record, applies and validates it.
+"""Carries out a plan: builds its layout and the compaction record, applies the record and validates the result.
 
 Theory of operation. `build_layout` turns the steps of a plan into a `PlanLayout`: changed parts, removed slots, and
 blocks of text in their place. No text is written yet; the summary task (assembly.py) and the archive content
@@ -54,8 +54,8 @@ class PlanNotApplicable(AccordionError):
 
 
 class TextBlock(msgspec.Struct, frozen=True):
-    """A text before slot `slot` that replaces the removed ones of the client's messages `first` to `last`. `note` is
-    its text, empty if a summary is to be written."""
+    """A text in place of the removed messages among the client's messages `first` to `last`. It stands before the slot
+    `slot`. `note` is its text, empty if a summary is to be written."""
 
     slot: int
     first: int
@@ -91,8 +91,8 @@ class PlanLayout(msgspec.Struct, frozen=True):
             if index not in self.removed_slots and not slot.is_summary
         ]
 
-    def messages_behind(self, block: TextBlock) -> list[int]:
-        """Returns the indexes of the client's messages that a block replaces: those in its range that do not remain."""
+    def replaced_messages(self, block: TextBlock) -> list[int]:
+        """Returns the indexes of the client's messages that a block replaces: those of its range that do not remain."""
         remaining = {
             slot.origin
             for index, slot in enumerate(self.slots)
@@ -109,13 +109,14 @@ def build_layout(
     view = plan.view
     changes: dict[int, dict[int, str | None]] = {}
     removed: set[int] = set()
-    owners: dict[int, int] = {}
+    # By slot: the index in `summaries` of the step that replaces it.
+    step_of_slot: dict[int, int] = {}
     summaries: list[Summarize] = []
     for step in plan.steps:
         if isinstance(step, Summarize):
             # Protected slots stay around the block; a slot belongs to one block only.
-            removable = [at for at in range(step.first, step.last + 1) if view.removable[at] and at not in owners]
-            owners.update(dict.fromkeys(removable, len(summaries)))
+            removable = [at for at in range(step.first, step.last + 1) if view.removable[at] and at not in step_of_slot]
+            step_of_slot.update(dict.fromkeys(removable, len(summaries)))
             summaries.append(step)
             removed.update(removable)
         elif isinstance(step, Replace):
@@ -133,7 +134,7 @@ def build_layout(
         earlier_compaction.message_count if earlier_compaction is not None else 0, *(slot.last + 1 for slot in affected)
     )
     for index, successor in getattr(view, "orphan_reasoning", ()):
-        # The calls that it led to are dropped in the covered part; behind it they are inserted in every request.
+        # It led only to calls of our tool. These are insertions, which are dropped in the covered part of the list.
         if view.slots[successor].first < covered:
             removed.add(index)
             covered = max(covered, view.slots[index].last + 1)
@@ -144,17 +145,17 @@ def build_layout(
         earlier_compaction,
         changed,
         frozenset(removed),
-        _build_blocks(view.slots, summaries, owners),
+        _build_blocks(view.slots, summaries, step_of_slot),
         covered,
     )
 
 
 def _build_blocks(
-    slots: Sequence[Slot], summaries: Sequence[Summarize], owners: Mapping[int, int]
+    slots: Sequence[Slot], summaries: Sequence[Summarize], step_of_slot: Mapping[int, int]
 ) -> tuple[TextBlock, ...]:
     blocks = []
     for number, step in enumerate(summaries):
-        own = [index for index, owner in owners.items() if owner == number]
+        own = [index for index, step_number in step_of_slot.items() if step_number == number]
         if own:
             first = min(slots[index].first for index in own)
             last = max(slots[index].last for index in own)
@@ -167,7 +168,7 @@ def _build_blocks(
 
 
 class CompactionTerms(msgspec.Struct, frozen=True):
-    """Metadata of a compaction record, and what it must gain.
+    """Metadata of a compaction record, and the gain that it must reach.
 
     `is_forced`: it may gain less than a tenth. `is_for_other_budgets`: it is made for the byte or image limit, and may
     gain no tokens at all. `at` is in seconds since the epoch.
@@ -308,7 +309,7 @@ class PlanExecutor:
 
 
 def find_new_problem(protocol: WireProtocol, original: Sequence[Message], compacted: Sequence[Message]) -> str:
-    """Returns a problem that providers refuse a compacted list for, and not the client's; empty where it has none."""
+    """Returns a problem that providers refuse a compacted list for, and not the client's; empty if it has none."""
     problems = Counter(protocol.find_problems(compacted))
     return next(iter(problems - Counter(protocol.find_problems(original))), "") if problems else ""
 
@@ -349,7 +350,7 @@ def find_orphan_parts(
     """Yields (message, part) of calls without a result although messages follow, and of results without a call.
 
     Not orphans: calls at the end, which are still open; messages for which `allows_late_answers` is true; and results
-    behind a reference to an item that only the provider has, which may be their call.
+    after a reference to an item that only the provider has, which may be their call.
     """
     calls, has_reference = match_results_to_calls(messages), False
     end = len(messages)
@@ -371,8 +372,8 @@ def find_orphan_parts(
 
 
 def _remove_orphans(slots: Sequence[Slot], protocol: WireProtocol, changes: dict[int, dict[int, str | None]]) -> None:
-    """Adds the removal of orphans to the changes, as far as the protocol can express it. Nothing is invented in their
-    place. Reasoning that led only to them is removed too."""
+    """Adds the removal of orphans to the changes, as far as the protocol can express it. Missing results and calls are
+    not made up. Reasoning that led only to orphans is removed too."""
     messages, removed = [slot.message for slot in slots], set[int]()
     for index, part in find_orphan_parts(messages, protocol.allows_late_answers):
         with suppress(ValueError):
@@ -386,7 +387,7 @@ def _remove_orphans(slots: Sequence[Slot], protocol: WireProtocol, changes: dict
 
 
 def _find_reasoning_result(messages: Sequence[Message], index: int) -> set[int]:
-    """Returns the indexes of the assistant's messages right behind a message; the message itself if there are none."""
+    """Returns the indexes of the assistant's messages right after a message; the message itself if there are none."""
     end = index + 1
     while end < len(messages) and messages[end].role == "assistant":
         end += 1

@@ -122,7 +122,7 @@ class CompactionAssembler:
             origin,
             self._message_counter(request),
             count_text,
-            self._should_skip,
+            self._is_skipped_tool,
             request.delegations_by_call,
             request.provider_items,
         ).build()
@@ -185,7 +185,7 @@ class CompactionAssembler:
         # is no beginning for a summary of the whole conversation.
         if prior is not None and not (prior.narrative and prior.narrative_start == block.first):
             prior = None
-        replaced = layout.messages_behind(block)
+        replaced = layout.replaced_messages(block)
         others = set(range(len(messages))).difference(replaced)
         return SummaryTask(
             kind=view.kind,
@@ -219,7 +219,7 @@ class CompactionAssembler:
         scale, model = _count_scale(view), request.actual_model
         return lambda text: ceil(self._message_tokens.count_text(text, model) * scale)
 
-    def _should_skip(self, tool: str) -> bool:
+    def _is_skipped_tool(self, tool: str) -> bool:
         return any(fnmatchcase(tool, pattern) for pattern in self._skipped_tools)
 
 

@@ -31,8 +31,8 @@ _RETRY_GROWTH = 1.10
 
 
 class WastedTokens(NamedTuple):
-    """Tokens that summaries of one conversation cost without use: `input` and `output` in total, and the part of them
-    that useless answers cost (`answers` of them)."""
+    """Tokens of one conversation's summaries that were not used: `input` and `output` in total. `failed_input` and
+    `failed_output` are the part of them in `answers` useless answers of the model."""
 
     input: int = 0
     output: int = 0
@@ -144,6 +144,7 @@ class BackgroundSummaries:
         self._failed_attempts: BoundedCache[ConversationRef, tuple[int, bool]] = BoundedCache(
             limits.max_conversations, count_entry
         )
+        """The last attempt without a summary: the tokens of its history, and whether it ended in an error."""
         self._wasted_tokens: BoundedCache[ConversationRef, WastedTokens] = BoundedCache(
             limits.max_conversations, count_entry
         )
@@ -211,7 +212,7 @@ class BackgroundSummaries:
         return attempt is not None and attempt[1]
 
     async def wait(self, conversation_ref: ConversationRef, seconds: float) -> None:
-        """Waits until the summary being written is ready or has failed, at most so many seconds."""
+        """Waits until the summary being written is ready or has failed, at most `seconds`."""
         signal = self._running.get(conversation_ref)
         if signal is not None:
             with suppress(TimeoutError):

@@ -8,7 +8,7 @@ goes through these steps:
 3. finish: the assembler applies the plan, checks the result, and builds the record and the archive writes.
 4. publish: the archive writes first, then the record (repository.py). Another worker's record may win.
 
-One conversation is compacted once at a time. A failure leaves the request unchanged. Where the request must become
+One conversation is compacted once at a time. A failure leaves the request unchanged. If the request must become
 smaller, the next form of summary is tried: by a model, extracted, none.
 """
 
@@ -66,7 +66,7 @@ class RetryLimit:
     """
 
     def __init__(self, capacity: int = 4 * 2**20) -> None:
-        self._tries = BoundedCache[ConversationRef, _FailedAttempt](
+        self._failures = BoundedCache[ConversationRef, _FailedAttempt](
             capacity,
             lambda conversation_ref, attempt: string_size(
                 conversation_ref.scope,
@@ -83,13 +83,13 @@ class RetryLimit:
         """Records a failed attempt on a history of `tokens`, to which the compaction `compaction_id` applied."""
         # Clients may change the newest messages, so that a history is recognized by its first three quarters.
         index = (len(original.chain) - 1) * 3 // 4
-        self._tries[conversation_ref] = _FailedAttempt(tokens, index, original.chain[index], compaction_id, reason)
+        self._failures[conversation_ref] = _FailedAttempt(tokens, index, original.chain[index], compaction_id, reason)
 
     def refusal_reason(
         self, conversation_ref: ConversationRef, original: Conversation, compaction_id: str, tokens: int
     ) -> str:
         """Returns why another attempt is too early, or an empty text. A rewound history counts as another one."""
-        attempt, chain = self._tries.get(conversation_ref), original.chain
+        attempt, chain = self._failures.get(conversation_ref), original.chain
         if (
             attempt is None
             or attempt.compaction_id != compaction_id

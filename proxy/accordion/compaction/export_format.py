@@ -23,7 +23,7 @@ _EXPORT_NAMES = {
     "narrative_end": "narrated",
     "narrative_start": "narrated_from",
 }
-"""The names in an export of a compaction's fields, where they differ. Programs read them."""
+"""The names in an export of a compaction's fields, if they differ. Programs read them."""
 
 
 def describe_value(kind: Kind, key: Key, value: bytes) -> object | None:

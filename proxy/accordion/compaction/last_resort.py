@@ -22,7 +22,7 @@ from accordion.model.plan import PlanStep, Replace
 NAME = "last_resort"
 
 _MIN_TOKENS = 200
-"""At least so many tokens of a sliced part remain."""
+"""Minimum number of tokens that remain of a sliced part."""
 
 _SAFETY = 0.95
 """Factor on the characters that would fit by a part's average tokens per character, which vary within it."""

@@ -21,7 +21,7 @@ REMOVED_PART = Text("")
 _PART_OVERHEAD = 60
 """Estimated bytes of JSON around a part."""
 _IMAGE_CHARACTERS = 6_000
-"""Estimated characters of text that count like an image."""
+"""Characters of text that have about as many tokens as one image."""
 
 
 class PlanState:
@@ -37,8 +37,8 @@ class PlanState:
         """Parts changed since the last `current_view`, by slot."""
         self._bytes: dict[int, int] = {}
         self.tokens, self.size, self.images = view.tokens, view.body_size, view.images
-        self.first = len(view.slots)
-        """The first changed slot."""
+        self.first_changed = len(view.slots)
+        """The first changed slot; the number of slots if none was changed."""
 
     def current_view(self) -> StrategyView:
         """Returns the view of the history as it is now."""
@@ -60,7 +60,7 @@ class PlanState:
         """Returns the current parts of a slot."""
         return self._parts.get(index) or self._slots[index].message.parts
 
-    def has_left(self, index: int) -> bool:
+    def is_removed(self, index: int) -> bool:
         """Whether a slot was removed."""
         return self._removed[index]
 
@@ -86,7 +86,7 @@ class PlanState:
                 self._replace_part(step.slot, at, REMOVED_PART, 0)
             if all(part == REMOVED_PART for part in self.parts_of(step.slot)) and not self._removed[step.slot]:
                 self._remove_slot(step.slot)
-            self.first = min(self.first, step.slot)
+            self.first_changed = min(self.first_changed, step.slot)
         else:
             text = step.text if isinstance(step, Replace) else ""
             old = self.parts_of(step.slot)[step.part]
@@ -96,7 +96,7 @@ class PlanState:
             elif isinstance(old, ToolCall):
                 new = ToolCall(old.call_id, old.name, text)
             self._replace_part(step.slot, step.part, new, step.tokens)
-            self.first = min(self.first, step.slot)
+            self.first_changed = min(self.first_changed, step.slot)
 
     # -- steps --------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class PlanState:
         self._removed[block_slot] = False
         self.tokens += step.budget + MESSAGE
         self._reduce_bytes(block_slot, -(len(step.note.encode()) or 3 * step.budget))
-        self.first = min(self.first, *removable)
+        self.first_changed = min(self.first_changed, *removable)
 
     # -- tokens of parts -----------------------------------------------------------
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -33,13 +34,13 @@ _WIDER_GAIN_FACTOR = 2.0
 """A conversation-level plan must gain this many times as much to be used instead."""
 
 _MAX_STEPS_PER_PART, _MORE_STEPS = 2, 1_000
-"""The most steps of one proposal: so many for each part of the history, and so many more."""
+"""Maximum number of steps in one proposal: this many for each part of the history, plus a constant."""
 
 _ESTIMATE_FACTOR = 4
-"""An announced count is plausible if it is at most so many times more or less than the estimate."""
+"""An announced count of tokens is plausible if it is at most this many times larger or smaller than the estimate."""
 
 _WRITTEN_FACTOR, _MORE_WRITTEN_TOKENS = 8, 200
-"""A deferred text may be estimated at so many times the announced tokens, and so many more."""
+"""Maximum estimate of a deferred text: this many times the announced tokens, plus a constant."""
 
 
 class Planner:
@@ -154,6 +155,15 @@ def _gain_share(plan: Plan) -> float:
     return 1 - plan.after / max(1, plan.view.tokens)
 
 
+class _AppliedSteps(NamedTuple):
+    """The steps of one strategy that were applied: tokens of the whole request before and after them."""
+
+    strategy: str
+    steps: list[ProposedStep]
+    before: int
+    after: int
+
+
 class _PlanRun:
     """One plan under construction."""
 
@@ -161,7 +171,7 @@ class _PlanRun:
         self.state = PlanState(view)
         self._is_thinking_bound = view.thinking == "bound"
         self._has_unwritten_summary = False
-        self._applied_steps: list[tuple[str, list[ProposedStep], int, int]] = []
+        self._applied_steps: list[_AppliedSteps] = []
 
     def current_view(self) -> StrategyView:
         """Returns the history as the strategies so far left it."""
@@ -188,24 +198,26 @@ class _PlanRun:
         if applied and self._is_thinking_bound:
             applied += self._drop_bound_thinking()
         if applied:
-            self._applied_steps.append((name, applied, before, self.state.tokens))
+            self._applied_steps.append(_AppliedSteps(name, applied, before, self.state.tokens))
 
     @property
     def has_summary(self) -> bool:
         """Whether a range of messages was replaced by one block of text."""
-        return any(isinstance(step, Summarize) for _, steps, _, _ in self._applied_steps for step in steps)
+        return any(isinstance(step, Summarize) for each in self._applied_steps for step in each.steps)
 
     def build_proposals(self) -> tuple[Proposal, ...]:
         """Returns the applied steps that later steps did not undo, by strategy. Writes the deferred texts."""
         final: dict[tuple[int, int], ProposedStep] = {}
-        for _, steps, _, _ in self._applied_steps:
-            final |= {(step.slot, step.part): step for step in steps if isinstance(step, Replace | DeferredReplace)}
+        for each in self._applied_steps:
+            replaced = [step for step in each.steps if isinstance(step, Replace | DeferredReplace)]
+            final |= {(step.slot, step.part): step for step in replaced}
         proposals: list[Proposal] = []
-        before = self._applied_steps[0][2] if self._applied_steps else 0
-        for name, steps, _, after in self._applied_steps:
-            if valid := tuple(_write_text(name, step) for step in steps if self._is_still_valid(step, final)):
-                proposals.append(Proposal(name, valid, before, after))
-                before = after
+        before = self._applied_steps[0].before if self._applied_steps else 0
+        for each in self._applied_steps:
+            steps = (step for step in each.steps if self._is_still_valid(step, final))
+            if valid := tuple(_write_text(each.strategy, step) for step in steps):
+                proposals.append(Proposal(each.strategy, valid, before, each.after))
+                before = each.after
         return _merge_proposals(proposals)
 
     def _is_still_valid(self, step: ProposedStep, final: dict[tuple[int, int], ProposedStep]) -> bool:
@@ -213,7 +225,7 @@ class _PlanRun:
         if not isinstance(step, Replace | DeferredReplace):
             return True
         return (
-            not self.state.has_left(step.slot)
+            not self.state.is_removed(step.slot)
             and not self._is_in_summary(step.slot)
             and final[step.slot, step.part] is step
         )
@@ -223,11 +235,11 @@ class _PlanRun:
         return self.state.origin_of(slot) != self.state.initial_view.slots[slot].origin
 
     def _drop_bound_thinking(self) -> list[PlanStep]:
-        """Drops the thinking behind the first change: it is bound to its former prefix, and would be refused. A newly
+        """Drops the thinking after the first change: it is bound to its former prefix, and would be refused. A newly
         offered tool changes the prefix of all messages."""
         view = self.current_view()
         steps: list[PlanStep] = []
-        for index in range(0 if view.is_tool_new else self.state.first, len(view.slots)):
+        for index in range(0 if view.is_tool_new else self.state.first_changed, len(view.slots)):
             parts = view.slots[index].message.parts
             reasoning = tuple(at for at, part in enumerate(parts) if isinstance(part, Reasoning))
             if reasoning and not view.removed[index]:
@@ -269,14 +281,14 @@ class _StrategyFailed(Exception):
 
 def _propose_steps(strategy: Strategy, view: StrategyView) -> list[ProposedStep]:
     """Returns a strategy's well-formed steps. Raises _StrategyFailed."""
-    most = _MORE_STEPS + _MAX_STEPS_PER_PART * sum(len(slot.message.parts) for slot in view.slots)
+    max_steps = _MORE_STEPS + _MAX_STEPS_PER_PART * sum(len(slot.message.parts) for slot in view.slots)
     try:
-        proposed = list(islice(strategy.propose(view), most + 1))
+        proposed = list(islice(strategy.propose(view), max_steps + 1))
     except (Exception, SystemExit) as error:
         # The error's message may quote the conversation.
         raise _StrategyFailed(strategy.name, type(error).__name__) from error
-    if len(proposed) > most:
-        raise _StrategyFailed(strategy.name, f"more than {most:,} steps")
+    if len(proposed) > max_steps:
+        raise _StrategyFailed(strategy.name, f"more than {max_steps:,} steps")
     steps = (_plausible_step(strategy, view, step) for step in proposed)
     return [step for step in steps if step is not None]
 

@@ -31,7 +31,7 @@ _MARGIN_PERCENT = 2
 """Per cent of a window that stay free for counting errors, if the hard limit leaves no such margin."""
 
 _ROOM_DIVISOR = 4
-"""At least this fraction (one in so many) of the tokens between fixed overhead and trigger is left for messages."""
+"""The tokens between fixed overhead and trigger, divided by this number, are always left for messages."""
 
 
 class PreviousCompaction(msgspec.Struct, frozen=True):
@@ -139,18 +139,18 @@ def max_tokens(utilization: Utilization, limits: TokenLimits, window: Window) ->
     """
     fixed_tokens, reserved = utilization.preamble + utilization.tools, utilization.reserved_output
     below_hard = limits.hard - reserved - 1
-    whole_window = min(window.usable_input, _with_margin(limits) - reserved)
+    whole_window = min(window.usable_input, _window_without_margin(limits) - reserved)
     if fixed_tokens < below_hard and (below_hard - fixed_tokens) * 2 < whole_window - fixed_tokens:
         return whole_window
     return min(below_hard, window.usable_input) if below_hard > fixed_tokens else window.usable_input
 
 
 def fits_beside_output(tokens: int, utilization: Utilization, limits: TokenLimits) -> bool:
-    """Whether so many tokens of input fit the window together with the reserved output."""
-    return tokens + utilization.reserved_output <= _with_margin(limits)
+    """Whether an input of `tokens` fits the window together with the reserved output."""
+    return tokens + utilization.reserved_output <= _window_without_margin(limits)
 
 
-def _with_margin(limits: TokenLimits) -> int:
+def _window_without_margin(limits: TokenLimits) -> int:
     return limits.window - limits.window * _MARGIN_PERCENT // 100
 
 
@@ -362,5 +362,6 @@ def _target_tokens(inputs: _DecisionInput, kind: CompactionKind) -> int:
         )
     sendable = max_tokens(utilization, limits, inputs.window)
     if below <= inputs.fixed_tokens and sendable > inputs.fixed_tokens:
+        # Fixed overhead and reserved output alone reach the trigger: half of the room for messages is left to them.
         target = inputs.fixed_tokens + (sendable - inputs.fixed_tokens) // 2
     return min(target, sendable) if sendable > 0 else target

@@ -22,7 +22,7 @@ _VERSION = b"\x01"
 _MAX_UNPACKED_BYTES = 256 * 2**20
 """No valid record unpacks to more bytes; one that claims to is damaged."""
 MAX_LEVELS = 6
-"""At most so many compactions at one anchor: a compacted history that is still too long is compacted again."""
+"""Maximum number of compactions at one anchor: a compacted history that is still too long is compacted again."""
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -87,7 +87,7 @@ def parse_key(key: Key) -> tuple[ScopePrefix, bytes, int]:
 
 
 def form_key(label: ScopePrefix, meaning: bytes) -> Key:
-    """Returns the key of the anchor of the newest compaction whose covered messages say this, in any form."""
+    """Returns the key for the anchor of the newest compaction whose last covered message has this identity key."""
     return Key("", f"form/{label.hex()}/{meaning.hex()}")
 
 

@@ -32,10 +32,10 @@ from accordion.model.conversation import Message, Part, Reasoning, Text, ToolCal
 from accordion.model.delegation import DelegationNode
 from accordion.model.plan import Slot
 from accordion.model.tenant import ConversationRef
-from accordion.summaries.author import REFERENCE_SHARE
+from accordion.summaries.author import REFERENCE_SHARE, ArtifactRange
 
 MAX_RANGE_TOKENS = 6_000
-"""At most so many tokens in a range, so that a model can read it as a whole. A single group may be larger; then there
+"""Maximum number of tokens in a range, so that a model can read it as a whole. A single group may be larger; then there
 are artifacts of its slices too."""
 
 
@@ -53,12 +53,12 @@ class ContentOrigin(msgspec.Struct, frozen=True):
 
 class RemovedContent(msgspec.Struct, frozen=True):
     """The content to archive. `reference_lines` list the artifacts of the summarized messages for the summary's text;
-    `ranges` are the same as (first message, last message, artifact id)."""
+    `ranges` are the same without the text."""
 
     rows: tuple[ArchivedMessage, ...]
     artifacts: tuple[Artifact, ...]
     reference_lines: tuple[str, ...]
-    ranges: tuple[tuple[int, int, str], ...] = ()
+    ranges: tuple[ArtifactRange, ...] = ()
 
     @property
     def artifact_ids(self) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ class RemovalBuilder:
     def build(self) -> RemovedContent:
         """Builds the removed content without what earlier compactions archived."""
         layout = self._layout
-        ranges = [each for first, last in self._list_leaving_ranges() for each in self._build_ranges(first, last)]
+        ranges = [each for first, last in self._list_removed_ranges() for each in self._build_ranges(first, last)]
         notes = [self._build_note_artifact(block) for block in layout.blocks if block.note]
         artifacts = [each for each in (*ranges, *notes) if each.id not in self._known]
         for index in sorted({*layout.removed_slots, *layout.changes}):
@@ -117,10 +117,10 @@ class RemovalBuilder:
         # Listed ranges contain only messages of `ranges`, whose rows are included.
         artifacts += [each for entry in listed for each in entry if each.id not in self._known]
         new = {artifact.id: artifact for artifact in artifacts}
-        spans = tuple((whole.first, whole.last, whole.id) for whole, *_ in listed)
-        return RemovedContent(rows, tuple(new.values()), tuple(map(_reference_line, listed)), spans)
+        block_ranges = tuple(ArtifactRange(whole.first, whole.last, whole.id) for whole, *_ in listed)
+        return RemovedContent(rows, tuple(new.values()), tuple(map(_reference_line, listed)), block_ranges)
 
-    def _list_leaving_ranges(self) -> list[tuple[int, int]]:
+    def _list_removed_ranges(self) -> list[tuple[int, int]]:
         """Returns runs of the client's removed messages: those replaced by blocks, and those dropped. A block's run is
         never joined with another one, because the block lists it."""
         blocks = [(block.first, block.last) for block in self._layout.blocks]
@@ -157,20 +157,20 @@ class RemovalBuilder:
 
     def _add_slices(self, artifact: Artifact) -> _RangeArtifacts:
         # An image has tokens, but no text that could be sliced.
-        of = ceil(min(artifact.tokens, artifact.characters) / MAX_RANGE_TOKENS)
-        if of < 2:
+        slice_count = ceil(min(artifact.tokens, artifact.characters) / MAX_RANGE_TOKENS)
+        if slice_count < 2:
             return (artifact,)
         slices = (
             replace(
                 artifact,
-                id=slice_id(self._origin.ref.tenant, artifact.keys, number, of),
-                characters=artifact.characters // of,
-                tokens=artifact.tokens // of,
-                description=f"slice {number} of {of} of {artifact.description}",
+                id=slice_id(self._origin.ref.tenant, artifact.keys, number, slice_count),
+                characters=artifact.characters // slice_count,
+                tokens=artifact.tokens // slice_count,
+                description=f"slice {number} of {slice_count} of {artifact.description}",
                 slice=number,
-                slices=of,
+                slices=slice_count,
             )
-            for number in range(1, of + 1)
+            for number in range(1, slice_count + 1)
         )
         return (artifact, *slices)
 
@@ -260,7 +260,7 @@ class RemovalBuilder:
         )  # fmt: skip
 
     def _share_of_tokens(self, message: Message, characters: int) -> int:
-        """Estimates the tokens of so many characters of a message by its average."""
+        """Estimates the tokens of a number of characters of a message by its average."""
         whole = sum(_count_characters(part) for part in message.parts)
         return round(self._count_message(message) * characters / whole) if whole else 0
 

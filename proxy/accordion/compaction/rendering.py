@@ -20,10 +20,11 @@ from accordion.protocols.message_keys import count_breakpoints
 _MAX_BREAKPOINTS = 4
 """Cache breakpoints that a provider takes in one request (wire notes, Caching)."""
 _AUTOMATIC = "cache_control"
+"""The top-level field by which a client lets the provider set a breakpoint."""
 _MIN_FIELD_LENGTH = 16
 """A field of fewer bytes cannot contain a breakpoint."""
 _HOUR_BREAKPOINT = b'"1h"'
-"""A breakpoint that lasts an hour must not stand behind one of five minutes."""
+"""A breakpoint that lasts an hour must not stand after one of five minutes."""
 _WIRE = attrgetter("wire")
 
 
@@ -57,7 +58,7 @@ class RequestRenderer:
                 # Responses accepts a single text in place of a list; with insertions it must become a list.
                 wires[:1] = protocol.join_messages(wires[:1], ())
             return wires
-        # A summary may be merged into the client's message behind it, so that one is rendered with the compaction.
+        # A summary may be merged into the client's message after it, so that one is rendered with the compaction.
         covered = _count_prefix(history)
         end = min(covered + 1, len(wires))
         index = _find_last_written(history, covered) if protocol.has_breakpoints else -1

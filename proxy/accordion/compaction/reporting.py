@@ -13,8 +13,8 @@ from accordion.model.records import CompactionOutcome, FailureKind
 def report_compaction(
     compaction: Compaction, state: str, decision: Decision | None = None, passes: int = 1
 ) -> CompactionOutcome:
-    """Builds the outcome of a compaction. `state` is `folded` if it was made for this request by `decision` in so many
-    passes of the pipeline, else `replayed`. Savings are relative to the client's own history in both cases."""
+    """Builds the outcome of a compaction. `state` is `folded` if it was made for this request by `decision`, in
+    `passes` runs of the pipeline, else `replayed`. Savings are relative to the client's own history in both cases."""
     return CompactionOutcome(
         state=state,
         id=compaction.id,

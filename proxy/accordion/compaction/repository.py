@@ -11,7 +11,7 @@ next request of the conversation looks only at its new messages. The store is as
 `publish` writes with `put_if_absent`, so that all workers agree on one compaction. A compaction of an already compacted
 history may have the same anchor; it lies one level higher, and the uppermost level applies.
 
-Where a client sends earlier messages in another form, the chain has no anchor any more. The anchor is then found by the
+If a client sends earlier messages in another form, the chain has no anchor any more. The anchor is then found by the
 identity key of its message, and the compaction is adapted to the client's new form (`adapt_compaction`).
 """
 
@@ -147,9 +147,13 @@ class CompactionRepository:
         self._cached: OrderedDict[bytes, _CachedCompaction] = OrderedDict()
         self._size = 0
         self._known_answers: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
-        self._changes: OrderedDict[bytes, int] = OrderedDict()
+        """By label and last chain key of a list: the change count when it was looked up, and the index of the last
+        message that its deepest compaction covers, or -1."""
+        self._last_change_by_root: OrderedDict[bytes, int] = OrderedDict()
+        """By label and first chain key: the change count when a compaction of this history was last added."""
         self._prefix_cache = CompactedPrefixCache(message_reader or WrittenMessageReader(), list_capacity)
-        self._floor = self._count = 0
+        self._oldest_valid_change = self._change_count = 0
+        """How often a compaction was added to memory, and the count below which remembered answers may be outdated."""
         self._waiting_tenants: dict[ScopePrefix, TenantScope] = {}
         """Tenant keys by label, for compactions that wait for the store and so apply in this worker alone."""
 
@@ -171,7 +175,7 @@ class CompactionRepository:
         """Returns the conversation with the compaction that applies to it, if there is one.
 
         The store is asked if `check_store` is true (other workers may know more), and for compactions that this worker
-        evicted. While the store is away, memory alone counts. `is_exact`, `is_reworded`: see SessionMatch.
+        evicted. While the store is unavailable, memory alone counts. `is_exact`, `is_reworded`: see SessionMatch.
         """
         chain = conversation.chain
         if not chain:
@@ -251,7 +255,7 @@ class CompactionRepository:
             key = race_key(label, last_chain_key, compaction.cause)
             compaction = await self._put_first(ref.tenant, key, compaction, _SAME_LIST_SECONDS) or compaction
         winner = compaction
-        # While the store is away it cannot tell the lower levels, so those known in memory count.
+        # While the store is unavailable it cannot tell the lower levels, so those known in memory count.
         first_level = 0 if self._store.is_available else self._next_level(label, compaction)
         for level in range(first_level, MAX_LEVELS):
             stored = await self._put_first(
@@ -303,11 +307,11 @@ class CompactionRepository:
 
     def forget(self) -> None:
         """Empties memory after an erasure, since the store's content is no longer known."""
-        for cache in (self._cached, self._known_answers, self._changes):
+        for cache in (self._cached, self._known_answers, self._last_change_by_root):
             cache.clear()
         self._prefix_cache.forget()
         self._size = 0
-        self._floor = self._count = self._count + 1
+        self._oldest_valid_change = self._change_count = self._change_count + 1
 
     # -- in memory ----------------------------------------------------------------
 
@@ -331,7 +335,7 @@ class CompactionRepository:
             if name in answers:
                 count, answer = answers[name]
                 deepest_answer = max(deepest_answer, answer)
-                if count >= self._floor and count >= self._changes.get(label + chain[0], 0):
+                if count >= self._oldest_valid_change and count >= self._last_change_by_root.get(label + chain[0], 0):
                     # No compaction of this history was added since, so there is no deeper one.
                     index = answer + 1
                 else:
@@ -348,7 +352,7 @@ class CompactionRepository:
 
     def _remember_answer(self, label: ScopePrefix, chain: Sequence[bytes], index: int) -> None:
         name, answers = label + chain[-1], self._known_answers
-        answers[name] = (self._count, index)
+        answers[name] = (self._change_count, index)
         answers.move_to_end(name)
         if len(answers) > self._max_answers:
             answers.popitem(last=False)
@@ -374,15 +378,15 @@ class CompactionRepository:
         while self._size > self._capacity and len(self._cached) > 1:
             _, evicted = self._cached.popitem(last=False)
             self._size -= evicted.size
-        self._count += 1
+        self._change_count += 1
         if not root:
-            self._floor = self._count
+            self._oldest_valid_change = self._change_count
             return
-        self._changes[label + root] = self._count
-        self._changes.move_to_end(label + root)
-        while len(self._changes) > self._max_answers:
-            _, change = self._changes.popitem(last=False)
-            self._floor = max(self._floor, change)
+        self._last_change_by_root[label + root] = self._change_count
+        self._last_change_by_root.move_to_end(label + root)
+        while len(self._last_change_by_root) > self._max_answers:
+            _, change = self._last_change_by_root.popitem(last=False)
+            self._oldest_valid_change = max(self._oldest_valid_change, change)
 
     # -- in the store -------------------------------------------------------------
 
@@ -395,7 +399,7 @@ class CompactionRepository:
         cached: _CachedCompaction | None,
         positions: Sequence[int],
     ) -> tuple[int, _CachedCompaction | None]:
-        """Returns the deepest compaction that the store has behind the cached one or on a higher level of its anchor.
+        """Returns the deepest compaction that the store has after the cached one or on a higher level of its anchor.
 
         A cached one that applies in this worker alone may also be replaced at its own level. The store is asked for
         these positions only.
@@ -431,7 +435,7 @@ class CompactionRepository:
     ) -> tuple[int, _CachedCompaction | None]:
         """Returns the deepest compaction whose covered messages say the same as the conversation's, adapted to it.
 
-        It is not published: every worker makes the same of the same two. While the store is away there is none.
+        It is not published, since every worker adapts it in the same way. While the store is unavailable there is none.
         """
         try:
             async for source, level in self._load_by_meaning(tenant, label, conversation, index):
@@ -458,7 +462,7 @@ class CompactionRepository:
     async def _load_by_meaning(
         self, tenant: TenantScope, label: ScopePrefix, conversation: Conversation, index: int
     ) -> AsyncIterator[tuple[Compaction, int]]:
-        """Yields the compactions whose last covered message has an identity key of the conversation behind `index`.
+        """Yields the compactions whose last covered message has an identity key of the conversation after `index`.
 
         A compaction of messages whose keys are their identity keys has its own place in the store under that key.
         """

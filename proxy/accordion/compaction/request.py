@@ -76,7 +76,7 @@ class CompactionRequest(StructWithHiddenFields, frozen=True):
 class CompactionResult(msgspec.Struct, frozen=True):
     """The history to forward, and the outcome to report.
 
-    `is_stored_locally_only`: the removed content is only in the local spool so far, because the store is away.
+    `is_stored_locally_only`: the removed content is only in the local spool so far, because the store is unavailable.
     """
 
     history: CompactedConversation

@@ -17,7 +17,7 @@ from accordion.model.conversation import Opaque, Part, Reasoning, ToolCall, Tool
 from accordion.model.plan import Drop, Replace, Summarize
 
 Unit = tuple[ProposedStep, ...]
-"""Steps that are only legal together."""
+"""Steps that are legal only together: all of them are applied, or none."""
 
 Group = tuple[int, int]
 
@@ -36,7 +36,7 @@ def filter_steps(view: StrategyView, steps: Sequence[ProposedStep], *, last_reso
 
 
 class _AcceptedChanges:
-    """The changes of the steps that were accepted so far. The view is that of before them."""
+    """The changes of the steps that were accepted so far. The view shows the history before all of them."""
 
     def __init__(self, view: StrategyView) -> None:
         self._view = view
@@ -198,7 +198,7 @@ def _is_removable(view: StrategyView, slot: int, at: int, part: Part) -> bool:
 
 
 def _ends_in_thinking(view: StrategyView, slot: int, remaining: dict[int, list[int]]) -> bool:
-    """Whether the rest of a reply would end in thinking behind other content: providers refuse that."""
+    """Whether the rest of a reply would end in thinking after other content: providers refuse that."""
     is_thinking = [isinstance(view.slots[slot].message.parts[at], Reasoning) for at in remaining[slot]]
     return bool(is_thinking) and is_thinking[-1] and not all(is_thinking)
 

@@ -1,4 +1,4 @@
-"""What people set for a session: pinned results, its mode, and a compaction at the next request.
+"""The overrides that people set for a session: pinned results, its mode, and a compaction at the next request.
 
 All are in the store, for every worker. Pins are read when a compaction is made, which is rare. Modes and compaction
 requests must be known at every request, so each worker keeps them in memory and polls for new ones.
@@ -23,7 +23,7 @@ SessionMode = Literal["auto", "observe", "off"]
 MODES: tuple[SessionMode, ...] = get_args(SessionMode)
 MOST_PINS = 256
 REQUEST_SECONDS = 86_400.0
-"""A compaction request expires after so many seconds without a request of the session."""
+"""Seconds after which a compaction request expires if the session sends no request."""
 
 _PINS = msgspec.json.Decoder(list[str])
 _REQUEST_COLLECTION = "wishes/forced"
@@ -56,6 +56,7 @@ class SessionOverrideStore:
     _unwritten_pins: dict[tuple[TenantScope, str], frozenset[str]] = field(default_factory=dict)
     """Pins from headers that are not in the store yet."""
     _changes: int = 0
+    """How often this worker changed a mode or a compaction request; shows whether a poll is outdated."""
     _waiting_sessions: dict[tuple[TenantScope, str], None] = field(default_factory=dict)
     """The sessions, as (tenant, session), in which a compaction waits for its summary."""
 
@@ -77,7 +78,7 @@ class SessionOverrideStore:
     async def add_pins(self, tenant: TenantScope, session: str, call_ids: frozenset[str]) -> None:
         """Adds the pins of a request's header; they last as long as others.
 
-        Never raises: while the store is away, this worker keeps them, and `poll` writes them later. Of more than
+        Never raises: while the store is unavailable, this worker keeps them, and `poll` writes them later. Of more than
         MOST_PINS, the last in alphabetical order apply to their own request only.
         """
         if call_ids <= self._pins_in_memory(tenant, session):
@@ -92,7 +93,7 @@ class SessionOverrideStore:
         await self._publish_pins(tenant, session)
 
     async def find_pins(self, tenant: TenantScope, session: str) -> frozenset[str]:
-        """Returns the pinned call ids; while the store is away, those known last."""
+        """Returns the pinned call ids; while the store is unavailable, those known last."""
         with suppress(StoreUnavailable):
             self._cache_pins(tenant, session, _decode_pins(await self.store.get(_pins_key(tenant, session))))
         unwritten = self._unwritten_pins.get((tenant, session), frozenset())

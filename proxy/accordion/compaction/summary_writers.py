@@ -23,7 +23,7 @@ LONGEST_PAUSE: Final = 6 * 3_600.0
 TOKENS_BETWEEN_TRIALS: Final = 400_000
 """Tokens of requests near or over their trigger between two trials of a model. A trial takes 8,000 at most, or 2 %."""
 FAILURES_BEFORE_WARNING: Final = 3
-"""A warning is logged after so many consecutive failures, and after each further so many."""
+"""Number of consecutive failures at which a warning is logged."""
 
 _RECORD_SIZE: Final = 700
 """Estimated bytes of a record with its session's name."""
@@ -32,7 +32,7 @@ _log = logging.getLogger("accordion")
 
 
 class SummaryWriter(NamedTuple):
-    """A model that writes summaries for a tenant. `route` is empty where the model is configured by its name."""
+    """A model that writes summaries for a tenant. `route` is empty if the model is configured by its name."""
 
     tenant: str
     route: str

@@ -49,11 +49,12 @@ from accordion.protocols.base import WireProtocol
 _NO_BUDGETS = RequestBudgets()
 
 _REQUEST_DISTANCE, _MAX_REQUEST_CHARACTERS = 2, 8_000
-"""The actual request may follow an agent's opening by two messages, an answer between, if it is at most this long."""
+"""An agent may open with a text of its own. The user's actual request then follows two messages later, after an answer,
+and has at most this many characters."""
 
 _MIN_ROOM_DIVISOR = 4
-"""The target leaves at least this fraction (one in so many) of the tokens between protected content and limit: a
-compaction that can never meet its target would remove everything."""
+"""The target leaves at least the tokens between protected content and limit, divided by this number: a compaction that
+can never meet its target would remove everything."""
 
 
 def build_view(
@@ -268,7 +269,7 @@ class _HistoryAnalysis:
         self._actual_request = self._find_actual_request(user_slots)
         replies = (at for at, slot in enumerate(slots) if slot.is_summary or slot.message.role == "assistant")
         self.first_reply = next(replies, len(slots))
-        """The first slot of a reply; before it stand the task and its material."""
+        """The first slot of a reply. The messages before it are the task and its material."""
         self.newest_batch = self._find_newest_batch()
         last = next((slot for slot in reversed(slots) if slot.message.role not in INSTRUCTION_ROLES), None)
         is_turn_open = bool(self.messages) and not (last is not None and last.has_user_text)

@@ -113,7 +113,7 @@ class CompactionBuilder:
         self._composition_cache = CompositionCache(shares.lists_with_insertions)
         self._prepared_summaries = create_summary_cache(shares.prepared_summaries)
         self._recaller = ArtifactRecaller(
-            WordClassifier(small.words).find_claims, shares.recall, partial(find_rules, self._extractor)
+            WordClassifier(small.words).find_all_words, shares.recall, partial(find_rules, self._extractor)
         )
         self._artifact_tool_protocols = ARTIFACT_TOOLS
         self.protocols = protocols = PROTOCOLS

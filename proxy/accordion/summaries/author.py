@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -27,9 +27,9 @@ from accordion.summaries.extractive import ExtractiveWriter, SourceMessage
 from accordion.summaries.instructions import (
     OPENING,
     Instruction,
-    Outdated,
+    OutdatedInstruction,
     render_instructions,
-    states,
+    states_instruction,
 )
 from accordion.summaries.prompts import (
     Prompts,
@@ -46,7 +46,7 @@ NARRATIVE_SHARE: Final = 0.4
 MIN_INSTRUCTION_SHARE: Final = 0.5
 """The share of a block that is reserved for standing instructions."""
 MAX_INSTRUCTION_SHARE: Final = 0.85
-"""The share for standing instructions and promises where lines about the work need the rest."""
+"""The share for standing instructions and promises if lines about the work need the rest."""
 REFERENCE_SHARE: Final = 0.4
 """The share for references."""
 MIN_NARRATIVE_TOKENS: Final = 80
@@ -67,14 +67,22 @@ class SummaryRejected(SummaryFailed):
         self.input, self.output, self.answers = input, output, answers
 
 
+class ArtifactRange(NamedTuple):
+    """An archived range of messages: the client's indexes of the first and the last one, and the artifact's id."""
+
+    first: int
+    last: int
+    artifact_id: str
+
+
 class SummaryTask(StructWithHiddenFields, frozen=True):
     """The input of a summary.
 
     `sources` are the messages to summarize, in order, as the client sent them; `remaining_messages` stay in the window.
-    `others` are the users' other messages: remaining ones, and those behind other summaries.
+    `others` are the users' messages that are not summarized: remaining ones, and those that other summaries cover.
     `first_index` is the client's index of the first summarized message. `prior_narrative` is a model's earlier text
     about the messages from there to before `prior_until`, or empty. `reference_lines` describe artifacts at the end of
-    the block. `artifacts` are the ids of the artifacts with message ranges, each with its first and last message.
+    the block. `artifacts` are the archived ranges of the summarized messages.
     `budget` limits the whole block, in tokens of `count_tokens`. `task_message` is the user's message that the agent
     works on, if it is not a source; it may be cited. `instructions` are the client's own for a model's summary.
     """
@@ -102,14 +110,14 @@ class SummaryTask(StructWithHiddenFields, frozen=True):
     first_index: int = 0
     reference_lines: tuple[str, ...] = ()
     others: tuple[SourceMessage, ...] = ()
-    artifacts: tuple[tuple[int, int, str], ...] = ()
+    artifacts: tuple[ArtifactRange, ...] = ()
     summary_caller: SummaryCaller | None = None
     task_message: SourceMessage | None = None
     instructions: str = ""
 
     def artifact(self, index: int) -> str:
         """Returns the id of the artifact that contains a message, or an empty string."""
-        return next((name for first, last, name in self.artifacts if first <= index <= last), "")
+        return next((each.artifact_id for each in self.artifacts if each.first <= index <= each.last), "")
 
 
 class Summary(StructWithHiddenFields, frozen=True):
@@ -159,7 +167,7 @@ class _InstructionSection(msgspec.Struct, frozen=True):
 
     text: str = ""
     known_lines: frozenset[str] = frozenset()
-    outdated: Outdated = ()
+    outdated: tuple[OutdatedInstruction, ...] = ()
     is_complete: bool = True
 
 
@@ -373,7 +381,7 @@ class SummaryAuthor:
         )
 
 
-def _remove_outdated_lines(narrative: str, outdated: Outdated) -> str:
+def _remove_outdated_lines(narrative: str, outdated: tuple[OutdatedInstruction, ...]) -> str:
     """Removes the lines that repeat outdated instructions; they were right when they were written."""
     if not outdated or not narrative:
         return narrative
@@ -383,7 +391,7 @@ def _remove_outdated_lines(narrative: str, outdated: Outdated) -> str:
     return "\n".join(
         line
         for line in narrative.split("\n")
-        if not any(states(line, each) for index in find_citations(line) for each in by_index.get(index, ()))
+        if not any(states_instruction(line, each) for index in find_citations(line) for each in by_index.get(index, ()))
     )
 
 

@@ -14,7 +14,7 @@ import msgspec
 
 from accordion.model.plan import PlanKind
 from accordion.summaries.evidence import Evidence
-from accordion.summaries.instructions import states
+from accordion.summaries.instructions import states_instruction
 from accordion.summaries.schema import SummaryDocument, SummaryLine, build_lines, render_lines
 
 MIN_LINES: Final = {"conversation": 3, "generation": 2}
@@ -147,17 +147,18 @@ def _misattribution_reason(line: SummaryLine, evidence: Evidence) -> str:
 def _contradiction_reason(line: SummaryLine, evidence: Evidence) -> str:
     """Returns the reason why a line contradicts the user: it reverses an instruction, or repeats an outdated one."""
     for index, instruction in evidence.standing.outdated:
-        if index in line.sources and states(line.text, instruction):
+        if index in line.sources and states_instruction(line.text, instruction):
             return f"the user said otherwise after message {index}"
     for cited in evidence.standing.cited:
-        if cited.index in line.sources and states(line.text, cited.instruction, reversed=True):
+        if cited.index in line.sources and states_instruction(line.text, cited.instruction, reversed=True):
             return f"message {cited.index} says the opposite"
     return ""
 
 
 def _restates_instruction(line: SummaryLine, evidence: Evidence) -> bool:
     return any(
-        cited.index in line.sources and states(line.text, cited.instruction) for cited in evidence.standing.cited
+        cited.index in line.sources and states_instruction(line.text, cited.instruction)
+        for cited in evidence.standing.cited
     )
 
 

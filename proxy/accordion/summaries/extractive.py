@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -75,7 +75,7 @@ class ExtractiveWriter:
         """Writes a summary of `sources` within `budget` tokens of `count`; "" if nothing fits.
 
         It repeats neither `remaining_messages`, which stay visible, nor `known_lines`. Every line cites its messages.
-        `only_work`: without users' words, and without an assistant's that name nothing.
+        `only_work`: leaves out users' texts, and texts of the assistant without names, paths, ids, links or figures.
         """
         if budget <= 0 or not sources:
             return ""
@@ -148,9 +148,17 @@ def _fit_candidates(candidates: list[_CandidateLine], budget: int, count: Callab
     return best_text
 
 
-_RankedPiece = tuple[float, int, int, int]
-"""Value per character and position of the line, both negative so that the best and newest sort first; index of the
-extra, or -1 for the head; characters."""
+class _RankedPiece(NamedTuple):
+    """A piece of a candidate line. Its order is that of choice: the most valuable and newest first."""
+
+    negative_density: float
+    """The value for each character, negated."""
+    negative_position: int
+    """The line's index, negated."""
+    number: int
+    """The index of the extra; -1 for the line's head."""
+    length: int
+    """Characters."""
 
 
 def _rank_pieces(candidates: list[_CandidateLine]) -> list[_RankedPiece]:
@@ -158,10 +166,10 @@ def _rank_pieces(candidates: list[_CandidateLine]) -> list[_RankedPiece]:
     for position, line in enumerate(candidates):
         head = len(line.head) + 12
         if line.worth > 0:
-            ranked_pieces.append((-line.worth / head, -position, -1, head))
-        for number, (worth, _, text) in enumerate(line.extras):
-            weight = len(text) + 3
-            ranked_pieces.append((-worth / weight, -position, number, weight))
+            ranked_pieces.append(_RankedPiece(-line.worth / head, -position, -1, head))
+        for number, extra in enumerate(line.extras):
+            length = len(extra.text) + 3
+            ranked_pieces.append(_RankedPiece(-extra.worth / length, -position, number, length))
     ranked_pieces.sort()
     return ranked_pieces
 
@@ -171,19 +179,21 @@ def _choose_pieces(
 ) -> dict[int, list[int]]:
     selection: dict[int, list[int]] = {}
     remaining = [available_characters * share for share in _SHARES]
-    heads: dict[int, int] = {-p[1]: p[3] for p in pieces if p[2] < 0}
-    for _, negative_position, number, length in pieces:
-        position = -negative_position
+    head_lengths = {-piece.negative_position: piece.length for piece in pieces if piece.number < 0}
+    for _, negative_position, number, piece_length in pieces:
+        position, length = -negative_position, piece_length
         if position in selection and number < 0:
             continue
-        weight = length if position in selection or number < 0 else length + heads.get(position, 12)
+        if position not in selection and number >= 0:
+            # The first extra of a line needs its head.
+            length += head_lengths.get(position, 12)
         section = candidates[position].section
-        if weight > min(available_characters, remaining[section]):
+        if length > min(available_characters, remaining[section]):
             if available_characters < 30:
                 break
             continue
-        available_characters -= weight
-        remaining[section] -= weight
+        available_characters -= length
+        remaining[section] -= length
         selection.setdefault(position, [])
         if number >= 0:
             selection[position].append(number)
@@ -206,12 +216,12 @@ def _render_candidates(candidates: list[_CandidateLine], selection: dict[int, li
 def _render_line(line: _CandidateLine, numbers: list[int]) -> str:
     labels: dict[str, list[int]] = {}
     for number in numbers:
-        labels.setdefault(line.extras[number][1], []).append(number)
+        labels.setdefault(line.extras[number].label, []).append(number)
     parts = []
     for label, extras in labels.items():
         if label:
             separator = " " if label in _WORDS else " / "
-            parts.append(f"{label}: " + separator.join(dict.fromkeys(line.extras[n][2] for n in extras)))
+            parts.append(f"{label}: " + separator.join(dict.fromkeys(line.extras[each].text for each in extras)))
         else:
             parts.append(_render_quotes(line, extras))
     head = line.head if line.section == _FILES else f"{_format_source_spans(line.citations)} {line.head}".rstrip()
@@ -223,13 +233,14 @@ def _render_quotes(line: _CandidateLine, numbers: list[int]) -> str:
     text = ""
     for previous, number in zip([-1, *numbers], numbers, strict=False):
         text += ("" if not text else " / ") if number == previous + 1 else (" … " if text else "… ")
-        text += line.extras[number][2]
+        text += line.extras[number].text
     return text if numbers[-1] + 1 == len(line.extras) else f"{text} …"
 
 
 # -- candidate lines ---------------------------------------------------------------------------------------------------
 
 _REQUESTS, _STATED, _FILES, _STEPS = 0, 1, 2, 3
+"""The sections of a summary, as indexes of `_TITLES` and `_SHARES`."""
 _TITLES: Final = ("Said by the user", "Said by the assistant", "Files", "Calls and results")
 _WORDS: Final = frozenset({"paths", "names", "ids", "links", "fields"})
 """The labels of extras that are single words; the others are lines."""
@@ -237,6 +248,9 @@ _SHARES: Final = (0.35, 0.2, 1.0, 1.0)
 """The largest share of the budget for each section."""
 _MAX_ARGUMENT_LENGTH: Final = 160
 _MAX_CITATIONS: Final = 6
+# # The expected number of later uses of a word of each kind that occurred once in a result; then the worth of a line or
+# # text in the same unit, by its kind. Some are factors: the uses of a word in a line's head count `_HEADLINE_WORTH`
+# # times.
 _PATH_REUSE: Final = 0.05
 _NAME_REUSE: Final = 0.012
 _ID_REUSE: Final = 0.02
@@ -255,8 +269,17 @@ _CODE = re.compile(r"[A-Z]+|(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])[\w#-]+")
 _MEASURE = re.compile(r"[-+]?\d{0,3}(?:[.,]\d+)*")
 
 
+class _Extra(NamedTuple):
+    """A piece after a line's head: its expected number of later uses, its label (empty: none) and its text."""
+
+    worth: float
+    label: str
+    text: str
+
+
 class _CandidateLine:
-    """A candidate line. `worth` is the head's expected number of later uses."""
+    """A candidate line. `worth` is the head's expected number of later uses; `citations` are the first and the last
+    message of each source."""
 
     __slots__ = ("citations", "extras", "head", "section", "worth")
 
@@ -265,8 +288,7 @@ class _CandidateLine:
         self.head = head
         self.worth = worth
         self.citations = citations
-        self.extras: list[tuple[float, str, str]] = []
-        """Value, label ("" for none), text."""
+        self.extras: list[_Extra] = []
 
 
 def _format_source_spans(citations: Iterable[tuple[int, int]]) -> str:
@@ -274,7 +296,7 @@ def _format_source_spans(citations: Iterable[tuple[int, int]]) -> str:
     spans = sorted(set(citations))
     if len(spans) > _MAX_CITATIONS:
         spans = [spans[0], *spans[-_MAX_CITATIONS + 1 :]]
-    return "[" + ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans) + "]"
+    return "[" + ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in spans) + "]"
 
 
 def _to_one_line(text: str, max_length: int = _MAX_ARGUMENT_LENGTH) -> str:
@@ -299,8 +321,7 @@ def _build_candidates(
     """Builds all candidate lines, unordered.
 
     Leaves out `visible_words` and `visible_lines`, which occur in the remaining messages, and the `listed` lines and
-    sentences of instructions. Of repeated lines only the last one counts. `only_work`: without users' words, and
-    without an assistant's that name nothing.
+    sentences of instructions. Of repeated lines only the last one counts. `only_work`: see ExtractiveWriter.write.
     """
     used_lines = {*visible_lines, *listed}
     lines: list[_CandidateLine] = [
@@ -336,7 +357,7 @@ def _utterance_lines(utterance: _Utterance, used_lines: set[str], listed: Collec
     line = _CandidateLine(_REQUESTS if is_user else _STATED, "", 0.0, [(utterance.at, utterance.at)])
     listed_texts = [each.text for each in facts.instructions if each.text in listed]
     if facts.media:
-        line.extras.append((0.3 * fade, "", f"({', '.join(facts.media)})"))
+        line.extras.append(_Extra(0.3 * fade, "", f"({', '.join(facts.media)})"))
     for number, line_text in enumerate(map(str.strip, facts.text.split("\n")[:200])):
         if len(line_text) < 3 or line_text.startswith("```") or line_text in used_lines:
             continue
@@ -348,7 +369,8 @@ def _utterance_lines(utterance: _Utterance, used_lines: set[str], listed: Collec
         if not is_user:
             # A line that ends in a colon announces the call after it, which is listed anyway.
             worth *= (0.2 if text[-1] in ":：" else 1.0) * (1.0 if facts.calls else 2.0)
-        line.extras.append((worth * min(1.0, len(text) / 40), "", text if len(text) < 600 else _to_one_line(text, 400)))
+        extra_text = text if len(text) < 600 else _to_one_line(text, 400)
+        line.extras.append(_Extra(worth * min(1.0, len(text) / 40), "", extra_text))
     if line.extras:
         yield line
 
@@ -377,12 +399,12 @@ class _StepLines:
         path = _find_subject_path(step)
         if path:
             line = self._by_head.get(("", path))
-            chance = _HEADLINE_WORTH * self._uses.estimate_reuse(path, _PATH_REUSE, step.age)
+            worth = _HEADLINE_WORTH * self._uses.estimate_reuse(path, _PATH_REUSE, step.age)
             if path in self._visible:
-                chance *= 0.2
+                worth *= 0.2
             if line is None:
                 line = self._by_head["", path] = _CandidateLine(_FILES, path, 0.0, [])
-            line.worth = chance + _STEP_WORTH * fade
+            line.worth = worth + _STEP_WORTH * fade
             self._actions.setdefault(path, {}).setdefault(step.call.name, []).append(span)
         else:
             head = _call_headline(step)
@@ -391,11 +413,11 @@ class _StepLines:
                 line = self._by_head[step.call.name, head] = _CandidateLine(_STEPS, head, 0.0, [])
             words = step.call.words
             worth = sum(
-                _HEADLINE_WORTH * self._uses.estimate_reuse(w, _PATH_REUSE, step.age)
-                for w in (*words.paths, *words.ids)
-                if w in head
+                _HEADLINE_WORTH * self._uses.estimate_reuse(word, _PATH_REUSE, step.age)
+                for word in (*words.paths, *words.ids)
+                if word in head
             )
-            worth += sum(self._uses.estimate_reuse(w, _NAME_REUSE, step.age) for w in words.names if w in head)
+            worth += sum(self._uses.estimate_reuse(word, _NAME_REUSE, step.age) for word in words.names if word in head)
             line.worth = worth * 0.5 + _STEP_WORTH * fade
         line.citations.append(span)
         self._step_lines.append(line)
@@ -406,29 +428,27 @@ class _StepLines:
         """Adds each word that is not visible to the line of the last step that contains it."""
         for number, step in enumerate(material.steps):
             line = self._step_lines[number]
-            for label, words, base, weight in _word_kinds(step):
+            for label, words, base, factor in _word_kinds(step):
                 for word in words:
                     if word in self._visible or self._uses.last_step.get(word) != number or word in line.head:
                         continue
-                    line.extras.append((weight * self._uses.estimate_reuse(word, base, step.age), label, word))
+                    line.extras.append(_Extra(factor * self._uses.estimate_reuse(word, base, step.age), label, word))
             if step.result is not None and step.result.fields:
                 line.extras.extend(self._result_fields(number, step, step.result))
 
-    def _result_fields(self, number: int, step: _CallStep, result: ResultFacts) -> Iterator[tuple[float, str, str]]:
+    def _result_fields(self, number: int, step: _CallStep, result: ResultFacts) -> Iterator[_Extra]:
         values: set[str] = set()
         for key, value in result.fields:
             if len(value) < 3 or value in values or value in self._visible or self._uses.last_step.get(value) != number:
                 continue
             values.add(value)
             base = _FIELD_REUSE * (3 if key in self._uses.argument_names else 1) * _form_factor(value)
-            yield (
-                _HEADLINE_WORTH * self._uses.estimate_reuse(value, base, step.age),
-                "fields",
-                f"{key} {value}" if key else value,
-            )
+            worth = _HEADLINE_WORTH * self._uses.estimate_reuse(value, base, step.age)
+            yield _Extra(worth, "fields", f"{key} {value}" if key else value)
 
 
 def _word_kinds(step: _CallStep) -> Iterator[tuple[str, Iterable[str], float, float]]:
+    """Yields label, words, reuse of one occurrence, and factor of the worth, for each kind of words in a step."""
     call, result = step.call.words, step.result.words if step.result is not None else NO_EXTRACTED_WORDS
     yield "paths", dict.fromkeys(call.paths + result.paths), _PATH_REUSE, _HEADLINE_WORTH
     yield "names", dict.fromkeys(call.names + result.names), _NAME_REUSE, 1.0
@@ -463,14 +483,16 @@ def _call_headline(step: _CallStep) -> str:
     return f"{step.call.name}: {', '.join(arguments)}" if arguments else step.call.name
 
 
-def _outcome_pieces(result: ResultFacts, fade: float) -> Iterator[tuple[float, str, str]]:
-    yield from ((_OUTLINE_WORTH * fade * (2 if text[-1:] in "{:(" else 1), "lines", text) for text in result.outline)
+def _outcome_pieces(result: ResultFacts, fade: float) -> Iterator[_Extra]:
+    for text in result.outline:
+        yield _Extra(_OUTLINE_WORTH * fade * (2 if text[-1:] in "{:(" else 1), "lines", text)
     for number, text in enumerate(result.trouble[:2]):
-        yield _TOOL_LINE_WORTH * (1.0 if result.error or not number else 0.4) * fade, "tool said", text
+        yield _Extra(_TOOL_LINE_WORTH * (1.0 if result.error or not number else 0.4) * fade, "tool said", text)
     if result.lines <= 2 and result.first and not result.trouble:
-        yield 0.6 * _TOOL_LINE_WORTH * fade, "tool said", result.first
+        yield _Extra(0.6 * _TOOL_LINE_WORTH * fade, "tool said", result.first)
     elif result.last and not result.trouble and not result.fields:
-        yield (0.6 if result.last.count(" ") > 8 else 0.16) * _TOOL_LINE_WORTH * fade, "tool said", result.last
+        factor = 0.6 if result.last.count(" ") > 8 else 0.16
+        yield _Extra(factor * _TOOL_LINE_WORTH * fade, "tool said", result.last)
 
 
 # -- the use of words so far -------------------------------------------------------------------------------------------
@@ -478,7 +500,9 @@ def _outcome_pieces(result: ResultFacts, fade: float) -> Iterator[tuple[float, s
 _WORD_FADE_CHARACTERS: Final = 120_000
 """Characters of later conversation after which a fact counts half."""
 _CALL_REUSE: Final = 0.06
+"""Added to the share for each use in a call, up to four."""
 _SPOKEN_FACTOR: Final = 1.6
+"""For a word that also occurs in a text of the user or the assistant."""
 
 
 class _CallStep(msgspec.Struct, frozen=True):
@@ -579,10 +603,10 @@ class _WordUsage:
     def estimate_reuse(self, word: str, base: float, age: int) -> float:
         """Estimates the share of such words in later calls. `base` is the share for one occurrence in a result."""
         call_count = self.call_counts[word]
-        p = base * min(self.result_counts[word] + 1, 7) / 2 + _CALL_REUSE * min(call_count, 4)
+        share = base * min(self.result_counts[word] + 1, 7) / 2 + _CALL_REUSE * min(call_count, 4)
         if word in self.spoken_counts:
-            p *= _SPOKEN_FACTOR
-        return p / (1 + age / _WORD_FADE_CHARACTERS)
+            share *= _SPOKEN_FACTOR
+        return share / (1 + age / _WORD_FADE_CHARACTERS)
 
 
 def _collect_words(message_facts: Iterable[MessageFacts]) -> set[str]:

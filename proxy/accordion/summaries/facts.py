@@ -250,6 +250,7 @@ _WORD_CLASS_SIZE: Final = 300
 _MAX_WORDS: Final = 4_000
 _MAX_LINKS: Final = 500
 _HEAD, _TAIL = 160_000, 80_000
+"""The characters at the beginning and at the end of a text that are scanned."""
 
 # The characters of words. A word with a letter outside ASCII or a backslash is left out as a whole.
 _WORD_CHARACTERS = rf"{LETTERS}A-Za-z0-9_./@+~\\-"
@@ -257,7 +258,7 @@ _WORD_CHARACTERS = rf"{LETTERS}A-Za-z0-9_./@+~\\-"
 # engine would retry from each letter of the skipped words.
 _NOT_PLAIN_WORD = re.compile(f"(?:[A-Z]?+[a-z]*+[.~+@/-]*+[^{_WORD_CHARACTERS}]++)*+([{_WORD_CHARACTERS}]*+)")
 _URL = re.compile(r"https?://[^\s\"'<>()\[\]{}|\\^`\x00-\x1f]{4,400}")
-_WINDOWS = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\[^\s\"'<>|*?:\x00-\x1f]{3,200}")
+_WINDOWS_PATH = re.compile(r"(?<![A-Za-z])[A-Za-z]:\\[^\s\"'<>|*?:\x00-\x1f]{3,200}")
 _IDENTIFIER = re.compile(
     r"_*+(?:[A-Za-z]++_[A-Za-z0-9_]{2,}+|[A-Za-z][a-z0-9]*+[A-Z][A-Za-z0-9]*+)|[0-9][a-z0-9]*+[A-Z][A-Za-z0-9]*+"
 )
@@ -270,10 +271,12 @@ _SEPARATOR = re.compile(r"[.~+@-]")
 _GREP = re.compile(r"(.+\.[A-Za-z]\w{0,5})-\d+(?:-.*)?")  # a file with the line number of grep's context output
 _RANGE = re.compile(r"\d+-(?:\d+|[A-Za-z_.]+)")
 _FILE = re.compile(r"[\w-]{2,}\.[a-z][a-z0-9]{0,3}")
-_NOISE: Final = frozenset({"/dev/null", "/dev/stderr", "/dev/stdout", "/bin/bash", "/bin/sh", "/usr/bin/env", "and/or"})
+_COMMON_PATHS: Final = frozenset(
+    {"/dev/null", "/dev/stderr", "/dev/stdout", "/bin/bash", "/bin/sh", "/usr/bin/env", "and/or"}
+)
 
 WordClass = tuple[str, tuple[str, ...]]
-"""The kind of a path or id and the word itself; or "" and the identifiers within a word."""
+"""`path`, `id`, `name` or `number` with the word itself; or an empty kind with the identifiers within the word."""
 _PLAIN_WORD: Final[WordClass] = ("", ())
 _WordSet = dict[str, None]
 """Distinct words of one kind, in order."""
@@ -341,7 +344,7 @@ class WordClassifier(dict[str, WordClass]):
             tuple(paths)[:_MAX_WORDS], tuple(ids)[:_MAX_WORDS], tuple(names)[:_MAX_WORDS], tuple(links)[:_MAX_LINKS]
         )
 
-    def find_claims(self, text: str) -> list[str]:
+    def find_all_words(self, text: str) -> list[str]:
         """Finds all words of a text, numbers included, grouped by kind."""
         paths, ids, names, links = self._scan(text, numbers=True)
         return [*paths, *ids, *names, *islice(links, _MAX_LINKS)]
@@ -362,12 +365,12 @@ class WordClassifier(dict[str, WordClass]):
 
 
 def _find_links(text: str) -> _WordSet:
-    words_by_kind: _WordSet = {}
+    links: _WordSet = {}
     if "://" in text:
-        words_by_kind.update((m.group().rstrip(".,;:!?*"), None) for m in _URL.finditer(text))
+        links.update((match.group().rstrip(".,;:!?*"), None) for match in _URL.finditer(text))
     if ":\\" in text:
-        words_by_kind.update((m.group().rstrip(".,;"), None) for m in _WINDOWS.finditer(text))
-    return words_by_kind
+        links.update((match.group().rstrip(".,;"), None) for match in _WINDOWS_PATH.finditer(text))
+    return links
 
 
 def _classify(raw: str) -> WordClass:
@@ -390,7 +393,7 @@ def _classify_path(word: str) -> WordClass:
     word = word.lstrip("-")
     if "-" in word and (context := _GREP.fullmatch(word)) is not None:
         word = context.group(1)
-    if word in _NOISE or "//" in word or len(word) < 5 or word == word.upper():
+    if word in _COMMON_PATHS or "//" in word or len(word) < 5 or word == word.upper():
         return _PLAIN_WORD
     if word[0] in "/~." or "_" in word or word.count("/") >= 2 or "." in word.rsplit("/", 1)[-1]:
         return "path", (word,)

@@ -5,8 +5,8 @@ it. So sentences are chosen by their form (sentence_forms.py), never by their ag
 this section is written by code in every summary. Below it stand the assistant's promises and what is still open.
 
 Flow: `find_instructions` and `find_promises` extract the instructions or promises of one message, `select_standing`
-removes replaced ones, `render_instructions` writes the section within a budget. `states` compares a summary line with
-an instruction, for checks.py.
+removes replaced ones, `render_instructions` writes the section within a budget. `states_instruction` compares a summary
+line with an instruction, for checks.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -45,8 +45,8 @@ OPENING: Final = "[Record of message"
 _CORRECTION: Final = 5
 """The priority of a correction of an instruction elsewhere in the window."""
 
-WHOLE: Final = 240
-"""Characters up to which sentences that explain each other stay together, and of the longest promise."""
+MAX_JOINED_LENGTH: Final = 240
+"""Maximum characters of sentences that stay together because they explain each other, and of a promise."""
 _EDGE_LINES: Final = 12
 """Lines to read at both ends of a long text; between them is pasted material."""
 _MAX_INSTRUCTIONS: Final = 48
@@ -59,7 +59,7 @@ _MAX_RELATED: Final = 32
 """The largest number of earlier instructions to compare with for each kind of relation."""
 _MAX_WORD_OCCURRENCES: Final = 256
 """The largest number of occurrences of its words in earlier instructions to read for a correction, rare words first."""
-_NARROW: Final = 160
+_MIN_TOKENS_FOR_ARTIFACTS: Final = 160
 """Tokens of a section below which it names no artifacts."""
 _MAX_ARTIFACTS: Final = 2
 """The largest number of artifacts in the line about omitted instructions; the references list all."""
@@ -126,18 +126,21 @@ class CitedInstruction(msgspec.Struct, frozen=True):
         return " ".join([f"[{self.index}] {self.instruction.text}", *notes])
 
 
-Outdated = tuple[tuple[int, Instruction], ...]
-"""Instructions with the indexes of their messages."""
+class OutdatedInstruction(NamedTuple):
+    """An instruction that a newer one replaces or may contradict, with the index of its message."""
+
+    message_index: int
+    instruction: Instruction
 
 
 class StandingInstructions(msgspec.Struct, frozen=True):
-    """The instructions to list, in order, and the outdated ones, which nothing else may repeat.
+    """The instructions to list, in order, and the outdated ones, which no line of the summary may repeat.
 
-    A newer instruction replaces or may contradict an outdated one. `promises` are the assistant's.
+    `promises` are the assistant's.
     """
 
     cited: tuple[CitedInstruction, ...] = ()
-    outdated: Outdated = ()
+    outdated: tuple[OutdatedInstruction, ...] = ()
     promises: tuple[CitedInstruction, ...] = ()
 
     def in_order(self) -> tuple[CitedInstruction, ...]:
@@ -160,7 +163,7 @@ def find_instructions(text: str) -> tuple[Instruction, ...]:
 def find_promises(text: str) -> tuple[Instruction, ...]:
     """Finds the promises and open items in an assistant's text, in order."""
     sentences = (part for line in _prose_lines(text) for part in split_sentences(line))
-    promises = (sentence for sentence in sentences if len(sentence) <= WHOLE and rank_promise(sentence))
+    promises = (sentence for sentence in sentences if len(sentence) <= MAX_JOINED_LENGTH and rank_promise(sentence))
     return tuple(_build_promise(sentence) for sentence in islice(promises, _MAX_INSTRUCTIONS))
 
 
@@ -174,7 +177,7 @@ def select_standing(
     """
     instruction_index, in_force_by_position = _InstructionIndex(), dict[int, CitedInstruction]()
     shown_positions = set[int]()
-    outdated: dict[int, tuple[int, Instruction]] = {}
+    outdated: dict[int, OutdatedInstruction] = {}
     for position, (index, instruction) in enumerate(instructions):
         if is_listed(index, instruction.text):
             shown_positions.add(position)
@@ -195,7 +198,7 @@ def select_standing(
                 continue
             if earlier.instruction.text != instruction.text:
                 targets.add(earlier.index)
-                outdated[other] = (earlier.index, earlier.instruction)
+                outdated[other] = OutdatedInstruction(earlier.index, earlier.instruction)
                 priority = max(priority, earlier.priority)
                 if other not in shown_positions:
                     priority = _CORRECTION - (len(instruction.text) > BRIEF)
@@ -207,7 +210,7 @@ def select_standing(
     listed = [cited for position, cited in in_force_by_position.items() if position in shown_positions]
     return StandingInstructions(
         tuple(cited for cited in listed if not cited.instruction.is_promise),
-        tuple(pair for pair in outdated.values() if pair[1].text not in in_force),
+        tuple(each for each in outdated.values() if each.instruction.text not in in_force),
         tuple(cited for cited in listed if cited.instruction.is_promise),
     )
 
@@ -226,7 +229,7 @@ def render_instructions(
     """
     if not instructions or budget <= 0:
         return "", frozenset()
-    if budget < _NARROW:
+    if budget < _MIN_TOKENS_FOR_ARTIFACTS:
         # The references list the artifacts in any case, and a correction is worth more than an artifact's name.
         artifact = None
     text = _render_section(instructions, instructions, artifact)
@@ -299,7 +302,7 @@ def may_replace(later: Instruction, earlier: Instruction) -> bool:
     )
 
 
-def states(text: str, instruction: Instruction, *, reversed: bool = False) -> bool:
+def states_instruction(text: str, instruction: Instruction, *, reversed: bool = False) -> bool:
     """Whether a text states the same as an instruction of one sentence. `reversed`: with the opposite negation."""
     if len(instruction.claims) != 1:
         return False
@@ -477,15 +480,16 @@ def _split_at_summary(text: str) -> tuple[str, list[str], list[str], str]:
 
 
 def _rank_sentences(text: str) -> Iterator[tuple[str, int]]:
-    """Yields the sentences that are more than remarks, verbatim, each with what it refers to, and the rank."""
+    """Yields the sentences that are more than remarks, verbatim, each joined with those that it needs, and the rank."""
     for line in _prose_lines(text):
         yield from ((part, rank) for part, rank in _join_dependent(line) if _is_long_enough(part))
 
 
 def _join_dependent(line: str) -> Iterator[tuple[str, int]]:
-    """Yields the ranked sentences of a line, joined with those before them that they need, up to `WHOLE` characters.
+    """Yields the ranked sentences of a line, joined with those before them that they need.
 
-    Lasting ones that follow each other stay together, and so do the others.
+    Joined ones have at most `MAX_JOINED_LENGTH` characters. Consecutive rules and facts stay together, and so do
+    consecutive requests and statements.
     """
     start, end, rank, position = 0, 0, 0, 0
     for sentence in split_sentences(line):
@@ -493,7 +497,7 @@ def _join_dependent(line: str) -> Iterator[tuple[str, int]]:
         position = first + len(sentence)
         sentence_rank = rank_sentence(sentence)
         is_alike = rank and sentence_rank and (rank >= FACT) == (sentence_rank >= FACT)
-        if position - start > WHOLE or not (is_alike or needs_previous(sentence)):
+        if position - start > MAX_JOINED_LENGTH or not (is_alike or needs_previous(sentence)):
             if rank:
                 yield line[start:end], rank
             start, rank = first, 0

@@ -70,7 +70,7 @@ def select_for_tokens(pipeline: Iterable[Strategy]) -> tuple[Strategy, ...]:
 
 def select_for_other_limits(pipeline: Iterable[Strategy]) -> tuple[Strategy, ...]:
     """Returns the strategies for the limits of images and bytes: Accordion's own, with the options that the pipeline
-    sets, behind those of other packages in the pipeline."""
+    sets, after those of other packages in the pipeline."""
     configured = {each.name: each for each in pipeline if each.budget != "tokens"}
     own = {name: configured.get(name) or build_strategy(name) for name in _ALWAYS_APPLIED}
     return (*(each for name, each in configured.items() if name not in own), *own.values())

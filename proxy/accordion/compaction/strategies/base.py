@@ -32,10 +32,10 @@ NO_ARGUMENTS = "{}"
 """The only text that may take the place of a call's arguments."""
 
 DigestFunction = Callable[[str, int], str]
-"""Digests a text in at most so many characters; returns an empty text if there is nothing worth saying."""
+"""Digests a text in at most a number of characters; returns an empty text if there is nothing worth saying."""
 
 
-def no_digest(_text: str, _most: int) -> str:
+def no_digest(_text: str, _max_characters: int) -> str:
     """Returns no digest."""
     return ""
 
@@ -184,7 +184,7 @@ class Strategy(ABC):
     budget: ClassVar[Budget] = "tokens"
     """A strategy for another budget than tokens runs after those for tokens, and if its limit is exceeded."""
     ignores_target: ClassVar[bool] = False
-    """Whether all of its steps are applied, also where the target is met."""
+    """Whether all of its steps are applied, also if the target is met."""
     handles_delegations: ClassVar[bool] = False
     """Whether it replaces the results of sub-agents. If no strategy does, they count as results like any other."""
     is_restorable: bool = False

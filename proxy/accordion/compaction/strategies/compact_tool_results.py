@@ -36,13 +36,13 @@ _log = logging.getLogger("accordion")
 
 REFERENCE, DROP = "reference", "drop"
 _REFERENCE_CHARACTERS = 260
-"""At most so many characters of a reference beside arguments and digest."""
+"""Maximum number of characters of a reference without arguments and digest."""
 
 _MAX_DESCRIPTION = 400
-"""At most so many characters of a description."""
+"""Maximum number of characters of a description."""
 
 _DIGEST_DIVISOR = 8
-"""A digest has at most this fraction (one in so many) of its source's characters."""
+"""A digest has at most its source's characters divided by this number."""
 
 FIELDS = ("tool_name", "call_id", "result_length", "artifact_id")
 
@@ -114,7 +114,11 @@ class CompactToolResults(Strategy):
     def _replace_result(self, view: StrategyView, slot: int, part: int, result: ToolResult) -> ProposedStep | None:
         call = view.find_call(slot, part) or ToolCall(result.call_id, "", "")
         tokens = view.count_part_tokens(slot)[part]
-        if tokens < estimate_tokens("") or self._should_skip(call.name) or result.call_id in view.delegations_by_call:
+        if (
+            tokens < estimate_tokens("")
+            or self._is_skipped_tool(call.name)
+            or result.call_id in view.delegations_by_call
+        ):
             return None
         if self._write_replacement is None:
             return self._defer_reference(view, (slot, part), result, call, tokens)
@@ -137,7 +141,7 @@ class CompactToolResults(Strategy):
         write = partial(_write_reference, view, position, result, call, digest_size)
         return DeferredReplace(*position, reference_tokens, write)
 
-    def _should_skip(self, name: str) -> bool:
+    def _is_skipped_tool(self, name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in self._options.skip)
 
     # -- dropping -----------------------------------------------------------------
@@ -147,7 +151,11 @@ class CompactToolResults(Strategy):
         dropped: dict[int, set[int]] = {}
         for slot, part, result in view.list_results_in(group):
             call = view.find_call(slot, part)
-            if call is not None and not self._should_skip(call.name) and result.call_id not in view.delegations_by_call:
+            if (
+                call is not None
+                and not self._is_skipped_tool(call.name)
+                and result.call_id not in view.delegations_by_call
+            ):
                 call_slot, call_part = view.calls[slot, part]
                 dropped.setdefault(slot, set()).add(part)
                 dropped.setdefault(call_slot, set()).add(call_part)

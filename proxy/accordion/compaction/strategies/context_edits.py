@@ -23,7 +23,7 @@ from accordion.model.conversation import Message, Reasoning, Text, ToolCall, Too
 from accordion.model.plan import Drop, Replace
 
 _MAX_REFERENCE = 1_000
-"""At most so many characters of a reference."""
+"""Maximum number of characters of a reference."""
 
 
 class ClearToolUses(Strategy):
@@ -116,7 +116,7 @@ def find_cleared_content(
 ) -> ClearedContent:
     """Compares a history with the client's messages: the results and the thinking that edits took out of them.
 
-    Messages behind a summary do not count: an edit clears parts of messages that stay.
+    Messages after a summary do not count: an edit clears parts of messages that stay.
     """
     turns, thinking_turns = _number_turns(client), set[int]()
     uses = use_tokens = thinking_tokens = 0

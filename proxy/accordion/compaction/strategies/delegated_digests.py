@@ -27,9 +27,9 @@ from accordion.summaries.digest import digest_return
 _log = logging.getLogger("accordion")
 
 _REFERENCE_CHARACTERS = 400
-"""At most so many characters of a reference beside arguments and digest."""
+"""Maximum number of characters of a reference without arguments and digest."""
 _DIGEST_DIVISOR = 3
-"""A digest has at most this fraction (one in so many) of its source's characters."""
+"""A digest has at most its source's characters divided by this number."""
 
 
 class DelegatedDigestsOptions(StrategyOptions, frozen=True):

@@ -35,8 +35,8 @@ its corrections must not be left out."""
 
 
 class SummarizeOptions(StrategyOptions, frozen=True):
-    """`threshold`: the strategy does nothing at or below so many messages. `model` writes the summary; by default the
-    settings for summaries decide. The newest `keep_last_n` messages always stay verbatim.
+    """`threshold`: the strategy does nothing at or below this number of messages. `model` writes the summary; by
+    default the settings for summaries decide. The newest `keep_last_n` messages always stay verbatim.
 
     Of the room that the target leaves beside protected messages, `budget_share` is for the summary. It is more if the
     users' standing instructions need it (up to two fifths of what the limit leaves, or 15 % of the limit), and at most
