@@ -22,7 +22,7 @@ UNKNOWN = 1.0
 """The correction of a session without reports."""
 
 LEAST_RATIO, MOST_RATIO = 0.5, 3.0
-"""No tokenizer differs more from ours. A report beyond covers something else too (see `is_credible`). Where it is
+"""No tokenizer differs more from ours. A report beyond covers something else too (see `is_credible`). If it is
 used all the same, for a list with media, it is clamped to these, and does not change the model's correction."""
 
 MOST_ADDED = 1 / 16
@@ -35,7 +35,7 @@ LEAST_COUNTED = 64
 """Exchanges with fewer counted tokens are ignored: fixed overheads dominate them."""
 
 LEAST_OUTPUT = 8_192
-"""At least so many tokens are kept free for a response, where the request asks for as many."""
+"""At least so many tokens are kept free for a response, if the request asks for as many."""
 
 MAX_OUTPUTS, LEAST_OUTPUTS = 64, 4
 """The latest responses of a model whose lengths are stored, and the number from which on they are used."""
@@ -83,7 +83,7 @@ class Calibrations:
     def learn(self, upstream: str, model: str, session: float, counted: int, reported: int) -> float:
         """Learns from a report of `reported` input tokens for `counted`; returns the session's new correction.
 
-        Nothing changes where nothing was reported (0), or too little was counted. The caller leaves out reports that
+        Nothing changes if nothing was reported (0), or too little was counted. The caller leaves out reports that
         are not credible.
         """
         if reported <= 0 or counted < LEAST_COUNTED:
@@ -112,10 +112,10 @@ class Calibrations:
                 self._changed_outputs.add(name)
 
     def output_space(self, upstream: str, model: str, asked: int, longest: int, factor: float) -> int:
-        """Returns the tokens to keep free for a response where the request asks for `asked`.
+        """Returns the tokens to keep free for a response if the request asks for `asked`.
 
         That is `factor` times the longest response, of the session (`longest`) or of the model lately; never less than
-        LEAST_OUTPUT, never more than `asked`. It is `asked` where too few responses are known, or `factor` is 0.
+        LEAST_OUTPUT, never more than `asked`. It is `asked` if too few responses are known, or `factor` is 0.
         """
         outputs = self._outputs.get((upstream, model)) or ()
         if asked <= LEAST_OUTPUT or not factor or len(outputs) < LEAST_OUTPUTS:
@@ -149,7 +149,7 @@ class Calibrations:
 
 
 def correction_from_report(counted: int, reported: int) -> float:
-    """Returns the correction by a single report; UNKNOWN where nothing was reported or too little counted."""
+    """Returns the correction by a single report; UNKNOWN if nothing was reported or too little counted."""
     if reported <= 0 or counted < LEAST_COUNTED:
         return UNKNOWN
     return _clamp(reported / counted, LEAST_RATIO, MOST_RATIO)
@@ -159,7 +159,7 @@ def is_credible(reported: int, counted: int, text: int, window: Window) -> bool:
     """Whether a provider can have read `reported` tokens for a list that it answered.
 
     `counted` is our own count of the list, `text` the part of it that was counted, not estimated (all but media and
-    parts of unknown kinds). The provider answered, so the list fits the `window`, where that is known. No tokenizer
+    parts of unknown kinds). The provider answered, so the list fits the `window`, if that is known. No tokenizer
     makes less than `LEAST_RATIO` of the text, or more than `MOST_RATIO` of a list of text only; a provider adds its own
     instructions, but at most `MOST_ADDED` of its window.
     """

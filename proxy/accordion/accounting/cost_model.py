@@ -2,7 +2,7 @@
 
 Pure functions over the requests of one conversation, in order. docs/savings.md explains each figure.
 
-Theory of operation. Where Accordion changed nothing, both costs are the provider's own report. Where it did, the
+Theory of operation. If Accordion changed nothing, both costs are the provider's own report. If it did, the
 client's own prompt is the one that was sent, with the removed tokens and without ours. Its part in the prompt cache
 follows from the report: as long as a compaction is only applied again, the same share of the previous prompt is a cache
 read with and without it. A new compaction breaks the prefix: there the previous prompt of the client counts as a cache
@@ -46,9 +46,9 @@ USUAL_RATES = Rates(1.0, 0.1, 1.0, 5.0)
 class ModelRequest(msgspec.Struct, frozen=True):
     """One request to a model, with all that its cost depends on. Counts are tokens, `at` seconds since the epoch.
 
-    `prompt` is our count of what was sent, used where `usage` (the provider's report of the first round) is None.
+    `prompt` is our count of what was sent, used if `usage` (the provider's report of the first round) is None.
     `removed` is by how much the client's own prompt is longer than the one that was sent (negative: shorter); `added`
-    are the tokens that Accordion added. Where there are several rounds, `last` is the report of the last one, and
+    are the tokens that Accordion added. If there are several rounds, `last` is the report of the last one, and
     `earlier` the sum of those before it.
     """
 
@@ -69,7 +69,7 @@ class ModelRequest(msgspec.Struct, frozen=True):
 
 
 class RequestCost(NamedTuple):
-    """The cost of a request, and what the provider's cache has after it; None where that is nothing."""
+    """The cost of a request, and what the provider's cache has after it; None if that is nothing."""
 
     costs: Costs
     cached: CachedPrompt | None
@@ -228,7 +228,7 @@ def _original_prompt(request: ModelRequest, sent: _Prompt, previous: CachedPromp
         # A longer prompt would have been refused, or the client would have compacted it.
         tokens = min(tokens, max(request.window, sent.tokens))
     cached = min(_original_cached(request, sent, previous), tokens)
-    # The end of the prompt behind the client's last mark is not written.
+    # The end of the prompt after the client's last mark is not written.
     unmarked = sent.tokens - sent.cached - sent.written
     is_written = sent.written or (not request.rules.is_automatic and sent.cached)
     written = max(0, tokens - cached - unmarked) if is_written else 0

@@ -2,14 +2,14 @@
 
 Theory of operation. Days and minutes are those of UTC. The tokens and dollars of a day are known after each response.
 Each worker counts them in a row for each key, which it only ever raises and writes once a second; it reads the rows of
-all others once a second, or less often where there are more than `ROWS_PER_SECOND`. So a limit of the day is exceeded
+all others once a second, or less often if there are more than `ROWS_PER_SECOND`. So a limit of the day is exceeded
 by what the requests cost that were running when it was reached, and by what other workers counted in the two seconds
 before, or in the time between two reads. Rows survive a restart.
 
 Each request takes a number from a log in the store, one for each key and minute, and is refused beyond the limit. This
-is exact, over all workers. While the store is away, each worker counts by itself: then a key has its limit at each of
-them. A store that does not answer is away after its time-out, which one request at a time waits for. A key without this
-limit causes no call of the store.
+is exact, over all workers. While the store is unavailable, each worker counts by itself: then a key has its limit at
+each of them. A store that does not answer counts as unavailable after its time-out, which one request at a time waits
+for. A key without this limit causes no call of the store.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class LearnedLimits:
         )
 
     def get(self, owner: LimitOwner) -> int | None:
-        """Returns the limit in tokens; None where none was learned, or it has expired."""
+        """Returns the limit in tokens; None if none was learned, or it has expired."""
         limit = self._find(owner)
         return limit.tokens or None if limit else None
 

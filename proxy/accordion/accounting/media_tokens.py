@@ -1,6 +1,6 @@
 """Computes the tokens of images, documents, audio and video by the rules that providers publish.
 
-Where a size is unknown, a usual one is assumed, rather too large than too small; reported usage corrects the rest.
+If a size is unknown, a usual one is assumed, rather too large than too small; reported usage corrects the rest.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class PatchRule:
     """One token for each square of `side` pixels, at most `budget`; the image is shrunk to `edge` pixels first.
 
     `multiplier` is OpenAI's factor for its smaller models. `original` is the budget and edge of that detail level,
-    where a model has it. `low` changes nothing: usage reported for these models shows no difference.
+    if a model has it. `low` changes nothing: usage reported for these models shows no difference.
     """
 
     side: int
@@ -205,7 +205,7 @@ _OTHER = MediaRules("other", "other", PatchRule(28, 4096, 4096), page=1_800, aud
 def media_rules(model: str, dialect: str = "") -> MediaRules:
     """Returns the rules of a model.
 
-    Where its name matches no known pattern, the protocol `messages` implies Claude.
+    If its name matches no known pattern, the protocol `messages` implies Claude.
     """
     name = model.lower().rsplit("/", 1)[-1]
     if "claude" in name or (dialect == "messages" and not _is_other(name)):

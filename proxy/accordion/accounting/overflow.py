@@ -122,7 +122,7 @@ class WindowOverflow:
     """An error that says that a request was too long.
 
     `limit` is the window or input limit that it names, `requested` the size of the request, and `output` the requested
-    output, which counts towards the limit. All are tokens, None where the error does not say; an error that names only
+    output, which counts towards the limit. All are tokens, None if the error does not say; an error that names only
     the sum has it in `requested`. `is_guessed`: the error did not mention a window, and only its status and our own
     estimate suggest an overflow.
     """
@@ -132,19 +132,19 @@ class WindowOverflow:
     output: int | None = None
     is_guessed: bool = False
     words: str = field(default="", compare=False)
-    """The words of the error that were recognized; empty where it has none."""
+    """The words of the error that were recognized; empty if it has none."""
 
     def is_quoted_from(self, sent: bytes) -> bool:
         """Whether the request contains the words too, so that the error may only quote it."""
         return bool(self.words) and self.words.encode() in sent
 
     def without_quoted_figures(self, sent: bytes) -> WindowOverflow:
-        """Returns the overflow without its figures where they may be a quotation from the request."""
+        """Returns the overflow without its figures if they may be a quotation from the request."""
         return WindowOverflow(is_guessed=self.is_guessed, words=self.words) if self.is_quoted_from(sent) else self
 
 
 def read_overflow(status: int, body: str, *, is_near_window: bool = False) -> WindowOverflow | None:
-    """Returns the overflow that an error reports, or None where it is another error.
+    """Returns the overflow that an error reports, or None if it is another error.
 
     `body` is a response's body, an event of a stream (HTTP 200), or the text of an error. A 400 or 413 with an empty
     body (Cerebras, Mistral), and a 413 whose text only repeats the status, count only if `is_near_window` says that the

@@ -5,7 +5,7 @@ for everything before it, and a count begins after the deepest message with a kn
 not read, since it continues from a compaction of its own, count nothing. `calibration` corrects the counts afterwards.
 
 Fixed overheads follow OpenAI's published formats (harmony: `<|start|>role<|message|>…<|end|>`); Anthropic's documented
-system prompt for tools is added where Claude is given any. Other models differ; reported usage corrects them.
+system prompt for tools is added if Claude is given any. Other models differ; reported usage corrects them.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class TokenMeter:
         self._schemes: dict[tuple[str, str], _CountingScheme] = {}
 
     def measure(self, conversation: Conversation, window: Window, model: str = "") -> Utilization:
-        """Returns how full the window would be. `model` is the actual model, where it is not the conversation's."""
+        """Returns how full the window would be. `model` is the actual model, if it is not the conversation's."""
         scheme = self._scheme(conversation, model)
         overhead = self._count_overhead(conversation, scheme)
         messages = self._count_first(conversation, scheme, len(conversation.messages))

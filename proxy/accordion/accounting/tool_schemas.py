@@ -25,7 +25,7 @@ def initial_definition(definition: str, *, named: bool) -> str | None:
     """Returns the part of a tool's definition that the model receives from the start, or None if there is none.
 
     The loading of a tool may be deferred until a search finds it. Of such a tool the model receives name and
-    description where `named`, else nothing. A namespace loses its deferred tools.
+    description if `named`, else nothing. A namespace loses its deferred tools.
 
     Source: the anthropic SDK, `types/tool_param.py` ("will not be included in initial system prompt"); OpenAI, "Tool
     search" (the model sees name and description of what is searchable, and nothing of what a namespace defers).
@@ -62,7 +62,7 @@ def _describe_deferred(tool: dict[str, Any]) -> dict[str, Any]:
 
 
 def function_as_typescript(definition: str) -> str | None:
-    """Renders one function tool as TypeScript; None where it is another kind of tool.
+    """Renders one function tool as TypeScript; None if it is another kind of tool.
 
     The tool may have Chat's nested form or the flat form of Responses.
     """

@@ -67,7 +67,7 @@ class Archive:
 
     `retention` is in seconds. `on_write` is called with a tenant and the bytes that
     were written for it. `capacity` bounds the memory of past writes, in bytes. `minor` is the same store for writes of
-    low priority, which leave space for compactions while the store is away; by default the store itself.
+    low priority, which leave space for compactions while the store is unavailable; by default the store itself.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Archive:
     ) -> list[Put]:
         """Returns the writes that store rows and artifacts, and list them as belonging to a compaction.
 
-        Slow where there is much to compress; safe to call in a thread.
+        Slow if there is much to compress; safe to call in a thread.
         """
         pack, artifacts = make_packer(), tuple(artifacts)
         row_puts = dict[bytes, Put]()
@@ -132,7 +132,7 @@ class Archive:
         return self.entry_puts(tenant, entry, contents) + puts
 
     def sealed_put(self, tenant: TenantScope, key: Key, value: bytes, ttl: float | None = None) -> Put:
-        """Returns the write that stores a value, encrypted where that is configured. `open_value` reads it."""
+        """Returns the write that stores a value, encrypted if that is configured. `open_value` reads it."""
         return Put(key, self.sealer.seal(tenant, key.path, value), self.retention if ttl is None else ttl)
 
     def single_value_puts(
@@ -165,7 +165,7 @@ class Archive:
         await self.write(puts)
 
     async def write(self, writes: Sequence[Put | Append], *, minor: bool = False) -> None:
-        """Writes puts and appends; `minor` is for those that can wait for the store, where there is little space."""
+        """Writes puts and appends; `minor` is for those that can wait for the store, if there is little space."""
         store = self._minor if minor and self._minor is not None else self.store
         size = sum([len(write.value) for write in writes])
         is_single_batch = 0 < len(writes) <= _BATCH_ROWS and size <= _BATCH_BYTES
@@ -240,20 +240,20 @@ class Archive:
     # -- reading ------------------------------------------------------------------
 
     async def check(self) -> None:
-        """Raises StoreUnavailable where the store cannot be read.
+        """Raises StoreUnavailable if the store cannot be read.
 
         Then a missing value proves nothing: only the writes that wait on this machine were searched.
         """
         await self.store.get(_MISSING_KEY)
 
     def open_value(self, tenant: TenantScope, key: Key, value: bytes | None) -> bytes | None:
-        """Decrypts a value of the store; returns None where there is none, or none that can be opened."""
+        """Decrypts a value of the store; returns None if there is none, or none that can be opened."""
         return self.sealer.open(tenant, key.path, value) if value is not None else None
 
     async def load_rows(self, tenant: TenantScope, keys: Sequence[bytes]) -> dict[bytes, bytes]:
         """Returns the original JSON of a tenant's messages by key; those that are not stored are left out.
 
-        For an item reference it is the item itself, where that is stored. Raises StoreUnavailable.
+        For an item reference it is the item itself, if that is stored. Raises StoreUnavailable.
         """
         rows = await self._load_unpacked(tenant, {key: row_key(key) for key in keys})
         item_ids = {key: item_id for key, wire in rows.items() if (item_id := item_name(wire))}
@@ -263,7 +263,7 @@ class Archive:
         return rows
 
     async def first_missing(self, keys: Sequence[bytes]) -> int:
-        """Returns the index of the first key whose row the store does not have; the number of keys where it has all.
+        """Returns the index of the first key whose row the store does not have; the number of keys if it has all.
 
         Rows that this worker wrote lately are not looked up. Raises StoreUnavailable.
         """
@@ -306,7 +306,7 @@ class Archive:
     async def list_artifacts(
         self, tenant: TenantScope, session: str, *, after: Artifact | None = None, limit: int = 1_000
     ) -> list[Artifact]:
-        """Returns the artifacts of a session by id, those behind `after`; one that left several scopes is there for
+        """Returns the artifacts of a session by id, those after `after`; one that left several scopes is there for
         each. Raises StoreUnavailable."""
         cursor = record_keys(tenant, after)[1].name if after is not None else ""
         return await self._scan_artifacts(tenant, session_collection(tenant, session), cursor, limit)

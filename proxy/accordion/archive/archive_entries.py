@@ -83,7 +83,7 @@ class ArchiveEntry(msgspec.Struct, frozen=True, array_like=True):
 class EntryContents(msgspec.Struct, frozen=True, array_like=True):
     """The values that belong to an entry: rows by message key, artifacts by scope, other keys.
 
-    Rows and keys have sizes, 0 where another entry is known to count them.
+    Rows and keys have sizes, 0 if another entry is known to count them.
     """
 
     session: str
@@ -103,12 +103,12 @@ class TranscriptEntry(msgspec.Struct, frozen=True, array_like=True):
     end of the request, `after` the one that `keys` follow (empty: not known, or at the beginning). `at` is when its
     exchange ended, in seconds since the epoch.
 
-    `sizes` are those of the rows, 0 where another entry counts them. `head` names the record of the system prompt and
+    `sizes` are those of the rows, 0 if another entry counts them. `head` names the record of the system prompt and
     the tools, `lead` the rows of list entries that belong to the system prompt, `options` the record of the options (as
-    `temperature`); each only where it has changed.
+    `temperature`); each only if it has changed.
 
     `variants` and `lead_variants` distinguish messages with equal content and other bytes, 8 bytes for each key; a row
-    is stored under key and variant. Where they are zeros the row is that of a compaction, under the key alone, with the
+    is stored under key and variant. If they are zeros the row is that of a compaction, under the key alone, with the
     same bytes. Earlier entries have none, and their rows are stored under the key alone.
     """
 
@@ -176,7 +176,7 @@ encode = _ENCODER.encode
 
 
 def decode_sums(value: bytes | None) -> TenantTotals:
-    """Decodes the totals of a tenant; zero where there are none that can be read."""
+    """Decodes the totals of a tenant; zero if there are none that can be read."""
     return _decode(_SUMS, value) or TenantTotals()
 
 
@@ -305,7 +305,7 @@ async def contents(
 async def find_compaction_entry(
     store: KeyValueStore, namespace: ArchiveNamespace, compaction_id: str
 ) -> tuple[ArchiveEntry, EntryContents] | None:
-    """Finds the entry of a compaction by its id; None where there is none. Raises StoreUnavailable."""
+    """Finds the entry of a compaction by its id; None if there is none. Raises StoreUnavailable."""
     record = decode_contents(await store.get(contents_key(namespace, compaction_id)))
     if record is None:
         return None
@@ -333,12 +333,12 @@ def contents_of_log(namespace: ArchiveNamespace, session: str, log: Sequence[Tra
 
 
 def decode_entry(value: bytes | None) -> ArchiveEntry | None:
-    """Decodes an entry; None where there is none, or none that can be read."""
+    """Decodes an entry; None if there is none, or none that can be read."""
     return _decode(_ENTRY, value)
 
 
 def decode_contents(value: bytes | None) -> EntryContents | None:
-    """Decodes contents; None where there are none, or none that can be read."""
+    """Decodes contents; None if there are none, or none that can be read."""
     return _decode(_CONTENTS, value)
 
 

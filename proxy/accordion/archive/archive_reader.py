@@ -37,7 +37,7 @@ class ArtifactPart(msgspec.Struct, frozen=True):
     """A requested part of an artifact.
 
     `what` describes the artifact in a few words, `input` has the arguments of its call in full, `sessions` are those
-    that it left. Where there is more to it than text (an image, sealed reasoning), `wires` are its messages as the
+    that it left. If there is more to it than text (an image, sealed reasoning), `wires` are its messages as the
     client sent them.
     """
 
@@ -76,7 +76,7 @@ class ArchiveReader:
         self._clock = clock
 
     async def read(self, tenant: TenantScope, request: ReadRequest) -> ArtifactPart | None:
-        """Returns the requested part of an artifact; None where the tenant has no whole artifact of that id.
+        """Returns the requested part of an artifact; None if the tenant has no whole artifact of that id.
 
         Raises UnanswerableRequest and InvalidPath (both ValueErrors), and StoreUnavailable.
         """
@@ -96,7 +96,7 @@ class ArchiveReader:
     async def list_artifacts(
         self, tenant: TenantScope, session: str, after: str = "", limit: int = 100
     ) -> ArtifactPage:
-        """Returns a page of a session's artifacts in the order of its conversation, each once, behind a cursor.
+        """Returns a page of a session's artifacts in the order of its conversation, each once, after a cursor.
 
         The cursor holds the position of the last one, so a page does not depend on artifacts added or erased meanwhile.
         Raises ValueError for an `after` that is no cursor, and StoreUnavailable.
@@ -139,7 +139,7 @@ class ArchiveReader:
     def _read_loaded_part(
         self, artifact: Artifact, rows: Mapping[bytes, bytes], request: ReadRequest
     ) -> ArtifactPart | None:
-        """Reads the part from the rows; None where one is missing. Slow for large artifacts and for searches."""
+        """Reads the part from the rows; None if one is missing. Slow for large artifacts and for searches."""
         loaded = load_artifact(artifact, rows, self._dialects)
         if loaded is None:
             return None

@@ -37,7 +37,7 @@ class ArchivedMessage(msgspec.Struct, frozen=True):
 class Artifact(StructWithHiddenFields, frozen=True):
     """The record of a result, a part or a range of messages that left the window and can be read again.
 
-    `keys` are its messages, in order; for a result the one with the call (where it is another) and the one with the
+    `keys` are its messages, in order; for a result the one with the call (if it is another) and the one with the
     result. `first` and `last` are their indexes in the client's list, `part` the part within the last of them (-1 for a
     range). Sizes are of the content: `characters`, and `tokens` as an estimate. `scope` and `session` are those that it
     left; the same content that left others has the same id and a record of its own there. `at` is seconds since the
@@ -70,7 +70,7 @@ class Artifact(StructWithHiddenFields, frozen=True):
     """For a range that is too long to be read back at once: the first, second, … of so many slices of its text; 0 of 0
     is all of it."""
     child: str = ""
-    """For the result of a sub-agent: the session of its own conversation, where that is known."""
+    """For the result of a sub-agent: the session of its own conversation, if that is known."""
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -83,7 +83,7 @@ def encode(artifact: Artifact) -> bytes:
 
 
 def decode(value: bytes | None) -> Artifact | None:
-    """Decodes a record; None where there is none, or none that can be read."""
+    """Decodes a record; None if there is none, or none that can be read."""
     if value is None or value[:1] != _VERSION:
         return None
     try:
@@ -99,7 +99,7 @@ def make_packer() -> Callable[[bytes], bytes]:
 
 
 def unpack(value: bytes | None) -> bytes | None:
-    """Unpacks a row; None where there is none, or none that can be read."""
+    """Unpacks a row; None if there is none, or none that can be read."""
     if value is None or value[:1] != _VERSION:
         return None
     try:

@@ -16,7 +16,7 @@ _AROUND: Final = 3
 def find_difference(old: str, new: str) -> tuple[str, str]:
     """Returns a unified diff from `old` to `new`, and its size in words.
 
-    Where too much differs, it has only the lines that one side has and the other has not, in their order.
+    If too much differs, it has only the lines that one side has and the other has not, in their order.
     """
     old_lines, new_lines = old.split("\n"), new.split("\n")
     head = count_common_prefix(old_lines, new_lines)

@@ -23,7 +23,7 @@ from accordion.model.ports import Append, Key, Put, Tasks
 from accordion.model.tenant import ArchiveNamespace, TenantScope
 
 DescribeFunction = Callable[[Kind, Key, bytes], object | None]
-"""Converts a stored value of a kind to JSON-like values; None where it cannot be read."""
+"""Converts a stored value of a kind to JSON-like values; None if it cannot be read."""
 MakeParserFunction = Callable[[str, TenantScope], Callable[[bytes], Message]]
 """Returns a parser of messages' JSON for a protocol's name and a tenant's key."""
 
@@ -249,7 +249,7 @@ def _entry_keys(namespace: ArchiveNamespace, entries: Iterable[ArchiveEntry]) ->
 
 
 def _json(wire: bytes) -> object:
-    """Returns JSON for one line, or the bytes as text where they are not valid JSON."""
+    """Returns JSON for one line, or the bytes as text if they are not valid JSON."""
     try:
         return msgspec.Raw(msgspec.json.format(wire, indent=-1))
     except (msgspec.MsgspecError, ValueError, RecursionError):

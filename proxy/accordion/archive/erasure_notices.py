@@ -34,7 +34,7 @@ _PAGE = 1_000
 
 
 class ErasureNotice(msgspec.Struct, frozen=True, array_like=True):
-    """One erasure, at `at` seconds since the epoch. `session` is None where all of the tenant's were erased.
+    """One erasure, at `at` seconds since the epoch. `session` is None if all of the tenant's were erased.
 
     `over`: the erasure is complete; an earlier notice gave every worker time to react.
     """
@@ -52,7 +52,7 @@ class ErasureNotices:
     """Publishes erasures and receives those of other workers.
 
     `retention` is the time for which a notice is stored, in seconds: as long as erased values may exist anywhere.
-    `wait` waits for a number of seconds; None where no other process uses the store.
+    `wait` waits for a number of seconds; None if no other process uses the store.
     """
 
     def __init__(
@@ -148,8 +148,8 @@ class ErasureNotices:
         """Removes writes of a session from the store if the session was erased after `began`; returns whether it was.
 
         To be called after the writes. An erasure publishes its notice before it searches the store, so it finds these
-        writes, or its notice is found here. Never fails: while the store is away the writes wait in the spool, which
-        checks them for erasures too.
+        writes, or its notice is found here. Never fails: while the store is unavailable the writes wait in the spool,
+        which checks them for erasures too.
         """
         await self.poll()
         if not self.was_erased_since(tenant, session, began):

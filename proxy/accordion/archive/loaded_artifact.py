@@ -55,7 +55,7 @@ class LoadedArtifact(msgspec.Struct, frozen=True):
 def load_artifact(
     artifact: Artifact, rows: Mapping[bytes, bytes], dialects: Mapping[str, MessageParser]
 ) -> LoadedArtifact | None:
-    """Loads an artifact from its rows; None where a row is missing or cannot be parsed.
+    """Loads an artifact from its rows; None if a row is missing or cannot be parsed.
 
     Of a result, the row of the call may be missing: the record has the call's name and arguments.
     """

@@ -113,7 +113,7 @@ class NamedItems:
             for item, wire in items.items()
             for put in self._archive.single_value_puts(tenant, session, "item", item_key(tenant, item), pack(wire))
         ]
-        # Where the store is unavailable, the next response tries again.
+        # If the store is unavailable, the next response tries again.
         with suppress(StoreUnavailable):
             await self._archive.keep(puts)
             for item in items:

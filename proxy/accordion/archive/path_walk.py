@@ -48,7 +48,7 @@ E = TypeVar("E", bound=Expression)
 class PathSelection(msgspec.Struct, frozen=True):
     """The values at a path, with their own paths, in the document's order.
 
-    `complete` is False where there may be more: the limit was reached, or the budget was spent.
+    `complete` is False if there may be more: the limit was reached, or the budget was spent.
     """
 
     values: tuple[tuple[str, Any], ...]
@@ -122,7 +122,7 @@ def _normalize(path: str) -> str:
 
 
 def _value_path(location: tuple[int | str, ...]) -> str:
-    """Returns the path of one value, abbreviated where possible."""
+    """Returns the path of one value, abbreviated if possible."""
     return "$" + "".join(_path_step(each) for each in location)
 
 
@@ -236,7 +236,7 @@ class _MeteredFilter(FilterExpression):
 
 
 def _bound_filter(expression: E, budget: _WalkBudget) -> E:
-    """Limits a filter's expression to comparisons of single values. Raises InvalidPath where it has other queries."""
+    """Limits a filter's expression to comparisons of single values. Raises InvalidPath if it has other queries."""
     if isinstance(expression, FilterQuery):
         if not expression.query.singular_query():
             raise InvalidPath("a filter looks at single values only, such as @.name or @[0].id")

@@ -60,7 +60,7 @@ def compile_pattern(pattern: str, *, literal: bool = False, any_case: bool = Fal
 def find_lines(text: str, pattern: CompiledPattern, offset: int = 0) -> Iterator[LineMatch]:
     """Yields the lines that match, in order, from line `offset` on, each once.
 
-    Raises InvalidPattern where it would take too long.
+    Raises InvalidPattern if it would take too long.
     """
     data = text.encode("utf-8", "replace")
     _check_cost(pattern, data)
@@ -84,7 +84,7 @@ def find_lines(text: str, pattern: CompiledPattern, offset: int = 0) -> Iterator
 def find_spans(text: str, pattern: CompiledPattern, offset: int = 0) -> Iterator[tuple[int, int]]:
     """Yields the matches in a text of few, very long lines, by start and end character, from `offset` on.
 
-    Raises InvalidPattern where it would take too long; yields only as many as can be found in time.
+    Raises InvalidPattern if it would take too long; yields only as many as can be found in time.
     """
     data = text.encode("utf-8", "replace")
     _check_cost(pattern, data)

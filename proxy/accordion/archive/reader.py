@@ -127,9 +127,9 @@ SEARCHED_MOST: Final = 64_000_000
 COMPARED_MOST: Final = 8_000_000
 """Characters of a text that can be searched, and of two that can be compared."""
 _LONGEST: Final = 4_000
-"""Characters of a line; where one is longer, the text is counted in characters."""
+"""Characters of a line; if one is longer, the text is counted in characters."""
 _AROUND: Final = 2
-"""Lines before and behind a matching line."""
+"""Lines before and after a matching line."""
 _MAX_LINE_SHOWN: Final = 400
 """Characters of a line beside a match."""
 _MAX_COUNTED: Final = 10_000
@@ -193,7 +193,7 @@ def read(text: str, request: ReadRequest, most: int, other: str | None = None) -
 def read_page(text: str, offset: int, limit: int, most: int) -> TextPart:
     """Returns a page from line (or character) `offset` on: `limit` (0: as many as fit), at most `most` characters.
 
-    Raises UnanswerableRequest for an offset behind the end.
+    Raises UnanswerableRequest for an offset after the end.
     """
     lines = text.split("\n")
     if has_long_lines(lines):

@@ -100,7 +100,7 @@ class ArtifactRecaller:
         tokens: int = 1_500,
         sources: int = 3,
     ) -> Excerpt | None:
-        """Returns the excerpt for the newest turn; None where it names nothing archived, or nothing fits.
+        """Returns the excerpt for the newest turn; None if it names nothing archived, or nothing fits.
 
         `history` is the list as it would be forwarded, with earlier tool rounds and excerpts; `client` is the client's
         own conversation, `newest` the indexes of its messages that the request before did not have. `count` counts the
@@ -305,9 +305,9 @@ class QuoteChoice:
         return max(scores, key=lambda number: (scores[number], number))
 
     def _quote(self, passage: Passage, names: tuple[str, ...], characters: int) -> Quote | None:
-        """Quotes a passage; returns None where nothing of it is new.
+        """Quotes a passage; returns None if nothing of it is new.
 
-        Nothing is new where the turn repeats its call, or where the lines with the names, or its whole result, are in
+        Nothing is new if the turn repeats its call, or if the lines with the names, or its whole result, are in
         view.
         """
         call = self._messages[passage.call[0]].parts[passage.call[1]] if passage.call else None
@@ -363,7 +363,7 @@ class RecallView(msgspec.Struct, frozen=True):
     """The texts in view in front of a turn, so that nothing of them is recalled.
 
     They are those of the system prompt, of the list entries that belong to it (`lead`), of `count` messages, of which
-    the last has the chain key `last`, and of some messages behind them. `words` are those of the first `indexed` texts;
+    the last has the chain key `last`, and of some messages after them. `words` are those of the first `indexed` texts;
     `size` is in bytes, beside the conversation itself.
     """
 
@@ -385,7 +385,7 @@ class RecallView(msgspec.Struct, frozen=True):
     def extend(self, messages: Sequence[Message], keys: Sequence[bytes]) -> RecallView:
         """Returns the view of a longer list that begins with this one.
 
-        The texts behind are searched without an index, since to split them into words would cost more.
+        The texts after them are searched without an index, since to split them into words would cost more.
         """
         if self.count == len(messages):
             return self
@@ -395,7 +395,7 @@ class RecallView(msgspec.Struct, frozen=True):
         return replace(self, count=len(messages), last=keys[-1], texts=texts, size=size)
 
     def with_texts(self, newest: Sequence[PartTexts]) -> RecallView:
-        """Returns the view with these texts behind the others."""
+        """Returns the view with these texts after the others."""
         return replace(self, texts=(*self.texts, *newest))
 
     def contains(self, name: TurnName) -> bool:
@@ -408,7 +408,7 @@ class RecallView(msgspec.Struct, frozen=True):
 
 
 def build_view(client: Conversation, messages: Sequence[Message], keys: Sequence[bytes]) -> RecallView:
-    """Returns the view of these messages, whose chain keys are `keys`, behind the client's system prompt."""
+    """Returns the view of these messages, whose chain keys are `keys`, after the client's system prompt."""
     entries = (*client.lead, *messages)
     texts = (read_texts(client.preamble), *[read_texts(message.parts) for message in entries])
     words = WordIndex(set().union(*map(words_in, each)) for each, _ in texts)

@@ -52,7 +52,7 @@ class Passage(msgspec.Struct, frozen=True):
     """A part that left the window: a tool result, a text, or a call whose result is in view or missing.
 
     `body` is the position of the result or text, `call` that of the call; `has_archived_call` says whether the call
-    left too. `artifact` holds the passage (empty where that is not known), and nothing else where `whole` is set.
+    left too. `artifact` holds the passage (empty if that is not known), and nothing else if `whole` is set.
     """
 
     body: PartPosition | None
@@ -67,11 +67,11 @@ class Passage(msgspec.Struct, frozen=True):
         return self.body or self.call or (0, 0)
 
     def texts(self, messages: Sequence[Message]) -> tuple[str, str]:
-        """Returns the arguments of its call and its body; each is empty where there is none or it did not leave."""
+        """Returns the arguments of its call and its body; each is empty if there is none or it did not leave."""
         return self.call_text(messages), self.body_text(messages)
 
     def call_text(self, messages: Sequence[Message]) -> str:
-        """Returns the arguments of its call; empty where the call did not leave."""
+        """Returns the arguments of its call; empty if the call did not leave."""
         call = self.call if self.has_archived_call else None
         return readable_text(messages[call[0]].parts[call[1]]) if call else ""
 
@@ -158,13 +158,13 @@ class RecallIndex(msgspec.Struct, frozen=True):
     size: int
 
     def artifact(self, message: int) -> str:
-        """Returns the artifact that holds the text of a message; empty where that is not known."""
+        """Returns the artifact that holds the text of a message; empty if that is not known."""
         return next((each.artifact for each in self.passages if each.body and each.body[0] == message), "")
 
     def find(self, text: str) -> tuple[tuple[bytes, ...], Sequence[int]]:
         """Returns the words of a text, and the numbers of the passages that hold the rarest of them, oldest first.
 
-        The numbers are empty where no passage holds one of the words.
+        The numbers are empty if no passage holds one of the words.
         """
         words = tuple(dict.fromkeys(word for word in _split(text) if 2 < len(word) <= _MAX_WORD))
         return words, self.words.find(words, _MAX_NAME_WORDS)
@@ -213,7 +213,7 @@ def readable_text(part: Part) -> str:
 
 
 def argument_scalars(arguments: str) -> list[tuple[str, str]]:
-    """Returns the scalars of a call's arguments with their keys, in order; the text itself where it is not JSON."""
+    """Returns the scalars of a call's arguments with their keys, in order; the text itself if it is not JSON."""
     try:
         value = _decode(arguments)
     except (ValueError, RecursionError):
@@ -304,7 +304,7 @@ class _ArtifactLookup:
         return next((name for first, last, name in self._ranges if first <= position[0] <= last), ""), False
 
     def _find_ranges(self, first: int, last: int) -> Iterator[ArchivedRange]:
-        """Yields the archived ranges from `first` on, one behind the other: a known id shows where each ends."""
+        """Yields the archived ranges from `first` on, one after the other: a known id shows where each ends."""
         keys = [message.key for message in self._covered[first : last + 1]]
         start = 0
         while start < len(keys):
@@ -324,7 +324,7 @@ _MAX_PASSAGES: Final = 8
 """A name in more passages than this distinguishes none of them."""
 _MAX_CANDIDATES: Final = 50
 _MAX_SEARCHED: Final = 20_000_000
-"""Characters that are searched for the names of one turn, where their words alone do not decide."""
+"""Characters that are searched for the names of one turn, if their words alone do not decide."""
 
 
 class TurnName(msgspec.Struct, frozen=True):
@@ -347,7 +347,7 @@ class NameLookup:
         self._searched = 0
 
     def __call__(self, text: str) -> TurnName | None:
-        """Returns the name with its passages; None where no passage holds it, or too many do."""
+        """Returns the name with its passages; None if no passage holds it, or too many do."""
         word = text.encode("utf-8", "replace")
         numbers = self._index.words.numbers_of(word)
         if numbers:

@@ -30,9 +30,9 @@ _MAX_ARGUMENTS: Final = 160
 
 
 def quote_text(text: str, names: Sequence[str], characters: int) -> tuple[str, tuple[str, ...]]:
-    """Returns a quote of about so many characters, and its lines that hold a name; ("", ()) where nothing fits.
+    """Returns a quote of about so many characters, and its lines that hold a name; ("", ()) if nothing fits.
 
-    A short text that fits is quoted whole; else the lines around the names in their order, or the beginning where the
+    A short text that fits is quoted whole; else the lines around the names in their order, or the beginning if the
     text has none of the names.
     """
     lines = text.strip("\r\n").split("\n")
@@ -69,7 +69,7 @@ def label_quote(source: str, message: int, artifact: str, quote: str, *, whole: 
 
 
 def _lines_around(lines: Sequence[str], names: Sequence[str]) -> list[Sequence[int]]:
-    """Returns, for each line with a name, its number, those of the lines behind it, and those before it."""
+    """Returns, for each line with a name, its number, those of the lines after it, and those before it."""
     numbers: dict[int, Sequence[int]] = {}
     for name in names:
         for at in [at for at, line in enumerate(lines) if name in line][:_MAX_HITS]:

@@ -51,7 +51,7 @@ class ResponseLink(msgspec.Struct, frozen=True, array_like=True):
     """A response and its request.
 
     `input_items` are the entries of the request's own list, `output_items` the response's items that the client
-    received, as JSON. `previous_ids` are ids of the responses before it, the newest first, at least one; empty where
+    received, as JSON. `previous_ids` are ids of the responses before it, the newest first, at least one; empty if
     the request had the whole list.
     """
 
@@ -79,7 +79,7 @@ class ResponseLinks:
         self._tasks = tasks
         self._max_link_size = capacity // 6
         self._links = BoundedCache[Name, tuple[str, ResponseLink]](capacity)
-        """Each link with its session, which is empty where the link was read from the store."""
+        """Each link with its session, which is empty if the link was read from the store."""
         self._newest: OrderedDict[Name, str] = OrderedDict()
         """By tenant and session, the newest response to a client that sends its history itself."""
         self._erasure_count = 0
@@ -150,7 +150,7 @@ class ResponseLinks:
     async def history_up_to(self, tenant: TenantScope, reply: str) -> list[bytes] | None:
         """Returns the provider's whole history up to a response, including it, as entries of a list.
 
-        Returns None where a part was not recorded. Raises StoreUnavailable.
+        Returns None if a part was not recorded. Raises StoreUnavailable.
         """
         links, links_from_store = list[ResponseLink](), dict[str, ResponseLink]()
         names: Sequence[str] = (reply,)
@@ -189,7 +189,7 @@ class ResponseLinks:
         return entry[1] if entry is not None else None
 
     async def _find(self, tenant: TenantScope, reply: str) -> ResponseLink | None:
-        """Returns one link; None where it was not recorded, or the store is unavailable."""
+        """Returns one link; None if it was not recorded, or the store is unavailable."""
         if (link := self._from_memory((tenant, reply))) is not None:
             return link
         with suppress(StoreUnavailable):
@@ -242,7 +242,7 @@ def unadded_key(tenant: TenantScope, object_id: str) -> Key:
 
 
 def decode(value: bytes | None) -> ResponseLink | None:
-    """Decodes a stored link after decompression; None where there is none, or it cannot be read."""
+    """Decodes a stored link after decompression; None if there is none, or it cannot be read."""
     with suppress(msgspec.MsgspecError, ValueError):
         return _DECODER.decode(value) if value is not None else None
     return None

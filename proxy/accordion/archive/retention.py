@@ -77,7 +77,7 @@ class Retention:
         """Bytes of all tenants: of the last sweep, plus the writes here since. None before the first."""
 
     def note_write(self, namespace: ArchiveNamespace, size: int) -> None:
-        """Counts a write for a tenant. Starts the tenant's sweep where the write may exceed the limit."""
+        """Counts a write for a tenant. Starts the tenant's sweep if the write may exceed the limit."""
         known_size = self._sums.get(namespace)
         self._sums[namespace] = (known_size or 0) + size
         if self._total is not None:
@@ -93,7 +93,7 @@ class Retention:
     async def run_round(self) -> SweepResult | None:
         """Sweeps all tenants. To be called about every `EVERY` seconds, and at the start.
 
-        Returns None where another worker does so or did recently, or the store is unavailable.
+        Returns None if another worker does so or did recently, or the store is unavailable.
         """
         stored_bytes = entries = size = tenants = 0
         with suppress(StoreUnavailable):

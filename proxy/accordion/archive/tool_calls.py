@@ -29,7 +29,7 @@ from accordion.model.tenant import TenantScope
 
 NAME: Final = "read_artifact"
 OTHER_NAME: Final = "accordion_read_artifact"
-"""The name where the client has a tool of the first name."""
+"""The name if the client has a tool of the first name."""
 
 _DESCRIPTION: Final = (
     "Reads what was moved out of this conversation's window to save room: a tool result or a stretch of earlier "
@@ -83,7 +83,7 @@ def define_tool(used_names: Collection[str]) -> ToolDefinition:
 
 
 def parse_arguments(arguments: str) -> ReadRequest:
-    """Parses the arguments of a call; the id is empty where none is found.
+    """Parses the arguments of a call; the id is empty if none is found.
 
     Never raises: numbers may be strings, an id may be within a sentence, fields may be null, unknown or missing, and
     the arguments may not be JSON.
@@ -104,7 +104,7 @@ def parse_arguments(arguments: str) -> ReadRequest:
 
 
 def find_artifact_id(text: str) -> str:
-    """Returns the first artifact id in a text, in lower case; empty where there is none."""
+    """Returns the first artifact id in a text, in lower case; empty if there is none."""
     return next(iter(find_artifact_ids(text)), "")
 
 
@@ -224,7 +224,7 @@ class ArtifactTool:
     async def load_texts(self, context: ReadContext, placeholders: Sequence[ArtifactPlaceholder]) -> list[str | None]:
         """Returns the texts of the artifacts that other tools' arguments name.
 
-        A text is None where it is not available, not allowed or too long.
+        A text is None if it is not available, not allowed or too long.
         """
         return [await self._load_text(context, each) for each in placeholders]
 
@@ -370,7 +370,7 @@ def _select_path(loaded: LoadedArtifact, path: str) -> str:
 def _max_answer_tokens(context: ReadContext, max_tokens: int) -> int:
     """Returns the most tokens of an answer.
 
-    It is half of the available tokens at most, so that the agent can continue. Raises _CallRefused where too few
+    It is half of the available tokens at most, so that the agent can continue. Raises _CallRefused if too few
     remain.
     """
     most = min(TOKENS_MOST, max_tokens // 2)

@@ -198,7 +198,7 @@ def replay_log(log: Iterable[TranscriptEntry]) -> LogState:
 
 
 async def load_transcript(archive: Archive, tenant: TenantScope, session: str) -> Transcript | None:
-    """Loads the transcript of a session; None where there is none. Raises StoreUnavailable."""
+    """Loads the transcript of a session; None if there is none. Raises StoreUnavailable."""
     log = archive_entries.decode_transcript(
         await archive.store.read(archive_entries.transcript_key(tenant.archive_namespace, session))
     )
@@ -237,7 +237,7 @@ def _remove_credentials(tools: bytes) -> bytes:
 
 
 def decode_fields(text: bytes | None) -> dict[str, bytes]:
-    """Decodes the fields of `fields_json`; empty where they cannot be read."""
+    """Decodes the fields of `fields_json`; empty if they cannot be read."""
     try:
         return {name: bytes(value) for name, value in _FIELDS.decode(text).items()} if text else {}
     except (msgspec.MsgspecError, ValueError):

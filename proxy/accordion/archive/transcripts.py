@@ -5,8 +5,8 @@ themselves are rows of the archive, which forked sessions and compactions share.
 so far, so `TranscriptStore.record` adds it to the requests that wait, and a background task writes a batch of them half
 a second later. `ProgressTable` has how far each session is recorded; `_plan` makes of that and a request the list of
 new messages (`WritePlan`), and `PackedRows` the writes. Whatever is not known to be stored is written with the next
-request that holds it. While the store is away, requests wait here and are tried again: the client may not send them
-another time. No request to a provider ever waits for a transcript.
+request that holds it. While the store is unavailable, requests wait here and are tried again: the client may not send
+them another time. No request to a provider ever waits for a transcript.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class TranscriptStore:
         """Records a request of a session, as the client sent it. Fast: a background task writes the new messages.
 
         `folded` is whether a compaction is in force for it, `after` the chain key of the part that the provider keeps,
-        where that is known.
+        if that is known.
         """
         if not self._is_new(tenant, session, conversation, folded=folded):
             return
@@ -128,7 +128,7 @@ class TranscriptStore:
     ) -> None:
         """Records a request that its client will not send again: writes it now, in one batch with `extra_puts`.
 
-        Where the session is erased meanwhile, none of it is written. Raises StoreUnavailable; then the request must be
+        If the session is erased meanwhile, none of it is written. Raises StoreUnavailable; then the request must be
         recorded again.
         """
         if not self._is_new(tenant, session, conversation, folded=folded):
@@ -148,7 +148,7 @@ class TranscriptStore:
                 except BaseException as error:
                     if isinstance(error, Exception) and not isinstance(error, StoreUnavailable):
                         raise
-                    # The store is away, or the proxy stops.
+                    # The store is unavailable, or the proxy stops.
                     self._waiting.put_back([each for each in batch if not write.is_erased(each.session_key)])
                     raise
 
@@ -193,7 +193,7 @@ class TranscriptStore:
         await self._flush_once()
 
     async def _flush_once(self) -> None:
-        """Flushes unless another task does; schedules another try where the store is away."""
+        """Flushes unless another task does; schedules another try if the store is unavailable."""
         if self._is_flushing:
             return
         self._is_flushing = True
@@ -237,7 +237,7 @@ class TranscriptStore:
             try:
                 progress, log = await self._find_progress(request)
             except StoreUnavailable:
-                # The store is away. The whole request is written: the spool may take it until the store is back.
+                # The store is unavailable. The whole request is written: the spool may take it until the store is back.
                 progress, log = RecordedProgress(0, b"", b"", now, 0, 0), replay_log(())
             keys = [message.key for message in conversation.messages]
             common = len(log.keys) if is_appended else count_common_prefix(log.keys[: log.listed], keys)
@@ -285,7 +285,7 @@ class TranscriptStore:
         return RecordedProgress(len(state.keys), b"", head, since, state.entries, state.size, options), state
 
     def _pack_plans(self, plans: Sequence[WritePlan]) -> tuple[list[Put | Append], dict[SessionKey, int]]:
-        """Returns the writes, the listings first, and the new size of each transcript. Slow where much is new."""
+        """Returns the writes, the listings first, and the new size of each transcript. Slow if much is new."""
         pack, listings = PackedRows(self._archive), list[Put | Append]()
         sizes: dict[SessionKey, int] = {}
         for plan in plans:
@@ -328,13 +328,13 @@ class TranscriptStore:
     # -- reading ------------------------------------------------------------------
 
     async def find(self, tenant: TenantScope, session: str) -> Transcript | None:
-        """Returns the transcript of a session; None where there is none. Raises StoreUnavailable."""
+        """Returns the transcript of a session; None if there is none. Raises StoreUnavailable."""
         return await load_transcript(self._archive, tenant, session)
 
     async def read(self, tenant: TenantScope, session: str, first: int, last: int) -> list[bytes | None]:
         """Returns the client's messages `first` to `last` (inclusive) as JSON; None for one that has expired.
 
-        The system prompt is number 0; where the list itself begins with system messages there are several. Raises
+        The system prompt is number 0; if the list itself begins with system messages there are several. Raises
         StoreUnavailable.
         """
         transcript = await self.find(tenant, session)
@@ -346,7 +346,7 @@ class TranscriptStore:
         return [*head, *await self._load_messages(tenant, keys)]
 
     async def original(self, tenant: TenantScope, session: str) -> OriginalHistory | None:
-        """Returns the whole uncompacted history as a request body of its protocol; None where there is no transcript.
+        """Returns the whole uncompacted history as a request body of its protocol; None if there is no transcript.
 
         Raises StoreUnavailable.
         """
@@ -373,7 +373,7 @@ def _head_digest(progress: RecordedProgress, conversation: Conversation) -> byte
 
 
 def _continues(progress: RecordedProgress, conversation: Conversation) -> bool:
-    """Whether a request holds all that is recorded, and perhaps more behind it."""
+    """Whether a request holds all that is recorded, and perhaps more after it."""
     if conversation.previous is not None:
         return True
     chain = conversation.chain
@@ -425,7 +425,7 @@ class WaitingRequests:
         return len(self._requests)
 
     def add(self, request: RecordedRequest) -> None:
-        """Adds a request, and drops the oldest ones where there is no space."""
+        """Adds a request, and drops the oldest ones if there is no space."""
         key = request.session_key
         previous = self._requests.get(self._newest.get(key, 0))
         if previous is not None and _is_prefix_of(previous.conversation, request.conversation):
@@ -504,7 +504,7 @@ class WritePlan(msgspec.Struct, frozen=True):
 
 
 class PackedRows:
-    """The rows of a batch, each packed once. `add_…` return the bytes of a row, 0 where another entry counts it."""
+    """The rows of a batch, each packed once. `add_…` return the bytes of a row, 0 if another entry counts it."""
 
     def __init__(self, archive: Archive) -> None:
         self.puts: dict[Key, Put] = {}
@@ -588,7 +588,7 @@ class ProgressTable:
         self._writes: set[PendingWrite] = set()
 
     def get(self, key: SessionKey) -> RecordedProgress | None:
-        """Returns the progress of a session, where it is known."""
+        """Returns the progress of a session, if it is known."""
         return self._progress.get(key)
 
     @contextmanager
@@ -608,7 +608,7 @@ class ProgressTable:
         self._progress[key] = progress
 
     def forget(self, matches: Callable[[SessionKey], bool], *, erased: bool) -> None:
-        """Forgets the progress of these sessions; where they are `erased`, writes that have begun leave them out."""
+        """Forgets the progress of these sessions; if they are `erased`, writes that have begun leave them out."""
         for key, _ in self._progress.items():
             if matches(key):
                 self._progress.pop(key)

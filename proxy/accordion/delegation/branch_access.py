@@ -35,7 +35,7 @@ class BranchAccess(msgspec.Struct, frozen=True):
     call_owners: CallOwners
 
     async def is_same_branch(self, viewer: BranchViewer, session: str) -> bool:
-        """Whether another session belongs to the viewer's branch. Reads the store; False while it is away.
+        """Whether another session belongs to the viewer's branch. Reads the store; False while it is unavailable.
 
         Only a known edge connects two conversations. A delegation without a known parent or call is the top of a branch
         of its own.
@@ -56,7 +56,7 @@ class BranchAccess(msgspec.Struct, frozen=True):
         return any(is_visible(scope, viewer_path) for scope in session_paths for viewer_path in viewer_paths)
 
     async def can_see_results(self, viewer: BranchViewer, calls: Sequence[CallInHistory]) -> bool:
-        """Whether the viewer may see the results of all these calls. Reads the store; False while it is away.
+        """Whether the viewer may see the results of all these calls. Reads the store; False while it is unavailable.
 
         An ancestor's history may contain results of another one of its delegations.
         """
@@ -67,7 +67,7 @@ class BranchAccess(msgspec.Struct, frozen=True):
         owners = await self.call_owners.find(tenant, namespaces, calls)
         foreign = set(owners) - {TOP, *position.path}
         await self.delegation_tree.load(tenant, foreign)
-        # While the store is away, an owner may be unknown.
+        # While the store is unavailable, an owner may be unknown.
         return self.store.is_available and all(
             is_visible(self.delegation_tree.path(tenant, node), position.path) for node in foreign
         )

@@ -1,7 +1,7 @@
 """Records the delegation that made each tool call, and finds it when the call is in a history.
 
 A call is recognized by a hash of its id, name and arguments within a *namespace*: its list (by the first chain key),
-the client's own session, or everything that a tenant's clients declare. Ids often count up from one; so where
+the client's own session, or everything that a tenant's clients declare. Ids often count up from one; so if
 two delegations have recorded the same call, the owner is ambiguous and the call belongs to its reader. Only hashes are
 stored.
 """
@@ -36,7 +36,7 @@ class CallNamespaces(msgspec.Struct, frozen=True):
     """The namespaces in which a request's calls are recorded and looked up.
 
     `specific` are the request's list and its client's session. `tenant_wide` has all calls of declared delegations; it
-    is used where the specific ones have no owner, and is empty where the request declares nothing.
+    is used if the specific ones have no owner, and is empty if the request declares nothing.
     """
 
     specific: tuple[bytes, ...]
@@ -94,7 +94,7 @@ class CallOwners:
                     self._record(tenant, name + call_hash, node)
 
     async def find(self, tenant: TenantScope, namespaces: CallNamespaces, calls: Sequence[CallInHistory]) -> list[str]:
-        """Returns the delegation of each call; TOP where none is known. Reads the store once for all unknown calls."""
+        """Returns the delegation of each call; TOP if none is known. Reads the store once for all unknown calls."""
         hashes = [self._hash_of(tenant, call) for call in calls]
         prefixes = (*namespaces.specific, namespaces.tenant_wide) if namespaces.tenant_wide else namespaces.specific
         owners = self._owners

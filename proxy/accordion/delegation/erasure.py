@@ -27,7 +27,7 @@ _PAGE = 500
 async def forget_delegations(store: KeyValueStore, tenant: TenantScope, session: str | None = None) -> None:
     """Removes the records of a session's delegation: node and edges, call owners, visibility decisions, open calls.
 
-    Without a session, removes all delegation records of the tenant. Records of other delegations stay, even where they
+    Without a session, removes all delegation records of the tenant. Records of other delegations stay, even if they
     name this one as parent or owner. Raises StoreUnavailable; then a part is removed, and the call can be repeated.
     """
     if session is None:

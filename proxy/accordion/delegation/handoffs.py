@@ -62,7 +62,7 @@ class _PendingHandoff(msgspec.Struct, frozen=True):
 class HandoffState(msgspec.Struct, frozen=True):
     """The control state at one message of a list.
 
-    `path` are the agents that received control, the outermost first; empty where the list's own agent has control.
+    `path` are the agents that received control, the outermost first; empty if the list's own agent has control.
     `pending` are hand-offs without an answer. `home` is the node of the list's own agent and `look` its last request.
     `agents` are all agents so far: (node of the sender, name, node). Stored fields keep their former names.
     """
@@ -97,7 +97,7 @@ class ToolPatterns:
         self._targets: dict[str, _HandoffTarget | None] = {}
 
     def find_target(self, tool: str) -> _HandoffTarget | None:
-        """Returns the target in a tool's name; None where no pattern matches."""
+        """Returns the target in a tool's name; None if no pattern matches."""
         try:
             return self._targets[tool]
         except KeyError:
@@ -144,7 +144,7 @@ class HandoffIndex:
     def find_unread_index(self, label: bytes, conversation: Conversation) -> int | None:
         """Returns the index of the first unread message of a list without hand-offs, and marks the list as read.
 
-        Returns None where there is or may be a hand-off; then `load_state` decides.
+        Returns None if there is or may be a hand-off; then `load_state` decides.
         """
         chain = conversation.chain
         if not chain:
@@ -238,7 +238,7 @@ class HandoffIndex:
 
 
 def nodes_in_state(value: bytes) -> set[str]:
-    """Returns the delegations in a stored state, including the list's own; empty where it cannot be decoded."""
+    """Returns the delegations in a stored state, including the list's own; empty if it cannot be decoded."""
     with suppress(msgspec.MsgspecError):
         state = _decode(value)
         nodes = {node for agent in state.agents for node in agent[::2]}
@@ -258,7 +258,7 @@ def _advance(
     label: bytes,
     max_agents: int,
 ) -> HandoffState:
-    """Returns the state behind the last message, from the state before the message at `start`.
+    """Returns the state after the last message, from the state before the message at `start`.
 
     `label` separates equal lists; there are at most `max_agents` agents in one list.
     """

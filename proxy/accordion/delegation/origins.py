@@ -58,7 +58,7 @@ _PLAN_TOOLS = frozenset({"ExitPlanMode", "exit_plan_mode"})
 class _WaitingConversation(msgspec.Struct, frozen=True):
     """A conversation whose origin another worker may still record.
 
-    `texts` are its opening texts; they are empty where it did not begin here, and then only its node may appear.
+    `texts` are its opening texts; they are empty if it did not begin here, and then only its node may appear.
     `added_at` and `looked_up_at` (the last read of the store) are in seconds of the monotonic clock.
     """
 
@@ -176,7 +176,7 @@ class OriginFinder:
             await self._look_up_in_store(tenant, still_waiting)
 
     async def _load_known_node(self, tenant: TenantScope, session_id: str) -> None:
-        """Loads a session's node from the store, where another worker or an earlier run has recorded it."""
+        """Loads a session's node from the store, if another worker or an earlier run has recorded it."""
         node = f"s:{session_id}"
         await self.delegation_tree.load(tenant, (node,))
         if self.delegation_tree.get(tenant, node) is not None:
@@ -397,7 +397,7 @@ class OpenCalls:
 def opening_texts(conversation: Conversation) -> list[str]:
     """Returns the opening texts of a new conversation: each text part of the user's messages, and each whole message.
 
-    Very long texts are left out. Empty where the conversation is not new.
+    Very long texts are left out. Empty if the conversation is not new.
     """
     texts: list[str] = []
     for message in conversation.messages:
@@ -488,7 +488,7 @@ def _encode_row(tenant: TenantScope, open_call: OpenCall, texts: Sequence[str]) 
 
 
 def caller_session(value: bytes) -> str:
-    """Returns the caller's session from a stored open call; empty where it cannot be decoded."""
+    """Returns the caller's session from a stored open call; empty if it cannot be decoded."""
     row = _decode_row(value)
     return row.session if row is not None else ""
 

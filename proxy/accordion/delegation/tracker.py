@@ -106,7 +106,7 @@ class DelegationTracker:
         )
 
     def find_top_position(self, client_metadata: ClientMetadata, conversation: Conversation) -> AgentPosition | None:
-        """Returns the position of a request at the top of the tree; None where `find_position` must decide."""
+        """Returns the position of a request at the top of the tree; None if `find_position` must decide."""
         if client_metadata.declared_delegation is not None or client_metadata.parent:
             return None
         home, since = _own_node_id(client_metadata), 0
@@ -128,7 +128,7 @@ class DelegationTracker:
     ) -> AgentPosition:
         """Returns the position that follows from a request's metadata and list.
 
-        Raises BadRequest where the client declares an impossible edge; then nothing is recorded.
+        Raises BadRequest if the client declares an impossible edge; then nothing is recorded.
         """
         if client_metadata.declared_delegation is not None:
             return await self._apply_declaration(
@@ -343,7 +343,7 @@ class DelegationTracker:
         evidence: Evidence,
         call_id: str = "",
     ) -> AgentPosition:
-        """Adds a node below its parent and returns its position; the old position where the edge is not allowed."""
+        """Adds a node below its parent and returns its position; the old position if the edge is not allowed."""
         tenant = caller.tenant
         try:
             joined = await self.delegation_tree.join(

@@ -206,7 +206,7 @@ class DelegationTree:
         self.outbox.put(Key(tenant.delegation_collection("seated"), session_id), node.encode, self.retention)
 
     async def find_session_node(self, tenant: TenantScope, session_id: str) -> str | None:
-        """Returns the node of a session; None where none is recorded. Raises StoreUnavailable."""
+        """Returns the node of a session; None if none is recorded. Raises StoreUnavailable."""
         if (node := self._session_nodes.get((tenant, session_id))) is not None:
             return node
         value = await self.store.get(Key(tenant.delegation_collection("seated"), session_id))
@@ -306,12 +306,12 @@ def _merge(known_node: DelegationNode | None, new_node: DelegationNode) -> Deleg
 
 
 def _main_agent_depth(path: Path) -> int:
-    """Returns 1 where a path begins with a main agent's conversation, which does not count as a delegation; else 0."""
+    """Returns 1 if a path begins with a main agent's conversation, which does not count as a delegation; else 0."""
     return int(path[0][:2] in ("s:", "m:")) if path else 0
 
 
 def decode_node(value: bytes | None) -> DelegationNode | None:
-    """Decodes a stored node; None where there is none, or none that can be decoded."""
+    """Decodes a stored node; None if there is none, or none that can be decoded."""
     with suppress(msgspec.MsgspecError):
         return _decode(value) if value else None
     return None

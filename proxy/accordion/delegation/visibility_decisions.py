@@ -240,7 +240,7 @@ def _encode_hidden_parts(hidden_parts: tuple[HiddenPart, ...], viewer: str) -> b
 
 
 def read_viewer(value: bytes) -> str:
-    """Returns the viewer of a stored decision; empty where it cannot be read."""
+    """Returns the viewer of a stored decision; empty if it cannot be read."""
     with suppress(msgspec.MsgspecError):
         return _decode(value).viewer
     return ""
@@ -256,7 +256,7 @@ def _decode_hidden_parts(value: bytes) -> tuple[HiddenPart, ...]:
 
 
 def _find_last_call(conversation: Conversation, end: int, call_id: str) -> list[CallInHistory]:
-    """Returns the last call with this id before a message; empty where there is none."""
+    """Returns the last call with this id before a message; empty if there is none."""
     for message in reversed(conversation.messages[:end]):
         for number, part in enumerate(message.parts):
             if isinstance(part, ToolCall) and part.call_id == call_id:

@@ -23,13 +23,13 @@ from accordion.protocols.message_keys import chain_key, chain_start, identity_ke
 from accordion.protocols.written_messages import WrittenMessageReader
 
 _MAX_ATTEMPTS = 8
-"""The most results that are tried as the one that stays, where a provider would refuse the list without all."""
+"""The most results that are tried as the one that stays, if a provider would refuse the list without all."""
 
 
 class FilteredResult(msgspec.Struct, frozen=True):
     """A removed result and its removed call, by their positions in the client's list.
 
-    `name` is empty and `call` None where the list had no call.
+    `name` is empty and `call` None if the list had no call.
     """
 
     name: str
@@ -100,12 +100,12 @@ class VisibilityFilter:
         conversation: Conversation,
         hidden_positions: Set[PartPosition],
     ) -> FilteredConversation:
-        """Returns the conversation without the results at `hidden_positions`, or itself where there are none.
+        """Returns the conversation without the results at `hidden_positions`, or itself if there are none.
 
         Positions of parts that are not results have no effect. Each result is removed with its call, matched by order;
         also messages without remaining parts, and reasoning that led only to removed output. All other text, and the
         other calls of a parallel batch, stay; but assistant messages at the end, after which everything is hidden, are
-        left out until a visible message follows them. The list is legal where the client's was.
+        left out until a visible message follows them. The list is legal if the client's was.
 
         A longer list with the same decisions begins with this list, up to the last message of a user or a tool with no
         pending call, unless there are `unremovable_results`.
@@ -292,7 +292,7 @@ class _FilterRun:
         )
 
     def _identity(self, visible_messages: Sequence[Message]) -> tuple[bytes, ...]:
-        """Returns the identity keys of the filtered list; empty where they are its chain."""
+        """Returns the identity keys of the filtered list; empty if they are its chain."""
         client = self._conversation
         if not client.identity:
             return ()
@@ -323,7 +323,7 @@ class _FilterRun:
         return {first + index: parts for index, parts in removal.removed_parts.items()}
 
     def _refresh_edit(self, index: int, edited: _EditedMessage) -> None:
-        """Edits a message again where the client sent it in other bytes (it moves its cache breakpoints)."""
+        """Edits a message again if the client sent it in other bytes (it moves its cache breakpoints)."""
         message = self._conversation.messages[index]
         if message.wire != edited.original.wire:
             wire = self._protocol.edit_message(message, dict.fromkeys(edited.removed_parts))
@@ -439,9 +439,9 @@ def _remove_results(
 ) -> _ResultRemoval:
     """Removes the results at `hidden_positions` from a range.
 
-    `has_provider_history` says that only the provider may know calls from before the range. A result stays where its
-    call cannot be removed: where the protocol does not allow the edit, or a reference of Responses may refer to the
-    call or its reasoning. Where a provider would refuse the remaining list, one more result stays, or all of them.
+    `has_provider_history` says that only the provider may know calls from before the range. A result stays if its
+    call cannot be removed: if the protocol does not allow the edit, or a reference of Responses may refer to the
+    call or its reasoning. If a provider would refuse the remaining list, one more result stays, or all of them.
     """
     hidden_positions = sorted(position for position in hidden_positions if _is_result(messages, position))
     fixed_messages, calls_by_result = _find_output_behind_references(messages), match_results_to_calls(messages)
@@ -530,7 +530,7 @@ def _remove_reasoning(messages: Sequence[Message], removed_parts: dict[int, set[
     """Adds to `removed_parts` the reasoning that produced only removed output; returns the wholly removed messages.
 
     Reasoning produces the model's output after it, up to the next reasoning: within a message, or, as an item of its
-    own, up to the next message that is not the model's. A message's reasoning is also removed where nothing else
+    own, up to the next message that is not the model's. A message's reasoning is also removed if nothing else
     remains.
     """
     for index, parts in removed_parts.items():

@@ -1,6 +1,6 @@
 """Recalls archived excerpts that the newest turn names, and decides where they stand.
 
-An excerpt stands before the newest turn, so that the model still reads the turn last, and behind all messages of the
+An excerpt stands before the newest turn, so that the model still reads the turn last, and after all messages of the
 request before, so that their prefix stays the same. It is recorded as an insertion (store.py), so that every later
 request contains the same bytes.
 """
@@ -108,11 +108,11 @@ class ArtifactRecall(msgspec.Struct, frozen=True):
 
 
 def insertion_index(request: RecallRequest) -> int:
-    """Returns the index of the client's message behind which a recall stands; -1 if there is no such place.
+    """Returns the index of the client's message after which a recall stands; -1 if there is no such place.
 
     That is the last message before the user's text, or before the calls whose results are the newest. In Chat
     Completions and Messages the recall stands before the newest results, merged into the first of them: many servers
-    refuse a user message behind results, and in Messages only results may follow a call.
+    refuse a user message after results, and in Messages only results may follow a call.
     """
     messages, start = request.original.messages, len(request.original.messages) - 1
     if request.original.starts_turn:

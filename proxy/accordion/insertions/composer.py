@@ -2,7 +2,7 @@
 
 Theory of operation. An insertion is something that the proxy sends and the client does not know of: tool rounds in
 which the model read from the archive, excerpts recalled from it, and memories. Each is anchored at the chain key of a
-client message. `store.py` finds those on a request's chain. `placement.py` puts them into the history behind their
+client message. `store.py` finds those on a request's chain. `placement.py` puts them into the history after their
 anchors, byte for byte as they were sent first. `composition_cache.py` limits the cost to a conversation's new messages.
 The composed history is only measured and sent. Compactions are planned on the history without insertions.
 """

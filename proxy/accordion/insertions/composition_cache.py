@@ -1,7 +1,7 @@
 """Composes a history with our tool and its insertions, at the cost of the messages since the last request.
 
 Insertions are sent the same way every time, so that each forwarded history begins with the one sent before it. A
-compaction is planned without them: it drops the insertions behind messages that it covers.
+compaction is planned without them: it drops the insertions after messages that it covers.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class CompositionCache:
         tool: ToolDefinition | None,
         read_message: ReadMessageFunction,
     ) -> CompactedConversation:
-        """Returns the history with the tool offered (if there is one and it can be), and with the insertions behind the
+        """Returns the history with the tool offered (if there is one and it can be), and with the insertions after the
         compaction in place. `read_message` parses written JSON.
 
         `insertions` are in the order of InsertionStore.find. One that does not fit the client's history, or that would
@@ -132,7 +132,7 @@ class CompositionCache:
         placed_history = placement.place_legal(insertions, prefix)
         if (stable_prefix := placement.stable_prefix) is not None:
             if cached is not None and prefix is not None:
-                # An insertion behind the prefix's last message may have been merged into that message.
+                # An insertion after the prefix's last message may have been merged into that message.
                 last = max(0, len(prefix.messages) - 1)
                 size = cached.size - _memory_size(prefix.messages[last:]) + _memory_size(stable_prefix.messages[last:])
             else:

@@ -1,6 +1,6 @@
 """Compares the forwarded history, with insertions, to the one that compactions are planned on, without them.
 
-A compaction drops the insertions behind messages that it covers (composition_cache.py). So a plan counts each insertion
+A compaction drops the insertions after messages that it covers (composition_cache.py). So a plan counts each insertion
 with the message that it stands before, or that it replaces.
 """
 
@@ -85,7 +85,7 @@ def drop_bound_thinking(
     history_before: CompactedConversation,
     read_message: Callable[[bytes], Message],
 ) -> CompactedConversation:
-    """Removes the thinking behind the first difference to `history_before`: it is bound to the former prefix.
+    """Removes the thinking after the first difference to `history_before`: it is bound to the former prefix.
 
     `read_message` parses written JSON.
     """

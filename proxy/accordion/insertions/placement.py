@@ -1,4 +1,4 @@
-"""Puts insertions into a compacted history, behind their anchors.
+"""Puts insertions into a compacted history, after their anchors.
 
 `InsertionPlacement` handles one history. The messages of the compaction itself come first and are never split. Behind
 them stand the client's own messages, with the insertions between. An insertion without which the history is legal, but
@@ -95,7 +95,7 @@ class InsertionPlacement:
         return placed_history
 
     def is_prefix_valid(self, placed_prefix: PlacedPrefix, insertions: tuple[Insertion, ...]) -> bool:
-        """Whether the history begins with the prefix, and all other insertions stand behind it."""
+        """Whether the history begins with the prefix, and all other insertions stand after it."""
         count, placed_count = len(placed_prefix.client), len(placed_prefix.insertions)
         if (
             self._history.conversation.messages[:count] != placed_prefix.client
@@ -108,7 +108,7 @@ class InsertionPlacement:
     def place(
         self, insertions: Sequence[Insertion], placed_prefix: PlacedPrefix | None = None
     ) -> CompactedConversation | None:
-        """Returns the history with these insertions behind the prefix. None if a provider would refuse it, unless the
+        """Returns the history with these insertions after the prefix. None if a provider would refuse it, unless the
         history without insertions has the same problem."""
         history, self.stable_prefix = self._history, None
         prefix = placed_prefix if placed_prefix is not None else self._compaction_prefix()
@@ -197,7 +197,7 @@ class InsertionPlacement:
         return count
 
     def _client_index(self, at: int) -> int:
-        """Returns the client's index of the message at a position behind the compaction's messages."""
+        """Returns the client's index of the message at a position after the compaction's messages."""
         return self._covered_count + at - self._compacted_count
 
     def _insert_tool_rounds(
@@ -229,7 +229,7 @@ class _HistoryBuilder:
         self.insertions = placed_prefix.insertions
         """The insertions placed so far, those that had no effect included."""
         self.insertion_hash = placed_prefix.insertion_hash
-        """Hash of all insertions so far; a part of the chain keys behind them."""
+        """Hash of all insertions so far; a part of the chain keys after them."""
         self._ends_in_recall = False
         """Whether the last message is a separate recall."""
 

@@ -1,6 +1,6 @@
 """The store of insertions: tool rounds and recalls that were sent once, and must be sent with every later request.
 
-Like compactions they are found by content: by the chain key of the client message behind which they stand, the anchor.
+Like compactions they are found by content: by the chain key of the client message after which they stand, the anchor.
 `composition_cache.py` puts them in place.
 """
 
@@ -102,8 +102,8 @@ class InsertionStore:
     async def add(self, ref: ConversationRef, insertion: Insertion, started_at: float) -> bool:
         """Adds an insertion: for this worker at once, for all workers when this returns.
 
-        While the store is away, the write waits in the outbox. Returns False without adding it if the session was
-        erased after `started_at` (when the request came, in seconds by the monotonic clock).
+        While the store is unavailable, the write waits in the outbox. Returns False without adding it if the session
+        was erased after `started_at` (when the request came, in seconds by the monotonic clock).
         """
         if self._erasures.was_erased_since(ref.tenant, ref.session, started_at):
             return False
@@ -144,7 +144,7 @@ class InsertionStore:
     def merge_values(self, key: Key, waiting: bytes, stored: bytes) -> bytes | None:
         """Merges a value that waited for the store and the store's own.
 
-        Returns None where the key is no insertion's, or where they are encrypted and this worker has no insertion of
+        Returns None if the key is no insertion's, or if they are encrypted and this worker has no insertion of
         the tenant's conversation in memory.
         """
         if not is_insertion_key(key):
@@ -157,11 +157,11 @@ class InsertionStore:
     async def find(
         self, ref: ConversationRef, chain: Sequence[bytes], since: int, *, check_store: bool
     ) -> tuple[Insertion, ...]:
-        """Returns the insertions at `chain[since - 1]` and behind it, in the chain's order. At one anchor the recall
+        """Returns the insertions at `chain[since - 1]` and after it, in the chain's order. At one anchor the recall
         comes first, then the newest tool rounds. `chain` is that of the client's own conversation.
 
         The store is asked if `check_store` is true (other workers may know more), and for insertions that this worker
-        evicted. While the store is away, memory alone counts.
+        evicted. While the store is unavailable, memory alone counts.
         """
         label, chain_keys = scope_prefix(ref), chain[max(0, since - 1) :]
         if check_store:

@@ -205,7 +205,7 @@ class _RangeCandidates(msgspec.Struct, frozen=True):
 class ConversationCompactor(msgspec.Struct, frozen=True):
     """Compacts ranges of recorded conversations into memories.
 
-    Without a narrator, or where its model fails, rules find the candidates.
+    Without a narrator, or if its model fails, rules find the candidates.
     """
 
     memories: MemoryStore
@@ -219,7 +219,7 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
     async def find_completed(self, tenant: TenantScope, conversation: str) -> list[CompletedRange]:
         """Returns the compacted ranges of a conversation, and records the search that permits the next compaction.
 
-        Raises NotFound where nothing is recorded, and StoreUnavailable.
+        Raises NotFound if nothing is recorded, and StoreUnavailable.
         """
         await self.conversations.find_transcript(tenant, conversation)
         log = await load_entries(self.memories, tenant, conversation)
@@ -237,8 +237,8 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
     ) -> CompactionResponse:
         """Compacts messages `first` to `last` (inclusive, counted from 0 with the system prompt).
 
-        Raises NotFound where they are not recorded, BadRequest for a bad range, bad topics or a missing search,
-        ConcurrentWrite (also where the conversation or the memories were erased meanwhile) and StoreUnavailable.
+        Raises NotFound if they are not recorded, BadRequest for a bad range, bad topics or a missing search,
+        ConcurrentWrite (also if the conversation or the memories were erased meanwhile) and StoreUnavailable.
         Nothing is written then.
         """
         caller, focus = caller or CompactionCaller(), check_topics(focus)
@@ -297,7 +297,7 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
     async def _find_candidates(
         self, message_range: MessageRange, focus: Sequence[str], caller: CompactionCaller
     ) -> _RangeCandidates:
-        """Returns all candidates of a range: from the model or, where there is none or it fails, from the rules."""
+        """Returns all candidates of a range: from the model or, if there is none or it fails, from the rules."""
         sentences, by_rule, background = await self.tasks.offload(_find_by_rule, message_range)
         if self.narrator is None:
             return _RangeCandidates(by_rule, WriterReport(), sentences)
@@ -392,7 +392,7 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
     async def _check_not_erased(
         self, tenant: TenantScope, conversation: str, search_number: int, started_at: float
     ) -> None:
-        """Raises ConcurrentWrite where the conversation or the memories were erased after `started_at` (monotonic).
+        """Raises ConcurrentWrite if the conversation or the memories were erased after `started_at` (monotonic).
 
         Erasing the memories also erases the marker of the search with `search_number`.
         """
@@ -526,7 +526,7 @@ def _choose_candidates(
 ) -> list[tuple[str, MemoryCandidate]]:
     """Chooses the best candidates, in the order of the conversation.
 
-    Candidates about the topics come before all others, which compete by worth. A weak candidate is taken only where it
+    Candidates about the topics come before all others, which compete by worth. A weak candidate is taken only if it
     is about a topic.
     """
     limit = min(_MAX_MEMORIES, max(_MIN_MEMORIES, messages // 3))
@@ -571,7 +571,7 @@ class CreatedMemory(msgspec.Struct, frozen=True):
 
 
 class ExtractedEntity(msgspec.Struct, frozen=True):
-    """An entity; `is_new` where the tenant had none of its name and type."""
+    """An entity; `is_new` if the tenant had none of its name and type."""
 
     name: str
     entity_type: str

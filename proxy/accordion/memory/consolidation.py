@@ -29,7 +29,7 @@ FEWEST: Final = 10
 SHORTEST: Final = 200
 """Tokens that a summary needs."""
 READS: Final = 20
-"""Memories that must be read in full, or all where there are fewer."""
+"""Memories that must be read in full, or all if there are fewer."""
 _MAX_LENGTH: Final = CONTENT_MOST - 400
 """Characters of a summary without its footer."""
 _CITATION: Final = re.compile(r"\bmem-[0-9a-zA-Z-]{4,60}")
@@ -65,7 +65,7 @@ class Consolidator:
         """Makes `content` the topic's active summary and archives its predecessor.
 
         Passing the text of an archived summary restores it. Without a project, the corpus includes all projects. Raises
-        BadRequest where the topic has too few memories, the text has too few tokens, or `proof` (reading tokens of a
+        BadRequest if the topic has too few memories, the text has too few tokens, or `proof` (reading tokens of a
         deep search on the topic and of full reads) is not sufficient; ConcurrentWrite, StoreUnavailable. Nothing is
         written then.
         """
@@ -89,7 +89,7 @@ class Consolidator:
         return await self._replace(tenant, topic, summary, current, tokens)
 
     def _check(self, content: str) -> int:
-        """Returns the meaningful tokens of a text. Raises BadRequest where it is too long or too short."""
+        """Returns the meaningful tokens of a text. Raises BadRequest if it is too long or too short."""
         if len(content) > _MAX_LENGTH:
             raise BadRequest(
                 f"The summary has {len(content):,} characters; it may have at most {_MAX_LENGTH:,}. 300 to 500 "
@@ -190,7 +190,7 @@ def _archive_copy(summary: Memory, topic: str, now: float) -> Memory:
 
 
 def _check_proof(proof: ReadProof, topic: str, corpus: Sequence[Memory], current: Memory | None) -> list[Memory]:
-    """Returns the topic's memories that were read in full. Raises BadRequest where they are too few."""
+    """Returns the topic's memories that were read in full. Raises BadRequest if they are too few."""
     if not proof.has_searched_deeply(topic):
         raise BadRequest(
             f"Run memory_deep_search on topic {topic!r} first, then read at least {min(READS, len(corpus))} of its "

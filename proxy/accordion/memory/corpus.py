@@ -15,7 +15,7 @@ _MAX_MEMORIES: Final = 20_000
 
 
 def normalize_topic(topic: object) -> str:
-    """Returns a topic in lower case, on one line. Raises BadRequest where it is invalid."""
+    """Returns a topic in lower case, on one line. Raises BadRequest if it is invalid."""
     name = clean_name(topic).lower() if isinstance(topic, str) and len(topic) <= NAME_MOST else ""
     if not name:
         raise BadRequest(

@@ -58,7 +58,7 @@ class ConsolidationDraft(msgspec.Struct, frozen=True):
     """A draft of a summary.
 
     `count` is the number of the topic's memories, `sources` are the ids that its lines cite, `summary` is the id of the
-    topic's present summary (to be read and extended), empty where there is none.
+    topic's present summary (to be read and extended), empty if there is none.
     """
 
     topic: str
@@ -89,9 +89,9 @@ class DraftWriter(msgspec.Struct, frozen=True):
     tasks: Tasks
 
     async def draft(self, tenant: TenantScope, topic: str, *, project: str | None = None) -> ConsolidationDraft:
-        """Writes a draft of 300 to 500 tokens, or fewer where the memories are short.
+        """Writes a draft of 300 to 500 tokens, or fewer if the memories are short.
 
-        Raises BadRequest where the topic has too few memories, and StoreUnavailable.
+        Raises BadRequest if the topic has too few memories, and StoreUnavailable.
         """
         topic = normalize_topic(topic)
         corpus = await load_corpus(self.memories, tenant, topic, project)
@@ -179,7 +179,7 @@ def _newest_keys(by_words: dict[str, _DraftLine]) -> Iterable[str]:
 
 
 def _draft_sentence(memory: Memory) -> tuple[str, str]:
-    """Returns a memory's text, shortened and in present tense, and a prefix for its speaker where that matters."""
+    """Returns a memory's text, shortened and in present tense, and a prefix for its speaker if that matters."""
     match = _LABELLED_QUOTATION.match(memory.content)
     text = match["text"] if match is not None else memory.content
     label = match["label"] if match is not None else ""
@@ -203,7 +203,7 @@ def _find_part(topic: str, memory: Memory, text: str) -> int:
 
 
 def _shorten(text: str, max_length: int = _MAX_LINE_LENGTH) -> str:
-    """Returns a text on one line, cut between words where it is long."""
+    """Returns a text on one line, cut between words if it is long."""
     line = " ".join(text.split())
     if len(line) <= max_length:
         return line

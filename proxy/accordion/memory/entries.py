@@ -132,7 +132,7 @@ def clean_names(values: Iterable[str], *, lower: bool = False) -> tuple[str, ...
 
 
 def clean_name(value: str) -> str:
-    """Returns a name with single spaces. Raises BadRequest where it is too long."""
+    """Returns a name with single spaces. Raises BadRequest if it is too long."""
     name = _SPACES.sub(" ", clean_text(value)).strip()
     if len(name) > NAME_MOST:
         raise BadRequest(f"A name has at most {NAME_MOST} characters: {name[:40]}…", code="memory_bad_name")

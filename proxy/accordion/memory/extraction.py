@@ -304,7 +304,7 @@ def _add_problems(candidates: Sequence[MemoryCandidate], steps: Sequence[Recorde
 
 
 def _find_problem(step: RecordedStep) -> str:
-    """Returns the error that a tool reported; empty where there is none or it gives orders."""
+    """Returns the error that a tool reported; empty if there is none or it gives orders."""
     for line in find_trouble((step.result or "")[:200_000]):
         problem = " ".join(line.split())
         if 12 <= len(problem) <= 240 and (step.is_failed or _ERROR_LINE.match(problem)) and is_safe(problem):

@@ -131,7 +131,7 @@ def find_path(step: RecordedStep) -> str:
 
 
 def find_file_accesses(step: RecordedStep) -> Iterator[FileAccess]:
-    """Returns a step's file accesses; none where it failed or no result is recorded."""
+    """Returns a step's file accesses; none if it failed or no result is recorded."""
     if step.is_done:
         yield from (
             access for access in _find_accesses(step) if 0 < len(access.path) <= _MAX_LENGTH and "\n" not in access.path
@@ -211,7 +211,7 @@ def split_here_documents(command: str) -> tuple[list[str], list[HereDocument]]:
 def _changed_directory(command: str) -> str:
     """Returns the directory that a command changes to first.
 
-    The result is empty where it changes nowhere, and `_UNKNOWN_DIRECTORY` where its text does not say.
+    The result is empty if it changes nowhere, and `_UNKNOWN_DIRECTORY` where its text does not say.
     """
     changes = list(_CHANGE_DIRECTORY.finditer(command))
     if not changes:

@@ -48,7 +48,7 @@ def is_absolute(path: str) -> bool:
 
 
 def make_absolute(path: str, root: str) -> str:
-    """Returns the absolute path; a relative path stays as it is where no root is known."""
+    """Returns the absolute path; a relative path stays as it is if no root is known."""
     path = path.strip().strip("\"'`")
     if not path or is_absolute(path) or path.startswith("~"):
         return path
@@ -69,7 +69,7 @@ def split_path(path: str) -> list[str]:
 
 
 def find_root(record: ConversationRecord, paths: Sequence[str]) -> str:
-    """Returns the root of the project, empty where it is unknown.
+    """Returns the root of the project, empty if it is unknown.
 
     It is the client's working directory, or a directory above it that has a file of `MARKERS`; without one it is
     derived from commands and from `paths`, the files that were accessed.
@@ -171,7 +171,7 @@ def _find_project_roots(paths: Iterable[str]) -> Iterator[str]:
 
 
 def _deepest_common(paths: Sequence[str], share: float) -> str:
-    """Returns the deepest directory with this share of the paths; empty where it is only a home directory."""
+    """Returns the deepest directory with this share of the paths; empty if it is only a home directory."""
     counts: Counter[str] = Counter()
     for path in paths:
         path_module, child = _path_module(path), path

@@ -195,7 +195,7 @@ def describe_outcome(step: RecordedStep) -> str:
 
 
 def shorten(text: str, limit: int = _MAX_CHARACTERS) -> str:
-    """Returns a text on one line, cut at the end where it is long."""
+    """Returns a text on one line, cut at the end if it is long."""
     line = " ".join(text.split())
     return line if len(line) <= limit else line[: limit - 2].rsplit(" ", 1)[0] + " …"
 

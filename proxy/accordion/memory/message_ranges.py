@@ -54,7 +54,7 @@ class RecordedConversations(msgspec.Struct, frozen=True):
     tasks: Tasks
 
     async def find_transcript(self, tenant: TenantScope, session: str) -> Transcript:
-        """Returns the transcript of a session. Raises NotFound where nothing was recorded, and StoreUnavailable."""
+        """Returns the transcript of a session. Raises NotFound if nothing was recorded, and StoreUnavailable."""
         transcript = await self.recordings.find(tenant, session) if session else None
         if transcript is None or not len(transcript):
             raise NotFound(
@@ -68,7 +68,7 @@ class RecordedConversations(msgspec.Struct, frozen=True):
     async def load_range(self, tenant: TenantScope, session: str, first: int, last: int) -> MessageRange:
         """Loads a range with all messages before it.
 
-        Raises NotFound where the conversation or a message of the range is not recorded, BadRequest for an invalid
+        Raises NotFound if the conversation or a message of the range is not recorded, BadRequest for an invalid
         range, and StoreUnavailable.
         """
         transcript = await self.find_transcript(tenant, session)

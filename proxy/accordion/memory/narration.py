@@ -107,7 +107,7 @@ def _make_sources(message_range: MessageRange) -> tuple[SourceMessage, ...]:
 
 
 def _make_candidate(line: str) -> MemoryCandidate | None:
-    """Makes a candidate of a summary's line; None where it is not self-contained or useless later."""
+    """Makes a candidate of a summary's line; None if it is not self-contained or useless later."""
     label, separator, text = strip_citations(line).partition(": ")
     is_report = label.endswith(_TOOL)
     kind, worth = _KINDS.get(_PATHS.get(label.removesuffix(_TOOL), ""), ("fact", 0.0))

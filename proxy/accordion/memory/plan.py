@@ -60,7 +60,7 @@ class SessionPlan(msgspec.Struct, frozen=True):
 def find_plan(
     record: ConversationRecord, files: Sequence[SessionFile], plans: Sequence[PlanFile]
 ) -> SessionPlan | None:
-    """Returns the latest plan by the order of sources; None where nothing was planned or done."""
+    """Returns the latest plan by the order of sources; None if nothing was planned or done."""
     todos = find_todos(record.steps)
     open_items = _open_todos(todos)
     for file in plans:
@@ -94,7 +94,7 @@ def shorten_handed_plan(text: str) -> str:
 
 
 def find_stated_plan(statements: Sequence[Statement]) -> str:
-    """Returns the newest plan that the user stated, from its opening to its last step; empty where there is none.
+    """Returns the newest plan that the user stated, from its opening to its last step; empty if there is none.
 
     A message that calls itself a plan is preferred to a mere list.
     """
@@ -126,7 +126,7 @@ def _open_todos(todos: TodoList | None) -> tuple[str, ...]:
 
 
 def _find_list(text: str) -> str:
-    """Returns a list of at least three steps with its introduction and all its lines; empty where there is none."""
+    """Returns a list of at least three steps with its introduction and all its lines; empty if there is none."""
     lines, in_fence = text.split("\n"), False
     numbered: list[tuple[int, int]] = []
     bullets: list[int] = []

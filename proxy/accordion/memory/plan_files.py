@@ -27,7 +27,7 @@ _END: Final = "*** End Patch"
 class PatchResult(msgspec.Struct, frozen=True):
     """The result of a patch for one file.
 
-    `text` is None where the patch cannot be applied exactly; `piece` is the file's part of the patch.
+    `text` is None if the patch cannot be applied exactly; `piece` is the file's part of the patch.
     """
 
     text: str | None
@@ -36,7 +36,7 @@ class PatchResult(msgspec.Struct, frozen=True):
 
 
 def apply_patch(patch: str, path: str, text: str | None) -> PatchResult:
-    """Applies a patch to one file. `text` is the file's previous text, None where it is unknown."""
+    """Applies a patch to one file. `text` is the file's previous text, None if it is unknown."""
     headers, pieces, is_deleted = list(_FILE.finditer(patch)), list[str](), False
     for index, header in enumerate(headers):
         if header[2].strip() != path:
@@ -55,7 +55,7 @@ def apply_patch(patch: str, path: str, text: str | None) -> PatchResult:
 
 
 def _apply_hunks(text: str, body: list[str]) -> str | None:
-    """Applies all hunks; returns None where one does not match at exactly one place after the previous one."""
+    """Applies all hunks; returns None if one does not match at exactly one place after the previous one."""
     lines, result, end = text.split("\n"), list[str](), 0
     for hint, hunk in _split_hunks(body):
         old = [line[1:] for line in hunk if line[:1] in (" ", "-", "")]
@@ -149,7 +149,7 @@ def find_plan_files(record: ConversationRecord, root: str) -> list[PlanFile]:
 
 
 def _find_plan_paths(step: RecordedStep) -> Iterator[str]:
-    """Returns the plan files that a step accesses; none where it failed."""
+    """Returns the plan files that a step accesses; none if it failed."""
     if not step.is_done:
         return
     if tool_kind(step) == "exitplanmode" and step.text("plan"):
@@ -159,7 +159,7 @@ def _find_plan_paths(step: RecordedStep) -> Iterator[str]:
 
 
 def _apply_step(file: PlanFile, step: RecordedStep, path: str) -> bool:
-    """Applies a step to a file; returns False where the step deleted it."""
+    """Applies a step to a file; returns False if the step deleted it."""
     if tool_kind(step) == "exitplanmode":
         return _set_text(file, step.text("plan"))
     if patch := find_patch(step):
@@ -250,7 +250,7 @@ def _apply_command(file: PlanFile, step: RecordedStep, path: str) -> bool:
 
 
 def text_from_reader(step: RecordedStep) -> str | None:
-    """Returns a file's text from a read's result, without line numbers; None where it is incomplete."""
+    """Returns a file's text from a read's result, without line numbers; None if it is incomplete."""
     if any(step.fields.get(name) for name in ("offset", "limit", "start_line", "end_line", "view_range", "lines")):
         return None
     text = remove_client_blocks(step.output).rstrip("\n")

@@ -112,7 +112,7 @@ def order_candidates(
     highest = max(totals, default=0.0)
     ordered = []
     for index, candidate in enumerate(candidates):
-        # Many memories of a topic name it. Its summary must come first where the query names the topic.
+        # Many memories of a topic name it. Its summary must come first if the query names the topic.
         total = highest if _is_summary_of(candidate.memory, words) else totals[index]
         boost = SUMMARY_BOOST if candidate.memory.type == "summary" else 1.0
         score = min(1.0, boost / (1 + math.exp(-total / _LOGISTIC_SCALE)))

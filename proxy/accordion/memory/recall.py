@@ -196,7 +196,7 @@ def _format_day(memory: Memory) -> str:
 
 
 def _quoted_text(memory: Memory) -> str:
-    """Returns the quotation in a memory, or all of its content where it has none."""
+    """Returns the quotation in a memory, or all of its content if it has none."""
     match = _LABELLED_QUOTATION.match(memory.content)
     return match[1] if match is not None else memory.content
 

@@ -1,4 +1,4 @@
-"""Finds entities and relations in the text of memories, only where the text states them.
+"""Finds entities and relations in the text of memories, only if the text states them.
 
 An entity is recognised by the word beside it (`the X service`, `pip install X`, `written by X`) or by its form (a
 file's path, `name()`, `#12`). A relation is recognised by the verb between two entities of one sentence.

@@ -47,7 +47,7 @@ class SearchQuery(msgspec.Struct, frozen=True):
 class SearchResult(msgspec.Struct, frozen=True):
     """One result of a search.
 
-    `warning` says why a summary may be out of date; `scores` explain the order, where the query asked for that.
+    `warning` says why a summary may be out of date; `scores` explain the order, if the query asked for that.
     """
 
     memory: Memory
@@ -103,7 +103,7 @@ class MemorySearch:
         return SearchResults(tuple(results), len(candidates), issue_token(proof, now=now))
 
     async def find_warnings(self, tenant: TenantScope, memories: Sequence[Memory]) -> list[str]:
-        """Returns a warning for each memory, empty where there is none.
+        """Returns a warning for each memory, empty if there is none.
 
         A summary gets one if its topic has grown by a fifth, or if memories that it was written from were edited or
         deleted. Sources are read together and each topic is counted once.

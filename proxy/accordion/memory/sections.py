@@ -50,7 +50,7 @@ def render_sections(contents: Mapping[str, str]) -> str:
 
 
 def render_list(items: Sequence[str]) -> str:
-    """Renders items as a list, one line each; empty where there are none."""
+    """Renders items as a list, one line each; empty if there are none."""
     return "\n".join(f"- {' '.join(item.split())}" for item in items)
 
 
@@ -60,7 +60,7 @@ def render_plan(plan: SessionPlan | None) -> str:
 
 
 def parse_sections(text: str) -> dict[str, str]:
-    """Returns the contents of the sections by title. Raises BadRequest where one is missing, empty or out of order.
+    """Returns the contents of the sections by title. Raises BadRequest if one is missing, empty or out of order.
 
     A plan may contain the same headings. So the sections before it are searched from the beginning of the text, those
     after it from the end.
@@ -92,7 +92,7 @@ def parse_sections(text: str) -> dict[str, str]:
 
 
 def extract_plan(content: str) -> str:
-    """Returns the plan in the content of the plan's section; empty where there is none."""
+    """Returns the plan in the content of the plan's section; empty if there is none."""
     frame = _FRAME.search(content)
     body = content.rstrip()
     if frame is None or not body.endswith(_END):

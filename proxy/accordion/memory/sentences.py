@@ -59,7 +59,7 @@ class Sentence(msgspec.Struct, frozen=True):
     """One sentence.
 
     `at` is the index of its message, `position` its number in that message; `previous` is the sentence before it in the
-    same paragraph, empty where there is none.
+    same paragraph, empty if there is none.
     """
 
     at: int

@@ -224,7 +224,7 @@ def normalize_id(text: str) -> str:
 
 
 def check_options(options: SaveOptions) -> SaveOptions:
-    """Returns options with normalised tags. Raises BadRequest where a value is too long or there are too many tags."""
+    """Returns options with normalised tags. Raises BadRequest if a value is too long or there are too many tags."""
     description = " ".join(options.description.split())
     if len(description) > _DESCRIPTION:
         message = f"A description has at most {_DESCRIPTION} characters; this one has {len(description)}."

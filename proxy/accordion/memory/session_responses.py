@@ -48,7 +48,7 @@ class ListedMemory(msgspec.Struct, frozen=True):
 
 
 class ListResponse(msgspec.Struct, frozen=True):
-    """Memories, newest first. `next` is the cursor of the next page; empty where there is none."""
+    """Memories, newest first. `next` is the cursor of the next page; empty if there is none."""
 
     message: str
     memories: list[ListedMemory]
@@ -74,7 +74,7 @@ def list_entries(memories: Iterable[Memory]) -> list[ListedMemory]:
 
 
 def preview(text: str) -> str:
-    """Returns a session's objective in a hundred characters, or the first line with content where it has none."""
+    """Returns a session's objective in a hundred characters, or the first line with content if it has none."""
     lines = [line.strip() for line in text.split("\n")]
     objective = lines[lines.index("## Objective") + 1 :][:1] if "## Objective" in lines else []
     candidates = [line for line in (*objective, *lines) if line and line != NONE and not line.startswith("#")]

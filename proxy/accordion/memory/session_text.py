@@ -105,7 +105,7 @@ def _find_workflow(record: ConversationRecord) -> str:
 
 
 def _find_objective(record: ConversationRecord) -> str:
-    """Returns the user's first objective, followed by the last request where that is another."""
+    """Returns the user's first objective, followed by the last request if that is another."""
     requests = [_plain_line(shorten_handed_plan(statement.text)) for statement in record.statements_by("user")]
     requests = [text for text in requests if text]
     intents = [

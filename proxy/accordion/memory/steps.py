@@ -97,7 +97,7 @@ class RecordedStep(msgspec.Struct, frozen=True):
         return frame[1] if frame is not None else text
 
     def text(self, *names: str) -> str:
-        """Returns the first argument of these names that is a string; empty where there is none."""
+        """Returns the first argument of these names that is a string; empty if there is none."""
         return next((value for name in names if isinstance(value := self.fields.get(name), str) and value), "")
 
 
@@ -143,7 +143,7 @@ def build_record(conversation: Conversation) -> ConversationRecord:
 
 
 def user_text(text: str) -> str:
-    """Returns a user's text without the blocks that clients add; empty where the user wrote nothing."""
+    """Returns a user's text without the blocks that clients add; empty if the user wrote nothing."""
     text = _CLIENT_REMARK.sub("", remove_client_blocks(text)).strip()
     return "" if text.startswith(_NOT_TYPED) else text
 

@@ -47,7 +47,7 @@ class TodoItem:
 
 
 class TodoList(msgspec.Struct, frozen=True):
-    """A to-do list. `tool` is the tool's name; `text` replaces the items where the tool took the list as text."""
+    """A to-do list. `tool` is the tool's name; `text` replaces the items if the tool took the list as text."""
 
     tool: str
     items: tuple[TodoItem, ...]
@@ -75,7 +75,7 @@ def is_todo(step: RecordedStep) -> bool:
 def find_todos(steps: Iterable[RecordedStep]) -> TodoList | None:
     """Returns the list after the last successful call.
 
-    The result is None where there is no list, it was emptied, or no item's text is recorded.
+    The result is None if there is no list, it was emptied, or no item's text is recorded.
     """
     current: TodoList | None = None
     by_id: dict[str, TodoItem] = {}
@@ -95,7 +95,7 @@ def find_todos(steps: Iterable[RecordedStep]) -> TodoList | None:
 
 
 def _read_list(step: RecordedStep, by_id: dict[str, TodoItem]) -> TodoList | None:
-    """Reads the list of a call; returns None where the call has none."""
+    """Reads the list of a call; returns None if the call has none."""
     items: Any = next((step.fields[item_id] for item_id in _LIST_FIELDS if item_id in step.fields), None)
     explanation = step.text("explanation")
     if isinstance(items, str):

@@ -1,6 +1,6 @@
 """Legal cuts of a history: small rules, intersected.
 
-Each rule yields ranges of messages that must stay together; a cut is legal where no range of any rule forbids it.
+Each rule yields ranges of messages that must stay together; a cut is legal if no range of any rule forbids it.
 A cut has the index of the message that follows it. Everything here is linear in the number of parts, whatever the ids.
 The module also finds what such rules depend on: open calls, references to items that only the provider has, and
 compactions that the provider made itself.
@@ -41,7 +41,7 @@ def find_indivisible_groups(messages: Sequence[Message]) -> tuple[tuple[int, int
     """Splits the list at every legal cut into ranges (first, last; inclusive): each leaves whole or not at all."""
     if not messages:
         return ()
-    # Ranges may overlap. Each one adds 1 where it begins to forbid cuts and subtracts it where it ends.
+    # Ranges may overlap. Each one adds 1 if it begins to forbid cuts and subtracts it where it ends.
     changes = [0] * (len(messages) + 1)
     for rule in RULES:
         for first, last in rule(messages):
@@ -89,7 +89,7 @@ def is_provider_compaction(message: Message) -> bool:
 
 
 def find_provider_compaction(messages: Sequence[Message], first: int = 0, end: int | None = None) -> int:
-    """Returns the index of the last provider compaction in `messages[first:end]`; -1 where there is none."""
+    """Returns the index of the last provider compaction in `messages[first:end]`; -1 if there is none."""
     for index in range((len(messages) if end is None else end) - 1, first - 1, -1):
         if is_provider_compaction(messages[index]):
             return index
@@ -118,7 +118,7 @@ def find_skipped_messages(messages: Sequence[Message]) -> frozenset[int]:
 def find_waiting_program(messages: Sequence[Message], waiting: Iterable[PartPosition]) -> int:
     """Returns the index of the message whose program, run by the provider, waits for the results of its calls.
 
-    Returns the number of messages where there is none. Only such results may follow this message.
+    Returns the number of messages if there is none. Only such results may follow this message.
 
     Sources: Anthropic, "Programmatic tool calling" ("your response message must contain only tool_result blocks");
     `program` of Responses.

@@ -13,7 +13,7 @@ WindowSource = Literal["config", "learnt", "table", "default"]
 class Window(msgspec.Struct, frozen=True):
     """A model's context window, in tokens.
 
-    Utilization is a share of `size`. `usable_input` is the largest input that may be sent: less than `size` where input
+    Utilization is a share of `size`. `usable_input` is the largest input that may be sent: less than `size` if input
     and output share the window. `counts_output` says that the provider refuses a request whose input and requested
     output together exceed the window, as one of its errors has shown.
     """
@@ -33,9 +33,9 @@ class Window(msgspec.Struct, frozen=True):
 class Thresholds(msgspec.Struct, frozen=True):
     """Triggers and targets of compaction, as shares of the window. A trigger of 1.0 means never, 0.0 always.
 
-    `generation` and `hard` are None where the window's size decides (see `generation_shares`). A summary is prepared in
+    `generation` and `hard` are None if the window's size decides (see `generation_shares`). A summary is prepared in
     the background from `soft` below the trigger on. `reserved_output` is the space kept for the response, in tokens,
-    where the request names no maximum; where it names one, the space is at most `output_factor` times the longest
+    if the request names no maximum; if it names one, the space is at most `output_factor` times the longest
     response so far (0: no less than the maximum).
     """
 
@@ -132,7 +132,7 @@ class Utilization(msgspec.Struct, frozen=True):
     def apply_correction(self, factor: float, total: int, *, is_carried: bool) -> Utilization:
         """Returns the utilization with every kind multiplied by `factor`, and `total` tokens in all.
 
-        The messages take up the difference; where they cannot, the other kinds shrink.
+        The messages take up the difference; if they cannot, the other kinds shrink.
         """
         preamble, tools, media, insertions = self.preamble, self.tools, self.media, self.insertions
         if factor != 1.0:

@@ -68,7 +68,7 @@ class BoundedCache(Generic[K, V]):
         return key in self._entries
 
     def get(self, key: K) -> V | None:
-        """Returns the value of a key and marks it as the most recently used; None where there is none."""
+        """Returns the value of a key and marks it as the most recently used; None if there is none."""
         entry = self._entries.get(key)
         if entry is None:
             return None

@@ -51,7 +51,7 @@ class StepRecord(msgspec.Struct, frozen=True, array_like=True):
 class Compaction(msgspec.Struct, frozen=True, array_like=True):
     """One compaction. `anchor` is the chain key of the last message that it covers, `message_count` their number.
 
-    `utilization` is the occupied share of the window before it (None where the trigger was 0.0), `at` seconds since
+    `utilization` is the occupied share of the window before it (None if the trigger was 0.0), `at` seconds since
     the epoch. `generation` counts the compactions of this history. `before` and `after` are the tokens of the request.
     `input` and `output` are the tokens that the summary's model calls used.
     """
@@ -69,7 +69,7 @@ class Compaction(msgspec.Struct, frozen=True, array_like=True):
     generation: int
     at: float
     writer: str = ""
-    """The writer of the summary: `extractive`, a model's name, or empty where there is no summary."""
+    """The writer of the summary: `extractive`, a model's name, or empty if there is no summary."""
     input: int = 0
     output: int = 0
     tokens_saved: int = 0
@@ -82,7 +82,7 @@ class Compaction(msgspec.Struct, frozen=True, array_like=True):
     narrative_start: int = 0
     """The index of the first message that `narrative` covers."""
     meaning: bytes = b""
-    """The identity key of the last message that it covers; empty where that is the anchor."""
+    """The identity key of the last message that it covers; empty if that is the anchor."""
     reasoning: tuple[int, ...] = ()
     """The indexes of the covered messages that say nothing."""
     edited_keys: tuple[bytes, ...] = ()
@@ -94,7 +94,7 @@ class Compaction(msgspec.Struct, frozen=True, array_like=True):
 class CompactedConversation(msgspec.Struct, frozen=True):
     """A conversation as it is forwarded: the list with a compaction applied.
 
-    `origins[i]` is the client's index of message i, or `WRITTEN_BY_COMPACTION`. `compaction` is None where there is
+    `origins[i]` is the client's index of message i, or `WRITTEN_BY_COMPACTION`. `compaction` is None if there is
     none.
     """
 
@@ -208,9 +208,9 @@ def apply_compaction(
     """Returns the conversation with the covered messages replaced by the compaction's entries.
 
     The chain keys of the result belong to the compacted list: a key of the covered part consists of the compaction's id
-    and the position, a key behind it of the id and the client's own key.
+    and the position, a key after it of the id and the client's own key.
 
-    Raises ValueError where the anchor is not the chain key of the last covered message, or where a later message
+    Raises ValueError if the anchor is not the chain key of the last covered message, or if a later message
     answers a call that the compaction removed.
     """
     return apply_prefix(conversation, compaction, build_prefix(conversation, compaction, read))
@@ -222,7 +222,7 @@ def apply_prefix(
     """Applies a compaction whose prefix `head` is valid for this conversation.
 
     `known_list` is an earlier request's compacted list; it is used if this conversation begins with it. Raises
-    ValueError where a later message answers a call that the compaction removed.
+    ValueError if a later message answers a call that the compaction removed.
     """
     covered, salt = compaction.message_count, compaction.id.encode()
     if head.removed_open_calls and _has_orphan_result(conversation.messages[covered:], head.removed_open_calls):
@@ -267,8 +267,8 @@ def with_forms(compaction: Compaction, conversation: Conversation) -> Compaction
 def adapt_compaction(conversation: Conversation, compaction: Compaction) -> Compaction | None:
     """Returns a compaction for a list whose beginning says the same as the covered messages, in another form.
 
-    Its blocks stand for the same messages. An edited message is used again only where the client's message is the one
-    that was edited; else the client's own is left as it is. Returns None where the lists differ in more than their
+    Its blocks stand for the same messages. An edited message is used again only if the client's message is the one
+    that was edited; else the client's own is left as it is. Returns None if the lists differ in more than their
     form, or nothing would be replaced. The result has no id.
     """
     identity, meaning = conversation.identity_chain, compaction.meaning or compaction.anchor
@@ -343,7 +343,7 @@ class _Adaptation(msgspec.Struct, frozen=True):
             append_entry(entries, CompactionEntry(first, at))
 
     def _count_reasoning(self, former: int, at: int) -> int:
-        """Counts the messages before a message that say nothing; 0 where the compaction left none of them."""
+        """Counts the messages before a message that say nothing; 0 if the compaction left none of them."""
         start = former
         while start and start - 1 not in self.positions:
             start -= 1

@@ -13,9 +13,9 @@ import msgspec
 class ToolUseClearing(msgspec.Struct, frozen=True):
     """Clears the results of old tool uses (`clear_tool_uses_20250919`).
 
-    It is due from `trigger_tokens` of input on, or from `trigger_uses` tool uses on where that is not None. The newest
+    It is due from `trigger_tokens` of input on, or from `trigger_uses` tool uses on if that is not None. The newest
     `keep` uses stay, and those of `excluded_tools`. It is left out if it would clear fewer than `min_tokens`.
-    `clears_inputs`: whether the inputs of the calls go too; of `input_tools` only, where that is not None.
+    `clears_inputs`: whether the inputs of the calls go too; of `input_tools` only, if that is not None.
     """
 
     trigger_tokens: int = 100_000

@@ -108,7 +108,7 @@ class Message(msgspec.Struct, frozen=True):
     """One entry of the client's list.
 
     `key` is the hash of its content (protocols/message_keys.py), `wire` the client's own JSON, which has
-    `cache_breakpoints` breakpoints of the prompt cache. `meaning` is the hash of what it says, empty where that is
+    `cache_breakpoints` breakpoints of the prompt cache. `meaning` is the hash of what it says, empty if that is
     `key`.
     """
 
@@ -163,7 +163,7 @@ class Conversation(msgspec.Struct, frozen=True):
     overhead_key: bytes = b""
     """A hash of preamble and tool list; the same content has the same key."""
     identity: tuple[bytes, ...] = ()
-    """The identity keys of `messages`: a chain of hashes of what they say. Empty where it is `chain`."""
+    """The identity keys of `messages`: a chain of hashes of what they say. Empty if it is `chain`."""
 
     @property
     def identity_chain(self) -> tuple[bytes, ...]:
@@ -183,7 +183,7 @@ class Conversation(msgspec.Struct, frozen=True):
         Any other request is mid-generation.
         """
         for last in reversed(self.messages):
-            # A system message behind the user's does not change the moment.
+            # A system message after the user's does not change the moment.
             if last.role not in INSTRUCTION_ROLES:
                 return last.has_user_text and not last.has_tool_result
         return True

@@ -54,7 +54,7 @@ class PriceTable(Protocol):
     """The prices of models."""
 
     def price(self, model: str) -> ModelPrice | None:
-        """Returns the price of a model by the clients' name; None where it is not known."""
+        """Returns the price of a model by the clients' name; None if it is not known."""
 
 
 class CachedPrompt(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -116,7 +116,7 @@ class Costs(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def net(self) -> int:
-        """The cost without Accordion, less all that was paid; negative where compaction cost more than it saved."""
+        """The cost without Accordion, less all that was paid; negative if compaction cost more than it saved."""
         return self.original_cost - self.spent
 
     @property
@@ -133,7 +133,7 @@ class Costs(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     @property
     def original_basis(self) -> Basis:
-        """The basis of what would have been sent: the same where Accordion changed nothing, else an estimate."""
+        """The basis of what would have been sent: the same if Accordion changed nothing, else an estimate."""
         is_unchanged = self.original_input == self.input and self.original_cost == self.sent_cost
         return self.sent_basis if is_unchanged and not self.summary_input else "estimate"
 

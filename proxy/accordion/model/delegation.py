@@ -27,8 +27,8 @@ class DelegationNode(msgspec.Struct, frozen=True):
     """A stored node of the tree. Its id is unique within a tenant.
 
     `parent` is the node that delegated the work, `agent` the agent's name, `session` the session of its last request,
-    `call_id` the call that began it, where known; `at` is in seconds since the epoch. `candidates` is the number of
-    calls that could have begun it; where there are two, neither is taken.
+    `call_id` the call that began it, if known; `at` is in seconds since the epoch. `candidates` is the number of
+    calls that could have begun it; if there are two, neither is taken.
     """
 
     id: str
@@ -49,7 +49,7 @@ class DelegationNode(msgspec.Struct, frozen=True):
 class AgentPosition(msgspec.Struct, frozen=True):
     """The position of a request in the tree. A request without any evidence is at the top.
 
-    `scope` separates sessions and compactions of requests that share a label; it is empty where nothing needs to be
+    `scope` separates sessions and compactions of requests that share a label; it is empty if nothing needs to be
     separated. `delegated` is True for a sub-agent's request. `candidates` is as in `DelegationNode`.
     """
 
@@ -65,7 +65,7 @@ class AgentPosition(msgspec.Struct, frozen=True):
     mark: str = ""
     """The client's own name for the session, if it has one."""
     home: str = ""
-    """The name that other requests' metadata use for a request at the top; empty where they have none."""
+    """The name that other requests' metadata use for a request at the top; empty if they have none."""
     since: int = 0
     """The index of the first message of the client's list that no earlier request contained."""
 

@@ -21,7 +21,7 @@ AccordionError
 │   └── TooManyMessages     a body has more messages than the proxy reads
 ├── SummaryFailed           no model wrote a usable summary; another strategy is used
 ├── MissingExtra            501, an optional dependency is not installed
-├── StoreUnavailable        the store is away or slow; forwarding goes on without it
+├── StoreUnavailable        the store is unavailable or slow; forwarding goes on without it
 │   └── StoreFull           the store's disk is full; reading and deleting still work
 └── ConfigError             config.yaml is wrong; the message has the path of the key
 """
@@ -112,7 +112,7 @@ class BodyTooLarge(RequestError):
 
 
 class UpgradeRefused(RequestError):
-    """The client requests a WebSocket where it must use HTTP, so that the proxy can read the requests."""
+    """The client requests a WebSocket although it must use HTTP, so that the proxy can read the requests."""
 
     status = 426
     code = "websocket_refused"
@@ -141,7 +141,7 @@ class ContextOverflow(RequestError):
     """The request does not fit the model's window in any form. Agents that compact themselves do so on this error.
 
     `tokens` and `limit` are the figures; each protocol writes its own text with them. `failure` is the reason why no
-    more was compacted, empty where everything allowed was; `folding` is the sentence about it.
+    more was compacted, empty if everything allowed was; `folding` is the sentence about it.
     """
 
     code = "context_length_exceeded"

@@ -26,7 +26,7 @@ def stop_error(reason: BaseException) -> AccordionError | None:
     """Returns the error for the client whose task `reason` ended from outside: the one with which the task was
     cancelled; without one, that the proxy stops.
 
-    Returns None where the client is gone, or where `reason` is no cancellation.
+    Returns None if the client is gone, or if `reason` is no cancellation.
     """
     if isinstance(reason, GeneratorExit | Exception) or CLIENT_DISCONNECTED in reason.args:
         return None
@@ -39,7 +39,7 @@ _BODY_HEADERS = (b"content-encoding", b"content-length")
 class Inbound(StructWithHiddenFields, frozen=True, dict=True):
     """A client's request. Header names are lower-case, `path` and `query` percent-encoded as they came.
 
-    `body` is whole where the proxy reads requests of this path; otherwise it may be an iterator of chunks, and `start`
+    `body` is whole if the proxy reads requests of this path; otherwise it may be an iterator of chunks, and `start`
     is the first chunk, if it was waited for.
     """
 
@@ -72,7 +72,7 @@ class Inbound(StructWithHiddenFields, frozen=True, dict=True):
 
     @cached_property
     def fields(self) -> dict[bytes, bytes]:
-        """The headers by name; the first one where a name occurs more than once.
+        """The headers by name; the first one if a name occurs more than once.
 
         Google's clients may send their key in the query. It is the same credential as in the header, so it is here as
         that header.
@@ -84,7 +84,7 @@ class Inbound(StructWithHiddenFields, frozen=True, dict=True):
 
     @property
     def query_key(self) -> str:
-        """The credential in the query, decoded; empty where there is none."""
+        """The credential in the query, decoded; empty if there is none."""
         match = _QUERY_KEY.search(self.query)
         return "" if match is None else unquote_to_bytes(match[1].replace("+", " ")).decode("latin-1")
 
@@ -99,7 +99,7 @@ def without_query_key(target: str) -> str:
 class Outbound(msgspec.Struct, frozen=True):
     """A response to the client.
 
-    Where an iterator in `body` raises, the body is incomplete, and the connection must not end as if it were whole.
+    If an iterator in `body` raises, the body is incomplete, and the connection must not end as if it were whole.
     """
 
     status: int

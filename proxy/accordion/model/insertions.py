@@ -25,7 +25,7 @@ class ToolRoundInsertion(msgspec.Struct, frozen=True):
     """The tool rounds of one response: several, or one with calls of both the artifact tool and the client's tools.
 
     `anchor` is the chain key of the last message of the request. `calls` are the ids of the calls of the client's own
-    tools, in order. Where there are none, `text` is the visible text with normalized white space, which identifies the
+    tools, in order. If there are none, `text` is the visible text with normalized white space, which identifies the
     client's copy of the response.
     """
 

@@ -45,7 +45,7 @@ _JPEG_BARE = frozenset(range(0xD0, 0xDA)) | {0x01}
 
 
 class FileType(NamedTuple):
-    """A file's type. `media_type` is empty where unknown; `width` and `height`, in pixels, are 0 where unknown."""
+    """A file's type. `media_type` is empty if unknown; `width` and `height`, in pixels, are 0 if unknown."""
 
     media_type: str
     width: int
@@ -113,7 +113,7 @@ def _read_webp(data: bytes) -> FileType:
 
 
 def count_pages(data: bytes) -> int:
-    """Estimates the pages of a PDF; 0 where the file is encrypted, broken or no PDF.
+    """Estimates the pages of a PDF; 0 if the file is encrypted, broken or no PDF.
 
     A changed object is in a file twice, and bookmarks have a `/Count` too, so the lesser of both counts is taken.
     """

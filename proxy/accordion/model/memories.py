@@ -115,7 +115,7 @@ class MemoryPage(msgspec.Struct, frozen=True):
 
 class SearchCandidate(StructWithHiddenFields, frozen=True):
     """A memory that matches a search, with its ranks (from 0; -1: no match) and scores in the lexical and the vector
-    search (higher is better; 0 where there is none).
+    search (higher is better; 0 if there is none).
 
     `tokens` is the embedder's data about the text besides its vector, for `Embedder.score_relevance`.
     """
@@ -134,7 +134,7 @@ class Embedding(msgspec.Struct, frozen=True):
     """The embedding of a text.
 
     `vector` has four bytes that identify the embedder, then one int8 for each dimension. Only vectors with the same
-    first four bytes are compared, by cosine. It is empty where the text has no embedding. `tokens` is data in the
+    first four bytes are compared, by cosine. It is empty if the text has no embedding. `tokens` is data in the
     embedder's own format.
     """
 
@@ -149,7 +149,7 @@ class Embedder(Protocol):
         """Returns the embeddings of texts, each given with its context (the text before it)."""
 
     async def embed_query(self, text: str) -> bytes:
-        """Returns a query's vector, in the format of the texts' vectors; empty where it has none."""
+        """Returns a query's vector, in the format of the texts' vectors; empty if it has none."""
 
     async def score_relevance(self, query: str, candidates: Sequence[SearchCandidate]) -> list[float]:
         """Returns the relevance of each candidate to the query, from 0 to 1."""
@@ -180,9 +180,9 @@ class MemoryStore(Protocol):
     async def list_memories(
         self, tenant: TenantScope, memory_filter: MemoryFilter, *, after: str = "", limit: int = 100
     ) -> MemoryPage:
-        """Returns a page of memories, the newest first, from behind the position `after` on.
+        """Returns a page of memories, the newest first, that come after the position `after`.
 
-        A `limit` of -1 means no limit. Raises BadRequest where `after` is not a page's `next`.
+        A `limit` of -1 means no limit. Raises BadRequest if `after` is not a page's `next`.
         """
 
     async def count(self, tenant: TenantScope, memory_filter: MemoryFilter) -> int:
@@ -198,7 +198,7 @@ class MemoryStore(Protocol):
         """
 
     async def get_marker(self, tenant: TenantScope, name: str) -> bytes | None:
-        """Returns the value of a marker; None where it does not exist."""
+        """Returns the value of a marker; None if it does not exist."""
 
     async def count_entities(self, tenant: TenantScope) -> int:
         """Counts the entities."""

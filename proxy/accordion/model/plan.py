@@ -28,7 +28,7 @@ class Slot(msgspec.Struct, frozen=True):
     """One message of the list that would be forwarded.
 
     `origin` is its index in the client's list of messages, `WRITTEN_BY_COMPACTION` or `INSERTED`. `is_edited` is True
-    where an earlier compaction changed parts of it. `first` and `last` (inclusive) are the client's messages that the
+    if an earlier compaction changed parts of it. `first` and `last` (inclusive) are the client's messages that the
     slot stands for.
     """
 
@@ -53,8 +53,8 @@ class Slot(msgspec.Struct, frozen=True):
 def choose_block_slot(slots: Sequence[Slot], leaving_slots: Sequence[int]) -> int:
     """Returns the slot, of those that leave (ascending), whose position the summary block takes.
 
-    It is the first one behind the last provider compaction that stays between them, since the provider does not read
-    what is before it. Returns -1 where no slot leaves.
+    It is the first one after the last provider compaction that stays between them, since the provider does not read
+    what is before it. Returns -1 if no slot leaves.
     """
     if not leaving_slots:
         return -1
@@ -66,7 +66,7 @@ def choose_block_slot(slots: Sequence[Slot], leaving_slots: Sequence[int]) -> in
 class View(msgspec.Struct, frozen=True):
     """The list as strategies see it.
 
-    `free[i]` is True where slot i may be changed, `removable[i]` where it may leave the list: it is free, and its group
+    `free[i]` is True if slot i may be changed, `removable[i]` if it may leave the list: it is free, and its group
     has no pinned result and no open call. `groups` are ranges (first, last; inclusive) of slots that leave together or
     not at all; they cover the list in order. `tokens` counts everything that would be sent; `overhead` is the part of
     the system prompt, the tools and the tokens that begin the response. `target` is the goal of the compaction, in
@@ -82,7 +82,7 @@ class View(msgspec.Struct, frozen=True):
     overhead: int
     target: int
     task: int
-    """The slot of the task (the last message with user text and no tool result); -1 where there is none."""
+    """The slot of the task (the last message with user text and no tool result); -1 if there is none."""
     pinned: frozenset[str] = frozenset()
     """The call ids of results that no strategy may touch."""
 
@@ -98,7 +98,7 @@ class Replace(msgspec.Struct, frozen=True):
 
 
 class Drop(msgspec.Struct, frozen=True):
-    """A step that removes parts of a slot, or the whole slot where `parts` is empty."""
+    """A step that removes parts of a slot, or the whole slot if `parts` is empty."""
 
     slot: int
     parts: tuple[int, ...] = ()

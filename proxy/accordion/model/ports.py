@@ -38,7 +38,7 @@ class Key(msgspec.Struct, frozen=True):
 
 
 class Put(msgspec.Struct, frozen=True):
-    """A write of a batch that sets the value of a key; with `if_absent`, only where the key has none.
+    """A write of a batch that sets the value of a key; with `if_absent`, only if the key has none.
 
     `ttl` is in seconds, None means no expiry. `for_erasing` marks a write that an erasure needs: it may use the disk
     space that a store reserves for erasures.
@@ -63,7 +63,7 @@ class Append(msgspec.Struct, frozen=True):
 class ErasedWrites(msgspec.Struct, frozen=True):
     """Pending writes that were erased: the keys of values, and entries of logs.
 
-    `stored_keys` must be deleted from the store too, where a part of the writes has reached it already.
+    `stored_keys` must be deleted from the store too, if a part of the writes has reached it already.
     """
 
     keys: frozenset[Key] = frozenset()
@@ -116,7 +116,7 @@ class KeyValueStore(Protocol):
     async def scan(
         self, collection: str, *, prefix: str = "", after: str = "", limit: int = 1000
     ) -> list[tuple[str, bytes]]:
-        """Returns names and values of a collection, ordered by name, from behind the name `after` on."""
+        """Returns names and values of a collection, ordered by name, that come after the name `after`."""
 
     async def write(self, batch: Sequence[Put | Append]) -> dict[Key, bytes]:
         """Makes several writes at once. It is no transaction across shards; each single write is atomic.
@@ -147,7 +147,7 @@ class Sealer(Protocol):
     def open(self, tenant: TenantScope, name: str, value: bytes) -> bytes | None:
         """Decrypts a value of this tenant and name; returns a value that is not encrypted as it is.
 
-        Returns None where decryption fails; callers treat that as a missing value. Never raises.
+        Returns None if decryption fails; callers treat that as a missing value. Never raises.
         """
 
 
@@ -201,7 +201,7 @@ _KEY_HEADERS: Mapping[Family, bytes] = {
 class Route(StructWithHiddenFields, frozen=True):
     """The destination of a request. `name` is its label in metrics and learned limits.
 
-    `family` is the provider's API. `model` replaces the request's model where it is not None. `api_key` is used only
+    `family` is the provider's API. `model` replaces the request's model if it is not None. `api_key` is used only
     for callers that presented a proxy key.
     """
 
@@ -218,7 +218,7 @@ class Route(StructWithHiddenFields, frozen=True):
     ambient: bool = False
     """Whether requests may use the credentials of the machine that the proxy runs on (a cloud identity)."""
     fallbacks: tuple[Route, ...] = ()
-    """The other deployments of the same name, tried in order where this one does not take the request."""
+    """The other deployments of the same name, tried in order if this one does not take the request."""
 
     def key_header(self, key: str) -> tuple[bytes, bytes]:
         """Returns the header with which the provider gets a key."""
@@ -233,14 +233,14 @@ class Router(Protocol):
     def models(self) -> Mapping[str, Route]:
         """The configured models by the name that clients use.
 
-        Where there are any, the model's name is also read from bodies of unknown protocols (protocols/model_name.py).
+        If there are any, the model's name is also read from bodies of unknown protocols (protocols/model_name.py).
         """
 
     def route(self, family: Family, model: str | None) -> Route:
-        """Returns the route of a model, or of the default upstream of a family where no configured model is named."""
+        """Returns the route of a model, or of the default upstream of a family if no configured model is named."""
 
     def for_dialect(self, route: Route, dialect: str) -> Route:
-        """Returns the route, with translation where its provider does not support the protocol."""
+        """Returns the route, with translation if its provider does not support the protocol."""
 
     def url(self, route: Route, path_and_query: str) -> str:
         """Returns the complete URL."""
@@ -337,8 +337,8 @@ class Outbox(Protocol):
     """A write-behind queue: writes that no caller waits for. They reach the store soon, in batches.
 
     The last value of a key wins. A value is passed as a function that is called when the value is written, so that a
-    value that is replaced before costs nothing. No method blocks or fails; when the store is away for long, the oldest
-    writes are dropped and counted.
+    value that is replaced before costs nothing. No method blocks or fails; when the store is unavailable for long, the
+    oldest writes are dropped and counted.
     """
 
     def put(self, key: Key, value: Callable[[], bytes], ttl: float | None = None) -> None:
@@ -364,13 +364,14 @@ class Outbox(Protocol):
         """Returns when all writes queued so far are in the store. Raises StoreUnavailable."""
 
     async def drop(self, is_erased: Callable[[Key], bool]) -> list[Key]:
-        """Removes the pending writes of erased keys and returns these keys; also works while the store is away."""
+        """Removes the pending writes of erased keys and returns these keys; also works while the store is
+        unavailable."""
 
 
 class WorkerSync(Protocol):
     """Shares between workers which of them recorded a prefix node. `node_id` is the id of a node (prefix_nodes.py).
 
-    `is_connected` is False where the other workers cannot be reached; then nothing is known about any node.
+    `is_connected` is False if the other workers cannot be reached; then nothing is known about any node.
     """
 
     is_connected: bool
@@ -379,7 +380,7 @@ class WorkerSync(Protocol):
         """Tells the other workers that this worker records a node."""
 
     def is_own(self, node_id: str) -> bool | None:
-        """Whether only this worker recorded a node; None where no worker is known to have recorded it lately."""
+        """Whether only this worker recorded a node; None if no worker is known to have recorded it lately."""
 
     def is_pending(self, node_id: str) -> bool:
         """Whether another worker has recorded a node, so that its write reaches the store soon."""
@@ -435,7 +436,7 @@ class Summarizer(Protocol):
     """A model that writes summaries. Raises SummaryFailed."""
 
     def input_limit(self, caller: SummaryCaller) -> int:
-        """Returns the largest input of one request, in tokens; 0 where there is no model."""
+        """Returns the largest input of one request, in tokens; 0 if there is no model."""
 
     async def write(self, request: SummaryRequest, caller: SummaryCaller) -> SummaryResponse:
         """Sends one request to the model."""

@@ -40,7 +40,7 @@ ARGUMENTS = 64 * 1024
 class ObservedCall(msgspec.Struct, frozen=True):
     """A tool call in a response.
 
-    `arguments` is the model's text (JSON, except for tools that take free text), as far as it arrived; empty where it
+    `arguments` is the model's text (JSON, except for tools that take free text), as far as it arrived; empty if it
     has more than `ARGUMENTS` characters.
     """
 
@@ -50,7 +50,7 @@ class ObservedCall(msgspec.Struct, frozen=True):
 
 
 class ObservedResponse(msgspec.Struct, frozen=True):
-    """The content of a response that the observer read. A field is empty where the response does not have it."""
+    """The content of a response that the observer read. A field is empty if the response does not have it."""
 
     response_id: str = ""
     model: str = ""
@@ -60,20 +60,20 @@ class ObservedResponse(msgspec.Struct, frozen=True):
     error: str = ""
     """The text of an error in the response: in its body, or in an event of its stream."""
     first: int | None = None
-    """Input tokens of the first round, where the provider ran its own tools and `usage` is the sum of all rounds; 0
-    where it is not reported. None: there was one round."""
+    """Input tokens of the first round, if the provider ran its own tools and `usage` is the sum of all rounds; 0
+    if it is not reported. None: there was one round."""
     items: tuple[tuple[str, bytes], ...] = ()
     """The model's items of a response that the provider keeps: the provider's id and the JSON of each. Items of more
     than `ARGUMENTS` bytes are left out."""
     output: tuple[bytes, ...] | None = None
-    """All items of a complete response that the provider keeps, as JSON; None where they are not known, or very
+    """All items of a complete response that the provider keeps, as JSON; None if they are not known, or very
     long."""
     characters: int = 0
-    """Characters of text and arguments that the model wrote; 0 where they are not counted."""
+    """Characters of text and arguments that the model wrote; 0 if they are not counted."""
 
     @property
     def input_tokens(self) -> int:
-        """The provider's count of the request's input, in tokens; 0 where it is not reported."""
+        """The provider's count of the request's input, in tokens; 0 if it is not reported."""
         if self.first is not None:
             return self.first
         return self.usage.input if self.usage is not None else 0
@@ -89,7 +89,7 @@ class CompactionOutcome(msgspec.Struct, frozen=True):
 
     `state` is `folded` (compacted for this request), `replayed` (compacted for an earlier one), `observed` (only
     reported, not applied) or `failed`. `steps` are (strategy, tokens before, tokens after); `utilization` has four
-    decimals, or is None where the trigger was 0.0. `input` and `output` are the tokens of the model calls for its
+    decimals, or is None if the trigger was 0.0. `input` and `output` are the tokens of the model calls for its
     summary, including `failed_input` and `failed_output`, the tokens of `failed_answers` unusable responses.
     """
 
@@ -126,7 +126,7 @@ class ToolLoopUsage(msgspec.Struct, frozen=True):
     `rounds` is the number of further requests to the provider, `calls` the number of answered calls. `input` has the
     input tokens of all rounds but the last, which the response's own usage does not include. `first` is the first
     round's usage, the only one that belongs to the request as it was measured. `earlier` is the sum of the usage of all
-    rounds but the last; None where there was one round.
+    rounds but the last; None if there was one round.
     """
 
     rounds: int = 0
@@ -191,13 +191,13 @@ class Exchange(msgspec.Struct, frozen=True):
     folding: float = 0.0
     """The seconds that compaction delayed the request."""
     tool_loop: ToolLoopUsage | None = msgspec.field(default=None, name="unfolded")
-    """None where the model read no artifact in the response."""
+    """None if the model read no artifact in the response."""
     recall: RecallUsage | None = msgspec.field(default=None, name="recalled")
-    """None where nothing was recalled. Content that was recalled for an earlier request is not reported again."""
+    """None if nothing was recalled. Content that was recalled for an earlier request is not reported again."""
     agent: AgentReport | None = None
-    """None for the main agent where the request has no metadata about it."""
+    """None for the main agent if the request has no metadata about it."""
     costs: Costs | None = None
-    """None where the request cost nothing: it failed, or only asked for a count."""
+    """None if the request cost nothing: it failed, or only asked for a count."""
 
 
 class Totals(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -287,5 +287,5 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
     def correction_of(self, model: str) -> float:
-        """Returns the correction for a model's counts: 1.0 where the last request was for another model."""
+        """Returns the correction for a model's counts: 1.0 if the last request was for another model."""
         return self.correction if model == self.model else 1.0

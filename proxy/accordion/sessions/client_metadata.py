@@ -70,7 +70,7 @@ class DeclaredDelegation(msgspec.Struct, frozen=True):
 
 
 class ClientMetadata(msgspec.Struct, frozen=True):
-    """The metadata of a request. A field is empty where the request has no well-formed value."""
+    """The metadata of a request. A field is empty if the request has no well-formed value."""
 
     session: str = ""
     agent: str = ""
@@ -80,13 +80,13 @@ class ClientMetadata(msgspec.Struct, frozen=True):
     is_client_compaction: bool = False
     """Whether the request is part of the client's own compaction."""
     parent: str = ""
-    """The label of the parent agent, where a known client's metadata names it."""
+    """The label of the parent agent, if a known client's metadata names it."""
     agent_name: str = ""
     """The agent's name or kind."""
     declared_delegation: DeclaredDelegation | None = None
     """The delegation that the request declares with Accordion's own headers or fields."""
     scope: str = ""
-    """A further division of requests with the same label: the project, and the agent's position where the label does
+    """A further division of requests with the same label: the project, and the agent's position if the label does
     not have it."""
 
     @property
@@ -100,7 +100,7 @@ def read_client_metadata(headers: Mapping[bytes, bytes], envelope: Mapping[str, 
 
     The session is taken from the first of these: our own header, a vendor's, Codex's names (for Codex only, since they
     are common words), the fields of the body, tracing baggage, `prompt_cache_key`. A value counts only if it matches
-    `[A-Za-z0-9_.:-]{8,128}`. Raises BadRequest where our own header does not match, or a declaration is malformed.
+    `[A-Za-z0-9_.:-]{8,128}`. Raises BadRequest if our own header does not match, or a declaration is malformed.
     """
     client = read_client_name(headers.get(b"user-agent", b"")[:_LONGEST_AGENT])
     is_codex = client == "codex"
@@ -178,7 +178,7 @@ def _decode_metadata(metadata: bytes | None) -> Mapping[str, object]:
 def _find_declared_value(
     headers: Mapping[bytes, bytes], metadata: Mapping[str, object], name: str
 ) -> tuple[str | None, str]:
-    """Returns the value of a name, and the header or field that has it; None where there is none."""
+    """Returns the value of a name, and the header or field that has it; None if there is none."""
     raw = headers.get(name.encode())
     if raw is not None:
         return raw.decode("utf-8", "replace"), name
@@ -195,7 +195,7 @@ def _read_agent_name(raw: bytes) -> str:
 def _find_parent(
     headers: Mapping[bytes, bytes], envelope: Mapping[str, bytes], session: str, agent: str, kind: bytes
 ) -> str:
-    """Returns the label of the parent agent; empty where no metadata names it, or where the agent names itself."""
+    """Returns the label of the parent agent; empty if no metadata names it, or if the agent names itself."""
     if (thread := _first_value(headers, _CODEX_PARENT)) and agent:
         return "" if thread == agent else session if thread == session else f"{session}/{thread}"
     if kind and agent:
@@ -234,7 +234,7 @@ def _add_body_fields(headers: Mapping[bytes, bytes], raw: bytes) -> Mapping[byte
 
 @lru_cache(1_024)
 def read_client_name(user_agent: bytes) -> str:
-    """Returns a short name of the client from its User-Agent; empty where it has none."""
+    """Returns a short name of the client from its User-Agent; empty if it has none."""
     agent = user_agent.decode("latin-1").strip()
     lower_agent = agent.lower()
     for substring, name in (

@@ -1,7 +1,7 @@
 """The index of prefix nodes: a cache in one worker's memory over the shared store.
 
-The store is read only where this worker has no node or may be out of date. A new conversation does not wait for a read:
-where an earlier run recorded its first node, the write a moment later merges both, usually long before the response
+The store is read only if this worker has no node or may be out of date. A new conversation does not wait for a read:
+if an earlier run recorded its first node, the write a moment later merges both, usually long before the response
 arrives. A conversation that continues waits for a node that another worker has announced and is about to write.
 """
 
@@ -47,7 +47,7 @@ class PrefixIndex:
     """The prefix nodes of one worker.
 
     `capacity` is the most nodes in memory, `retention` their time to live in the store, in seconds. `worker_sync` is
-    None where no other worker uses the store.
+    None if no other worker uses the store.
     """
 
     store: KeyValueStore
@@ -65,8 +65,8 @@ class PrefixIndex:
     async def find(self, label: bytes, conversation: Conversation) -> tuple[int, PrefixNode | None]:
         """Returns the index (-1: none) and the node of the longest recorded prefix of a list.
 
-        Reads the store where it may know more, and brings all nodes into memory that decide about the session. When
-        the store is away, the nodes in memory are used.
+        Reads the store if it may know more, and brings all nodes into memory that decide about the session. When
+        the store is unavailable, the nodes in memory are used.
         """
         index, base = await self._find_deepest(label, conversation)
         worker_sync = self.worker_sync
@@ -182,7 +182,7 @@ class PrefixIndex:
         return ENCODER.encode(current)
 
     async def _load(self, names: Collection[bytes]) -> bool:
-        """Reads nodes from the store into memory; returns False where the store is away."""
+        """Reads nodes from the store into memory; returns False if the store is unavailable."""
         try:
             values = await self.store.get_many([node_key_by_name(name) for name in names])
         except StoreUnavailable:
@@ -203,8 +203,8 @@ class PrefixIndex:
     ) -> list[bytes]:
         """Returns the names of nodes of which the store may know more.
 
-        There are none where a conversation continues by one round. The same beginning may reach several workers, so a
-        first node is read where another worker has recorded it.
+        There are none if a conversation continues by one round. The same beginning may reach several workers, so a
+        first node is read if another worker has recorded it.
         """
         chain, worker_sync = conversation.identity_chain, self.worker_sync
         if base is None:

@@ -1,7 +1,7 @@
 """Prefix nodes: records of the points in a conversation where a request ended, and the keys of these records.
 
 A node belongs to a prefix of a message list: its name is the label (client_metadata.py) and the identity key of the
-prefix's last message. Later requests of the conversation contain this prefix, and so find the node, also where the
+prefix's last message. Later requests of the conversation contain this prefix, and so find the node, also if the
 client sends earlier messages in another form (protocols/message_keys.py). Ids of responses
 and conversations that a provider keeps have nodes too; the name of such a node is a hash of the id.
 """
@@ -33,7 +33,7 @@ class PrefixNode(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `next` is the identity key of the message that followed first, `branch` that of the request that continued from here
     and has the session, `base` the node of the same session from which this one continued. `reported` is the provider's
-    count of the whole input (0 where none was reported) for `model`, `counted` the proxy's own count, with the overhead
+    count of the whole input (0 if none was reported) for `model`, `counted` the proxy's own count, with the overhead
     of `overhead_key`.
     """
 
@@ -47,7 +47,7 @@ class PrefixNode(msgspec.Struct, frozen=True, omit_defaults=True):
     branch: bytes = b""
     base: bytes = b""
     fold: str = ""
-    """The id of the compaction that was applied to the request of `reported`; empty where none was."""
+    """The id of the compaction that was applied to the request of `reported`; empty if none was."""
     ids: tuple[str, ...] = ()
     """Of a response id's node: the provider's own ids of the tool rounds of the response. The last one stands for the
     whole conversation."""
@@ -65,7 +65,7 @@ class PrefixNode(msgspec.Struct, frozen=True, omit_defaults=True):
     cached: CachedPrompt | None = None
     """What the provider's prompt cache has of the request of `reported`."""
     exact: bytes = b""
-    """The chain key of the request of `reported`; empty where it is the identity key."""
+    """The chain key of the request of `reported`; empty if it is the identity key."""
     reworded: bool = False
     """Whether a request up to here had earlier messages in another form than the request before it."""
 
@@ -93,7 +93,7 @@ class NodeLookup(Protocol[T_co]):
 
 
 def decode(value: bytes | None) -> PrefixNode | None:
-    """Decodes a stored node; None where there is none, or none that can be decoded."""
+    """Decodes a stored node; None if there is none, or none that can be decoded."""
     with suppress(msgspec.MsgspecError):
         return _DECODER.decode(value) if value is not None else None
     return None
@@ -129,16 +129,16 @@ def find_deepest(lookup: NodeLookup[T], label: bytes, chain: Sequence[bytes]) ->
 
 
 def next_key(chain: Sequence[bytes], index: int) -> bytes:
-    """Returns the first key after a message that differs from its own; empty where there is none."""
+    """Returns the first key after a message that differs from its own; empty if there is none."""
     return next((key for key in islice(chain, index + 1, None) if key != chain[index]), b"")
 
 
 def find_rival_branch(
     nodes: Mapping[bytes, PrefixNode], label: bytes, chain: Sequence[bytes], index: int, base: PrefixNode
 ) -> tuple[bytes, PrefixNode, bytes] | None:
-    """Returns the node where another branch than this request's has the session: the base, or a node before it.
+    """Returns the node if another branch than this request's has the session: the base, or a node before it.
 
-    The result is the node's key, the node, and the key of this request's branch; None where there is no such node.
+    The result is the node's key, the node, and the key of this request's branch; None if there is no such node.
     """
     key, node = chain[index], base
     if base.next:
@@ -172,7 +172,7 @@ def list_successors(nodes: Mapping[bytes, PrefixNode], label: bytes, node: Prefi
 
 
 def has_live_successor(nodes: Mapping[bytes, PrefixNode], label: bytes, node: PrefixNode) -> bool:
-    """Whether one of the successors was continued. The node where they parted may be another conversation's by now."""
+    """Whether one of the successors was continued. The node if they parted may be another conversation's by now."""
     return any(_has_successor(nodes.get(label + key), node.session) for key in list_successors(nodes, label, node))
 
 
@@ -191,7 +191,7 @@ def has_response(conversation: Conversation) -> bool:
 
 
 def count_responses(conversation: Conversation, index: int) -> int:
-    """Counts the responses behind a message; a response may be several entries."""
+    """Counts the responses after a message; a response may be several entries."""
     roles = [message.role for message in conversation.messages[index:]]
     return sum(role == "assistant" != before for before, role in pairwise(roles))
 
@@ -213,7 +213,7 @@ def node_key_by_name(name: bytes) -> Key:
 
 
 def merge_values(key: Key, mine: bytes, theirs: bytes) -> bytes | None:
-    """Merges two values of a node that two workers wrote; None where the key is no node's, or `theirs` has it all."""
+    """Merges two values of a node that two workers wrote; None if the key is no node's, or `theirs` has it all."""
     if not key.name.startswith(_KEY_PREFIX):
         return None
     own, stored = decode(mine), decode(theirs)

@@ -2,11 +2,11 @@
 
 Theory of operation. A created key is `acc-ID-SECRET`. The store has a record under its id: the tenant and a SHA-256
 hash of the whole key, never the key. The secret has 256 random bits, so a plain hash cannot be inverted. Each worker
-has all records in memory, and a request is checked there. `poll` reads a version mark each second and the records where
+has all records in memory, and a request is checked there. `poll` reads a version mark each second and the records if
 it changed, and once a minute in any case. A creation and a revocation write the record first and the mark second.
 
-While the store is away, the records that were read last stay valid for `GRACE_SECONDS`. After that, or where they were
-never read, nobody can say whether a key was revoked: then KeysUnavailable is raised, and not Unauthorized.
+While the store is unavailable, the records that were read last stay valid for `GRACE_SECONDS`. After that, or if
+they were never read, nobody can say whether a key was revoked: then KeysUnavailable is raised, and not Unauthorized.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ The next request of the same conversation contains that key a few messages befor
 recorded prefix (the base) names its session. If another response follows a base that was continued already, the request
 is a fork and gets a session of its own. If another question follows the same response, it is a side request that is
 never continued, or an edit: the branch that continued last has the session until one of them is continued; every other
-branch that is continued is a fork. Nodes of earlier versions have chain keys as names; they are found where no other
-node is, or where the request would be a fork. Labels (client_metadata.py) only divide: two labels never share a
+branch that is continued is a fork. Nodes of earlier versions have chain keys as names; they are found if no other
+node is, or if the request would be a fork. Labels (client_metadata.py) only divide: two labels never share a
 session.
 """
 
@@ -50,9 +50,9 @@ from accordion.sessions.tenants import TENANTS, Caller
 class SessionMatch(msgspec.Struct, frozen=True):
     """The session of a request, and the node from which the request continues.
 
-    `base_node` is the node of the longest recorded prefix, `base_index` the index of its message (-1 where the provider
-    keeps the messages before). `is_recorded` is False where the request continues provider-kept state without a node.
-    `is_exact` is False where the client sends that prefix in another form than before: then `base_node` has no report.
+    `base_node` is the node of the longest recorded prefix, `base_index` the index of its message (-1 if the provider
+    keeps the messages before). `is_recorded` is False if the request continues provider-kept state without a node.
+    `is_exact` is False if the client sends that prefix in another form than before: then `base_node` has no report.
     """
 
     session: Session
@@ -71,7 +71,7 @@ class _RequestForm(msgspec.Struct, frozen=True):
     """The form in which a request has its messages, compared with the request from which it continues.
 
     `base_index` is the index of the last message of that request, `exact` the chain key of this request's end (empty
-    where it is the identity key).
+    if it is the identity key).
     """
 
     base_index: int
@@ -96,7 +96,7 @@ class _RequestForm(msgspec.Struct, frozen=True):
 
 def _find_exact(conversation: Conversation, index: int, exact: bytes) -> int:
     """Returns the index of the message with the chain key `exact` (empty: the identity key) among those with the
-    identity key of the message at `index`; -1 where there is none."""
+    identity key of the message at `index`; -1 if there is none."""
     chain, identity = conversation.chain, conversation.identity_chain
     key = identity[index]
     for at in range(index, len(chain)):
@@ -108,7 +108,7 @@ def _find_exact(conversation: Conversation, index: int, exact: bytes) -> int:
 
 
 def _exact_key(conversation: Conversation) -> bytes:
-    """Returns the chain key of a list's end; empty where it is the identity key."""
+    """Returns the chain key of a list's end; empty if it is the identity key."""
     if not conversation.identity or conversation.identity[-1] == conversation.chain[-1]:
         return b""
     return conversation.chain[-1]
@@ -124,7 +124,7 @@ class Sessions:
     """The sessions of one worker: a cache over the store, which other workers and earlier runs write too.
 
     `worker` is a unique name of this process. `capacity` is the most sessions in memory, `retention` their time to live
-    in the store, in seconds. `worker_sync` is None where no other worker uses the store.
+    in the store, in seconds. `worker_sync` is None if no other worker uses the store.
     """
 
     store: KeyValueStore
@@ -153,8 +153,8 @@ class Sessions:
 
         A list that continues no known one belongs to the session `new_session_id`, or to a new one if that is empty.
 
-        The store is read only where this worker has no node or may be out of date; when it is away, the nodes in memory
-        are used.
+        The store is read only if this worker has no node or may be out of date; when it is unavailable, the nodes in
+        memory are used.
         """
         label = label_prefix(caller, client_metadata)
         if conversation.previous is not None:
@@ -291,7 +291,7 @@ class Sessions:
         return self.prefix_index.build_writes(session_match.label + chain[-1]) if chain else []
 
     async def find_state(self, caller: Caller, state_id: str) -> PrefixNode | None:
-        """Returns the node of a response's or a conversation's id; None where it is not recorded."""
+        """Returns the node of a response's or a conversation's id; None if it is not recorded."""
         # A node from the store is not cached: that of a conversation's id changes with each response at any worker.
         return await self.prefix_index.get(provider_state_name(caller, state_id))
 

@@ -36,7 +36,7 @@ def is_loopback_url(url: str) -> bool:
 
 
 def url_port(url: str, scheme: str = "") -> int | None:
-    """Returns the port of a URL, or the default port of its scheme (or of `scheme`, where it has none); else None."""
+    """Returns the port of a URL, or the default port of its scheme (or of `scheme`, if it has none); else None."""
     match = _ADDRESS.fullmatch(url)
     if match is None:
         return None
@@ -76,9 +76,9 @@ _EXPIRY = re.compile(r"[0-9a-f]{1,10}")
 class Caller(msgspec.Struct, frozen=True):
     """The caller of a request.
 
-    `has_proxy_key` is True where the caller presented a proxy key. `credential` is the caller's credential for the
-    provider, empty where it presented only the proxy key. `is_local` is True where only this machine can be the caller.
-    `can_erase` is True where the caller may erase and export what the tenant has.
+    `has_proxy_key` is True if the caller presented a proxy key. `credential` is the caller's credential for the
+    provider, empty if it presented only the proxy key. `is_local` is True if only this machine can be the caller.
+    `can_erase` is True if the caller may erase and export what the tenant has.
     `key` is the record of the proxy key.
     """
 
@@ -101,7 +101,7 @@ class Caller(msgspec.Struct, frozen=True):
 class Tenants:
     """Identifies callers and derives the scopes of tenants.
 
-    Where there are proxy keys or an `admin_key`, the tenant is that of the proxy key, and a request without one is
+    If there are proxy keys or an `admin_key`, the tenant is that of the proxy key, and a request without one is
     refused. Keys of `created` are valid only beside an `admin_key`. Otherwise, on a loopback address, there is one
     tenant, except for requests of web sites. Otherwise the tenant is a keyed hash of the credential. Claims in
     unverified tokens are ignored.
@@ -137,7 +137,7 @@ class Tenants:
     def identify(self, headers: Mapping[bytes, bytes]) -> Caller:
         """Returns the caller of a request with these headers (by lower-case name).
 
-        Raises Unauthorized, and KeysUnavailable where it is not known whether a key is valid.
+        Raises Unauthorized, and KeysUnavailable if it is not known whether a key is valid.
         """
         credential = read_credential(headers)
         if not self.has_proxy_keys:
@@ -154,7 +154,7 @@ class Tenants:
                 "This proxy needs one of its own keys: send it as the API key or in the x-accordion-key header."
             )
         if own_header is None or (credential and self.is_proxy_key(credential.encode("latin-1"))):
-            # The provider must not see the proxy key, even where a client sends it in both headers.
+            # The provider must not see the proxy key, even if a client sends it in both headers.
             credential = ""
         return Caller(self.scope(key.tenant), True, credential, can_erase=True, key=key)
 

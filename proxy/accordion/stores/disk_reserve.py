@@ -38,7 +38,7 @@ class DiskReserve:
     """A file of `SIZE` bytes next to a database, which an erasure removes when the disk is full.
 
     While the file is missing and cannot be created again, ordinary writes are refused, so that no worker uses the space
-    that erasures need. They are allowed where the database has free pages of `MARGIN` bytes, since it does not grow
+    that erasures need. They are allowed if the database has free pages of `MARGIN` bytes, since it does not grow
     then.
     """
 
@@ -50,7 +50,7 @@ class DiskReserve:
     def check(self, connection: sqlite3.Connection, size: int) -> None:
         """Checks the disk before an ordinary write of `size` bytes; creates the file if it is missing.
 
-        Raises StoreFull where the disk has no space for the write in addition to the reserve.
+        Raises StoreFull if the disk has no space for the write in addition to the reserve.
         """
         has_space = self._log_fits(connection, size) and (self._exists() or self._create())
         if not has_space and _free_page_bytes(connection) < max(size, MARGIN):
@@ -67,7 +67,7 @@ class DiskReserve:
     def _log_fits(self, connection: sqlite3.Connection, size: int) -> bool:
         """Whether the disk has space for the content of the write-ahead log after a write of `size` bytes.
 
-        Without that space the log could not be emptied, and a deletion would need more space than there is. Where the
+        Without that space the log could not be emptied, and a deletion would need more space than there is. If the
         space is short, empties the log and checks again. Raises sqlite3.Error.
         """
         log_size = _size(self._wal)
@@ -80,7 +80,7 @@ class DiskReserve:
         return not self._is_supported or _size(self.path) == SIZE
 
     def _create(self) -> bool:
-        """Creates the file; returns False only where the disk is full.
+        """Creates the file; returns False only if the disk is full.
 
         After any other error the reserve is not tried again, and ordinary writes go on without it.
         """

@@ -117,7 +117,7 @@ def open_sealer(text: str, *, is_persistent: bool) -> Sealer:
 def open_block_sealer(text: str) -> Sealer:
     """Returns the Sealer for compaction blocks, which clients keep. Raises ValueError for wrong keys.
 
-    It encrypts also where there are no keys in `text`: then with a key that is derived from the tenant's own alone. So
+    It encrypts also if there are no keys in `text`: then with a key that is derived from the tenant's own alone. So
     a block that was sealed before `archive.key` was set can be opened afterwards.
     """
     return _LazySealer((*read_keys(text), hashlib.sha256(b"accordion compaction block").digest()))

@@ -1,7 +1,7 @@
 """The memory store: memories, entities, relations and markers of tenants, over the records of SQLite or Redis.
 
 Theory of operation. A tenant's data are records of six kinds (`KINDS`), each with a name and a value. Names are digests
-and values are sealed where a key is set (sealed_names.py). `MemoryRecords` knows nothing else of them: it reads records
+and values are sealed if a key is set (sealed_names.py). `MemoryRecords` knows nothing else of them: it reads records
 in one snapshot, and writes a change only if the tenant's version is still the one that the change was made from.
 `StoredMemories` does the rest, the same for all stores:
 
@@ -86,13 +86,13 @@ class MemoryRecords(Protocol):
         """Reads records in one snapshot. Returns None for a tenant whose data an earlier version wrote."""
 
     async def write(self, tenant: TenantScope, version: bytes, change: RecordChange) -> bool:
-        """Writes a change as a whole, or returns False where the record `version` has another value than `version`."""
+        """Writes a change as a whole, or returns False if the record `version` has another value than `version`."""
 
     async def read_former(self, tenant: TenantScope) -> FormerMemories | None:
-        """Reads the data that an earlier version wrote; returns None where there are none."""
+        """Reads the data that an earlier version wrote; returns None if there are none."""
 
     async def replace_former(self, tenant: TenantScope, former: FormerMemories, change: RecordChange) -> bool:
-        """Writes a change and removes the data of the earlier version, or returns False where anything changed."""
+        """Writes a change and removes the data of the earlier version, or returns False if anything changed."""
 
     async def erase(self, tenant: TenantScope) -> int:
         """Removes all of a tenant's data, those of an earlier version too; returns the number of memories."""
@@ -120,7 +120,7 @@ class TenantState(msgspec.Struct, frozen=True, array_like=True):
         return TenantState(os.urandom(8), order, tuple(changes))
 
     def changed_since(self, token: bytes) -> list[str] | None:
-        """Returns the names of the records of the index that changed since `token`; None where that is not known."""
+        """Returns the names of the records of the index that changed since `token`; None if that is not known."""
         tokens = [before for before, _ in self.changes]
         if token == self.token:
             return []
@@ -283,7 +283,7 @@ class StoredMemories:
         while orders := {
             name: entry.order for name, entry in (await self._load_index(tenant)).entries.items() if entry.order > last
         }:
-            # None of them exists any more where all were sealed meanwhile: then they have other names.
+            # None of them exists any more if all were sealed meanwhile: then they have other names.
             for name, stored in (await self._read_memories(tenant, list(orders)[:_PAGE])).items():
                 last = orders[name]
                 yield export_line(stored.memory)
@@ -569,7 +569,7 @@ def _check_requirements(
     memories: Mapping[str, _StoredMemory],
     markers: Mapping[str, bytes],
 ) -> None:
-    """Raises Conflict where a requirement is not met or a marker exists."""
+    """Raises Conflict if a requirement is not met or a marker exists."""
     for memory_id, required in change.require:
         stored = memories.get(sealed_names.name(memory_id))
         if (stored.memory if stored is not None else None) != required:

@@ -57,7 +57,7 @@ class FormerMemories(msgspec.Struct, frozen=True):
     markers: Sequence[bytes]
 
     def open(self, sealed_names: SealedNames) -> OpenedMemories:
-        """Opens all data. Raises StoreUnavailable where that is not possible."""
+        """Opens all data. Raises StoreUnavailable if that is not possible."""
 
         def opened(kind: str, values: Iterable[bytes]) -> Iterable[bytes]:
             return (sealed_names.open(f"memories/{kind}", value) for value in values)
@@ -80,7 +80,7 @@ def _open_vectors(sealed_names: SealedNames, vectors: Sequence[tuple[str, str, b
     """Yields rows with their vectors.
 
     In SQLite, a value is sealed as a whole; it has for each kind of vector its length (2 bytes), how many (2), and the
-    vectors, each behind its row (4). In Redis, a value has vectors of one kind, each behind its row and sealed alone.
+    vectors, each after its row (4). In Redis, a value has vectors of one kind, each after its row and sealed alone.
     """
     for name, kind, value in vectors:
         if kind:

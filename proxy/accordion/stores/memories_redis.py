@@ -48,7 +48,7 @@ return count
 _ATTEMPTS = 100
 """Attempts of a read whose data changed during it."""
 _NUMBERS = {kind: b"%d" % number for number, kind in enumerate(KINDS, 2)}
-"""The number of each kind's key among those of a script, behind that of the earlier version's `counters`."""
+"""The number of each kind's key among those of a script, after that of the earlier version's `counters`."""
 
 
 def tenant_keys(tenant: TenantScope) -> dict[str, bytes]:

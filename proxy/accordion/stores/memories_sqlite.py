@@ -43,7 +43,7 @@ class OpenFiles:
         self._files: OrderedDict[Path, tuple[sqlite3.Connection, Identity | None]] = OrderedDict()
 
     def file(self, path: Path, *, create: bool) -> sqlite3.Connection | None:
-        """Returns a connection to the present file at `path`; None where there is none and `create` is false.
+        """Returns a connection to the present file at `path`; None if there is none and `create` is false.
 
         Raises sqlite3.Error or OSError.
         """
@@ -54,7 +54,7 @@ class OpenFiles:
             connection = None
         if connection is None:
             if identity is None and not create:
-                # Raises where the folder of the store is missing: it was moved or is not mounted, and is not empty.
+                # Raises if the folder of the store is missing: it was moved or is not mounted, and is not empty.
                 path.parent.parent.stat()
                 return None
             while len(self._files) >= _MAX_OPEN:
@@ -267,7 +267,7 @@ def _erase(files: OpenFiles, path: Path) -> int:
 
 
 def _version(file: sqlite3.Connection) -> bytes | None:
-    """Returns the record `version`, empty where there is none; None where an earlier version wrote the file."""
+    """Returns the record `version`, empty if there is none; None if an earlier version wrote the file."""
     return None if _is_former(file) else _select(file, "state", ("version",)).get("version", b"")
 
 

@@ -37,7 +37,7 @@ class _Log:
 class InMemoryStore:
     """A KeyValueStore in dicts of about `max_bytes` at most.
 
-    Beyond that, the values and logs with the oldest last write are removed; where only one log is left, its oldest
+    Beyond that, the values and logs with the oldest last write are removed; if only one log is left, its oldest
     entries are. A value larger than the bound is not stored. `now` returns seconds that never go back.
     """
 
@@ -92,13 +92,13 @@ class InMemoryStore:
         return count
 
     async def delete_unchanged(self, rows: Mapping[Key, bytes]) -> None:
-        """Deletes values, each only where it is still equal to the one in `rows`."""
+        """Deletes values, each only if it is still equal to the one in `rows`."""
         await self.delete([key for key, value in rows.items() if await self.get(key) == value])
 
     async def append(
         self, key: Key, values: Sequence[bytes], *, keep: int | None = None, ttl: float | None = None
     ) -> int:
-        """See KeyValueStore. Without values it changes nothing, and returns -1 where there is no log."""
+        """See KeyValueStore. Without values it changes nothing, and returns -1 if there is no log."""
         self._check()
         log = self._log(key)
         if not values:

@@ -147,7 +147,7 @@ class RedisStore:
     async def append(
         self, key: Key, values: Sequence[bytes], *, keep: int | None = None, ttl: float | None = None
     ) -> int:
-        """See KeyValueStore. Without values it changes nothing, and returns -1 where there is no log."""
+        """See KeyValueStore. Without values it changes nothing, and returns -1 if there is no log."""
         if not values:
             return await self._with_timeout(self._last_position, key)
         return _position(await self._with_timeout(self._run, *_append(LogAppend(key, keep, ttl, list(values)))))

@@ -25,7 +25,7 @@ _RECORD_NAME: Final = "memories/secret"
 class SealedNames:
     """Seals and opens a tenant's names and values. `sealed_secret` is empty for a tenant without a secret.
 
-    Raises StoreUnavailable where the secret, or later a value, cannot be opened.
+    Raises StoreUnavailable if the secret, or later a value, cannot be opened.
     """
 
     def __init__(self, sealer: Sealer, tenant: TenantScope, sealed_secret: bytes = b"") -> None:

@@ -6,7 +6,7 @@ reads look in the spool first; so workers find each other's compactions. When th
 at a time publishes the waiting writes: it writes them to the store and removes them from the spool. Records written
 shortly before the store became unavailable are read from local copies (see RecentRecords).
 
-A write waits in one of two areas: the file or, where the file takes no writes, the memory of this process. A write has
+A write waits in one of two areas: the file or, if the file takes no writes, the memory of this process. A write has
 one of three kinds, which are published in this order: values, claims (puts with `if_absent`) and entries of logs.
 
 Each write is stored under a tag, the identity of the store that it is for, and is published to that store only. Before
@@ -57,11 +57,11 @@ _OVERHEAD = 100
 _PAGE = 64
 _BATCH_BYTES = 2 * 2**20
 _MEMORY = 16 * 2**20
-"""Bytes of writes that wait in memory where the file takes none."""
+"""Bytes of writes that wait in memory if the file takes none."""
 
 Settle = Callable[[Put, bytes], bytes | None]
 """Takes a write that waited and the store's different value; returns the value to write instead. With None, the store's
-value stays where the write is a claim, and is replaced otherwise."""
+value stays if the write is a claim, and is replaced otherwise."""
 Owns = Callable[[Sequence[Put]], Awaitable[bool]]
 """Whether writes without a tag are for this store. Raises StoreUnavailable."""
 
@@ -133,7 +133,7 @@ class _SpoolArea:
                         yield Key(collection, name), value
 
     async def remove(self, rows: Mapping[Key, bytes]) -> None:
-        """Removes published writes, except where a newer write replaced one."""
+        """Removes published writes, except if a newer write replaced one."""
         await self.local.delete_unchanged(rows)
         for key in rows:
             if self._sizes is not None:
@@ -143,8 +143,8 @@ class _SpoolArea:
 class Spool:
     """The writes of this machine that wait for the store at an address; `place` is a hash of the address.
 
-    They are in a file at `path`, at most `capacity` bytes. They are in memory where `path` is None or, as a last
-    resort, where the file takes no writes; writes in memory are lost with the process. `recent` has the copies of
+    They are in a file at `path`, at most `capacity` bytes. They are in memory if `path` is None or, as a last
+    resort, if the file takes no writes; writes in memory are lost with the process. `recent` has the copies of
     recent records that are read while the store is unavailable, or is None. `is_merged` says whether a value of a
     key is settled with the store's value, which another machine may have written meanwhile, before it is published.
     """
@@ -188,7 +188,7 @@ class Spool:
     async def recall(self, secret: bytes) -> tuple[bytes, bytes]:
         """Returns the last known identity and tenant secret of the store at this address. Never fails.
 
-        Where that store has never answered, the identity is empty and the secret is the first worker's `secret`.
+        If that store has never answered, the identity is empty and the secret is the first worker's `secret`.
         """
         record = _StoreRecord(b"", secret)
         if self._file is not None:
@@ -245,7 +245,7 @@ class Spool:
     async def hold(self, batch: Sequence[Put | Append], *, share: float = 1.0) -> dict[Key, bytes]:
         """Adds all writes or none, up to `share` of the capacity; returns the existing values of claims.
 
-        Raises StoreUnavailable where there is no space.
+        Raises StoreUnavailable if there is no space.
         """
         claims = [write.key for write in batch if isinstance(write, Put) and write.if_absent]
         existing = await self.find(claims) if claims else {}
@@ -306,7 +306,7 @@ class Spool:
                 self._recorded_tags.add(tag)
 
     async def find(self, keys: Sequence[Key]) -> dict[Key, bytes]:
-        """Returns the waiting values of these keys; nothing where the spool cannot be read."""
+        """Returns the waiting values of these keys; nothing if the spool cannot be read."""
         local_keys = [
             (key, Key(_collection(tag, kind), f"{key.collection}\n{key.name}"))
             for tag in reversed(self.tags)
@@ -325,7 +325,7 @@ class Spool:
         return values_by_key
 
     async def scan(self, collection: str, prefix: str, after: str, limit: int) -> dict[str, bytes]:
-        """Returns waiting names and values of a collection; nothing where the spool cannot be read."""
+        """Returns waiting names and values of a collection; nothing if the spool cannot be read."""
         values_by_name: dict[str, bytes] = {}
         collection_prefix = f"{collection}\n"
         for area in self._areas():
@@ -381,10 +381,10 @@ class Spool:
     async def publish(self, main: KeyValueStore, settle: Settle, erasures: ErasureLog | None) -> None:
         """Writes everything that waits for this store to `main` and removes it from the spool.
 
-        One worker at a time does this. Erased writes are removed first, also where the store takes no writes. Raises
+        One worker at a time does this. Erased writes are removed first, also if the store takes no writes. Raises
         StoreUnavailable; the rest then still waits, and some writes may be made a second time, which does no harm.
         """
-        # Taking the lock changes the file, so that other workers check it again: take it only where writes wait.
+        # Taking the lock changes the file, so that other workers check it again: take it only if writes wait.
         await self._check_file()
         if self.is_empty:
             return
@@ -521,7 +521,7 @@ class Spool:
     async def adopt(
         self, main: KeyValueStore, owns: Owns, settle: Settle, erasures: ErasureLog | None, old_path: Path | None
     ) -> None:
-        """Publishes writes of an earlier version, which have no tag, where `owns` says that they are for this store.
+        """Publishes writes of an earlier version, which have no tag, if `owns` says that they are for this store.
 
         They are in this file or in `old_path`, the file that all stores shared. Writes that are not for this store are
         left there and counted, as are writes with the tags of other stores. Raises StoreUnavailable.
@@ -600,8 +600,8 @@ class Spool:
 class SpooledStore:
     """A KeyValueStore that goes on working while `main` is unavailable: it writes to `spool` and reads there first.
 
-    Writes raise StoreUnavailable only where the spool takes none either. While `main` is unavailable, reads raise it
-    where the spool has none of the keys; where it has some of several keys, the others are returned as missing. Logs
+    Writes raise StoreUnavailable only if the spool takes none either. While `main` is unavailable, reads raise it
+    if the spool has none of the keys; if it has some of several keys, the others are returned as missing. Logs
     cannot be read, nothing can be deleted, and no lock can be taken. `is_available` says whether `main` is available.
     `is_copied` says which keys are copied to the spool's `recent`.
     """
@@ -755,7 +755,7 @@ class SpooledStore:
         await self._main.ping()
 
     async def publish(self) -> None:
-        """Publishes the waiting writes; where there are many, the next call publishes the rest.
+        """Publishes the waiting writes; if there are many, the next call publishes the rest.
 
         Raises StoreUnavailable; then they still wait.
         """
@@ -808,10 +808,10 @@ def open_spool(
     has_copies: bool = False,
     is_merged: Callable[[Key], bool] = lambda _: False,
 ) -> Spool:
-    """Creates a spool in a file, or in memory where `path` is None.
+    """Creates a spool in a file, or in memory if `path` is None.
 
     With `has_copies` recent records are copied to a file next to it; each worker uses at most an eighth of `capacity`
-    for them. Raises ConfigError where a file belongs to another program.
+    for them. Raises ConfigError if a file belongs to another program.
     """
     recent = None
     if path is not None:

@@ -106,13 +106,13 @@ class SqliteStore:
         return count
 
     async def delete_unchanged(self, values: Mapping[Key, bytes]) -> None:
-        """Deletes values, each only where it is still equal to the one in `values`."""
+        """Deletes values, each only if it is still equal to the one in `values`."""
         await self._write(rows.delete_unchanged, values)
 
     async def append(
         self, key: Key, values: Sequence[bytes], *, keep: int | None = None, ttl: float | None = None
     ) -> int:
-        """See KeyValueStore. Without values it changes nothing, and returns -1 where there is no log."""
+        """See KeyValueStore. Without values it changes nothing, and returns -1 if there is no log."""
         if not values:
             return await self._reader.run(rows.last_position, key, self._now())
         return await self._write(rows.append, LogAppend(key, keep, ttl, list(values)), size=sum(map(len, values)))
@@ -200,7 +200,7 @@ class SqliteStore:
     def _with_reserve(
         self, connection: sqlite3.Connection, work: Callable[[sqlite3.Connection, float], T], now: float
     ) -> T:
-        """Runs a write of an erasure, which may use the reserve. Calls `work` again where the disk was full."""
+        """Runs a write of an erasure, which may use the reserve. Calls `work` again if the disk was full."""
         if self._reserve is not None and self._reserve.release():
             # Move the write-ahead log to the file first: the file grows by it.
             empty_log(connection)
@@ -231,7 +231,7 @@ class Deletion:
         self._count = 0
 
     def __call__(self, connection: sqlite3.Connection, now: float) -> int:
-        """Deletes all keys at once or, where the disk is full, in small steps; returns the number of existing keys."""
+        """Deletes all keys at once or, if the disk is full, in small steps; returns the number of existing keys."""
         try:
             self._count += _transaction(connection, rows.delete, self._remaining, now)
             self._remaining.clear()
@@ -258,7 +258,7 @@ def _delete_in_steps(connection: sqlite3.Connection, key: Key, now: float) -> in
 
 
 def _with_empty_log(connection: sqlite3.Connection, work: Callable[[], T]) -> T:
-    """Runs `work`; where the disk is full, empties the write-ahead log and runs it once more."""
+    """Runs `work`; if the disk is full, empties the write-ahead log and runs it once more."""
     try:
         return work()
     except sqlite3.OperationalError as error:

@@ -75,7 +75,7 @@ def checkpoint(connection: sqlite3.Connection) -> None:
 def wipe(connection: sqlite3.Connection) -> bool:
     """Copies the write-ahead log into the file and empties the log, which still has the deleted content.
 
-    Writers wait for the last part. Returns False where a reader prevented it.
+    Writers wait for the last part. Returns False if a reader prevented it.
     """
     checkpoint(connection)
     (busy, *_) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()

@@ -138,7 +138,7 @@ class StoreFile:
 
 
 def file_identity(path: Path) -> Identity | None:
-    """Returns the identity of the file at a path, or None where there is no file. Raises OSError."""
+    """Returns the identity of the file at a path, or None if there is no file. Raises OSError."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -181,7 +181,7 @@ def _lock(handle: int) -> None:
 
 @contextmanager
 def _hold_folder_lock(folder: Path) -> Iterator[None]:
-    """Keeps other Accordion processes from preparing a file in this folder, where possible.
+    """Keeps other Accordion processes from preparing a file in this folder, if possible.
 
     The file system may not support locks, and another program may have one for any length of time.
     """

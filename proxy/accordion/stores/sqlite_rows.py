@@ -146,7 +146,7 @@ def delete(connection: sqlite3.Connection, keys: Iterable[Key], now: float) -> i
 def overwrite_piece(connection: sqlite3.Connection, key: Key, at: int, now: float) -> int:
     """Overwrites up to `_BYTES_PER_STEP` bytes of a large value from `at` on; returns their number.
 
-    Returns 0 where the value is not large. Once all of it is overwritten, makes the value empty, without overwriting
+    Returns 0 if the value is not large. Once all of it is overwritten, makes the value empty, without overwriting
     its pages again, and returns 0.
     """
     row = connection.execute(f"SELECT id, length(value) FROM entry WHERE {_LIVE}", (*key_columns(key), now)).fetchone()  # noqa: S608
@@ -167,7 +167,7 @@ def overwrite_piece(connection: sqlite3.Connection, key: Key, at: int, now: floa
 
 
 def shorten(connection: sqlite3.Connection, key: Key, now: float) -> int:
-    """Deletes up to `_ENTRIES_PER_STEP` entries of a log; returns their number, 0 where there are none."""
+    """Deletes up to `_ENTRIES_PER_STEP` entries of a log; returns their number, 0 if there are none."""
     log = connection.execute(_LOG, (*key_columns(key), now)).fetchone()
     if log is None:
         return 0
@@ -175,7 +175,7 @@ def shorten(connection: sqlite3.Connection, key: Key, now: float) -> int:
 
 
 def delete_unchanged(connection: sqlite3.Connection, values: Mapping[Key, bytes], now: float) -> None:
-    """Deletes values, each only where it is still equal to the one in `values`."""
+    """Deletes values, each only if it is still equal to the one in `values`."""
     connection.executemany(
         f"{_DELETE} AND value = ?", [(*key_columns(key), now, value) for key, value in values.items()]
     )
@@ -199,7 +199,7 @@ def append(connection: sqlite3.Connection, log_append: LogAppend, now: float) ->
 
 
 def last_position(connection: sqlite3.Connection, key: Key, now: float) -> int:
-    """Returns the position of the last entry that a log ever got; -1 where there is no log."""
+    """Returns the position of the last entry that a log ever got; -1 if there is no log."""
     row = connection.execute(_LOG, (*key_columns(key), now)).fetchone()
     return -1 if row is None else int(row[1]) - 1
 

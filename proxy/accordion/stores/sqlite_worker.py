@@ -31,7 +31,7 @@ _READ_ONLY = "the store is read-only, so that nothing can be stored or erased"
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A call to run in the thread; None ends the thread. `future` gets the result where a caller waits for it."""
+    """A call to run in the thread; None ends the thread. `future` gets the result if a caller waits for it."""
 
     call: Callable[..., Any] | None
     args: tuple[Any, ...]
@@ -84,7 +84,7 @@ class SqliteWorker(Generic[C]):
         return result
 
     def post(self, call: Callable[..., object], *args: Any) -> None:
-        """Queues `call(connection, *args)` behind earlier calls; its result and errors are dropped."""
+        """Queues `call(connection, *args)` after earlier calls; its result and errors are dropped."""
         if not self._closed:
             self._enqueue(_Job(call, args))
 
@@ -165,7 +165,7 @@ def _usable_connection(connection: C | None, error: Exception) -> C | None:
 def _set_result(job: _Job, result: Any, error: Exception | None) -> None:
     if job.future is None:
         return
-    # The loop is closed where a program ended without closing the store; no caller waits then.
+    # The loop is closed if a program ended without closing the store; no caller waits then.
     with suppress(RuntimeError):
         job.future.get_loop().call_soon_threadsafe(_set_future, job.future, result, error)
 

@@ -47,7 +47,7 @@ _MAX_CLEARING = 0.5
 class SlotsFile:
     """The file with the slots of all workers on the SQLite file `store`.
 
-    Raises OSError where the file cannot be created, mapped, or is not one of slots.
+    Raises OSError if the file cannot be created, mapped, or is not one of slots.
     """
 
     def __init__(self, store: Path) -> None:
@@ -217,7 +217,7 @@ class SharedBoard(_BriefWait):
 
 
 class StoreBoard(SharedBoard):
-    """The board of all workers on one SQLite file. Raises OSError where its slots cannot be shared."""
+    """The board of all workers on one SQLite file. Raises OSError if its slots cannot be shared."""
 
     def __init__(self, store: Path) -> None:
         self._file = SlotsFile(store)
@@ -245,7 +245,7 @@ def shared_slots() -> Slots:
 
 
 def worker_sync_for(url: str, file: str, slots: Slots | None) -> WorkerSync | None:
-    """Returns the WorkerSync for a store's URL; None where no other worker can use the store.
+    """Returns the WorkerSync for a store's URL; None if no other worker can use the store.
 
     `file` is the SQLite file, empty for other stores. `slots` are those of a supervisor's workers.
     """

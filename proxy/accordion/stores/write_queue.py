@@ -271,7 +271,7 @@ class WriteQueue:
             await self._store.write(batch)
 
     def _make_value(self, key: Key, value: _Value) -> bytes | None:
-        """Makes a value; returns None where its function fails, so that other writes go on."""
+        """Makes a value; returns None if its function fails, so that other writes go on."""
         try:
             return value()
         except Exception:
