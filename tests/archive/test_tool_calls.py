@@ -16,7 +16,7 @@ from accordion.archive.archive import Archive
 from accordion.archive.artifacts import ArchivedMessage, Artifact, row_key
 from accordion.archive.tool_calls import ArtifactTool, ReadContext
 from accordion.model.artifact_tool import ArtifactPlaceholder, ArtifactToolCall, ArtifactToolResult
-from accordion.model.conversation import ToolCall
+from accordion.model.boundaries import CallInHistory
 from accordion.model.errors import StoreUnavailable
 from accordion.model.tenant import TenantScope
 from accordion.protocols.openai_chat.protocol import OpenAIChat
@@ -327,7 +327,7 @@ async def test_what_is_large_is_parsed_in_a_thread_also_for_who_may_see_it_by_it
         def contains_id(self, name: str) -> bool:
             return name == FOREIGN
 
-        async def can_read(self, artifact: Artifact, calls: Sequence[tuple[bytes, int, ToolCall]]) -> bool:
+        async def can_read(self, artifact: Artifact, calls: Sequence[CallInHistory]) -> bool:
             return [call.name for _, _, call in calls] == ["read"]
 
     archive, tasks = Archive(InMemoryStore()), LoopTasks()

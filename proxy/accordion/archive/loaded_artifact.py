@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from accordion.archive.artifacts import Artifact, artifact_text, result_text
 from accordion.archive.references import shorten_arguments
+from accordion.model.boundaries import CallInHistory
 from accordion.model.conversation import Media, Message, Opaque, Part, Reasoning, Role, ToolCall, ToolResult
 
 INPUT: Final = "$input"
@@ -73,11 +74,11 @@ def load_artifact(
 
 def find_calls(
     artifact: Artifact, rows: Mapping[bytes, bytes], dialects: Mapping[str, MessageParser]
-) -> list[tuple[bytes, int, ToolCall]]:
-    """Returns the calls whose results the artifact has, each with its message's key and part index."""
+) -> list[CallInHistory]:
+    """Returns the calls whose results the artifact has."""
     call_id = artifact.call_id if artifact.kind == "result" else ""
     return [
-        (key, number, part)
+        CallInHistory(key, number, part)
         for key in artifact.keys
         if key in rows
         for number, part in enumerate(dialects[artifact.dialect].read_message(rows[key]).parts)

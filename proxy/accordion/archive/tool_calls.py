@@ -21,7 +21,7 @@ from accordion.archive.artifacts import Artifact
 from accordion.archive.loaded_artifact import LoadedArtifact, MessageParser, find_calls, load_artifact, resolve_path
 from accordion.archive.reader import ReadRequest, UnanswerableRequest, outline, read, read_page, value_at
 from accordion.model.artifact_tool import ArtifactPlaceholder, ArtifactToolCall, ArtifactToolResult, ToolDefinition
-from accordion.model.conversation import ToolCall
+from accordion.model.boundaries import CallInHistory
 from accordion.model.errors import InvalidPath, StoreUnavailable
 from accordion.model.hidden_fields import StructWithHiddenFields
 from accordion.model.ports import Tasks
@@ -178,11 +178,8 @@ class SharedAccess(Protocol):
     def contains_id(self, name: str) -> bool:
         """Whether the reader's conversation shows the id."""
 
-    async def can_read(self, artifact: Artifact, calls: Sequence[tuple[bytes, int, ToolCall]]) -> bool:
-        """Whether the reader may see an artifact.
-
-        `calls` are the calls in the artifact, each with the key of its message and the index of its part there.
-        """
+    async def can_read(self, artifact: Artifact, calls: Sequence[CallInHistory]) -> bool:
+        """Whether the reader may see an artifact. `calls` are the calls whose results it has."""
 
 
 class ReadContext(StructWithHiddenFields, frozen=True):
@@ -305,7 +302,7 @@ class ArtifactTool:
 
 def _load_from_rows(
     artifact: Artifact, rows: Mapping[bytes, bytes], dialects: Mapping[str, MessageParser], is_shared: bool
-) -> tuple[LoadedArtifact | None, list[tuple[bytes, int, ToolCall]]]:
+) -> tuple[LoadedArtifact | None, list[CallInHistory]]:
     """Loads an artifact from its rows.
 
     If it belongs to another agent (`is_shared`), its calls are returned too: they decide whether the reader may see it.

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from accordion.delegation.call_owners import CallInHistory, CallOwners, call_namespaces
+from accordion.delegation.call_owners import CallOwners, call_namespaces
 from accordion.delegation.tree import DelegationTree
+from accordion.model.boundaries import CallInHistory
 from accordion.model.conversation import Conversation
 from accordion.model.delegation import TOP, AgentPosition, Path, is_visible
 from accordion.model.errors import StoreUnavailable

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from accordion.model.boundaries import CallInHistory
 from accordion.model.cache import BoundedCache, string_size
 from accordion.model.conversation import Conversation, ToolCall
 from accordion.model.delegation import TOP, AgentPosition
@@ -25,8 +26,6 @@ from accordion.model.tenant import TenantScope
 
 _AMBIGUOUS = "?"
 
-CallInHistory = tuple[bytes, int, ToolCall]
-"""A call in a history: the key of its message, its index in the message, and the call."""
 
 _decode = msgspec.json.Decoder(float_hook=lambda text: _normalize_number(float(text))).decode
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -46,8 +45,8 @@ class CallNamespaces(msgspec.Struct, frozen=True):
 def call_namespaces(tenant: TenantScope, position: AgentPosition, conversation: Conversation) -> CallNamespaces:
     """Returns the namespaces of a request."""
     specific = [conversation.chain[0][:16]] if conversation.chain else []
-    if position.mark:
-        specific.append(_hash(tenant, b"mark", position.mark.encode()))
+    if position.client_session:
+        specific.append(_hash(tenant, b"mark", position.client_session.encode()))
     return CallNamespaces(tuple(specific), _hash(tenant, b"wide", b"") if position.node[:2] == "x:" else b"")
 
 
@@ -107,8 +106,8 @@ class CallOwners:
                     if value and name not in owners:
                         owners[name] = value.decode()
         return [
-            self._owner_of(tenant, namespaces, call[2], call_hash)
-            for call, call_hash in zip(calls, hashes, strict=True)
+            self._owner_of(tenant, namespaces, each.call, call_hash)
+            for each, call_hash in zip(calls, hashes, strict=True)
         ]
 
     def forget(self) -> None:
@@ -118,10 +117,10 @@ class CallOwners:
         self._main_agent_calls.clear()
 
     def _hash_of(self, tenant: TenantScope, call: CallInHistory) -> bytes:
-        key, index, part = call
-        call_hash = self._hashes.get((key, index))
+        position = call.message_key, call.part
+        call_hash = self._hashes.get(position)
         if call_hash is None:
-            call_hash = self._hashes[key, index] = hash_call(tenant, part)
+            call_hash = self._hashes[position] = hash_call(tenant, call.call)
         return call_hash
 
     def _owner_of(self, tenant: TenantScope, namespaces: CallNamespaces, call: ToolCall, call_hash: bytes) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -29,8 +30,12 @@ from accordion.sessions.prefix_nodes import find_deepest
 _MAX_LOOKUPS = 64
 """The number of newest messages whose state is looked up in the store."""
 
-_HandoffTarget = tuple[str, bool]
-"""The target agent's name in a hand-off tool, and whether the tool transfers back."""
+
+class _HandoffTarget(NamedTuple):
+    """The target agent's name in a hand-off tool, and whether the tool transfers back."""
+
+    name: str
+    is_back: bool
 
 
 class _RequestFingerprint(msgspec.Struct, frozen=True):
@@ -47,36 +52,46 @@ class _ActiveAgent(msgspec.Struct, frozen=True):
     name: str
     tool: str
     call_id: str
-    look: _RequestFingerprint = _RequestFingerprint()
+    fingerprint: _RequestFingerprint = msgspec.field(default=_RequestFingerprint(), name="look")
+    """The agent's last request."""
 
 
 class _PendingHandoff(msgspec.Struct, frozen=True):
-    """A hand-off without an answer. `place` is the chain key of its message, `path` the nodes of its sender's path."""
+    """A hand-off without an answer. `path` has the nodes of its sender's path."""
 
     call_id: str
     tool: str
-    place: bytes
+    chain_key: bytes = msgspec.field(name="place")
+    """The chain key of its message."""
     path: tuple[str, ...]
+
+
+class _KnownAgent(NamedTuple):
+    """An agent that received control at some time: the node of the sender, its name in the tool, and its node."""
+
+    sender: str
+    name: str
+    node: str
 
 
 class HandoffState(msgspec.Struct, frozen=True):
     """The control state at one message of a list.
 
     `path` are the agents that received control, the outermost first; empty if the list's own agent has control.
-    `pending` are hand-offs without an answer. `home` is the node of the list's own agent and `look` its last request.
-    `agents` are all agents so far: (node of the sender, name, node). Stored fields keep their former names.
+    `pending` are hand-offs without an answer. `home` is the node of the list's own agent, `fingerprint` its last
+    request. `agents` are all agents so far. Stored fields keep their former names.
     """
 
     path: tuple[_ActiveAgent, ...] = ()
     pending: tuple[_PendingHandoff, ...] = msgspec.field(default=(), name="asked")
-    agents: tuple[tuple[str, str, str], ...] = msgspec.field(default=(), name="known")
-    look: _RequestFingerprint = _RequestFingerprint()
+    agents: tuple[_KnownAgent, ...] = msgspec.field(default=(), name="known")
+    fingerprint: _RequestFingerprint = msgspec.field(default=_RequestFingerprint(), name="look")
     home: str = ""
 
     @property
     def has_no_handoff(self) -> bool:
         """Whether the list has no hand-off."""
-        return not self.agents and not self.pending and not self.look.overhead
+        return not self.agents and not self.pending and not self.fingerprint.overhead
 
 
 NO_HANDOFF = HandoffState()
@@ -109,7 +124,7 @@ class ToolPatterns:
     def _match(self, tool: str) -> _HandoffTarget | None:
         for pattern, is_back in self._patterns:
             if (match := pattern.fullmatch(tool)) is not None:
-                return (match.group(1) if match.groups() else tool).casefold(), is_back
+                return _HandoffTarget((match.group(1) if match.groups() else tool).casefold(), is_back)
         return None
 
 
@@ -241,7 +256,7 @@ def nodes_in_state(value: bytes) -> set[str]:
     """Returns the delegations in a stored state, including the list's own; empty if it cannot be decoded."""
     with suppress(msgspec.MsgspecError):
         state = _decode(value)
-        nodes = {node for agent in state.agents for node in agent[::2]}
+        nodes = {node for agent in state.agents for node in (agent.sender, agent.node)}
         return {state.home, *(agent.node for agent in state.path), *nodes}
     return set()
 
@@ -290,20 +305,20 @@ def _apply_answer(
     # Of several hand-offs in one response, the first that is answered counts: then the sender no longer has control.
     if target is None or result.error or handoff.path != tuple(agent.node for agent in state.path):
         return state
-    name, is_back = target
     for index, agent in enumerate(state.path):
-        if agent.name == name:
+        if agent.name == target.name:
             return replace(state, path=state.path[: index + 1])
-    if is_back:
+    if target.is_back:
         return replace(state, path=state.path[:-1])
     sender = state.path[-1].node if state.path else ""
-    node = next((node for parent, child, node in state.agents if (parent, child) == (sender, name)), None)
+    node = next((each.node for each in state.agents if (each.sender, each.name) == (sender, target.name)), None)
     if node is None:
         if len(state.agents) >= max_agents:
             return state
-        node = "h:" + hashlib.sha256(b"handoff" + label + handoff.place + name.encode()).hexdigest()[:24]
-        state = replace(state, agents=(*state.agents, (sender, name, node)))
-    return replace(state, path=(*state.path, _ActiveAgent(node, name, handoff.tool, handoff.call_id)))
+        content = b"handoff" + label + handoff.chain_key + target.name.encode()
+        node = "h:" + hashlib.sha256(content).hexdigest()[:24]
+        state = replace(state, agents=(*state.agents, _KnownAgent(sender, target.name, node)))
+    return replace(state, path=(*state.path, _ActiveAgent(node, target.name, handoff.tool, handoff.call_id)))
 
 
 def _identify_sender(state: HandoffState, offered_tools: frozenset[str], overhead: bytes) -> HandoffState:
@@ -316,17 +331,17 @@ def _identify_sender(state: HandoffState, offered_tools: frozenset[str], overhea
         path = path[:-1]
     names = hashlib.sha256("\n".join(sorted(offered_tools)).encode()).digest()[:16]
     fingerprint = _RequestFingerprint(overhead, names)
-    if path and path[-1].look.overhead != overhead:
-        fingerprints = [state.look, *(agent.look for agent in path)]
+    if path and path[-1].fingerprint.overhead != overhead:
+        fingerprints = [state.fingerprint, *(agent.fingerprint for agent in path)]
         # An agent in the path called the hand-off tool to the next one, so it offers it if its tools are the same.
         senders = [index for index in range(len(path)) if path[index].tool in offered_tools]
         same_overhead = [index for index in senders if fingerprints[index].overhead == overhead]
         same_names = [index for index in senders if fingerprints[index].names == names]
-        if same_overhead or (same_names and path[-1].look.names != names):
+        if same_overhead or (same_names and path[-1].fingerprint.names != names):
             path = path[: (same_overhead or same_names)[-1]]
     if not path:
-        return replace(state, path=(), look=fingerprint)
-    return replace(state, path=(*path[:-1], replace(path[-1], look=fingerprint)))
+        return replace(state, path=(), fingerprint=fingerprint)
+    return replace(state, path=(*path[:-1], replace(path[-1], fingerprint=fingerprint)))
 
 
 def read_tool_names(tools: Sequence[str]) -> frozenset[str]:

@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -37,14 +37,18 @@ _GATHER_SECONDS = 0.15
 _FINAL_SECONDS = 1.5
 _ENTRY_SIZE = 400
 """Bytes of memory that a conversation takes besides its session and texts."""
-LEAST, LEAST_DELEGATING = 40, 8
-"""The shortest argument that is recorded, in characters: of any tool, and of a delegating tool."""
+MIN_ARGUMENT, MIN_DELEGATING_ARGUMENT = 40, 8
+"""Minimum length of a recorded argument in characters: of any tool, and of a delegating tool."""
 OPEN_SECONDS = 3_600.0
 """Seconds for which a call without an answer stays open."""
 # The time to live, in seconds, of the empty value that replaces a closed call whose write may still be pending.
 _TOMBSTONE_SECONDS = 1.0
 _HEAD_LENGTH = 32
-_STRINGS, _TEXTS, _ROWS, _PAGES = 32, 16, 2_000, 10
+"""Characters of an argument's beginning that is hashed by itself."""
+_MAX_STRINGS, _MAX_TEXTS = 32, 16
+"""Maximum number of string arguments of a call, and of opening texts of a conversation."""
+_ROWS, _MAX_PAGES = 2_000, 10
+"""Rows of open calls that are read from the store at a time, and how often."""
 # The longest opening text, in characters. No model writes so much in one call, and copying and hashing more would delay
 # other requests.
 _LONGEST_TEXT = 1 << 20
@@ -140,7 +144,7 @@ class OriginFinder:
         texts = opening_texts(conversation)
         if calls := self.open_calls.find_candidates(tenant, texts, session_id, self.clock.now()):
             return calls
-        if max(map(len, texts), default=0) >= LEAST:
+        if max(map(len, texts), default=0) >= MIN_ARGUMENT:
             self._add_waiting(session_id, agent, texts)
             if tenant not in self._pending_lookups:
                 self._pending_lookups[tenant] = []
@@ -237,6 +241,14 @@ class OpenCall(msgspec.Struct, frozen=True):
     index: int = -1
 
 
+class _ArgumentHashes(NamedTuple):
+    """An argument as stored: its length in characters, a hash of its beginning, and a hash of the whole."""
+
+    length: int
+    head: bytes
+    whole: bytes
+
+
 class _OpenCallRow(msgspec.Struct, array_like=True, frozen=True):
     """An open call in the store."""
 
@@ -246,12 +258,15 @@ class _OpenCallRow(msgspec.Struct, array_like=True, frozen=True):
     delegating: bool
     at: float
     home: str
-    texts: tuple[tuple[int, bytes, bytes], ...]
-    """For each argument: its length, a hash of its beginning, and a hash of the whole."""
+    texts: tuple[_ArgumentHashes, ...]
 
 
 class _TenantCalls:
-    """The open calls of one tenant, and their arguments by length."""
+    """The open calls of one tenant.
+
+    `calls` has them by call id, each with its arguments; `texts` has the arguments by length, each with its call;
+    `lengths` are these lengths in ascending order.
+    """
 
     __slots__ = ("calls", "lengths", "texts")
 
@@ -277,7 +292,7 @@ class OpenCalls:
 
     def add(self, tenant: TenantScope, call: ObservedCall, open_call: OpenCall) -> None:
         """Records a call of a response if it has an argument that may begin a conversation."""
-        min_length = LEAST_DELEGATING if open_call.is_delegating else LEAST
+        min_length = MIN_DELEGATING_ARGUMENT if open_call.is_delegating else MIN_ARGUMENT
         if len(call.arguments) < min_length or not call.call_id or call.name in _PLAN_TOOLS:
             return
         texts = tuple(read_string_arguments(call.arguments, min_length))
@@ -339,7 +354,7 @@ class OpenCalls:
         candidates: dict[str, dict[tuple[str, str], OpenCall]] = {}
         heads: dict[tuple[str, int], list[bytes]] = {}
         after = ""
-        for _ in range(_PAGES):
+        for _ in range(_MAX_PAGES):
             try:
                 rows = await self.store.scan(tenant.delegation_collection("open"), after=after, limit=_ROWS)
             except StoreUnavailable:
@@ -407,8 +422,8 @@ def opening_texts(conversation: Conversation) -> list[str]:
             parts = [part.text for part in message.parts if isinstance(part, Text)]
             texts += [*parts, "\n".join(parts)] if len(parts) > 1 else parts
     unique: dict[str, None] = {}
-    for text in texts[:_TEXTS]:
-        if len(text) <= _LONGEST_TEXT and len(stripped := text.strip()) >= LEAST_DELEGATING:
+    for text in texts[:_MAX_TEXTS]:
+        if len(text) <= _LONGEST_TEXT and len(stripped := text.strip()) >= MIN_DELEGATING_ARGUMENT:
             unique[stripped] = None
     return list(unique)
 
@@ -421,7 +436,7 @@ def read_string_arguments(raw: str, min_length: int) -> Iterable[str]:
         value = raw
     strings: dict[str, None] = {}
     stack: list[Any] = [value]
-    while stack and len(strings) < _STRINGS:
+    while stack and len(strings) < _MAX_STRINGS:
         value = stack.pop()
         if type(value) is str:
             if len(stripped := value.strip()) >= min_length:
@@ -439,14 +454,14 @@ def _min_argument_length(length: int) -> int:
 
 
 def _is_match(argument: str, text: str, is_delegating: bool) -> bool:
-    if len(argument) < LEAST:
+    if len(argument) < MIN_ARGUMENT:
         return is_delegating and argument == text
     return argument in text
 
 
 def _is_hash_match(
     tenant: TenantScope,
-    hashes: tuple[int, bytes, bytes],
+    hashes: _ArgumentHashes,
     text: str,
     is_delegating: bool,
     heads: dict[tuple[str, int], list[bytes]],
@@ -457,7 +472,7 @@ def _is_hash_match(
     """
     length, head, whole = hashes
     if not _min_argument_length(len(text)) <= length <= len(text) or (
-        length < LEAST and not (is_delegating and length == len(text))
+        length < MIN_ARGUMENT and not (is_delegating and length == len(text))
     ):
         return False
     start_count = len(text) - _min_argument_length(len(text)) + 1
@@ -473,7 +488,9 @@ def _is_hash_match(
 
 
 def _encode_row(tenant: TenantScope, open_call: OpenCall, texts: Sequence[str]) -> bytes:
-    hashes = tuple((len(text), _hash_text(tenant, text[:_HEAD_LENGTH]), _hash_text(tenant, text)) for text in texts)
+    hashes = tuple(
+        _ArgumentHashes(len(text), _hash_text(tenant, text[:_HEAD_LENGTH]), _hash_text(tenant, text)) for text in texts
+    )
     return msgspec.msgpack.encode(
         _OpenCallRow(
             open_call.call_id,

@@ -18,9 +18,10 @@ from msgspec.structs import replace
 
 from accordion.delegation.call_owners import CallOwners, call_namespaces
 from accordion.delegation.handoffs import NO_HANDOFF, HandoffIndex, ToolPatterns
-from accordion.delegation.origins import LEAST, LEAST_DELEGATING, OpenCall, OpenCalls, OriginFinder
+from accordion.delegation.origins import MIN_ARGUMENT, MIN_DELEGATING_ARGUMENT, OpenCall, OpenCalls, OriginFinder
 from accordion.delegation.tree import DelegationTree, EdgeRefused
 from accordion.delegation.visibility_decisions import NOTHING_HIDDEN, HiddenResults, ResultViewer, VisibilityDecisions
+from accordion.model.boundaries import PartPosition
 from accordion.model.conversation import Conversation, ToolResult
 from accordion.model.delegation import TOP, AgentPosition, DelegationNode, Evidence
 from accordion.model.errors import BadRequest
@@ -41,8 +42,7 @@ _SESSION = re.compile(r"s-[0-9a-f]{24}")
 class DelegationCacheSizes(msgspec.Struct, frozen=True):
     """The capacity of each cache in bytes.
 
-    These are nodes, call owners, hand-off states, sessions' origins, visibility decisions, open calls, conversations
-    that wait for their origin.
+    `origins` has the nodes of sessions, `waiting` the conversations that wait for their origin.
     """
 
     nodes: int = 4 * 2**20
@@ -109,18 +109,18 @@ class DelegationTracker:
         """Returns the position of a request at the top of the tree; None if `find_position` must decide."""
         if client_metadata.declared_delegation is not None or client_metadata.parent:
             return None
-        home, since = _own_node_id(client_metadata), 0
+        home, first_new_index = _own_node_id(client_metadata), 0
         if conversation.previous is None:
             unread = self.handoff_index.find_unread_index(_label_bytes(home), conversation)
             if unread is None:
                 return None
-            since = unread
+            first_new_index = unread
         return AgentPosition(
             agent=client_metadata.agent_name,
             delegated=client_metadata.is_subagent,
-            mark=client_metadata.session,
+            client_session=client_metadata.session,
             home=home,
-            since=since,
+            first_new_index=first_new_index,
         )
 
     async def find_position(
@@ -134,15 +134,17 @@ class DelegationTracker:
             return await self._apply_declaration(
                 caller, client_metadata, client_metadata.declared_delegation, conversation
             )
-        home, handoff_state, since = _own_node_id(client_metadata), NO_HANDOFF, 0
+        home, handoff_state, first_new_index = _own_node_id(client_metadata), NO_HANDOFF, 0
         if conversation.previous is None:
-            handoff_state, since = await self.handoff_index.load_state(caller.tenant, _label_bytes(home), conversation)
+            handoff_state, first_new_index = await self.handoff_index.load_state(
+                caller.tenant, _label_bytes(home), conversation
+            )
         position = AgentPosition(
             agent=client_metadata.agent_name,
             delegated=client_metadata.is_subagent,
-            mark=client_metadata.session,
+            client_session=client_metadata.session,
             home=home,
-            since=since,
+            first_new_index=first_new_index,
         )
         if client_metadata.parent:
             position = await self._join(
@@ -180,7 +182,7 @@ class DelegationTracker:
         caller: Caller,
         position: AgentPosition,
         conversation: Conversation,
-        positions: Collection[tuple[int, int]],
+        positions: Collection[PartPosition],
     ) -> None:
         """Records that hidden results were shown, because the list would not be legal without them."""
         self.visibility_decisions.record_shown(
@@ -196,7 +198,7 @@ class DelegationTracker:
         """
         tenant = caller.tenant
         if self.open_calls.has_calls(tenant):
-            for message in conversation.messages[position.since :]:
+            for message in conversation.messages[position.first_new_index :]:
                 for part in message.parts:
                     if type(part) is ToolResult:
                         self.open_calls.close(tenant, part.call_id, session_id, conversation.chain)
@@ -236,7 +238,7 @@ class DelegationTracker:
         chain = conversation.chain
         for call in calls:
             is_delegating = self.delegating_tools.find_target(call.name) is not None
-            if len(call.arguments) >= (LEAST_DELEGATING if is_delegating else LEAST):
+            if len(call.arguments) >= (MIN_DELEGATING_ARGUMENT if is_delegating else MIN_ARGUMENT):
                 open_call = OpenCall(
                     call.call_id, position.node, session_id, is_delegating, self.clock.now(), position.home,
                     chain[-1] if chain else b"", len(chain) - 1,
@@ -247,7 +249,7 @@ class DelegationTracker:
         """Returns the whole tree around a node, parents first.
 
         The node `s:` and a session's id is also found under the name that its client uses. `recompute` reads all of it
-        from the store, since other workers may have written more. Raises StoreUnavailable.
+        from the store, first_new_index other workers may have written more. Raises StoreUnavailable.
         """
         nodes = self.delegation_tree.without_cache() if recompute else self.delegation_tree
         client_node = await self.delegation_tree.find_session_node(tenant, node[2:]) if node[:2] == "s:" else None
@@ -313,8 +315,12 @@ class DelegationTracker:
         except EdgeRefused as error:
             raise self._build_refusal(str(error), declaration) from None
         # A client that declares delegations has no hand-off states; only the messages that it sent before are marked.
-        since = self.handoff_index.mark_read(node.encode(), conversation.chain) if conversation.previous is None else 0
-        return self._build_position(tenant, AgentPosition(mark=client_metadata.session, since=since), joined, node)
+        first_new_index = (
+            self.handoff_index.mark_read(node.encode(), conversation.chain) if conversation.previous is None else 0
+        )
+        return self._build_position(
+            tenant, AgentPosition(client_session=client_metadata.session, first_new_index=first_new_index), joined, node
+        )
 
     def _build_refusal(self, reason: str, declaration: DeclaredDelegation) -> BadRequest:
         if reason == "circle":
@@ -358,7 +364,7 @@ class DelegationTracker:
     ) -> AgentPosition:
         return AgentPosition(
             node.id, self.delegation_tree.path(tenant, node.id), node.agent, node.evidence, scope, True, node.parent,
-            node.call_id, node.candidates, position.mark, position.home, position.since,
+            node.call_id, node.candidates, position.client_session, position.home, position.first_new_index,
         )  # fmt: skip
 
     async def _link_session(
@@ -395,5 +401,5 @@ def _own_node_id(client_metadata: ClientMetadata) -> str:
 
 
 def _label_bytes(home: str) -> bytes:
-    """Returns the label that separates equal lists, from the name of their own agent."""
+    """Returns the label that separates equal lists, from the node id of their own agent."""
     return home[2:].encode()

@@ -64,7 +64,9 @@ class DelegationTree:
     _sizes: BoundedCache[tuple[TenantScope, str], int] = field(init=False)
     _versions: dict[TenantScope, int] = field(default_factory=dict)
     _changes: int = 0
+    """How many edges were found late, of all tenants."""
     _default_version: int = 0
+    """The version of tenants without one of their own."""
     _session_nodes: BoundedCache[tuple[TenantScope, str], str] = field(init=False)
     """The node of each session."""
 
@@ -79,7 +81,7 @@ class DelegationTree:
         )
 
     def version(self, tenant: TenantScope) -> int:
-        """Returns a number that grows with each edge that is found late, and so changes known paths."""
+        """Returns a number that grows with each edge that is found late, since such an edge changes known paths."""
         return self._versions.get(tenant, self._default_version)
 
     @property

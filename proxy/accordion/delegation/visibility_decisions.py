@@ -12,11 +12,13 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
-from accordion.delegation.call_owners import CallInHistory, CallNamespaces, CallOwners
+from accordion.delegation.call_owners import CallNamespaces, CallOwners
 from accordion.delegation.tree import DelegationTree
+from accordion.model.boundaries import CallInHistory, PartPosition
 from accordion.model.cache import BoundedCache, string_size
 from accordion.model.conversation import Conversation, ToolCall, ToolResult
 from accordion.model.delegation import TOP, Path, is_visible
@@ -24,8 +26,19 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key, KeyValueStore, Outbox
 from accordion.model.tenant import TenantScope
 
-HiddenPart = tuple[int, int, str]
-"""A hidden result: its message's index, its part's index, and its delegation's node."""
+
+class HiddenPart(NamedTuple):
+    """A hidden result: its position in the client's list, and its delegation's node."""
+
+    message: int
+    part: int
+    node: str
+
+    @property
+    def position(self) -> PartPosition:
+        """The position of the result."""
+        return self.message, self.part
+
 
 # The number of the newest chain keys that are looked up in the store.
 _MAX_LOOKUPS = 64
@@ -56,11 +69,11 @@ class HiddenResults(msgspec.Struct, frozen=True):
     the decisions of `decide(…, recompute=True)`.
     """
 
-    owners: dict[tuple[int, int], str] = msgspec.field(default_factory=dict)
+    owners: dict[PartPosition, str] = msgspec.field(default_factory=dict)
     has_late_decisions: bool = False
 
     @property
-    def positions(self) -> frozenset[tuple[int, int]]:
+    def positions(self) -> frozenset[PartPosition]:
         """The positions of the hidden results."""
         return frozenset(self.owners)
 
@@ -82,10 +95,13 @@ class ResultViewer(msgspec.Struct, frozen=True):
 
 
 class _Decision(msgspec.Struct, frozen=True):
-    """The decisions up to a message. `version` is the tree's version when `late` was determined."""
+    """The decisions up to a message.
+
+    `has_late_decisions`: see HiddenResults; `version` is the tree's version when that was determined.
+    """
 
     hidden_parts: tuple[HiddenPart, ...] = ()
-    late: bool = False
+    has_late_decisions: bool = False
     version: int = 0
 
 
@@ -120,38 +136,41 @@ class VisibilityDecisions:
         )
         if recompute:
             index, decision = -1, None
-        hidden_parts, late = (decision.hidden_parts, decision.late) if decision is not None else ((), False)
+        hidden_parts, has_late = (
+            (decision.hidden_parts, decision.has_late_decisions) if decision is not None else ((), False)
+        )
         version = self.delegation_tree.version(viewer.tenant)
         if decision is not None and decision.version != version:
             # The tree changed since: a shown result may belong to another agent, and a hidden one may now be visible.
-            hidden_positions = {part[:2] for part in hidden_parts}
-            late = any(
-                part[:2] not in hidden_positions for part in await self._find_hidden(viewer, conversation, 0, index + 1)
+            hidden_positions = {each.position for each in hidden_parts}
+            has_late = any(
+                each.position not in hidden_positions
+                for each in await self._find_hidden(viewer, conversation, 0, index + 1)
             )
-            late = late or len(await self._filter_invisible(viewer, hidden_parts)) < len(hidden_parts)
+            has_late = has_late or len(await self._filter_invisible(viewer, hidden_parts)) < len(hidden_parts)
         hidden_now = await self._find_hidden(viewer, conversation, index + 1, len(conversation.messages))
         if still_hidden:
             # The owner of such a call may have expired, but the decision records that it was another agent.
-            positions = {part[:2] for part in hidden_now}
-            hidden_now = sorted([*hidden_now, *(part for part in still_hidden if part[:2] not in positions)])
+            positions = {each.position for each in hidden_now}
+            hidden_now = sorted([*hidden_now, *(each for each in still_hidden if each.position not in positions)])
         if hidden_now:
             shown_index = last_shown_index if not recompute else -1
-            new = tuple(part for part in hidden_now if part[0] > shown_index)
-            late = late or len(new) < len(hidden_now)
+            new = tuple(each for each in hidden_now if each.message > shown_index)
+            has_late = has_late or len(new) < len(hidden_now)
             hidden_parts += new
         if index < len(conversation.chain) - 1 or decision is None or decision.version != version:
-            self._save(viewer, conversation.chain[-1], _Decision(hidden_parts, late, version))
+            self._save(viewer, conversation.chain[-1], _Decision(hidden_parts, has_late, version))
         return (
-            HiddenResults({part[:2]: part[2] for part in hidden_parts}, late)
-            if hidden_parts or late
+            HiddenResults({each.position: each.node for each in hidden_parts}, has_late)
+            if hidden_parts or has_late
             else NOTHING_HIDDEN
         )
 
-    def record_shown(self, viewer: ResultViewer, chain_key: bytes, positions: Collection[tuple[int, int]]) -> None:
+    def record_shown(self, viewer: ResultViewer, chain_key: bytes, positions: Collection[PartPosition]) -> None:
         """Records that results were shown after all, because they could not be removed."""
         decision = self._decisions.get(viewer.decision_name(chain_key))
         if decision is not None:
-            hidden_parts = tuple(part for part in decision.hidden_parts if part[:2] not in positions)
+            hidden_parts = tuple(each for each in decision.hidden_parts if each.position not in positions)
             self._save(viewer, chain_key, _Decision(hidden_parts, True, decision.version))
 
     def forget(self) -> None:
@@ -172,7 +191,7 @@ class VisibilityDecisions:
                     calls_with_id = calls.get(part.call_id)
                     if calls_with_id is None or calls_with_id[0] != index:
                         calls_with_id = calls[part.call_id] = index, []
-                    calls_with_id[1].append((message.key, number, part))
+                    calls_with_id[1].append(CallInHistory(message.key, number, part))
                 elif type(part) is ToolResult and part.call_id:
                     calls_with_id = calls.get(part.call_id)
                     # Calls with the same id in one message get their results in their order.
@@ -191,18 +210,17 @@ class VisibilityDecisions:
         foreign = set(owners) - {TOP, *viewer.path}
         if not foreign:
             return []
-        return await self._filter_invisible(
-            viewer, [(at, part, node) for (at, part, _), node in zip(results, owners, strict=True) if node in foreign]
-        )
+        parts = [HiddenPart(at, part, node) for (at, part, _), node in zip(results, owners, strict=True)]
+        return await self._filter_invisible(viewer, [each for each in parts if each.node in foreign])
 
     async def _filter_invisible(self, viewer: ResultViewer, hidden_parts: Sequence[HiddenPart]) -> list[HiddenPart]:
         """Returns the results whose delegations the viewer does not see, by present knowledge of the tree."""
-        nodes = {node for _, _, node in hidden_parts}
+        nodes = {each.node for each in hidden_parts}
         await self.delegation_tree.load(viewer.tenant, nodes)
         invisible_nodes = {
             node for node in nodes if not is_visible(self.delegation_tree.path(viewer.tenant, node), viewer.path)
         }
-        return [part for part in hidden_parts if part[2] in invisible_nodes]
+        return [each for each in hidden_parts if each.node in invisible_nodes]
 
     async def _find_deepest(self, viewer: ResultViewer, conversation: Conversation) -> tuple[int, _Decision | None]:
         """Returns the last index of the list with a decision, and that decision; -1 and None without one."""
@@ -231,7 +249,7 @@ class VisibilityDecisions:
 
 
 def _encode_hidden_parts(hidden_parts: tuple[HiddenPart, ...], viewer: str) -> bytes:
-    nodes = {node: number for number, node in enumerate(dict.fromkeys(node for _, _, node in hidden_parts))}
+    nodes = {node: number for number, node in enumerate(dict.fromkeys(each.node for each in hidden_parts))}
     numbers, last = [], 0
     for at, part, node in hidden_parts:
         numbers += [at - last, part, nodes[node]]
@@ -251,7 +269,7 @@ def _decode_hidden_parts(value: bytes) -> tuple[HiddenPart, ...]:
     hidden_parts, at = [], 0
     for index in range(0, len(row.numbers) - 2, 3):
         at += row.numbers[index]
-        hidden_parts.append((at, row.numbers[index + 1], row.nodes[row.numbers[index + 2]]))
+        hidden_parts.append(HiddenPart(at, row.numbers[index + 1], row.nodes[row.numbers[index + 2]]))
     return tuple(hidden_parts)
 
 
@@ -260,7 +278,7 @@ def _find_last_call(conversation: Conversation, end: int, call_id: str) -> list[
     for message in reversed(conversation.messages[:end]):
         for number, part in enumerate(message.parts):
             if isinstance(part, ToolCall) and part.call_id == call_id:
-                return [(message.key, number, part)]
+                return [CallInHistory(message.key, number, part)]
     return []
 
 

@@ -23,7 +23,7 @@ from accordion.protocols.message_keys import chain_key, chain_start, identity_ke
 from accordion.protocols.written_messages import WrittenMessageReader
 
 _MAX_ATTEMPTS = 8
-"""The most results that are tried as the one that stays, if a provider would refuse the list without all."""
+"""Maximum number of results that are tried as the one that stays, if a provider would refuse the list without all."""
 
 
 class FilteredResult(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 from accordion.model.conversation import UNKNOWN_WORDS, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
 
@@ -21,6 +22,14 @@ _HOSTED = "srvtoolu_"
 
 PartPosition = tuple[int, int]
 """The position of a part: the index of its message, and the part's index within the message."""
+
+
+class CallInHistory(NamedTuple):
+    """A call in a history: the key of its message, its index in the message, and the call."""
+
+    message_key: bytes
+    part: int
+    call: ToolCall
 
 
 def match_results_to_calls(messages: Sequence[Message]) -> dict[PartPosition, PartPosition]:

@@ -26,9 +26,11 @@ edge is known."""
 class DelegationNode(msgspec.Struct, frozen=True):
     """A stored node of the tree. Its id is unique within a tenant.
 
-    `parent` is the node that delegated the work, `agent` the agent's name, `session` the session of its last request,
-    `call_id` the call that began it, if known; `at` is in seconds since the epoch. `candidates` is the number of
-    calls that could have begun it; if there are two, neither is taken.
+    The id begins with the kind of its name: `x:` a name that the client declares, `m:` a label from a known client's
+    metadata, `s:` the id of one of our sessions, `h:` a hash of the hand-off that began the work. `parent` is the node
+    that delegated the work, `agent` the agent's name, `session` the session of its last request, `call_id` the call
+    that began it, if known; `at` is in seconds since the epoch. `candidates` is the number of calls that could have
+    begun it; if there are two, neither is taken.
     """
 
     id: str
@@ -62,11 +64,11 @@ class AgentPosition(msgspec.Struct, frozen=True):
     parent: str = TOP
     call_id: str = ""
     candidates: int = 0
-    mark: str = ""
+    client_session: str = ""
     """The client's own name for the session, if it has one."""
     home: str = ""
-    """The name that other requests' metadata use for a request at the top; empty if they have none."""
-    since: int = 0
+    """The id of the node that other requests' metadata name as this request's own; empty if they name none."""
+    first_new_index: int = 0
     """The index of the first message of the client's list that no earlier request contained."""
 
 

@@ -22,9 +22,8 @@ from accordion.archive.artifacts import ArchivedMessage, Artifact, result_text
 from accordion.archive.references import artifact_id, describe, describe_size, shorten_arguments
 from accordion.compaction.strategies.base import HANDOFF_TOOLS
 from accordion.delegation.branch_access import BranchAccess, BranchViewer
-from accordion.delegation.call_owners import CallInHistory
 from accordion.delegation.visibility_filter import FilteredResult
-from accordion.model.boundaries import PartPosition
+from accordion.model.boundaries import CallInHistory, PartPosition
 from accordion.model.cache import ENTRY, BoundedCache, string_size
 from accordion.model.conversation import Conversation, Message, ToolCall, ToolResult
 from accordion.model.delegation import AgentPosition, DelegationNode
@@ -175,7 +174,9 @@ class SharedArtifacts:
     ) -> None:  # fmt: skip
         """Archives results for the delegation that produced them, unless a compaction of its own did."""
         metadata = (
-            ClientMetadata(owner.id[2:]) if owner.id[:2] == "m:" else ClientMetadata(position.mark, scope=owner.id)
+            ClientMetadata(owner.id[2:])
+            if owner.id[:2] == "m:"
+            else ClientMetadata(position.client_session, scope=owner.id)
         )
         scope, at, tenant = label_prefix(caller, metadata), self.clock.now(), caller.tenant
         artifacts = []
