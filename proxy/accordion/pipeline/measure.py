@@ -386,7 +386,12 @@ class RequestComposer(msgspec.Struct, frozen=True):
             # Another worker handled this session so far, or this one did before a restart.
             known = correction_from_report(base.counted, base.reported)
         factor = self.calibrations.factor(request.route.name, model, known)
-        if base is not None and base.reported and history is not None and base.fold == find_compaction_id(history):
+        if (
+            base is not None
+            and base.reported
+            and history is not None
+            and base.compaction_id == find_compaction_id(history)
+        ):
             if match.base_index < 0:
                 # The report includes the overhead of the request that made it; this request brings that overhead again.
                 last = (counted.preamble + counted.tools, base.reported)

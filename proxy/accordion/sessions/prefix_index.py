@@ -33,12 +33,13 @@ from accordion.sessions.prefix_nodes import (
     session_nodes_collection,
 )
 
-# The number of newest nodes that each read of the store looks up: the first read finds a conversation that continues,
-# the second one that was rewound, the last the nodes to which the former refer. No node is looked up twice.
+# The number of newest nodes that each read of the store looks up. The first read finds a conversation that continues,
+# the second one finds a conversation that was rewound, the last one loads the nodes to which the found ones refer. No
+# node is looked up twice.
 _LOOKUP_SIZES = (64, 576, 64)
 
-# The most reads while another worker is about to write a node (an erased one never comes), and while a worker that
-# cannot be reached may have written it.
+# Maximum number of reads while another worker is about to write a node (if it was erased, it never comes), and while a
+# worker that cannot be reached may have written it.
 _PENDING_READS, _UNCONNECTED_READS = 25, 4
 
 
@@ -229,7 +230,7 @@ class PrefixIndex:
         keys = {*chain[index + 1 :][-_LOOKUP_SIZES[0] :], chain[index], base.base, base.branch}
         keys.update(list_successors(self.nodes, label, base))
         if rival is not None:
-            keys |= {rival[0], rival[1].branch}
+            keys |= {rival.key, rival.node.branch}
         return [label + key for key in keys if key]
 
     def _is_up_to_date(self, name: bytes) -> bool:

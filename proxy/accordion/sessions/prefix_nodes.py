@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import lru_cache
 from itertools import islice, pairwise
 from operator import attrgetter
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 from msgspec import structs
@@ -46,7 +46,7 @@ class PrefixNode(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of a response id's node: the chain key that the id stands for."""
     branch: bytes = b""
     base: bytes = b""
-    fold: str = ""
+    compaction_id: str = msgspec.field(default="", name="fold")
     """The id of the compaction that was applied to the request of `reported`; empty if none was."""
     ids: tuple[str, ...] = ()
     """Of a response id's node: the provider's own ids of the tool rounds of the response. The last one stands for the
@@ -74,7 +74,7 @@ class PrefixNode(msgspec.Struct, frozen=True, omit_defaults=True):
 _MAX_STEPS_BACK = 8
 
 # The fields that are set together when a response has arrived.
-_REPORT_FIELDS = ("reported", "counted", "overhead_key", "fold", "model", "cached", "exact")
+_REPORT_FIELDS = ("reported", "counted", "overhead_key", "compaction_id", "model", "cached", "exact")
 
 _KEY_PREFIX = "point/"
 _role = attrgetter("role")
@@ -133,29 +133,40 @@ def next_key(chain: Sequence[bytes], index: int) -> bytes:
     return next((key for key in islice(chain, index + 1, None) if key != chain[index]), b"")
 
 
+class RivalBranch(NamedTuple):
+    """Another branch than a request's that has the session: the node at which the two part, by its key.
+
+    `own_branch` is the key of the request's branch at that node.
+    """
+
+    key: bytes
+    node: PrefixNode
+    own_branch: bytes
+
+
 def find_rival_branch(
     nodes: Mapping[bytes, PrefixNode], label: bytes, chain: Sequence[bytes], index: int, base: PrefixNode
-) -> tuple[bytes, PrefixNode, bytes] | None:
-    """Returns the node if another branch than this request's has the session: the base, or a node before it.
+) -> RivalBranch | None:
+    """Returns the branch that has the session in place of this request's; None if there is none.
 
-    The result is the node's key, the node, and the key of this request's branch; None if there is no such node.
+    The two part at the base, or at a node before it.
     """
     key, node = chain[index], base
     if base.next:
         has_rival = base.next == next_key(chain, index) and base.branch and base.branch not in chain[index + 1 :]
-        return (key, base, chain[-1]) if has_rival else None
+        return RivalBranch(key, base, chain[-1]) if has_rival else None
     for _ in range(_MAX_STEPS_BACK):
         previous = nodes.get(label + node.base) if node.base else None
         if previous is None or previous.session != base.session:
             break
         if previous.branch not in (b"", key):
-            return node.base, previous, key
+            return RivalBranch(node.base, previous, key)
         key, node = node.base, previous
     return None
 
 
 def is_branch_alive(nodes: Mapping[bytes, PrefixNode], label: bytes, node: PrefixNode) -> bool:
-    """Whether the branch recorded at a node was continued. (So was an end that moved to another session.)"""
+    """Whether the branch recorded at a node was continued. An end that moved to another session counts as continued."""
     return _has_successor(nodes.get(label + node.branch), node.session)
 
 
@@ -172,7 +183,7 @@ def list_successors(nodes: Mapping[bytes, PrefixNode], label: bytes, node: Prefi
 
 
 def has_live_successor(nodes: Mapping[bytes, PrefixNode], label: bytes, node: PrefixNode) -> bool:
-    """Whether one of the successors was continued. The node if they parted may be another conversation's by now."""
+    """Whether one of the ends that took the session over from an end was continued."""
     return any(_has_successor(nodes.get(label + key), node.session) for key in list_successors(nodes, label, node))
 
 

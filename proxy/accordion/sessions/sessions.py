@@ -81,7 +81,7 @@ class _RequestForm(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, conversation: Conversation, index: int, base: PrefixNode | None) -> _RequestForm:
-        """Compares a request with the one that ended at `base`, whose identity key is at `index` first."""
+        """Compares a request with the one that ended at `base`; `index` is the first one with its identity key."""
         if base is None:
             return cls(index, True, False, _exact_key(conversation))
         exact_index = _find_exact(conversation, index, base.exact)
@@ -89,7 +89,7 @@ class _RequestForm(msgspec.Struct, frozen=True):
         is_reworded = base.reworded or not is_exact
         return cls(exact_index if is_exact else index, is_exact, is_reworded, _exact_key(conversation))
 
-    def node(self, session_id: str, base: bytes = b"") -> PrefixNode:
+    def build_node(self, session_id: str, base: bytes = b"") -> PrefixNode:
         """Returns the node for the end of the request."""
         return PrefixNode(session_id, base=base, exact=self.exact, reworded=self.is_reworded)
 
@@ -114,8 +114,8 @@ def _exact_key(conversation: Conversation) -> bytes:
     return conversation.chain[-1]
 
 
-def _parts_from(base: PrefixNode, identity: Sequence[bytes], index: int) -> bool:
-    """Whether another message than before follows a base, so that a request is a fork."""
+def _is_continued_otherwise(base: PrefixNode, identity: Sequence[bytes], index: int) -> bool:
+    """Whether a base was already continued by another message, so that a request is a fork."""
     return base.next not in (b"", next_key(identity, index))
 
 
@@ -160,7 +160,7 @@ class Sessions:
         if conversation.previous is not None:
             return await self._resolve_continuation(caller, client_metadata, label, conversation)
         index, base = await self.prefix_index.find(label, conversation)
-        if conversation.identity and (base is None or _parts_from(base, conversation.identity, index)):
+        if conversation.identity and (base is None or _is_continued_otherwise(base, conversation.identity, index)):
             # Nodes of earlier versions have the names of the chain.
             exact = replace(conversation, identity=())
             exact_index, node = await self.prefix_index.find(label, exact)
@@ -189,7 +189,7 @@ class Sessions:
             own_id = node_id(name)
             session_id, forked_from = new_session_id or session_id_from_node(own_id), ""
             if chain:
-                self.prefix_index.write(name, own_id, form.node(session_id))
+                self.prefix_index.write(name, own_id, form.build_node(session_id))
         elif chain[index] != chain[-1]:
             session_id, forked_from = self._choose_session(label, chain, index, base, form)
         else:
@@ -198,10 +198,12 @@ class Sessions:
             forked_from = base.session if base.next else ""
             session_id = session_id_from_content(label, request_id.encode()) if base.next else base.session
             if forked_from:
-                self.prefix_index.add(label + chain[-1], form.node(session_id))
+                self.prefix_index.add(label + chain[-1], form.build_node(session_id))
         session, row = self._get_or_create(caller, client_metadata, session_id, forked_from, label)
         if base is not None and not form.is_exact:
-            base = structs.replace(base, reported=0, counted=0, overhead_key=b"", fold="", model="", cached=None)
+            base = structs.replace(
+                base, reported=0, counted=0, overhead_key=b"", compaction_id="", model="", cached=None
+            )
         return SessionMatch(
             session, row, conversation, label, base, form.base_index, True, form.is_exact, form.is_reworded
         )
@@ -209,7 +211,7 @@ class Sessions:
     def record_end(self, label: bytes, session_id: str, conversation: Conversation) -> None:
         """Records a node at the end of a list, so that later requests that contain the list belong to the session."""
         if conversation.chain:
-            node = _RequestForm.of(conversation, -1, None).node(session_id)
+            node = _RequestForm.of(conversation, -1, None).build_node(session_id)
             self.prefix_index.add(label + conversation.identity_chain[-1], node)
 
     def match_without_recording(
@@ -266,7 +268,7 @@ class Sessions:
                     counted=counted_tokens,
                     overhead_key=conversation.overhead_key,
                     model=conversation.model[:LONGEST_NAME],
-                    fold=compaction_id,
+                    compaction_id=compaction_id,
                     cached=cached,
                     exact=_exact_key(conversation),
                 )
@@ -324,32 +326,33 @@ class Sessions:
         nodes = self.prefix_index.nodes
         rival = find_rival_branch(nodes, label, chain, index, base)
         # Workers that do not know each other's nodes skip some: a branch whose end is in this list is no rival.
-        is_same_branch = rival is not None and rival[1].branch in chain
+        is_same_branch = rival is not None and rival.node.branch in chain
         following = next_key(chain, index)
         is_fork = base.next not in (b"", following) or has_live_successor(nodes, label, base)
-        is_fork = is_fork or (rival is not None and not is_same_branch and is_branch_alive(nodes, label, rival[1]))
+        is_fork = is_fork or (rival is not None and not is_same_branch and is_branch_alive(nodes, label, rival.node))
         session_id = session_id_from_content(label, chain[-1]) if is_fork else base.session
         if is_fork and base.next:
-            self.prefix_index.add(label + chain[-1], form.node(session_id))
+            self.prefix_index.add(label + chain[-1], form.build_node(session_id))
             return session_id, base.session
         # An end that lost the session moves to the fork with its branch, so that this branch is now like any other.
         origin = b"" if is_fork else base.base
         changes = {"next": following, "branch": chain[-1], "base": origin, "successor": b""}
         self.prefix_index.add(label + chain[index], structs.replace(base, session=session_id, **changes))
-        self.prefix_index.add(label + chain[-1], form.node(session_id, base=chain[index]))
+        self.prefix_index.add(label + chain[-1], form.build_node(session_id, base=chain[index]))
         if is_fork:
             return session_id, base.session
         # Each end that had the session in the meantime has lost it, so that it is a fork if it continues.
         for end in tuple(list_successors(nodes, label, base)):
             self._transfer_session(label, end, chain[index])
         if rival is not None:
-            rival_key, node, branch = rival
+            node = rival.node
             if not is_same_branch:
                 self._transfer_session(label, node.branch, chain[-1] if node is base else chain[index])
-            if node is not base and rival_key in chain:
+            if node is not base and rival.key in chain:
                 # The rival branch was never continued, such as a side request: this branch gets the session back.
-                response_key = next_key(chain, chain.index(rival_key))
-                self.prefix_index.add(label + rival_key, structs.replace(node, next=response_key, branch=branch))
+                response_key = next_key(chain, chain.index(rival.key))
+                taken_back = structs.replace(node, next=response_key, branch=rival.own_branch)
+                self.prefix_index.add(label + rival.key, taken_back)
         return session_id, ""
 
     def _transfer_session(self, label: bytes, old_end: bytes, new_end: bytes) -> None:
