@@ -1,4 +1,4 @@
-"""Recalls archived excerpts that the newest turn names, and decides where they stand.
+"""Recalls archived excerpts that the newest turn names, and chooses their position.
 
 An excerpt stands before the newest turn, so that the model still reads the turn last, and after all messages of the
 request before, so that their prefix stays the same. It is recorded as an insertion (store.py), so that every later

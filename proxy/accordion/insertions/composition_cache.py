@@ -65,8 +65,8 @@ class CompositionCache:
         tool: ToolDefinition | None,
         read_message: ReadMessageFunction,
     ) -> CompactedConversation:
-        """Returns the history with the tool offered (if there is one and it can be), and with the insertions after the
-        compaction in place. `read_message` parses written JSON.
+        """Returns the history with the tool offered, if that is possible, and with the insertions after the compaction
+        in place. `read_message` parses written JSON.
 
         `insertions` are in the order of InsertionStore.find. One that does not fit the client's history, or that would
         make it illegal, is left out. Tool rounds contain calls, so they are left out if the request has no tools at
@@ -154,8 +154,10 @@ def compose_once(
 
 
 def without_read_backs(tool_protocol: ArtifactToolProtocol, insertions: Sequence[Insertion]) -> list[Insertion]:
-    """Returns the insertions that are needed even if read-backs and recalls are left out: without them, the client's
-    part of such a reply may not be legal."""
+    """Returns the parts of tool rounds that are needed even if read-backs and recalls are left out.
+
+    Without them, the client's part of such a reply may not be legal.
+    """
     remaining = (tool_protocol.without_own_calls(each) for each in insertions if isinstance(each, ToolRoundInsertion))
     return [each for each in remaining if each is not None]
 

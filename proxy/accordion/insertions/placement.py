@@ -1,7 +1,7 @@
 """Puts insertions into a compacted history, after their anchors.
 
-`InsertionPlacement` handles one history. The messages of the compaction itself come first and are never split. Behind
-them stand the client's own messages, with the insertions between. An insertion without which the history is legal, but
+`InsertionPlacement` handles one history. The messages of the compaction itself come first and are never split. After
+them come the client's own messages, with the insertions between. An insertion without which the history is legal, but
 with which a provider would refuse it, is left out. `PlacedPrefix` is the part of the result that later requests of the
 same conversation can use again.
 """
@@ -64,7 +64,10 @@ class InsertionPlacement:
         compaction = history.compaction
         self._protocol, self._tool_protocol = protocol, tool_protocol
         self._history, self._read_message = history, read_message
-        self._anchor, self._salt = (compaction.anchor, compaction.id.encode()) if compaction is not None else (b"", b"")
+        # The chain keys of a compacted list begin with the compaction's id.
+        self._anchor, self._key_prefix = (
+            (compaction.anchor, compaction.id.encode()) if compaction is not None else (b"", b"")
+        )
         self._covered_count = history.covered_count
         """The number of the client's messages that the compaction covers."""
         self._compacted_count = bisect_left(history.spans, self._covered_count, key=itemgetter(0))
@@ -165,10 +168,10 @@ class InsertionPlacement:
         # Anchors are chain keys of the client's messages; the compaction's messages end at its own anchor.
         position_by_key = dict(zip(chain[first - 1 :], range(first, len(chain) + 1), strict=True))
         if start == self._compacted_count:
-            position_by_key[self._salt + self._anchor] = start
+            position_by_key[self._key_prefix + self._anchor] = start
         positions: dict[int, list[Insertion]] = {}
         for insertion in insertions:
-            if (position := position_by_key.get(self._salt + insertion.anchor)) is not None:
+            if (position := position_by_key.get(self._key_prefix + insertion.anchor)) is not None:
                 positions.setdefault(position, []).append(insertion)
         return positions
 

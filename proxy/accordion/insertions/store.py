@@ -31,14 +31,14 @@ _VERSION = b"\x01"
 _MAX_UNPACKED_BYTES = 64 * 2**20
 """No valid value unpacks to more bytes; one that claims to is damaged."""
 _MAX_TOOL_ROUND_INSERTIONS = 4
-"""So many of the newest replies to one request are kept: a client may ask again, and continue any of them."""
+"""Maximum number of newest replies to one request that are kept: a client may ask again, and continue any of them."""
 _BATCH = 1_024
 _NAME_SIZE = 450
 """Bytes of memory per name of evicted insertions or of a loaded history."""
-_EVICTED_SHARE, _LOADED_SHARE = 4, 16
-"""The fractions (one in so many) of the capacity for names of evicted insertions and of loaded histories."""
+_EVICTED_DIVISOR, _LOADED_DIVISOR = 4, 16
+"""The capacity divided by these is for the names of evicted insertions, and of loaded histories."""
 _RENEWAL_DIVISOR = 4
-"""An insertion in use is written anew after this fraction (one in so many) of the retention time."""
+"""An insertion in use is written anew after the retention time divided by this number."""
 
 
 class StoredInsertions(msgspec.Struct, frozen=True):
@@ -80,7 +80,7 @@ class InsertionStore:
         self._outbox = outbox
         self._clock = clock
         self._max_evicted, self._max_loaded = (
-            capacity // share // _NAME_SIZE for share in (_EVICTED_SHARE, _LOADED_SHARE)
+            capacity // divisor // _NAME_SIZE for divisor in (_EVICTED_DIVISOR, _LOADED_DIVISOR)
         )
         self._capacity = capacity - _NAME_SIZE * (self._max_evicted + self._max_loaded)
         self._retention = archive.retention if retention is None else retention

@@ -173,9 +173,9 @@ def build_prefix(
 ) -> CompactedPrefix:
     """Builds the covered part of the list. `read` parses the JSON of a written message; it may use a cache.
 
-    Raises ValueError where the anchor is not the chain key of the last covered message.
+    Raises ValueError if the anchor is not the chain key of the last covered message.
     """
-    covered, salt = compaction.message_count, compaction.id.encode()
+    covered, key_prefix = compaction.message_count, compaction.id.encode()
     if not 0 < covered <= len(conversation.chain) or conversation.chain[covered - 1] != compaction.anchor:
         raise ValueError("the compaction is of another history")
     messages: list[Message] = []
@@ -191,7 +191,7 @@ def build_prefix(
             messages.append(read(entry.wire))
             origins.append(entry.first if entry.is_edited else WRITTEN_BY_COMPACTION)
             spans.append((entry.first, entry.last, entry.is_edited))
-    chain = tuple(salt + b"/%d" % index for index in range(len(messages)))
+    chain = tuple(key_prefix + b"/%d" % index for index in range(len(messages)))
     client = conversation.messages[:covered]
     unanswered = [client[index].parts[position] for index, position in find_open_calls(client)]
     lost_ids = _call_ids(unanswered) - _call_ids(part for message in messages for part in message.parts)
@@ -224,7 +224,7 @@ def apply_prefix(
     `known_list` is an earlier request's compacted list; it is used if this conversation begins with it. Raises
     ValueError if a later message answers a call that the compaction removed.
     """
-    covered, salt = compaction.message_count, compaction.id.encode()
+    covered, key_prefix = compaction.message_count, compaction.id.encode()
     if head.removed_open_calls and _has_orphan_result(conversation.messages[covered:], head.removed_open_calls):
         raise ValueError("a call that was taken out has been answered since")
     beginning: CompactedPrefix | CompactedList = head
@@ -235,7 +235,7 @@ def apply_prefix(
     compacted = replace(
         conversation,
         messages=head.messages + conversation.messages[covered:],
-        chain=beginning.chain + tuple([salt + key for key in conversation.chain[start:]]),
+        chain=beginning.chain + tuple([key_prefix + key for key in conversation.chain[start:]]),
         identity=(),
     )
     origins = beginning.origins + tuple(tail)
