@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from accordion.accounting.token_meter import MessageTokenCache, TokenMeter
 from accordion.archive.archive import Archive
-from accordion.archive.archive_entries import HOLDERS
+from accordion.archive.archive_entries import TENANTS_WITH_ARCHIVE
 from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.compaction.assembly import CompactionAssembler, FinishedCompaction, PlannedCompaction
 from accordion.compaction.planner import Planner
@@ -169,7 +169,7 @@ def _sizes(puts: Sequence[Put]) -> dict[str, tuple[int, int]]:
             "entries of the session's list"
             if collection.startswith("artifacts/")
             else "lists of the archived entries"
-            if collection.startswith("held") or collection == HOLDERS or name.startswith("contents/")
+            if collection.startswith("held") or collection == TENANTS_WITH_ARCHIVE or name.startswith("contents/")
             else {"row": "messages"}.get(name.partition("/")[0], "artifacts")
         )
         number[kind] += 1

@@ -92,7 +92,7 @@ class ArchiveSetup:
         ]
         keys = (Key("", f"fold/{name}"),)
         leaving = CompactionWrite(f"f-{name}", session, self.clock.now(), f"f-{base}" if base else "", keys, 10)
-        await self.archive.keep(self.archive.build_puts(tenant, rows, artifacts, leaving))
+        await self.archive.write(self.archive.build_puts(tenant, rows, artifacts, leaving))
         await self.store.put(keys[0], self.archive.sealed_put(tenant, keys[0], b"the fold").value)
         return artifacts
 

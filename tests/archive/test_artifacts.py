@@ -104,7 +104,7 @@ def test_media_in_a_result_is_named_in_its_text():
 async def test_artifacts_are_found_by_key_by_id_and_by_session():
     archive = Archive(InMemoryStore())
     rows = [ArchivedMessage(b"k1", b'{"a":1}'), ArchivedMessage(b"k2", b'{"b":2}')]
-    await archive.keep(archive.build_puts(TENANT, rows, [artifact(), artifact(id="art_2")]))
+    await archive.write(archive.build_puts(TENANT, rows, [artifact(), artifact(id="art_2")]))
     assert await archive.load_rows(TENANT, [b"k1", b"k2", b"none"]) == {b"k1": b'{"a":1}', b"k2": b'{"b":2}'}
     assert await archive.load_artifacts(TENANT, ["art_2", "art_9"]) == [artifact(id="art_2"), None]
     assert [each.id for each in await archive.list_artifacts(TENANT, "s-1")] == ["art_1", "art_2"]
@@ -113,7 +113,7 @@ async def test_artifacts_are_found_by_key_by_id_and_by_session():
 
 async def test_an_id_of_another_tenant_leads_nowhere():
     archive = Archive(InMemoryStore())
-    await archive.keep(archive.build_puts(TENANT, [], [artifact()]))
+    await archive.write(archive.build_puts(TENANT, [], [artifact()]))
     assert await archive.load_artifacts(OTHER, ["art_1"]) == [None]
     assert await archive.list_artifacts(OTHER, "s-1") == []
     assert await archive.load_records(OTHER, "art_1") == []
@@ -128,7 +128,7 @@ async def test_an_artifact_of_several_sessions_and_scopes_is_recorded_for_each()
         for first, (session, scope) in enumerate([("s-1", b""), ("s-1", b"x"), ("s-2", b""), ("s-2/x", b"")])
     ]
     for each in left:
-        await archive.keep(archive.build_puts(TENANT, [], [each]))
+        await archive.write(archive.build_puts(TENANT, [], [each]))
     found = await archive.load_records(TENANT, "art_1")
     assert sorted(found, key=lambda each: each.first) == left
     assert await archive.list_artifacts(TENANT, "s-1") == left[:2]
@@ -141,7 +141,7 @@ async def test_a_record_that_goes_leaves_those_of_others():
     store = InMemoryStore()
     archive = Archive(store)
     mine, theirs = artifact(), artifact(session="s-2")
-    await archive.keep(archive.build_puts(TENANT, [], [mine, theirs]))
+    await archive.write(archive.build_puts(TENANT, [], [mine, theirs]))
     await store.delete(record_keys(TENANT, mine))
     assert await archive.load_artifacts(TENANT, ["art_1"]) == [theirs]
     assert await archive.list_artifacts(TENANT, "s-1") == []
@@ -151,7 +151,7 @@ async def test_a_record_that_goes_leaves_those_of_others():
 async def test_a_record_that_nobody_can_read_hides_no_other():
     store = InMemoryStore()
     archive = Archive(store)
-    await archive.keep(archive.build_puts(TENANT, [], [artifact(session="s-1"), artifact(session="s-2")]))
+    await archive.write(archive.build_puts(TENANT, [], [artifact(session="s-1"), artifact(session="s-2")]))
     await store.put(record_keys(TENANT, artifact(session="s-1"))[0], b"\x07")
     assert await archive.load_artifacts(TENANT, ["art_1"]) == [artifact(session="s-2")]
 
@@ -160,7 +160,7 @@ async def test_the_same_record_again_takes_no_more_room():
     store = InMemoryStore()
     archive = Archive(store)
     for at in (1.0, 2.0):
-        await archive.keep(archive.build_puts(TENANT, [], [artifact(at=at)]))
+        await archive.write(archive.build_puts(TENANT, [], [artifact(at=at)]))
     assert (
         await archive.load_records(TENANT, "art_1") == await archive.list_artifacts(TENANT, "s-1") == [artifact(at=2.0)]
     )
@@ -189,7 +189,7 @@ async def test_much_is_written_in_several_batches():
     store = Batches()
     archive = Archive(store)
     puts = [Put(row_key(b"%d" % n), b"x" * 300_000) for n in range(20)]
-    await archive.keep(puts)
+    await archive.write(puts)
     assert len(store.sizes) > 2
     assert max(store.sizes) <= 2 * 2**20
     assert sum(store.sizes) == 20 * 300_000

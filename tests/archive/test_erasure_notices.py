@@ -53,24 +53,24 @@ async def test_an_erasure_is_told_here_at_once_and_to_others_when_they_look() ->
     here, there = ErasureNotices(store, clock, 100.0), ErasureNotices(store, clock, 100.0)
     mine, theirs = record_erasures(here), record_erasures(there)
     await there.poll()
-    await here.note(TENANT, "s-1")
+    await here.publish(TENANT, "s-1")
     await here.poll()
     assert mine == [(TENANT.archive_namespace, "s-1")]
     await there.poll()
     await there.poll()
     assert theirs == mine
-    await here.note(OTHER, None)
+    await here.publish(OTHER, None)
     await there.poll()
     assert theirs[1:] == [(OTHER.archive_namespace, None)]
     clock.advance(1.0)
-    await here.note(OTHER, None)
+    await here.publish(OTHER, None)
     await there.poll()
     assert theirs[2:] == [(OTHER.archive_namespace, None)]
 
 
 async def test_a_new_worker_gets_no_notices_of_earlier_erasures() -> None:
     store, clock = InMemoryStore(), FakeClock()
-    await ErasureNotices(store, clock, 100.0).note(TENANT, "s-1")
+    await ErasureNotices(store, clock, 100.0).publish(TENANT, "s-1")
     late = ErasureNotices(store, clock, 100.0)
     told = record_erasures(late)
     await late.poll()
@@ -82,7 +82,7 @@ async def test_while_the_store_is_away_nothing_is_told_and_later_it_is() -> None
     here, there = ErasureNotices(store, clock, 100.0), ErasureNotices(store, clock, 100.0)
     told = record_erasures(there)
     await there.poll()
-    await here.note(TENANT, "s-1")
+    await here.publish(TENANT, "s-1")
     store.away = True
     await there.poll()
     assert told == []
@@ -99,7 +99,7 @@ async def test_who_begins_while_the_store_is_away_is_told_of_what_was_erased_sin
     await late.poll()
     store.away = False
     clock.advance(1.0)
-    await here.note(TENANT, "s-1")
+    await here.publish(TENANT, "s-1")
     await late.poll()
     assert told == [(TENANT.archive_namespace, "s-1")]
 
@@ -209,7 +209,7 @@ async def test_what_began_before_an_erasure_was_heard_of_is_told_from_what_begin
     before = clock.monotonic()
     assert not here.was_erased_since(TENANT, "s-1", before)
     clock.advance(1.0)
-    await here.note(TENANT, "s-1")
+    await here.publish(TENANT, "s-1")
     assert (here.was_erased_since(TENANT, "s-1", before), there.was_erased_since(TENANT, "s-1", before)) == (
         True,
         False,
@@ -227,12 +227,12 @@ async def test_an_erasure_of_a_tenant_covers_each_session_and_is_known_for_a_day
     clock = FakeClock()
     erasures = ErasureNotices(InMemoryStore(), clock, 100.0)
     clock.advance(1.0)
-    await erasures.note(TENANT, None)
+    await erasures.publish(TENANT, None)
     clock.advance(86_400.0)
-    await erasures.note(OTHER, "s-1")
+    await erasures.publish(OTHER, "s-1")
     assert erasures.was_erased_since(TENANT, "s-1", 0.5)
     clock.advance(1.0)
-    await erasures.note(OTHER, "s-2")
+    await erasures.publish(OTHER, "s-2")
     assert not erasures.was_erased_since(TENANT, "s-1", 0.5)
     assert erasures.was_erased_since(OTHER, "s-1", 0.5)
 
@@ -255,11 +255,11 @@ async def test_only_where_others_use_the_store_it_is_waited_for_until_they_have_
 async def begin_and_end(here: ErasureNotices, there: ErasureNotices, clock: FakeClock, *, heard: bool = True) -> float:
     """An erasure of which another worker heard the beginning, and not the end yet; gives when that was."""
     await there.poll()
-    await here.note(TENANT, "s-1")
+    await here.publish(TENANT, "s-1")
     if heard:
         await there.poll()
     clock.advance(1.5)
-    await here.note(TENANT, "s-1", over=True)
+    await here.publish(TENANT, "s-1", is_complete=True)
     return clock.monotonic()
 
 
@@ -325,7 +325,7 @@ async def test_an_erasure_drops_pending_writes_and_loses_no_later_write(
         elif what == "reply":
             lost = there.was_erased_since(TENANT, "s-1", zero + began)
         else:
-            await here.note(TENANT, "s-1", over=what == "over")
+            await here.publish(TENANT, "s-1", is_complete=what == "over")
     if began < heard - 0.01 and ends > over:
         assert lost, "it may go on from what was erased"
     if began > over + max(0.0, -ahead) + 0.01:
@@ -349,11 +349,11 @@ async def test_what_a_worker_notes_while_it_looks_it_does_not_hear_of_as_another
     store, clock = Slow(), FakeClock()
     here, there = ErasureNotices(store, clock, 100.0), ErasureNotices(store, clock, 100.0)
     await here.poll()
-    await there.note(TENANT, "s-1")
-    await there.note(OTHER, None)
+    await there.publish(TENANT, "s-1")
+    await there.publish(OTHER, None)
     told = record_erasures(here)
     clock.advance(1.0)
-    store.then = lambda: here.note(TENANT, "s-1")
+    store.then = lambda: here.publish(TENANT, "s-1")
     await here.poll()
     assert store.then is None
     clock.advance(1.0)

@@ -60,7 +60,7 @@ class Chain:
         if self.archive.erasures.was_erased_since(self.tenant, self.session, began):
             return
         with suppress(StoreUnavailable):
-            await self.archive.archive.keep(self.queue)
+            await self.archive.archive.write(self.queue)
             self.queue = []
 
     async def before(
@@ -280,7 +280,7 @@ async def test_an_erased_link_does_not_return() -> None:
     assert await chain.before(3) is None
     # What others said stays.
     assert await chain.before(10) == waits.told
-    await chain.archive.erasures.note(OTHER, None)
+    await chain.archive.erasures.publish(OTHER, None)
     assert await chain.before(10) == waits.told
     await chain.archive.export_and_erasure.erase(TENANT, None)
     assert await chain.before(10) is None

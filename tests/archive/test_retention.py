@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from accordion.archive import archive_entries
 from accordion.archive.archive import CompactionWrite
 from accordion.archive.archive_entries import ArchiveEntry
-from accordion.archive.retention import EVERY, sort_by_use
+from accordion.archive.retention import ROUND_SECONDS, sort_by_use
 from accordion.model.ports import Key
 from tests.archive.archive_setup import DAY, OTHER, TENANT, ArchiveSetup, wire
 from tests.fakes import FickleStore
@@ -137,7 +137,7 @@ async def test_one_worker_at_a_time_makes_the_round_and_no_other_does_so_soon(st
     assert swept.stored_bytes > 0
     assert one.swept == [swept]
     assert await other.bounds.run_round() is None
-    assert EVERY > 60
+    assert ROUND_SECONDS > 60
 
 
 async def test_a_worker_learns_what_others_wrote_before_it():

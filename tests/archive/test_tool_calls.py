@@ -88,7 +88,7 @@ def artifacts() -> list[Artifact]:
 async def build_tool(store: InMemoryStore | None = None) -> ArtifactTool:
     archive = Archive(store or InMemoryStore())
     kept = [ArchivedMessage(key, json.dumps(wire).encode()) for key, wire in rows().items()]
-    await archive.keep(archive.build_puts(TENANT, kept, artifacts()))
+    await archive.write(archive.build_puts(TENANT, kept, artifacts()))
     return ArtifactTool(archive, {"chat": OpenAIChat()}, FakeTasks())
 
 
@@ -188,7 +188,7 @@ async def test_of_an_artifact_of_which_only_a_part_waits_here_nothing_is_said_to
     store = FickleStore()
     archive = Archive(SpooledStore(store, Spool(None, place="here")))
     store.away = True
-    await archive.keep(archive.build_puts(TENANT, [], artifacts()))
+    await archive.write(archive.build_puts(TENANT, [], artifacts()))
     answer, other = await ArtifactTool(archive, {"chat": OpenAIChat()}, FakeTasks()).answer_calls(
         build_context(), [ArtifactToolCall("c", "read_artifact", json.dumps({"id": name})) for name in (RESULT, GONE)]
     )
@@ -255,8 +255,8 @@ async def test_the_record_of_the_asking_session_is_preferred():
     archive = Archive(store)
     there = [Artifact(id=RANGE, kind="range", dialect="chat", keys=(b"said",), first=40, last=40, session=name)
              for name in ("s-1", "s-2")]  # fmt: skip
-    await archive.keep(archive.build_puts(TENANT, [], [there[0]]))
-    await archive.keep(archive.build_puts(TENANT, [], [Artifact(**{**_fields(there[1]), "first": 77, "last": 77})]))
+    await archive.write(archive.build_puts(TENANT, [], [there[0]]))
+    await archive.write(archive.build_puts(TENANT, [], [Artifact(**{**_fields(there[1]), "first": 77, "last": 77})]))
     call = ArtifactToolCall("c", "read_artifact", json.dumps({"id": RANGE}))
     (answer,) = await made.answer_calls(build_context(session="s-2"), [call])
     assert "[77] user" in answer.text
@@ -333,7 +333,7 @@ async def test_what_is_large_is_parsed_in_a_thread_also_for_who_may_see_it_by_it
     archive, tasks = Archive(InMemoryStore()), LoopTasks()
     wires = {**rows(), b"log": {"role": "tool", "tool_call_id": "c1", "content": LOG * 100}}
     kept = [ArchivedMessage(key, json.dumps(wires[key]).encode()) for key in (b"call", b"log")]
-    await archive.keep(archive.build_puts(TENANT, kept, [replace(artifacts()[-1], tokens=200_000)]))
+    await archive.write(archive.build_puts(TENANT, kept, [replace(artifacts()[-1], tokens=200_000)]))
     call = ArtifactToolCall("c9", "read_artifact", json.dumps({"id": FOREIGN}))
     (answer,) = await ArtifactTool(archive, {"chat": Reads()}, tasks).answer_calls(
         build_context(shared_access=Related()), [call]

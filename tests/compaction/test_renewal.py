@@ -75,7 +75,7 @@ async def folded(worker: Worker) -> Compaction:
     """A fold whose covered messages are in the archive, one of them as an artifact."""
     covered = CLIENT.messages[:5]
     artifact = Artifact("art_1", "result", "chat", (covered[3].key,), 3, 3, scope=SCOPE, session="s-1")
-    await worker.archive.keep(
+    await worker.archive.write(
         worker.archive.build_puts(TENANT, [ArchivedMessage(m.key, m.wire) for m in covered[:4]], [artifact])
     )
     made = with_content_id(
@@ -183,7 +183,7 @@ async def listed(worker: Worker) -> dict[str, float]:
 async def left(worker: Worker, name: str, base: str = "") -> None:
     """An entry of a fold."""
     leaving = CompactionWrite(name, "s-1", worker.clock.now(), base)
-    await worker.archive.keep(worker.archive.build_puts(TENANT, [], [], leaving))
+    await worker.archive.write(worker.archive.build_puts(TENANT, [], [], leaving))
 
 
 async def test_a_fold_in_use_and_those_that_it_goes_on_from_count_as_used():

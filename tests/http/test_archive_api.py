@@ -50,7 +50,7 @@ async def store_artifact(world: PipelineSetup, wires: list[bytes], text: str = "
     rows = [ArchivedMessage(bytes([number]) * 32, wire) for number, wire in enumerate(wires)]
     keys, tenant = tuple(row.key for row in rows), caller(world).tenant
     made = Artifact("art_0123456789ab", "range" if text == "range" else "part", "chat", keys, 3, 3, 0, session="s-kept")
-    await world.builder.archive.keep(world.builder.archive.build_puts(tenant, rows, [made]))
+    await world.builder.archive.write(world.builder.archive.build_puts(tenant, rows, [made]))
     return made
 
 
@@ -216,7 +216,7 @@ async def test_reading_an_artifact_extends_its_retention() -> None:
 def _entries(world: PipelineSetup, tenant: TenantScope) -> AsyncIterator[Any]:
     from accordion.archive import archive_entries
 
-    return archive_entries.entries(world.store, tenant.archive_namespace)
+    return archive_entries.scan_entries(world.store, tenant.archive_namespace)
 
 
 # -- lists -------------------------------------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ async def is_recalled(of: PipelineSetup, path: str, body: Json, *, erased: bool 
     measured = await of.measure(path, body)
     if erased:
         of.clock.advance(1)
-        await of.archive.erasures.note(measured.caller.tenant, measured.session_match.session.id)
+        await of.archive.erasures.publish(measured.caller.tenant, measured.session_match.session.id)
     prepared = await of.forward.prepare(measured)
     assert prepared.compaction_id
     return prepared.recall_usage is not None

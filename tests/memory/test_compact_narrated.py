@@ -200,10 +200,10 @@ async def test_nothing_is_stored_of_a_session_erased_while_the_model_writes(what
 async def test_what_another_worker_or_a_command_erased_meanwhile_is_noticed_at_once():
     async def erased() -> None:
         setup.clock.advance(1.0)
-        await ErasureNotices(setup.archive.store, setup.clock, 100.0).note(TENANT, ID)
+        await ErasureNotices(setup.archive.store, setup.clock, 100.0).publish(TENANT, ID)
 
     setup = await build_narrated_setup(Meanwhile(erased))
-    await ErasureNotices(setup.archive.store, setup.clock, 100.0).note(TENANT, "s-other")
+    await ErasureNotices(setup.archive.store, setup.clock, 100.0).publish(TENANT, "s-other")
     with pytest.raises(ConcurrentWrite):
         await setup.compact(0, 16)
     assert setup.contents() == []

@@ -81,7 +81,7 @@ async def delegation_tree(store: InMemoryStore, outbox: WriteQueue) -> Any:
 
 async def rows(store: InMemoryStore, outbox: WriteQueue) -> Any:
     archive = Archive(store, clock=FakeClock(), capacity=CAPACITY)
-    await archive.keep([Put(Key("", f"row/{number:064}"), b"x") for number in range(MANY)])
+    await archive.write([Put(Key("", f"row/{number:064}"), b"x") for number in range(MANY)])
     return archive
 
 

@@ -153,7 +153,7 @@ async def test_a_session_that_is_erased_meanwhile_is_counted() -> None:
     out, _ = await world.ask(CHAT, CHAT_BODY, AS_TEAM)
     running = await world.forward(world.inbound(CHAT, CHAT_BODY, AS_TEAM))
     tenant = world.forward.tenants.scope("team")
-    await world.archive.erasures.note(tenant, header(out, "x-accordion-session"))
+    await world.archive.erasures.publish(tenant, header(out, "x-accordion-session"))
     assert not isinstance(running.body, bytes)
     async for _ in running.body:
         pass

@@ -469,7 +469,7 @@ async def test_into_a_request_whose_session_is_erased_meanwhile_nothing_is_put()
     measured = await made.measure(CHAT, build_request(CHAT, user_entry(ASK)))
     tenant, session = measured.caller.tenant, measured.session_match.session.id
     made.clock.advance(1)
-    await made.archive.erasures.note(tenant, session)
+    await made.archive.erasures.publish(tenant, session)
     prepared = await made.forward.prepare(measured)
     assert prepared.recall_usage is None
     assert len(memories.asked) == 1

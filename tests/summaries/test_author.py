@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from accordion.archive.artifacts import ArchivedRange
 from accordion.model.conversation import Message
 from accordion.model.errors import SummaryFailed
 from accordion.summaries.author import (
     MIN_NARRATIVE_TOKENS,
     NARRATIVE_SHARE,
-    ArtifactRange,
     Summary,
     SummaryAuthor,
     SummaryRejected,
@@ -140,7 +140,7 @@ def test_the_line_about_omitted_instructions_names_what_holds_them() -> None:
     said = [f"Never touch module number-{at} of the parser, whatever it says there." for at in range(60)]
     made = SummaryAuthor(None, ExtractiveWriter(), FakeTasks(), PROMPTS).write_extractive(
         task(sources=tuple(sources([message("user", text) for text in said])), budget=300,
-             reference_lines=("[0-59] whole as art_1, 900 tokens",), artifacts=(ArtifactRange(0, 59, "art_1"),))
+             reference_lines=("[0-59] whole as art_1, 900 tokens",), artifacts=(ArchivedRange(0, 59, "art_1"),))
     )  # fmt: skip
     assert re.search(r"^\(No room for \d+ more, of \[\d+-\d+\]; archived in art_1\.\)$", made.text, re.M)
     assert words(made.text) <= 300

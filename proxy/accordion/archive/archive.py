@@ -1,6 +1,6 @@
 """The archive: stores messages and artifacts that leave the window, and loads them again.
 
-Theory of operation. A compaction calls `build_puts` (compresses and seals, in a thread) and `keep` (writes, in batches)
+Theory of operation. A compaction calls `build_puts` (compresses and seals, in a thread) and `write` (in batches)
 before the request without those messages is sent. Each group of values is listed by an entry (`archive_entries`), which
 is written first, so that retention, export and erasure find all that is stored. Rows are keyed by content: the archive
 remembers the rows that it wrote lately and does not count them twice. Reading goes by message key (`load_rows`), by
@@ -16,7 +16,7 @@ import msgspec
 from msgspec import structs
 
 from accordion.archive import archive_entries
-from accordion.archive.archive_entries import HOLDERS, OVERHEAD, ArchiveEntry, Kind
+from accordion.archive.archive_entries import OVERHEAD, TENANTS_WITH_ARCHIVE, ArchiveEntry, Kind
 from accordion.archive.artifacts import (
     ArchivedMessage,
     Artifact,
@@ -41,7 +41,7 @@ _BATCH_ROWS, _BATCH_BYTES = 128, 2 * 2**20
 """The size of one write, which a store manages well within its time-out."""
 _MAX_RECORDS = 8
 """Records of an artifact that are tried, until one can be read."""
-_DAY, _SHARE = 86_400.0, 4
+_DAY, _RENEWAL_DIVISOR = 86_400.0, 4
 _MAX_GENERATIONS = 64
 _ROW = "row/"
 _MISSING_KEY = Key("", "nowhere")
@@ -65,9 +65,9 @@ class CompactionWrite(msgspec.Struct, frozen=True):
 class Archive:
     """Stores and loads the archived messages and artifacts of all tenants.
 
-    `retention` is in seconds. `on_write` is called with a tenant and the bytes that
-    were written for it. `capacity` bounds the memory of past writes, in bytes. `minor` is the same store for writes of
-    low priority, which leave space for compactions while the store is unavailable; by default the store itself.
+    `retention` is in seconds. `on_write` is called with a tenant and the number of bytes that were written for it.
+    `capacity` bounds the memory of past writes, in bytes. `minor` is the same store for writes of low priority, which
+    leave space for compactions while the store is unavailable; by default the store itself.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Archive:
         self._minor = minor
         self.retention = retention
         self.sealer: Sealer = sealer or PlainSealer()
-        self.every = min(_DAY, retention / _SHARE)
+        self.renewal_seconds = min(_DAY, retention / _RENEWAL_DIVISOR)
         """Seconds after which values in use are written again, so that they expire later."""
         self._clock = clock
         self._on_write = on_write
@@ -154,18 +154,17 @@ class Archive:
     ) -> list[Put]:
         """Returns the writes that store an entry."""
         namespace = tenant.archive_namespace
-        puts = archive_entries.put(namespace, entry, self.retention if ttl is None else ttl, contents)
+        puts = archive_entries.build_entry_puts(namespace, entry, self.retention if ttl is None else ttl, contents)
         since = self._tenant_writes.get(namespace)
-        if since is None or self._now() - since >= self.every:
-            puts.insert(0, Put(Key(HOLDERS, namespace), b"", self.retention + self.every))
+        if since is None or self._now() - since >= self.renewal_seconds:
+            puts.insert(0, Put(Key(TENANTS_WITH_ARCHIVE, namespace), b"", self.retention + self.renewal_seconds))
         return puts
 
-    async def keep(self, puts: Sequence[Put]) -> None:
-        """Writes all puts. Raises StoreUnavailable; some may be stored then, which does no harm: keys are content."""
-        await self.write(puts)
-
     async def write(self, writes: Sequence[Put | Append], *, minor: bool = False) -> None:
-        """Writes puts and appends; `minor` is for those that can wait for the store, if there is little space."""
+        """Writes puts and appends; `minor` is for those that can wait for the store, if there is little space.
+
+        Raises StoreUnavailable. Some writes may be stored then, which does no harm: their keys depend on the content.
+        """
         store = self._minor if minor and self._minor is not None else self.store
         size = sum([len(write.value) for write in writes])
         is_single_batch = 0 < len(writes) <= _BATCH_ROWS and size <= _BATCH_BYTES
@@ -184,7 +183,7 @@ class Archive:
             if not key.collection:
                 if key.name.startswith(_ROW):
                     row_writes[key.name] = now
-            elif key.collection == HOLDERS:
+            elif key.collection == TENANTS_WITH_ARCHIVE:
                 self._tenant_writes[key.name] = now
             else:
                 namespace = archive_entries.namespace_of(key) or namespace
@@ -194,7 +193,7 @@ class Archive:
     def has_row(self, key: Key) -> bool:
         """Whether this worker wrote the row of this key lately, so that it need not be written again."""
         since = self._row_writes.get(key.name)
-        return since is not None and self._now() - since < self.every
+        return since is not None and self._now() - since < self.renewal_seconds
 
     def has_variant(self, key: bytes, variant: bytes) -> bool:
         """Whether this worker wrote the row of a message lately, with exactly the bytes of this variant."""
@@ -222,7 +221,7 @@ class Archive:
             entry, contents = listing
             writes += self.entry_puts(tenant, structs.replace(entry, used=now), contents)
             compaction_id = entry.base
-        await self.keep(writes)
+        await self.write(writes)
 
     async def note_read(self, tenant: TenantScope, artifact: Artifact) -> None:
         """Stores an artifact again that a person has read, so that it expires later. Raises StoreUnavailable."""
@@ -235,7 +234,7 @@ class Archive:
         entry = ArchiveEntry(
             "read", archive_entries.read_id(artifact), artifact.session, self._now(), self._now(), 3 * OVERHEAD
         )
-        await self.keep(self.entry_puts(tenant, entry, contents) + puts)
+        await self.write(self.entry_puts(tenant, entry, contents) + puts)
 
     # -- reading ------------------------------------------------------------------
 

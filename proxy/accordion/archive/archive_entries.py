@@ -20,15 +20,15 @@ from accordion.model.tenant import ArchiveNamespace
 
 __all__ = [
     "AFTER_PROVIDER_HISTORY",
-    "HELD",
-    "HOLDERS",
+    "ENTRIES_PREFIX",
+    "TENANTS_WITH_ARCHIVE",
     "ArchiveEntry",
     "EntryContents",
     "Kind",
     "TenantTotals",
     "TranscriptEntry",
-    "entries",
-    "put",
+    "build_entry_puts",
+    "scan_entries",
 ]
 
 T = TypeVar("T")
@@ -38,10 +38,10 @@ Kind = Literal["fold", "read", "transcript", "overlay", "summary", "item", "link
 tool round or an excerpt); a prepared summary; an item of a response that the client only names; a response that the
 client continues by its id."""
 
-HOLDERS = "holders"
+TENANTS_WITH_ARCHIVE = "holders"
 """The collection that lists the tenants with anything in the archive."""
 
-HELD = "held/"
+ENTRIES_PREFIX = "held/"
 """The prefix of the collections that list the entries of a tenant."""
 
 OVERHEAD = 100
@@ -77,7 +77,7 @@ class ArchiveEntry(msgspec.Struct, frozen=True, array_like=True):
     @property
     def name(self) -> str:
         """Its name in the tenant's collection; those of a session are next to each other."""
-        return f"{prefix(self.session)}{self.kind}/{self.id}"
+        return f"{session_prefix(self.session)}{self.kind}/{self.id}"
 
 
 class EntryContents(msgspec.Struct, frozen=True, array_like=True):
@@ -175,7 +175,7 @@ _TRANSCRIPT, _SUMS = msgspec.msgpack.Decoder(TranscriptEntry), msgspec.msgpack.D
 encode = _ENCODER.encode
 
 
-def decode_sums(value: bytes | None) -> TenantTotals:
+def decode_totals(value: bytes | None) -> TenantTotals:
     """Decodes the totals of a tenant; zero if there are none that can be read."""
     return _decode(_SUMS, value) or TenantTotals()
 
@@ -190,20 +190,24 @@ def decode_transcript(log: Iterable[tuple[int, bytes]]) -> list[TranscriptEntry]
 
 def entries_collection(namespace: ArchiveNamespace) -> str:
     """Returns the collection of a tenant's entries."""
-    return f"{HELD}{namespace}"
+    return f"{ENTRIES_PREFIX}{namespace}"
 
 
 def namespace_of(key: Key) -> ArchiveNamespace | None:
     """Returns the tenant of an entry's key; None for any other key."""
-    return ArchiveNamespace(key.collection.removeprefix(HELD)) if key.collection.startswith(HELD) else None
+    return (
+        ArchiveNamespace(key.collection.removeprefix(ENTRIES_PREFIX))
+        if key.collection.startswith(ENTRIES_PREFIX)
+        else None
+    )
 
 
 def is_listing(key: Key) -> bool:
     """Whether a key is that of an entry or of its contents."""
-    return key.collection.startswith(HELD) or (not key.collection and key.name.startswith("contents/"))
+    return key.collection.startswith(ENTRIES_PREFIX) or (not key.collection and key.name.startswith("contents/"))
 
 
-def prefix(session: str) -> str:
+def session_prefix(session: str) -> str:
     """Returns the prefix of the names of a session's entries."""
     return hashlib.sha256(session.encode("utf-8", "surrogatepass")).hexdigest()[:24] + "/"
 
@@ -220,10 +224,10 @@ def keys_of(namespace: ArchiveNamespace, entry: ArchiveEntry) -> tuple[Key, Key]
 
 def transcript_key(namespace: ArchiveNamespace, session: str) -> Key:
     """Returns the key of the log of a session's transcript."""
-    return Key("", f"transcript/{namespace}/{prefix(session)}")
+    return Key("", f"transcript/{namespace}/{session_prefix(session)}")
 
 
-def sums_key(namespace: ArchiveNamespace) -> Key:
+def totals_key(namespace: ArchiveNamespace) -> Key:
     """Returns the key of a tenant's totals."""
     return Key("", f"sums/{namespace}")
 
@@ -235,14 +239,14 @@ def read_id(artifact: Artifact) -> str:
 
 
 def fields_key(digest: bytes) -> Key:
-    """Returns the key of the record of fields beside the list. `digest` is specific to the tenant already."""
+    """Returns the key of the record of a request's fields beside its list. Their digest is the tenant's own already."""
     return Key("", f"head/{digest.hex()}")
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def put(
+def build_entry_puts(
     namespace: ArchiveNamespace, entry: ArchiveEntry, ttl: float, contents: EntryContents | None = None
 ) -> list[Put]:
     """Returns the writes that store an entry, and its contents if any."""
@@ -268,7 +272,7 @@ def contents_of(
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-async def entries(
+async def scan_entries(
     store: KeyValueStore, namespace: ArchiveNamespace, session: str | None = None
 ) -> AsyncIterator[list[ArchiveEntry]]:
     """Yields the entries of a tenant, or of one session, page by page; those of a session come in a row.
@@ -276,14 +280,14 @@ async def entries(
     Raises StoreUnavailable.
     """
     collection, after = entries_collection(namespace), ""
-    name_prefix = prefix(session) if session is not None else ""
+    name_prefix = session_prefix(session) if session is not None else ""
     while page := await store.scan(collection, prefix=name_prefix, after=after, limit=_PAGE):
         after = page[-1][0]
         readable = [entry for _, value in page if (entry := decode_entry(value)) is not None]
         yield [entry for entry in readable if session is None or entry.session == session]
 
 
-async def contents(
+async def load_contents(
     store: KeyValueStore, namespace: ArchiveNamespace, tenant_entries: Sequence[ArchiveEntry]
 ) -> list[EntryContents]:
     """Reads the contents of entries, in their order; those that are gone are empty. Raises StoreUnavailable."""

@@ -86,7 +86,7 @@ class ArchiveReader:
             part = await self._part(artifact, rows, request)
             if part is None:
                 continue
-            if self._clock.now() - artifact.at > self._archive.every:
+            if self._clock.now() - artifact.at > self._archive.renewal_seconds:
                 with suppress(StoreUnavailable):
                     await self._archive.note_read(tenant, artifact)
             return replace(part, sessions=tuple(sorted({each.session for each in records})))
@@ -115,7 +115,7 @@ class ArchiveReader:
 
     async def has_session(self, tenant: TenantScope, session: str) -> bool:
         """Whether anything of a session is stored. Raises StoreUnavailable."""
-        async for page in archive_entries.entries(self._archive.store, tenant.archive_namespace, session):
+        async for page in archive_entries.scan_entries(self._archive.store, tenant.archive_namespace, session):
             if page:
                 return True
         return bool(await self._archive.list_artifacts(tenant, session, limit=1))

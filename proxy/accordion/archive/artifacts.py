@@ -8,7 +8,7 @@ from them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -67,10 +67,18 @@ class Artifact(StructWithHiddenFields, frozen=True):
     """Findings in it that a summary states."""
     slice: int = 0
     slices: int = 0
-    """For a range that is too long to be read back at once: the first, second, … of so many slices of its text; 0 of 0
-    is all of it."""
+    """`slice` is the number of a slice, from 1 on, and `slices` their count, if a range is too long to be read back at
+    once; both are 0 for a whole range."""
     child: str = ""
     """For the result of a sub-agent: the session of its own conversation, if that is known."""
+
+
+class ArchivedRange(NamedTuple):
+    """A range of messages that is an artifact: the client's indexes of the first and the last one, and its id."""
+
+    first: int
+    last: int
+    artifact_id: str
 
 
 _ENCODER = msgspec.msgpack.Encoder()

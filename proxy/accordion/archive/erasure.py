@@ -13,7 +13,14 @@ import msgspec
 
 from accordion.archive import archive_entries
 from accordion.archive.archive import Archive
-from accordion.archive.archive_entries import HELD, HOLDERS, ArchiveEntry, EntryContents, Kind, SharedValues
+from accordion.archive.archive_entries import (
+    ENTRIES_PREFIX,
+    TENANTS_WITH_ARCHIVE,
+    ArchiveEntry,
+    EntryContents,
+    Kind,
+    SharedValues,
+)
 from accordion.archive.artifacts import Artifact, artifact_text, record_keys, session_collection
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.archive.retention import delete
@@ -47,7 +54,7 @@ class ErasureResult(msgspec.Struct, frozen=True):
 class ExportAndErasure:
     """Exports and erases sessions and tenants.
 
-    `described` and `read` make stored values readable for the export. `erasures` notifies all workers that erased
+    `describe` and `make_parser` make stored values readable for the export. `erasures` notifies all workers that erased
     values must not be used any more. `drop_erased` removes erased values from the writes that wait on this machine for
     the store, and returns those writes.
     """
@@ -71,7 +78,7 @@ class ExportAndErasure:
     async def list_sessions(self, tenant: TenantScope) -> list[str]:
         """Returns the sessions of a tenant with stored data, in no order. Raises StoreUnavailable."""
         names: dict[str, None] = {}
-        async for page in archive_entries.entries(self._archive.store, tenant.archive_namespace):
+        async for page in archive_entries.scan_entries(self._archive.store, tenant.archive_namespace):
             names.update(dict.fromkeys(entry.session for entry in page))
         return list(names)
 
@@ -95,7 +102,7 @@ class ExportAndErasure:
     ) -> AsyncIterator[tuple[str, list[ArchiveEntry]]]:
         """Yields sessions with all their entries."""
         name, entries = session, list[ArchiveEntry]()
-        async for page in archive_entries.entries(self._archive.store, namespace, session):
+        async for page in archive_entries.scan_entries(self._archive.store, namespace, session):
             for entry in page:
                 if entry.session != name and entries and name is not None:
                     yield name, entries
@@ -112,7 +119,7 @@ class ExportAndErasure:
         for at in range(0, len(entries), _PAGE):
             page = entries[at : at + _PAGE]
             for entry, contents in zip(
-                page, await archive_entries.contents(self._archive.store, namespace, page), strict=True
+                page, await archive_entries.load_contents(self._archive.store, namespace, page), strict=True
             ):
                 rows.update(dict.fromkeys(key for key, _ in contents.rows))
                 async for record in self._export_values(tenant, entry, contents):
@@ -169,9 +176,9 @@ class ExportAndErasure:
         shared, entry_count, value_count = 0, 1, 1
         # The notice before the removal keeps pending writes of other workers from restoring the values. The notice
         # after it clears values that a worker read again in between.
-        await self.erasures.note(tenant, session)
+        await self.erasures.publish(tenant, session)
         pending = await self._drop_erased()
-        entries, values = sum(write.key.collection.startswith(HELD) for write in pending), len(pending)
+        entries, values = sum(write.key.collection.startswith(ENTRIES_PREFIX) for write in pending), len(pending)
         for _ in range(_TRIES):
             entry_count, value_count, shared_count = await (
                 self._erase_tenant(tenant) if session is None else self._erase_session(tenant, session)
@@ -179,7 +186,7 @@ class ExportAndErasure:
             entries, values, shared = entries + entry_count, values + value_count, max(shared, shared_count)
             if not entry_count and not value_count:
                 break
-        await self.erasures.note(tenant, session, over=True)
+        await self.erasures.publish(tenant, session, is_complete=True)
         return ErasureResult(entries, values, shared, not entry_count and not value_count)
 
     async def _erase_tenant(self, tenant: TenantScope) -> tuple[int, int, int]:
@@ -189,30 +196,30 @@ class ExportAndErasure:
             for at in range(0, len(entries), _PAGE):
                 page = entries[at : at + _PAGE]
                 page_values = await self._tasks.offload(
-                    SharedValues, await archive_entries.contents(store, namespace, page)
+                    SharedValues, await archive_entries.load_contents(store, namespace, page)
                 )
                 keys = await self._tasks.offload(page_values.keys, namespace)
                 value_count += await delete(store, [*keys, *_entry_keys(namespace, page)])
             value_count += await self._erase_unlisted(tenant, session)
             entry_count += len(entries)
-        await store.delete([Key(HOLDERS, namespace), archive_entries.sums_key(namespace)])
+        await store.delete([Key(TENANTS_WITH_ARCHIVE, namespace), archive_entries.totals_key(namespace)])
         return entry_count, value_count, 0
 
     async def _erase_session(self, tenant: TenantScope, session: str) -> tuple[int, int, int]:
         store, namespace = self._archive.store, tenant.archive_namespace
         session_entries: list[ArchiveEntry] = []
-        async for page in archive_entries.entries(store, namespace, session):
+        async for page in archive_entries.scan_entries(store, namespace, session):
             session_entries += page
         session_values = SharedValues()
         for at in range(0, len(session_entries), _PAGE):
-            for each in await archive_entries.contents(store, namespace, session_entries[at : at + _PAGE]):
+            for each in await archive_entries.load_contents(store, namespace, session_entries[at : at + _PAGE]):
                 await self._tasks.offload(session_values.add, each)
         value_count = len(session_values)
         if value_count:
-            async for page in archive_entries.entries(store, namespace):
+            async for page in archive_entries.scan_entries(store, namespace):
                 others = [entry for entry in page if entry.session != session]
                 for at in range(0, len(others), _PAGE):
-                    other_contents = await archive_entries.contents(store, namespace, others[at : at + _PAGE])
+                    other_contents = await archive_entries.load_contents(store, namespace, others[at : at + _PAGE])
                     await self._tasks.offload(session_values.exclude_all, other_contents)
         shared = value_count - len(session_values)
         removed_count = await delete(store, await self._tasks.offload(session_values.keys, namespace))

@@ -36,13 +36,13 @@ _PAGE = 1_000
 class ErasureNotice(msgspec.Struct, frozen=True, array_like=True):
     """One erasure, at `at` seconds since the epoch. `session` is None if all of the tenant's were erased.
 
-    `over`: the erasure is complete; an earlier notice gave every worker time to react.
+    `is_complete`: the erasure is complete; an earlier notice gave every worker time to react.
     """
 
     namespace: ArchiveNamespace
     session: str | None
     at: float
-    over: bool = False
+    is_complete: bool = False
 
 
 _ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(ErasureNotice)
@@ -84,12 +84,12 @@ class ErasureNotices:
         """Calls the listener at every erasure of another worker. It must be quick and must not raise."""
         self._listeners_to_others.append(listener)
 
-    async def note(self, tenant: TenantScope, session: str | None, *, over: bool = False) -> None:
+    async def publish(self, tenant: TenantScope, session: str | None, *, is_complete: bool = False) -> None:
         """Publishes an erasure: no worker may use the erased values any more. Raises StoreUnavailable.
 
-        `over`: the values are removed, and requests that begin from now on are stored.
+        `is_complete`: the values are removed, and requests that begin from now on are stored.
         """
-        notice = ErasureNotice(tenant.archive_namespace, session, self._clock.now(), over)
+        notice = ErasureNotice(tenant.archive_namespace, session, self._clock.now(), is_complete)
         value = _ENCODER.encode(notice)
         digest = hashlib.sha256(value).digest()
         for key, content in ((Key(_NOTICES, _name(notice)), value), (_LAST, digest)):
@@ -107,25 +107,25 @@ class ErasureNotices:
 
         Raises StoreUnavailable.
         """
-        await self.note(tenant, session)
+        await self.publish(tenant, session)
         if self._wait is not None:
             await self._wait(_DELIVERY_SECONDS)
 
-    def was_erased_since(self, tenant: TenantScope, session: str, began: float) -> bool:
-        """Whether the session, or all of its tenant's, was erased after `began`, as far as this worker knows.
+    def was_erased_since(self, tenant: TenantScope, session: str, started_at: float) -> bool:
+        """Whether the session, or all of its tenant's, was erased after `started_at`, as far as this worker knows.
 
-        `began` is in seconds, by the monotonic clock. If so, nothing of a request that began then may be stored any
-        more. Quick: it is called at each response.
+        `started_at` is in seconds, by the monotonic clock. If so, nothing of a request that began then may be stored
+        any more. Quick: it is called at each response.
         """
         if not self._erased_at:
             return False
         namespace = tenant.archive_namespace
-        return any(self._erased_at.get((namespace, name), began) > began for name in (session, None))
+        return any(self._erased_at.get((namespace, name), started_at) > started_at for name in (session, None))
 
     async def poll(self) -> None:
         """Receives the erasures of other workers. To be called every `CHECK_INTERVAL` seconds; never fails.
 
-        Notices from before this worker began are skipped: its memory never had the values that they erased.
+        Notices from before this worker started are skipped: its memory never had the values that they erased.
         """
         with suppress(StoreUnavailable):
             last = await self._store.get(_LAST) or b""
@@ -143,16 +143,17 @@ class ErasureNotices:
                         listener(notice.namespace, notice.session)
 
     async def remove_if_erased(
-        self, tenant: TenantScope, session: str, began: float, writes: Sequence[Put | Append]
+        self, tenant: TenantScope, session: str, started_at: float, writes: Sequence[Put | Append]
     ) -> bool:
-        """Removes writes of a session from the store if the session was erased after `began`; returns whether it was.
+        """Removes writes of a session from the store if the session was erased after `started_at`; returns whether it
+        was.
 
         To be called after the writes. An erasure publishes its notice before it searches the store, so it finds these
         writes, or its notice is found here. Never fails: while the store is unavailable the writes wait in the spool,
         which checks them for erasures too.
         """
         await self.poll()
-        if not self.was_erased_since(tenant, session, began):
+        if not self.was_erased_since(tenant, session, started_at):
             return False
         with suppress(StoreUnavailable):
             await delete(self._store, (await self.find_erased(writes)).stored_keys)
@@ -200,9 +201,9 @@ class ErasureNotices:
         for namespace, each in erased_values.items():
             each.exclude_all(contents for other, contents in other_contents if other == namespace)
             # Entries that were stored since may need the same values, whose rows may be among the writes.
-            async for page in archive_entries.entries(self._store, namespace):
+            async for page in archive_entries.scan_entries(self._store, namespace):
                 newer = [entry for entry in page if not _covers(notices, namespace, entry.session, entry.at)]
-                each.exclude_all(await archive_entries.contents(self._store, namespace, newer))
+                each.exclude_all(await archive_entries.load_contents(self._store, namespace, newer))
                 needed_keys.update(key for entry in newer for key in archive_entries.keys_of(namespace, entry))
             keys.update(each.keys(namespace))
         return ErasedWrites(frozenset(keys), frozenset(appends), frozenset(keys - needed_keys))
@@ -224,13 +225,13 @@ class ErasureNotices:
         began before it, so that requests after the erasure's answer are stored. As machines' clocks may differ, it is 0
         to `CHECK_INTERVAL` seconds.
         """
-        in_time = notice.over and (notice.namespace, notice.session) in self._unfinished
+        in_time = notice.is_complete and (notice.namespace, notice.session) in self._unfinished
         return min(CHECK_INTERVAL, max(0.0, self._clock.now() - notice.at)) if in_time else 0.0
 
     def _notify(self, notice: ErasureNotice, seconds_ago: float = 0.0) -> None:
         now, name = self._clock.monotonic(), (notice.namespace, notice.session)
         self._erased_at[name] = max(now - seconds_ago, self._erased_at.pop(name, now - seconds_ago))
-        (self._unfinished.discard if notice.over else self._unfinished.add)(name)
+        (self._unfinished.discard if notice.is_complete else self._unfinished.add)(name)
         while now - self._erased_at[oldest := next(iter(self._erased_at))] > _LONGEST:
             del self._erased_at[oldest]
             self._unfinished.discard(oldest)
@@ -239,7 +240,7 @@ class ErasureNotices:
 
 
 def _name(notice: ErasureNotice) -> str:
-    return f"{notice.namespace}/{archive_entries.prefix(notice.session) if notice.session is not None else ''}"
+    return f"{notice.namespace}/{archive_entries.session_prefix(notice.session) if notice.session is not None else ''}"
 
 
 def _covers(notices: Iterable[ErasureNotice], namespace: ArchiveNamespace, session: str, at: float) -> bool:

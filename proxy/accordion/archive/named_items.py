@@ -26,8 +26,8 @@ from accordion.model.tenant import TenantScope
 
 _OVERHEAD = 300
 
-Name = tuple[TenantScope, str]
-"""A tenant's key and a session."""
+SessionKey = tuple[TenantScope, str]
+"""A tenant and a session's id."""
 
 MakeParserFunction = Callable[[str, TenantScope], Callable[[bytes], Message]]
 """Returns a parser of one list entry for a protocol's name and a tenant's key. Raises ValueError."""
@@ -49,7 +49,7 @@ class NamedItems:
         self._make_parser = make_parser
         self._capacity = capacity
         self._size = 0
-        self.waiting: OrderedDict[Name, dict[str, bytes]] = OrderedDict()
+        self.waiting: OrderedDict[SessionKey, dict[str, bytes]] = OrderedDict()
         """By session, the items that it may reference, by their ids."""
         self._resolved = BoundedCache[bytes, Message](capacity)
         erasures.listen(lambda *_: self._forget())
@@ -60,12 +60,12 @@ class NamedItems:
         session: str,
         conversation: Conversation,
         items: Sequence[tuple[str, bytes]],
-        began: float,
+        started_at: float,
     ) -> None:
         """Remembers the items of a response, by their ids, as JSON.
 
-        `conversation` is its request as the client sent it, received at `began` by the monotonic clock. Quick: items
-        that must be stored are written in the background.
+        `conversation` is its request as the client sent it, received at `started_at` by the monotonic clock. Quick:
+        items that must be stored are written in the background.
         """
         name = tenant, session
         if not (items or name in self.waiting) or conversation.previous is not None:
@@ -76,7 +76,7 @@ class NamedItems:
             return
         self._add_items(name, items)
         if references:
-            self._tasks.spawn(self._store_items(name, began), "store referenced items")
+            self._tasks.spawn(self._store_items(name, started_at), "store referenced items")
 
     async def resolve_names(
         self, conversation: Conversation, tenant: TenantScope, session: str
@@ -102,10 +102,10 @@ class NamedItems:
                 self._resolved.put(keys_by_name[name], message, _OVERHEAD + 2 * len(message.wire))
         return resolved
 
-    async def _store_items(self, name: Name, began: float) -> None:
+    async def _store_items(self, name: SessionKey, started_at: float) -> None:
         tenant, session = name
         items = dict(self.waiting.get(name, {}))
-        if not items or self._erasures.was_erased_since(tenant, session, began):
+        if not items or self._erasures.was_erased_since(tenant, session, started_at):
             return
         pack = make_packer()
         puts = [
@@ -115,11 +115,11 @@ class NamedItems:
         ]
         # If the store is unavailable, the next response tries again.
         with suppress(StoreUnavailable):
-            await self._archive.keep(puts)
+            await self._archive.write(puts)
             for item in items:
                 self._remove_item(name, item)
 
-    def _add_items(self, name: Name, items: Sequence[tuple[str, bytes]]) -> None:
+    def _add_items(self, name: SessionKey, items: Sequence[tuple[str, bytes]]) -> None:
         for item, wire in items:
             self._remove_item(name, item)
             self.waiting.setdefault(name, {})[item] = wire
@@ -130,7 +130,7 @@ class NamedItems:
             oldest = next(iter(self.waiting))
             self._remove_item(oldest, next(iter(self.waiting[oldest])))
 
-    def _remove_item(self, name: Name, item: str) -> None:
+    def _remove_item(self, name: SessionKey, item: str) -> None:
         items = self.waiting.get(name)
         if items is None or (wire := items.pop(item, None)) is None:
             return
@@ -138,7 +138,7 @@ class NamedItems:
         if not items:
             del self.waiting[name]
 
-    def _drop(self, name: Name) -> None:
+    def _drop(self, name: SessionKey) -> None:
         for wire in self.waiting.pop(name, {}).values():
             self._size -= _OVERHEAD + len(wire)
 

@@ -16,8 +16,8 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice, repeat
-from operator import contains, itemgetter
-from typing import Final
+from operator import attrgetter, contains, itemgetter
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -40,7 +40,7 @@ from accordion.model.conversation import Conversation, Message, Part, Text, Tool
 from accordion.model.tenant import TenantScope
 from accordion.model.words import LETTERS, stems_of
 
-Claims = Callable[[str], Iterable[str]]
+FindWords = Callable[[str], Iterable[str]]
 """Finds the words of a text that are not plain language: paths, identifiers, numbers, addresses."""
 
 _QUOTED = re.compile(r'"([^"\n]{4,200})"|`([^`\n]{4,200})`|“([^”\n]{4,200})”')
@@ -56,6 +56,7 @@ _CHARACTERS_PER_TOKEN: Final = 3.2
 """A first guess."""
 _FITTING_TRIES: Final = 3
 _RULE_SOURCE: Final = "Standing instruction of the user"
+"""The source of an instruction in the label of its quote."""
 
 
 class Excerpt(msgspec.Struct, frozen=True):
@@ -75,9 +76,9 @@ class ArtifactRecaller:
     """
 
     def __init__(
-        self, claims: Claims, capacity: int = 32 * 2**20, rules: FindRules = lambda _messages, _covered: ()
+        self, find_words: FindWords, capacity: int = 32 * 2**20, rules: FindRules = lambda _messages, _covered: ()
     ) -> None:
-        self._claims, self._rules = claims, rules
+        self._find_words, self._find_rules = find_words, rules
         self._indexes = BoundedCache[str, RecallIndex](capacity * 2 // 3)
         # Apart from the indexes, because they are small, and to find them again takes the longest.
         self._omitted_rules = BoundedCache[str, OmittedRules](capacity // 6)
@@ -125,12 +126,12 @@ class ArtifactRecaller:
             return None
         view = self._view(history, client, turn_range)
         names = [name for name in names if not view.contains(name)]
-        texts = list(chain.from_iterable(map(itemgetter(0), view.texts)))
+        texts = list(chain.from_iterable(map(_TEXTS, view.texts)))
         rules = [rule for rule in rules if not any(rule.text in text for text in texts)]
         if not names and not rules:
             return None
         rule_quotes = _quote_rules(rules, index, tokens, count)
-        results = set(chain.from_iterable(map(itemgetter(1), view.texts)))
+        results = set(chain.from_iterable(each.results for each in view.texts))
         choice = QuoteChoice(index, client.messages, turn, results, names, [quote.text for quote in rule_quotes])
         characters = float(tokens) * _CHARACTERS_PER_TOKEN
         for _ in range(_FITTING_TRIES):
@@ -150,13 +151,13 @@ class ArtifactRecaller:
     ) -> OmittedRules:
         omitted_rules = self._omitted_rules.get(compaction.id)
         if omitted_rules is None:
-            rules = self._rules(client.messages, compaction.message_count)
+            rules = self._find_rules(client.messages, compaction.message_count)
             omitted_rules = find_omitted_rules(rules, history.conversation.messages, index.words)
             self._omitted_rules.put(compaction.id, omitted_rules, omitted_rules.size)
         return omitted_rules
 
     def _find_names(self, turn: Sequence[Message]) -> list[str]:
-        """Lists the user's words in quotation marks, the arguments of calls, and the claims in both."""
+        """Lists the user's quotations, the arguments of calls, and the words that are not plain language."""
         names: list[str] = []
         for message in turn:
             for part in message.parts:
@@ -167,11 +168,11 @@ class ArtifactRecaller:
                         whole = value.strip()
                         if _is_name(whole):
                             names.append(whole)
-                        names += self._claims(value[:_MAX_TEXT])
+                        names += self._find_words(value[:_MAX_TEXT])
                 elif isinstance(part, Text) and message.role == "user":
                     text = part.text[:_MAX_TEXT]
                     names += [match[match.lastindex or 0].strip() for match in _QUOTED.finditer(text)]
-                    names += self._claims(text)
+                    names += self._find_words(text)
         return names
 
     def _view(self, history: CompactedConversation, client: Conversation, turn: range) -> RecallView:
@@ -239,7 +240,7 @@ _MAX_TRIED_PASSAGES: Final = 8
 """Passages that are tried for one excerpt."""
 _MAX_QUOTED_NAMES: Final = 12
 """Names by which lines are chosen, the rarest ones."""
-_LABEL: Final = 60
+_LABEL_LENGTH: Final = 60
 """Characters of a quote's label beside its source, roughly."""
 
 
@@ -278,7 +279,7 @@ class QuoteChoice:
         self._calls = {(p.name, p.arguments) for message in turn for p in message.parts if isinstance(p, ToolCall)}
 
     def choose(self, characters: int, sources: int) -> list[Quote]:
-        """Returns at most `sources` quotes of together about so many characters, the best first."""
+        """Returns at most `sources` quotes, together of about `characters` characters, the best first."""
         quotes: list[Quote] = []
         unquoted = list(self._names)
         for _ in range(_MAX_TRIED_PASSAGES):
@@ -318,7 +319,7 @@ class QuoteChoice:
         is_in_view = body in self._results
         body_names = [name for name in names if name in body] if not is_in_view else []
         argument_names = [name for name in names if name not in source and name in arguments] if not body_names else []
-        characters -= len(source) + _LABEL
+        characters -= len(source) + _LABEL_LENGTH
         if argument_names:
             text, lines = quote_text(arguments, argument_names, characters)
             source, visible_texts = f"Arguments of {source.removeprefix('Result of ')}", self._turn_texts
@@ -348,8 +349,15 @@ def _result_texts(parts: Iterable[Part]) -> Iterator[str]:
 
 # -- the texts in view -------------------------------------------------------------------------------------------------
 
-PartTexts = tuple[tuple[str, ...], tuple[str, ...]]
-"""The texts of some parts, and those of the results among them."""
+
+class PartTexts(NamedTuple):
+    """The texts of some parts, and those of the results among them."""
+
+    texts: tuple[str, ...]
+    results: tuple[str, ...]
+
+
+_TEXTS = attrgetter("texts")
 
 _LETTERS: Final = f"[0-9A-Za-z_{LETTERS}]"
 """The characters of words, as `words_in` splits them."""
@@ -385,7 +393,7 @@ class RecallView(msgspec.Struct, frozen=True):
     def extend(self, messages: Sequence[Message], keys: Sequence[bytes]) -> RecallView:
         """Returns the view of a longer list that begins with this one.
 
-        The texts after them are searched without an index, since to split them into words would cost more.
+        The new texts are searched without an index, since to split them into words would cost more.
         """
         if self.count == len(messages):
             return self
@@ -402,7 +410,7 @@ class RecallView(msgspec.Struct, frozen=True):
         """Whether a name is in view."""
         numbers = self.words.find(name.words)
         # A message that holds all words of the name and its text shows the name.
-        if numbers and (name.plain or any(name.text in text for at in numbers for text in self.texts[at][0])):
+        if numbers and (name.plain or any(name.text in text for at in numbers for text in self.texts[at].texts)):
             return True
         return _is_in_texts(name, self.texts[self.indexed :])
 
@@ -411,7 +419,7 @@ def build_view(client: Conversation, messages: Sequence[Message], keys: Sequence
     """Returns the view of these messages, whose chain keys are `keys`, after the client's system prompt."""
     entries = (*client.lead, *messages)
     texts = (read_texts(client.preamble), *[read_texts(message.parts) for message in entries])
-    words = WordIndex(set().union(*map(words_in, each)) for each, _ in texts)
+    words = WordIndex(set().union(*map(words_in, each.texts)) for each in texts)
     size = sum(map(_text_bytes, entries)) + words.size
     last = keys[-1] if keys else b""
     return RecallView(client.preamble, client.lead, len(messages), last, texts, words, len(texts), size)
@@ -421,7 +429,7 @@ def read_texts(parts: Sequence[Part]) -> PartTexts:
     """Returns the readable text of each part, and those of the results among them."""
     texts = [readable_text(part) for part in parts]
     results = [text for part, text in zip(parts, texts, strict=True) if isinstance(part, ToolResult)]
-    return tuple(filter(None, texts)), tuple(results)
+    return PartTexts(tuple(filter(None, texts)), tuple(results))
 
 
 def _text_bytes(message: Message) -> int:
@@ -431,7 +439,7 @@ def _text_bytes(message: Message) -> int:
 
 def _is_in_texts(name: TurnName, entries: Sequence[PartTexts]) -> bool:
     # Most names are in no text at all, which one fast pass shows.
-    if not any(map(contains, chain.from_iterable(map(itemgetter(0), entries)), repeat(name.text))):
+    if not any(map(contains, chain.from_iterable(map(_TEXTS, entries)), repeat(name.text))):
         return False
     words = [word.decode() for word in name.words]
     for texts, _ in reversed(entries):
@@ -457,7 +465,7 @@ def _has_word(word: str, text: str) -> bool:
 # -- standing instructions ---------------------------------------------------------------------------------------------
 
 _MAX_RARE: Final = 8
-"""A word in more passages than this names nothing."""
+"""A name in more passages than this is not rare."""
 _NAME = re.compile(r"(?<=[^.!?\s] )[^\W\d_a-z][\w-]{2,}|[\w-]*\d[\w-]*")
 """A word with a capital that begins no sentence, or with a digit."""
 _MIN_SHARE: Final = 0.5
@@ -468,8 +476,8 @@ _ENTRY_BYTES, _RULE_BYTES = 500, 900
 class Rule(msgspec.Struct, frozen=True):
     """An instruction of the user that is in force.
 
-    `message` is the client's index of its message, `text` its own text, `line` that with notes on instructions that it
-    replaces.
+    `message` is the client's index of its message, `text` its own text, `line` the text with notes on the instructions
+    that it replaces.
     """
 
     message: int

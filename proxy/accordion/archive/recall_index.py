@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from accordion.archive.artifacts import result_text
+from accordion.archive.artifacts import ArchivedRange, result_text
 from accordion.archive.references import artifact_id, range_id
 from accordion.model.boundaries import PartPosition, match_results_to_calls
 from accordion.model.compaction import CompactedConversation
@@ -24,9 +24,6 @@ from accordion.model.conversation import Message, Part, Text, ToolCall, ToolResu
 from accordion.model.plan import WRITTEN_BY_COMPACTION
 from accordion.model.tenant import TenantScope
 from accordion.model.words import mask_symbols
-
-ArchivedRange = tuple[int, int, str]
-"""The first and the last message of an archived range, and the id of its artifact."""
 
 _MAX_PART: Final = 1_000_000
 """Characters of one part that are indexed."""
@@ -301,7 +298,8 @@ class _ArtifactLookup:
         part_id = artifact_id(self._tenant, self._covered[position[0]].key, position[1])
         if part_id in self._ids:
             return part_id, True
-        return next((name for first, last, name in self._ranges if first <= position[0] <= last), ""), False
+        ids = (each.artifact_id for each in self._ranges if each.first <= position[0] <= each.last)
+        return next(ids, ""), False
 
     def _find_ranges(self, first: int, last: int) -> Iterator[ArchivedRange]:
         """Yields the archived ranges from `first` on, one after the other: a known id shows where each ends."""
@@ -314,7 +312,7 @@ class _ArtifactLookup:
             if match is None:
                 return
             end, name = match
-            yield first + start, first + end - 1, name
+            yield ArchivedRange(first + start, first + end - 1, name)
             start = end
 
 

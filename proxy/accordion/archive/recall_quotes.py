@@ -30,7 +30,7 @@ _MAX_ARGUMENTS: Final = 160
 
 
 def quote_text(text: str, names: Sequence[str], characters: int) -> tuple[str, tuple[str, ...]]:
-    """Returns a quote of about so many characters, and its lines that hold a name; ("", ()) if nothing fits.
+    """Returns a quote of about `characters` characters, and its lines that hold a name; ("", ()) if nothing fits.
 
     A short text that fits is quoted whole; else the lines around the names in their order, or the beginning if the
     text has none of the names.

@@ -43,8 +43,8 @@ _EARLY = 4
 _PACK_AT_ONCE = 32_768
 """The most bytes that are compressed without a thread, so that requests do not wait."""
 
-Name = tuple[TenantScope, str]
-"""A tenant's key and a response's id."""
+ResponseKey = tuple[TenantScope, str]
+"""A tenant and a response's id."""
 
 
 class ResponseLink(msgspec.Struct, frozen=True, array_like=True):
@@ -78,9 +78,9 @@ class ResponseLinks:
         self._archive = archive
         self._tasks = tasks
         self._max_link_size = capacity // 6
-        self._links = BoundedCache[Name, tuple[str, ResponseLink]](capacity)
+        self._links = BoundedCache[ResponseKey, tuple[str, ResponseLink]](capacity)
         """Each link with its session, which is empty if the link was read from the store."""
-        self._newest: OrderedDict[Name, str] = OrderedDict()
+        self._newest: OrderedDict[ResponseKey, str] = OrderedDict()
         """By tenant and session, the newest response to a client that sends its history itself."""
         self._erasure_count = 0
         erasures.listen(self._forget)
@@ -90,12 +90,12 @@ class ResponseLinks:
         tenant: TenantScope,
         session: str,
         conversation: Conversation,
-        reply: str,
+        response_id: str,
         output_items: tuple[bytes, ...],
         *,
         has_last_response: bool,
     ) -> ResponseLink | None:
-        """Records a response that the provider stores under the id `reply`.
+        """Records a response that the provider stores under the id `response_id`.
 
         `conversation` is its request as the client sent it. `has_last_response` says that the request's list has this
         proxy's last response in it, as with a client that sends its history itself. Returns the link that must be
@@ -112,31 +112,31 @@ class ResponseLinks:
             return None
         if is_resent and any(size > _MAX_RESENT for size in accumulate(len(message.wire) for message in entries)):
             return None
-        self._remember((tenant, reply), session, link)
+        self._remember((tenant, response_id), session, link)
         if not is_resent:
             return link
-        self._newest[tenant, session] = reply
+        self._newest[tenant, session] = response_id
         # A session whose link is no longer in memory has no use for its entry.
         while len(self._newest) > len(self._links):
             self._newest.popitem(last=False)
         return None
 
-    async def build_puts(self, tenant: TenantScope, session: str, reply: str, link: ResponseLink) -> list[Put]:
+    async def build_puts(self, tenant: TenantScope, session: str, response_id: str, link: ResponseLink) -> list[Put]:
         """Returns the writes that store a response's link, extended by the ids of earlier responses.
 
         A link whose predecessor is not found is stored all the same: another worker may be about to store that one.
         """
         if not link.previous_ids:
-            return await self._write_links(tenant, session, {reply: link}, _FIRST_LINK_SECONDS)
-        links, previous_id = {reply: link}, link.previous_ids[0]
-        previous_link = await self._find(tenant, previous_id) if previous_id != reply else None
+            return await self._write_links(tenant, session, {response_id: link}, _FIRST_LINK_SECONDS)
+        links, previous_id = {response_id: link}, link.previous_ids[0]
+        previous_link = await self._find(tenant, previous_id) if previous_id != response_id else None
         if previous_link is not None:
-            links[reply] = link = structs.replace(
+            links[response_id] = link = structs.replace(
                 link, previous_ids=(previous_id, *previous_link.previous_ids)[:_MAX_PREVIOUS]
             )
-            self._remember((tenant, reply), session, link)
+            self._remember((tenant, response_id), session, link)
         first_id = link.previous_ids[-1]
-        if len(link.previous_ids) <= _EARLY and first_id != reply:
+        if len(link.previous_ids) <= _EARLY and first_id != response_id:
             first_link = previous_link if first_id == previous_id else await self._find(tenant, first_id)
             if first_link is not None and not first_link.previous_ids:
                 links[first_id] = first_link
@@ -147,13 +147,13 @@ class ResponseLinks:
         """Whether the store is available, so that a response that is not found was not recorded."""
         return self._archive.store.is_available
 
-    async def history_up_to(self, tenant: TenantScope, reply: str) -> list[bytes] | None:
+    async def history_up_to(self, tenant: TenantScope, response_id: str) -> list[bytes] | None:
         """Returns the provider's whole history up to a response, including it, as entries of a list.
 
         Returns None if a part was not recorded. Raises StoreUnavailable.
         """
         links, links_from_store = list[ResponseLink](), dict[str, ResponseLink]()
-        names: Sequence[str] = (reply,)
+        names: Sequence[str] = (response_id,)
         while names and len(links) < _MAX_RESPONSES:
             link = self._from_memory((tenant, names[0])) or links_from_store.get(names[0])
             if link is None:
@@ -180,20 +180,20 @@ class ResponseLinks:
     ) -> None:
         """Stores the items that a provider's conversation object lacks at its end. Raises StoreUnavailable."""
         key, [value] = unadded_key(tenant, object_id), _pack_links([ResponseLink(items, ())])
-        await self._archive.keep(self._archive.single_value_puts(tenant, session, "link", key, value))
+        await self._archive.write(self._archive.single_value_puts(tenant, session, "link", key, value))
 
     # -- reading ------------------------------------------------------------------
 
-    def _from_memory(self, name: Name) -> ResponseLink | None:
+    def _from_memory(self, name: ResponseKey) -> ResponseLink | None:
         entry = self._links.get(name)
         return entry[1] if entry is not None else None
 
-    async def _find(self, tenant: TenantScope, reply: str) -> ResponseLink | None:
+    async def _find(self, tenant: TenantScope, response_id: str) -> ResponseLink | None:
         """Returns one link; None if it was not recorded, or the store is unavailable."""
-        if (link := self._from_memory((tenant, reply))) is not None:
+        if (link := self._from_memory((tenant, response_id))) is not None:
             return link
         with suppress(StoreUnavailable):
-            return (await self._read_links(tenant, (reply,))).get(reply)
+            return (await self._read_links(tenant, (response_id,))).get(response_id)
         return None
 
     async def _read_links(self, tenant: TenantScope, names: Sequence[str]) -> dict[str, ResponseLink]:
@@ -220,7 +220,7 @@ class ResponseLinks:
             for put in self._archive.single_value_puts(tenant, session, "link", link_key(tenant, name), value, ttl)
         ]
 
-    def _remember(self, name: Name, session: str, link: ResponseLink) -> None:
+    def _remember(self, name: ResponseKey, session: str, link: ResponseLink) -> None:
         self._links.put(name, (session, link), link.size)
 
     def _forget(self, namespace: ArchiveNamespace, session: str | None) -> None:
@@ -231,9 +231,9 @@ class ResponseLinks:
                 self._links.pop(name)
 
 
-def link_key(tenant: TenantScope, reply: str) -> Key:
+def link_key(tenant: TenantScope, response_id: str) -> Key:
     """Returns the key of a response's link in the store."""
-    return provider_key("link", tenant, reply)
+    return provider_key("link", tenant, response_id)
 
 
 def unadded_key(tenant: TenantScope, object_id: str) -> Key:

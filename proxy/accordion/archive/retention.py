@@ -15,21 +15,24 @@ import msgspec
 from msgspec import structs
 
 from accordion.archive import archive_entries
-from accordion.archive.archive_entries import HOLDERS, ArchiveEntry, SharedValues, TenantTotals
+from accordion.archive.archive_entries import TENANTS_WITH_ARCHIVE, ArchiveEntry, SharedValues, TenantTotals
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Clock, Key, KeyValueStore, Put, Tasks
 from accordion.model.tenant import ArchiveNamespace
 
-EVERY = 1_200.0
+ROUND_SECONDS = 1_200.0
 """Seconds between two sweeps of all tenants."""
 
+_ROUND_MARK_SECONDS = 0.9 * ROUND_SECONDS
+"""Seconds for which a sweep of all tenants keeps other workers from another one; less than the time between two."""
 _LEASE = 900.0
+"""Seconds after which another worker may take the lock of a sweep."""
 _SUM_PREFIX = b"held:"
 """Prefix of the last sweep's sum in the store, for workers that start between two sweeps."""
 _TARGET_SHARE = 0.9
 """The share of the limit down to which a sweep removes, so that not every write starts another."""
-_KEYS = 100_000
-"""The number of values after which a batch of removed entries ends."""
+_MAX_BATCH_VALUES = 100_000
+"""Number of values from which on no more entries are added to a batch that is removed."""
 _PAGE = 16
 _DELETE_BATCH = 200
 _TENANTS = 10_000
@@ -52,7 +55,7 @@ class SweepResult(msgspec.Struct, frozen=True):
 class Retention:
     """Keeps each tenant's archive within `max_bytes` and `retention` seconds.
 
-    `told` is called with the result of every sweep of this worker.
+    `on_sweep` is called with the result of every sweep of this worker.
     """
 
     def __init__(
@@ -71,19 +74,19 @@ class Retention:
         self._max = max_bytes
         self._retention = retention
         self._on_sweep = on_sweep
-        self._sums: dict[str, int] = {}
+        self._stored_bytes: dict[str, int] = {}
         self._sweeping: set[str] = set()
         self._total: int | None = None
         """Bytes of all tenants: of the last sweep, plus the writes here since. None before the first."""
 
     def note_write(self, namespace: ArchiveNamespace, size: int) -> None:
         """Counts a write for a tenant. Starts the tenant's sweep if the write may exceed the limit."""
-        known_size = self._sums.get(namespace)
-        self._sums[namespace] = (known_size or 0) + size
+        known_size = self._stored_bytes.get(namespace)
+        self._stored_bytes[namespace] = (known_size or 0) + size
         if self._total is not None:
             self._report(self._total + size)
-        if len(self._sums) > _TENANTS:
-            self._sums.pop(next(iter(self._sums)))
+        if len(self._stored_bytes) > _TENANTS:
+            self._stored_bytes.pop(next(iter(self._stored_bytes)))
         if (known_size is None or known_size + size > self._max) and namespace not in self._sweeping:
             self._sweeping.add(namespace)
             self._tasks.spawn(
@@ -91,7 +94,7 @@ class Retention:
             )
 
     async def run_round(self) -> SweepResult | None:
-        """Sweeps all tenants. To be called about every `EVERY` seconds, and at the start.
+        """Sweeps all tenants. To be called about every `ROUND_SECONDS` seconds, and at the start.
 
         Returns None if another worker does so or did recently, or the store is unavailable.
         """
@@ -105,16 +108,16 @@ class Retention:
                     if last_round.startswith(_SUM_PREFIX):
                         self._report(int(last_round.removeprefix(_SUM_PREFIX)))
                     return None
-                await self._store.put(round_key, b"1", ttl=EVERY * _TARGET_SHARE)
+                await self._store.put(round_key, b"1", ttl=_ROUND_MARK_SECONDS)
                 after = ""
-                while page := await self._store.scan(HOLDERS, after=after, limit=256):
+                while page := await self._store.scan(TENANTS_WITH_ARCHIVE, after=after, limit=256):
                     after = page[-1][0]
                     for name, _ in page:
                         result = await self.sweep(ArchiveNamespace(name))
                         stored_bytes += result.stored_bytes
                         entries, size = entries + result.entries, size + result.size
                         tenants += 1
-                await self._store.put(round_key, _SUM_PREFIX + str(stored_bytes).encode(), ttl=EVERY * _TARGET_SHARE)
+                await self._store.put(round_key, _SUM_PREFIX + str(stored_bytes).encode(), ttl=_ROUND_MARK_SECONDS)
             self._total = stored_bytes
             result = SweepResult(stored_bytes, entries, size, tenants)
             self._on_sweep(result)
@@ -130,9 +133,9 @@ class Retention:
         try:
             with suppress(StoreUnavailable):
                 if is_size_unknown:
-                    sums = archive_entries.decode_sums(await self._store.get(archive_entries.sums_key(namespace)))
-                    self._sums[namespace] = self._sums.get(namespace, 0) + sums.stored_bytes
-                if self._sums.get(namespace, 0) <= self._max:
+                    sums = archive_entries.decode_totals(await self._store.get(archive_entries.totals_key(namespace)))
+                    self._stored_bytes[namespace] = self._stored_bytes.get(namespace, 0) + sums.stored_bytes
+                if self._stored_bytes.get(namespace, 0) <= self._max:
                     return
                 async with self._store.lock(Key("", f"bounds/{namespace}"), lease=_LEASE) as is_acquired:
                     if is_acquired:
@@ -142,7 +145,7 @@ class Retention:
                             if self._total is not None:
                                 self._report(max(0, self._total - result.size))
                     else:
-                        self._sums.pop(namespace, None)
+                        self._stored_bytes.pop(namespace, None)
         finally:
             self._sweeping.discard(namespace)
 
@@ -151,7 +154,7 @@ class Retention:
     async def sweep(self, namespace: ArchiveNamespace) -> SweepResult:
         """Removes a tenant's entries that are too old or exceed the limit. Raises StoreUnavailable."""
         remaining: list[ArchiveEntry] = []
-        async for page in archive_entries.entries(self._store, namespace):
+        async for page in archive_entries.scan_entries(self._store, namespace):
             remaining += page
         remaining = sort_by_use(remaining)
         total, removed_count, freed = sum(entry.size for entry in remaining), 0, 0
@@ -162,12 +165,12 @@ class Retention:
             shared_bytes = await self._remove(namespace, oldest, values, remaining)
             size = sum(entry.size for entry in oldest) - shared_bytes
             total, removed_count, freed = total - size, removed_count + len(oldest), freed + size
-        self._sums[namespace] = total
+        self._stored_bytes[namespace] = total
         if remaining:
             sums = archive_entries.encode(TenantTotals(total, self._clock.now()))
-            await self._store.put(archive_entries.sums_key(namespace), sums, ttl=self._retention)
+            await self._store.put(archive_entries.totals_key(namespace), sums, ttl=self._retention)
         else:
-            await self._store.delete([archive_entries.sums_key(namespace), Key(HOLDERS, namespace)])
+            await self._store.delete([archive_entries.totals_key(namespace), Key(TENANTS_WITH_ARCHIVE, namespace)])
         return SweepResult(total, removed_count, freed)
 
     def _choose_oldest(self, entries: Sequence[ArchiveEntry], total: int, target: int) -> list[ArchiveEntry]:
@@ -191,9 +194,9 @@ class Retention:
         for at in range(0, len(entries), _PAGE):
             page = entries[at : at + _PAGE]
             batch += page
-            for each in await archive_entries.contents(self._store, namespace, page):
+            for each in await archive_entries.load_contents(self._store, namespace, page):
                 await self._tasks.offload(values.add, each)
-            if len(values) > _KEYS:
+            if len(values) > _MAX_BATCH_VALUES:
                 break
         return batch, values
 
@@ -212,7 +215,7 @@ class Retention:
         # The newest first: shared values count towards the first entry found, and that one stays longest.
         for at in range(len(rest), 0, -_PAGE):
             page = rest[max(0, at - _PAGE) : at]
-            contents = await archive_entries.contents(self._store, namespace, page)
+            contents = await archive_entries.load_contents(self._store, namespace, page)
             shared_sizes = await self._tasks.offload(values.exclude_all, contents)
             sizes_by_name.update((entry.name, size) for entry, size in zip(page, shared_sizes, strict=True) if size)
         await self._count_shared(namespace, sizes_by_name)

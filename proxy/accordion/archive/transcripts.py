@@ -70,7 +70,7 @@ _PAGE = 256
 class TranscriptStore:
     """Records sessions in an archive, and reads their transcripts.
 
-    `mode` selects the sessions. `wait` sleeps for so many seconds; without it no requests are gathered, and a failed
+    `mode` selects the sessions. `wait` waits for a number of seconds; without it no requests are gathered, and a failed
     write is not tried again before another request comes. Requests that are not written yet take `capacity` bytes at
     most; then the oldest ones are dropped. The progress of the last `sessions` is cached; for others the store is read.
     """
@@ -267,7 +267,7 @@ class TranscriptStore:
 
     def _is_stale(self, progress: RecordedProgress, now: float) -> bool:
         """Whether the whole transcript is to be written again: rows expire some time after they were written."""
-        return now - progress.since >= self._archive.every or progress.entries >= _MAX_ENTRIES
+        return now - progress.since >= self._archive.renewal_seconds or progress.entries >= _MAX_ENTRIES
 
     async def _find_progress(self, request: RecordedRequest) -> tuple[RecordedProgress, LogState]:
         """Reads how far a session is recorded, by this worker or others.
@@ -570,9 +570,10 @@ class PendingWrite:
 
     def __init__(self) -> None:
         self.forgotten: list[tuple[Callable[[SessionKey], bool], bool]] = []
+        """Functions that tell whether a session was forgotten, each with whether that was an erasure."""
 
     def is_stale(self, key: SessionKey) -> bool:
-        """Whether the progress of a session when the write began holds no more."""
+        """Whether the progress that a session had when the write began is no longer valid."""
         return any(matches(key) for matches, _ in self.forgotten)
 
     def is_erased(self, key: SessionKey) -> bool:

@@ -86,7 +86,7 @@ async def tenant_rows(settings: Settings, store: KeyValueStore, memories: Memory
     for name in await list_tenants(settings, store):
         caller = await caller_of(settings, store, name)
         size = 0
-        async for page in archive_entries.entries(store, caller.tenant.archive_namespace):
+        async for page in archive_entries.scan_entries(store, caller.tenant.archive_namespace):
             size += sum(entry.size for entry in page)
         sessions, after = set[str](), ""
         while session_page := await store.scan(sessions_collection(caller.tenant), after=after, limit=_PAGE):

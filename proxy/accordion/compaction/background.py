@@ -399,7 +399,7 @@ class BackgroundSummaries:
                 value,
                 self._limits.retention_seconds,
             )
-            await self._archive.keep(writes)
+            await self._archive.write(writes)
         return prepared
 
 

@@ -412,7 +412,7 @@ class Compactor:
             return CompactionResult(
                 finished.history, report_compaction(finished.compaction, "folded", request.decision, passes)
             )
-        await self._services.archive.keep(finished.writes)
+        await self._services.archive.write(finished.writes)
         last_chain_key = request.history.conversation.chain[-1]
         winner = await compactions.publish(request.ref, root, finished.compaction, last_chain_key=last_chain_key)
         if await erasures.remove_if_erased(

@@ -13,7 +13,7 @@ from math import ceil
 import msgspec
 from msgspec.structs import replace
 
-from accordion.archive.artifacts import ArchivedMessage, Artifact, ArtifactKind, result_text
+from accordion.archive.artifacts import ArchivedMessage, ArchivedRange, Artifact, ArtifactKind, result_text
 from accordion.archive.references import (
     artifact_id,
     describe,
@@ -32,7 +32,7 @@ from accordion.model.conversation import Message, Part, Reasoning, Text, ToolCal
 from accordion.model.delegation import DelegationNode
 from accordion.model.plan import Slot
 from accordion.model.tenant import ConversationRef
-from accordion.summaries.author import REFERENCE_SHARE, ArtifactRange
+from accordion.summaries.author import REFERENCE_SHARE
 
 MAX_RANGE_TOKENS = 6_000
 """Maximum number of tokens in a range, so that a model can read it as a whole. A single group may be larger; then there
@@ -58,7 +58,7 @@ class RemovedContent(msgspec.Struct, frozen=True):
     rows: tuple[ArchivedMessage, ...]
     artifacts: tuple[Artifact, ...]
     reference_lines: tuple[str, ...]
-    ranges: tuple[ArtifactRange, ...] = ()
+    ranges: tuple[ArchivedRange, ...] = ()
 
     @property
     def artifact_ids(self) -> tuple[str, ...]:
@@ -117,7 +117,7 @@ class RemovalBuilder:
         # Listed ranges contain only messages of `ranges`, whose rows are included.
         artifacts += [each for entry in listed for each in entry if each.id not in self._known]
         new = {artifact.id: artifact for artifact in artifacts}
-        block_ranges = tuple(ArtifactRange(whole.first, whole.last, whole.id) for whole, *_ in listed)
+        block_ranges = tuple(ArchivedRange(whole.first, whole.last, whole.id) for whole, *_ in listed)
         return RemovedContent(rows, tuple(new.values()), tuple(map(_reference_line, listed)), block_ranges)
 
     def _list_removed_ranges(self) -> list[tuple[int, int]]:

@@ -35,7 +35,7 @@ class RetentionRenewal:
         self._archive = archive
         self._tasks = tasks
         self._clock = clock
-        self._every = archive.every
+        self._every = archive.renewal_seconds
         self._due = BoundedCache[str, float](capacity, entry_size)
 
     def renew_compaction(self, ref: ConversationRef, conversation: Conversation, compaction: Compaction) -> None:
@@ -90,11 +90,11 @@ class RetentionRenewal:
         for name in ids:
             records = await archive.load_records(tenant, name)
             row_keys.update(dict.fromkeys(key for record in records for key in record.keys))
-            await archive.keep(archive.build_puts(tenant, (), records))
+            await archive.write(archive.build_puts(tenant, (), records))
         keys = list(row_keys)
         for at in range(0, len(keys), _BATCH):
             messages = [
                 ArchivedMessage(key, wire)
                 for key, wire in (await archive.load_rows(tenant, keys[at : at + _BATCH])).items()
             ]
-            await archive.keep(await self._tasks.offload(archive.build_puts, tenant, messages, ()))
+            await archive.write(await self._tasks.offload(archive.build_puts, tenant, messages, ()))

@@ -25,7 +25,7 @@ from accordion.accounting.learned_sync import LearnedSync
 from accordion.accounting.ledger import Ledger, session_of_record
 from accordion.accounting.token_meter import TokenMeter
 from accordion.archive.erasure_notices import CHECK_INTERVAL
-from accordion.archive.retention import EVERY as ARCHIVE_ROUNDS
+from accordion.archive.retention import ROUND_SECONDS as ARCHIVE_ROUNDS
 from accordion.composition.archive_builder import ArchiveServices
 from accordion.composition.cache_shares import divide_cache
 from accordion.composition.compaction_builder import CompactionBuilder

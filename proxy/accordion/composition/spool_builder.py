@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from accordion.archive.archive_entries import HELD, HOLDERS
+from accordion.archive.archive_entries import ENTRIES_PREFIX, TENANTS_WITH_ARCHIVE
 from accordion.config import Settings
 from accordion.insertions.store import is_insertion_key
 from accordion.model.ports import Key, KeyValueStore, Put
@@ -49,8 +49,10 @@ async def owns_former(settings: Settings, store: KeyValueStore, puts: Sequence[P
     """
     if settings.store.file() and settings.store.spool is None:
         return True
-    tenants = {put.key.collection.removeprefix(HELD) for put in puts if put.key.collection.startswith(HELD)}
+    tenants = {
+        put.key.collection.removeprefix(ENTRIES_PREFIX) for put in puts if put.key.collection.startswith(ENTRIES_PREFIX)
+    }
     if not tenants or settings.server.tenant_key.reveal():
         return False
-    values = await store.get_many([Key(HOLDERS, tenant) for tenant in sorted(tenants)])
+    values = await store.get_many([Key(TENANTS_WITH_ARCHIVE, tenant) for tenant in sorted(tenants)])
     return None not in values

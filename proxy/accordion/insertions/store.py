@@ -109,7 +109,7 @@ class InsertionStore:
             return False
         writes = await self.add_and_build_writes(ref, insertion)
         try:
-            await self._archive.keep(writes)
+            await self._archive.write(writes)
         except StoreUnavailable:
             _log.debug(
                 "the store is unavailable; until it is back, only this worker knows a text that the model read back"

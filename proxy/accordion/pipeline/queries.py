@@ -336,7 +336,7 @@ async def erase(
     """
     tenant, erasures, sessions = caller.tenant, erasure.erasures, set[str]()
     # From here on, responses that are under way leave no records.
-    await erasures.note(tenant, session_id)
+    await erasures.publish(tenant, session_id)
     known = {session_id} if session_id is not None else set(await erasure.list_sessions(tenant))
     agents = await queries.list_agent_names(tenant, session_id) if session_id is not None else None
     if not erasures.is_only_user:

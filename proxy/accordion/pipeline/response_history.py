@@ -163,7 +163,7 @@ class ResponseHistory(msgspec.Struct, frozen=True):
                     after=request.earlier_history,
                 )
             else:
-                await self.archive.keep(puts)
+                await self.archive.write(puts)
         except StoreUnavailable:
             self.insertion_store.write_later(request.caller.tenant, puts)
 

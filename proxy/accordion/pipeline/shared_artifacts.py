@@ -195,7 +195,7 @@ class SharedArtifacts:
             digest = hashlib.sha256("".join([owner.session, *(each.id for each in artifacts)]).encode())
             write = CompactionWrite(f"hidden-{digest.hexdigest()[:16]}", owner.session, at)
             puts = partial(self.archive.build_puts, tenant, rows, artifacts, write)
-            await self.archive.keep(await self.tasks.offload(puts))
+            await self.archive.write(await self.tasks.offload(puts))
 
     async def _find_owning_sessions(self, tenant: TenantScope, name: str) -> set[str]:
         """Returns the sessions for which an artifact is stored."""

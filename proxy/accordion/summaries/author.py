@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
+from accordion.archive.artifacts import ArchivedRange
 from accordion.model.conversation import Message, Text
 from accordion.model.errors import SummaryFailed
 from accordion.model.hidden_fields import StructWithHiddenFields
@@ -67,14 +68,6 @@ class SummaryRejected(SummaryFailed):
         self.input, self.output, self.answers = input, output, answers
 
 
-class ArtifactRange(NamedTuple):
-    """An archived range of messages: the client's indexes of the first and the last one, and the artifact's id."""
-
-    first: int
-    last: int
-    artifact_id: str
-
-
 class SummaryTask(StructWithHiddenFields, frozen=True):
     """The input of a summary.
 
@@ -110,7 +103,7 @@ class SummaryTask(StructWithHiddenFields, frozen=True):
     first_index: int = 0
     reference_lines: tuple[str, ...] = ()
     others: tuple[SourceMessage, ...] = ()
-    artifacts: tuple[ArtifactRange, ...] = ()
+    artifacts: tuple[ArchivedRange, ...] = ()
     summary_caller: SummaryCaller | None = None
     task_message: SourceMessage | None = None
     instructions: str = ""
