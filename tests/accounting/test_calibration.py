@@ -14,6 +14,7 @@ from accordion.accounting.calibration import (
     UNKNOWN,
     Calibrations,
     CorrectionRatios,
+    ReportedCount,
     estimate_tokens,
 )
 
@@ -109,16 +110,16 @@ def test_an_estimate_is_the_corrected_count() -> None:
 
 
 def test_reported_usage_carries_forward_with_only_what_is_new_corrected() -> None:
-    assert estimate_tokens(1_000, (900, 1_500), 1.2) == 1_500 + 120
-    assert estimate_tokens(900, (900, 1_500), 1.2) == 1_500
+    assert estimate_tokens(1_000, ReportedCount(900, 1_500), 1.2) == 1_500 + 120
+    assert estimate_tokens(900, ReportedCount(900, 1_500), 1.2) == 1_500
 
 
 def test_a_reported_0_leaves_the_count_alone() -> None:
-    assert estimate_tokens(1_000, (900, 0), 1.2) == 1_200
+    assert estimate_tokens(1_000, ReportedCount(900, 0), 1.2) == 1_200
 
 
 def test_a_count_that_shrank_takes_nothing_off_the_report() -> None:
-    assert estimate_tokens(800, (900, 1_500), 1.2) == 1_500
+    assert estimate_tokens(800, ReportedCount(900, 1_500), 1.2) == 1_500
 
 
 # -- the length of responses -------------------------------------------------------------------------------------------

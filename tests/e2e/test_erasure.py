@@ -11,7 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from accordion.memory.entries import EVERY
+from accordion.memory.entries import ALL_TYPES
 from accordion.model.memories import MemoryFilter
 from accordion.sessions.tenants import TENANTS_WITH_MEMORIES
 from tests.conftest import Start
@@ -71,7 +71,7 @@ async def test_of_a_tenant_that_was_erased_no_memory_is_left_either(tmp_path: Pa
         assert [name for name, _ in await other.store.scan(TENANTS_WITH_MEMORIES)]
         reply = await api(one, "DELETE", "/accordion/archive")
         assert (reply.status_code, reply.json()["memories"]) == (200, {"before": 2, "after": 0})
-        assert await other.memory_builder.memories().count(tenant, MemoryFilter(types=EVERY)) == 0
+        assert await other.memory_builder.memories().count(tenant, MemoryFilter(types=ALL_TYPES)) == 0
         assert await other.store.scan(TENANTS_WITH_MEMORIES) == []
         assert files_with_name(tmp_path / "kept.db.memories") == []
 

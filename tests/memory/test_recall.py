@@ -13,9 +13,9 @@ from accordion.memory.recall import (
     VisibleContent,
     choose_relevant,
     find_questions,
-    load_notes,
-    note,
+    load_recalled_ids,
     quote_memories,
+    record_recall,
 )
 from accordion.memory.search import SearchResult
 from accordion.memory.sentences import is_own_text
@@ -140,12 +140,12 @@ def test_a_memory_that_does_not_fit_is_left_out_for_a_shorter_one() -> None:
 
 async def test_a_recalled_memory_is_recorded_once() -> None:
     memories = FakeMemories()
-    await note(memories, ALONE, "s-1", ["mem-1", "mem-2"])
-    await note(memories, ALONE, "s-1", ["mem-2", "mem-3"])
-    await note(memories, ALONE, "s-1", ["mem-3"])
-    assert await load_notes(memories, ALONE, "s-1") == [["mem-1", "mem-2"], ["mem-3"]]
-    assert await load_notes(memories, ALONE, "s-2") == []
-    assert await load_notes(memories, OTHER, "s-1") == []
+    await record_recall(memories, ALONE, "s-1", ["mem-1", "mem-2"])
+    await record_recall(memories, ALONE, "s-1", ["mem-2", "mem-3"])
+    await record_recall(memories, ALONE, "s-1", ["mem-3"])
+    assert await load_recalled_ids(memories, ALONE, "s-1") == [["mem-1", "mem-2"], ["mem-3"]]
+    assert await load_recalled_ids(memories, ALONE, "s-2") == []
+    assert await load_recalled_ids(memories, OTHER, "s-1") == []
 
 
 @pytest.mark.parametrize("put_in", [True, False])
@@ -154,7 +154,7 @@ async def test_what_was_put_in_unasked_is_not_stored_again_whoever_repeats_it(pu
     setup = await build_setup([entry("user", "Which region does it move to?"), entry("assistant", told)])
     setup.memories.of(TENANT).memories["mem-1"] = Memory("mem-1", "summary", f"State of the ledger. {told}")
     if put_in:
-        await note(setup.memories, TENANT, ID, ["mem-1"])
+        await record_recall(setup.memories, TENANT, ID, ["mem-1"])
     await setup.compact(0, 1)
     said = [each.content for name, each in setup.memories.of(TENANT).memories.items() if name != "mem-1"]
     assert any("eu-west-7" in each for each in said) is not put_in

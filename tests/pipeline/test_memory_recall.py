@@ -11,7 +11,7 @@ import pytest
 
 from accordion.http.metrics import Metrics
 from accordion.memory.ranking import query_words
-from accordion.memory.recall import load_notes
+from accordion.memory.recall import load_recalled_ids
 from accordion.memory.search import MemorySearch
 from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import Embedding, Memory, MemoryFilter, SearchCandidate
@@ -474,7 +474,7 @@ async def test_into_a_request_whose_session_is_erased_meanwhile_nothing_is_put()
     assert prepared.recall_usage is None
     assert len(memories.asked) == 1
     assert made.builder.insertion_store.size == 0
-    assert await load_notes(memories, tenant, session) == []
+    assert await load_recalled_ids(memories, tenant, session) == []
 
 
 async def test_what_was_put_in_is_noted_for_who_makes_memories_of_the_session():
@@ -486,9 +486,9 @@ async def test_what_was_put_in_is_noted_for_who_makes_memories_of_the_session():
     session = made.recorder.exchanges[-1].session
     await LoopWaiter().wait_for(10, _until_noted(memories, tenant, session))
     await tasks.close()
-    assert await load_notes(memories, tenant, session) == [["mem-a"]]
+    assert await load_recalled_ids(memories, tenant, session) == [["mem-a"]]
 
 
 async def _until_noted(memories: FakeMemories, tenant: TenantScope, session: str) -> None:
-    while not await load_notes(memories, tenant, session):
+    while not await load_recalled_ids(memories, tenant, session):
         await asyncio.sleep(0)

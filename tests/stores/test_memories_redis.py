@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from accordion.memory.entries import EVERY, revision
+from accordion.memory.entries import ALL_TYPES, revision
 from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import Conflict, Entity, MemoryChange, MemoryFilter, MemoryStore, Relation
 from accordion.stores import memories_index
@@ -58,7 +58,7 @@ changes = st.lists(
         texts,
         st.sampled_from(("", "violin run")),
         st.sampled_from(("", "Ann", "Violin")),
-        st.sampled_from(EVERY),
+        st.sampled_from(ALL_TYPES),
         st.sampled_from(("", "a")),
         st.integers(1, 3),
     ),
@@ -82,7 +82,7 @@ def test_the_same_changes_give_the_same_finds_and_scores_as_in_sqlite(valkey_ser
         parts: list[object] = []
         for wanted in (
             MemoryFilter(),
-            MemoryFilter(types=EVERY),
+            MemoryFilter(types=ALL_TYPES),
             MemoryFilter(topics=("a",)),
             MemoryFilter(since=2.0, until=2.0),
         ):
@@ -150,7 +150,7 @@ async def test_a_memory_that_is_rewritten_while_it_is_chosen_is_given_as_it_is_n
 
 
 def test_every_type_has_a_code_that_never_changes():
-    assert dict(memories_index._CODES) == {kind: code for code, kind in enumerate(EVERY, 1)}
+    assert dict(memories_index._CODES) == {kind: code for code, kind in enumerate(ALL_TYPES, 1)}
 
 
 # -- what stays ------------------------------------------------------------------------------------------------------

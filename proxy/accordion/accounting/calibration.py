@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from statistics import median
 from threading import Lock
+from typing import NamedTuple
 
 import msgspec
 
@@ -22,8 +23,9 @@ UNKNOWN = 1.0
 """The correction of a session without reports."""
 
 LEAST_RATIO, MOST_RATIO = 0.5, 3.0
-"""No tokenizer differs more from ours. A report beyond covers something else too (see `is_credible`). If it is
-used all the same, for a list with media, it is clamped to these, and does not change the model's correction."""
+"""The limits of the ratio, since no tokenizer differs more from ours. A report beyond them covers something else too
+(see `is_credible`). If it is used all the same, for a list with media, it is clamped to them, and does not change the
+model's correction."""
 
 MOST_ADDED = 1 / 16
 """The share of a window that a provider's own instructions may take, such as those for its own tools."""
@@ -35,16 +37,20 @@ LEAST_COUNTED = 64
 """Exchanges with fewer counted tokens are ignored: fixed overheads dominate them."""
 
 LEAST_OUTPUT = 8_192
-"""At least so many tokens are kept free for a response, if the request asks for as many."""
+"""Minimum number of tokens that are kept free for a response, if the request asks for as many."""
 
 MAX_OUTPUTS, LEAST_OUTPUTS = 64, 4
-"""The latest responses of a model whose lengths are stored, and the number from which on they are used."""
+"""How many of the latest lengths of a model's responses are stored, and from what number on they are used."""
 
 MAX_RATIOS = 9
 MODELS_AT_MOST = 1_024
 
-Carried = tuple[int, int]
-"""The counted and the reported tokens of an exchange's list."""
+
+class ReportedCount(NamedTuple):
+    """The tokens of an exchange's list: by our count, and as the provider reported them (0: not reported)."""
+
+    counted: int
+    reported: int
 
 
 class CorrectionRatios(msgspec.Struct, frozen=True):
@@ -170,16 +176,16 @@ def is_credible(reported: int, counted: int, text: int, window: Window) -> bool:
     return text < counted or reported <= MOST_RATIO * counted + MOST_ADDED * window.size
 
 
-def estimate_tokens(counted: int, last: Carried | None, factor: float) -> int:
+def estimate_tokens(counted: int, last: ReportedCount | None, factor: float) -> int:
     """Estimates the input tokens of a list with `counted` tokens.
 
     `last` has the figures of an exchange whose forwarded list is a prefix of this one under the same preamble and
     tools. With it, the estimate is its reported tokens plus the corrected count of the rest; else the corrected count
     of all. A report of 0 is none.
     """
-    if last is None or last[1] <= 0:
+    if last is None or last.reported <= 0:
         return round(counted * factor)
-    return last[1] + round(max(0, counted - last[0]) * factor)
+    return last.reported + round(max(0, counted - last.counted) * factor)
 
 
 def _clamp(value: float, least: float, most: float) -> float:

@@ -1,4 +1,4 @@
-"""What requests cost, what they would have cost without Accordion, and what compaction itself cost.
+"""Computes the costs of requests, their costs without Accordion, and the cost of compaction itself.
 
 Pure functions over the requests of one conversation, in order. docs/savings.md explains each figure.
 
@@ -20,10 +20,10 @@ from accordion.model.records import Usage
 
 
 class CacheRules(NamedTuple):
-    """A provider's rules for its prompt cache: after so many seconds without use a prompt is gone.
+    """A provider's rules for its prompt cache: after `lifetime` seconds without use a prompt is gone.
 
-    An automatic cache takes every prompt of `minimum` tokens or more, in steps of `step` tokens. Another takes what the
-    client marks, and the provider reports how much that was.
+    An automatic cache takes every prompt of `minimum` tokens or more, in steps of `step` tokens. Any other takes the
+    part that the client marks, and the provider reports the tokens of it.
     """
 
     lifetime: float
@@ -69,7 +69,7 @@ class ModelRequest(msgspec.Struct, frozen=True):
 
 
 class RequestCost(NamedTuple):
-    """The cost of a request, and what the provider's cache has after it; None if that is nothing."""
+    """The cost of a request, and the tokens that the provider's cache has after it; None if it has none."""
 
     costs: Costs
     cached: CachedPrompt | None
@@ -97,7 +97,7 @@ def compute_cost(
     price: ModelPrice | None,
     summary_price: ModelPrice | None = None,
 ) -> RequestCost:
-    """Returns the cost of one request. `previous` is what the cache had after the request before it.
+    """Returns the cost of one request. `previous` has the tokens that were in the cache after the request before it.
 
     `summary_price` is that of the model that wrote the summary; without it, the request's own price is taken.
     """
@@ -108,7 +108,7 @@ def compute_cost(
     last = request.last or request.usage or Usage()
     earlier = request.earlier or Usage()
     latest = sent if request.earlier is None else _reported_prompt(last)
-    # Of a request without further rounds, what was sent in all is what was sent first.
+    # Without further rounds, the first prompt is all that was sent.
     rounds = (sent,) if request.earlier is None else (_reported_prompt(earlier), latest)
     costs = Costs(
         requests=1,
@@ -263,7 +263,7 @@ def _unbroken_prompt(request: ModelRequest, sent: _Prompt, original: _Prompt) ->
 
 
 def _cached_after(request: ModelRequest, sent: _Prompt, original: _Prompt) -> CachedPrompt | None:
-    """Returns what the cache has after a request; None if that is nothing."""
+    """Returns the tokens that the cache has after a request; None if it has none."""
     rules = request.rules
     if rules.is_automatic:
         in_cache = _automatically_cached(rules, sent.tokens), _automatically_cached(rules, original.tokens)

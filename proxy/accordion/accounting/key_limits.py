@@ -28,8 +28,8 @@ from accordion.model.errors import LimitReached, StoreUnavailable
 from accordion.model.ports import Clock, Key, KeyValueStore, Outbox
 
 ROWS_PER_SECOND: Final = 10_000
-"""The most rows that a worker reads on average; each takes it about 2 µs. A key has a row for each worker that counted
-for it today, also for those that have ended."""
+"""Maximum number of rows that a worker reads each second on average; each takes it about 2 µs. A key has a row for each
+worker that counted for it today, also for those that have ended."""
 _MINUTE: Final = 60
 _PAGE = 1_000
 
@@ -63,7 +63,7 @@ NO_LIMITS: Final = KeyLimits()
 
 
 class KeyUsage(msgspec.Struct, array_like=True):
-    """What the requests of a key used on one day: their number, their tokens, and their cost in nanodollars.
+    """The usage of a key on one day: the number of its requests, their tokens, and their cost in nanodollars.
 
     Tokens are those of input (cached input too) and output, of all rounds, and of summaries.
     """

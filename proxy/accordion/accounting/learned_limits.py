@@ -1,4 +1,4 @@
-"""What providers' overflow errors taught: the limits that they name, and whether the requested output counts."""
+"""Limits that were learned from providers' overflow errors, and whether the requested output counts towards them."""
 
 from __future__ import annotations
 

@@ -16,14 +16,15 @@ from typing import Any
 import msgspec
 
 LONGEST_BODY = 65_536
-"""The most characters of text that are searched."""
+"""Maximum number of characters of text that are searched."""
 LONGEST_JSON = 1 << 20
-"""The most characters of a body that is parsed as JSON: some servers echo the whole request in errors."""
+"""Maximum number of characters of a body that is parsed as JSON: some servers echo the whole request in errors."""
 DEEPEST = 8
 MOST_NODES = 500
+"""Maximum depth and number of JSON values that are read."""
 
-NEVER = frozenset({401, 402, 403, 404, 405, 407, 408, 409, 410, 415, 429, 451, 503, 504, 529})
-"""Statuses that mean another error, whatever the text."""
+OTHER_ERROR_STATUSES = frozenset({401, 402, 403, 404, 405, 407, 408, 409, 410, 415, 429, 451, 503, 504, 529})
+"""Statuses that never mean an overflow, whatever the text."""
 
 CODES = frozenset(
     {
@@ -150,7 +151,7 @@ def read_overflow(status: int, body: str, *, is_near_window: bool = False) -> Wi
     body (Cerebras, Mistral), and a 413 whose text only repeats the status, count only if `is_near_window` says that the
     request is near its window by our own estimate.
     """
-    if status in NEVER:
+    if status in OTHER_ERROR_STATUSES:
         return None
     if not body.strip():
         return WindowOverflow(is_guessed=True) if is_near_window and status in (400, 413) else None

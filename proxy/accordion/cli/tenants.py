@@ -10,7 +10,7 @@ from accordion.accounting.ledger import sessions_collection
 from accordion.archive import archive_entries
 from accordion.composition.store_identity import TENANT_SECRET
 from accordion.config import Settings
-from accordion.memory.entries import EVERY
+from accordion.memory.entries import ALL_TYPES
 from accordion.model.errors import BadRequest, ConfigError, StoreUnavailable
 from accordion.model.memories import MemoryFilter, MemoryStore
 from accordion.model.ports import KeyValueStore
@@ -55,7 +55,7 @@ async def _list_names(store: KeyValueStore, collection: str) -> list[str]:
 async def _count_memories(memories: MemoryStore, tenant: TenantScope) -> int | None:
     """Counts memories; None if they are sealed with another key."""
     with suppress(StoreUnavailable):
-        return await memories.count(tenant, MemoryFilter(types=EVERY))
+        return await memories.count(tenant, MemoryFilter(types=ALL_TYPES))
     return None
 
 

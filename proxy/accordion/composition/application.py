@@ -31,7 +31,7 @@ from accordion.composition.cache_shares import divide_cache
 from accordion.composition.compaction_builder import CompactionBuilder
 from accordion.composition.memory_builder import MemoryBuilder, note_tenant
 from accordion.composition.pipeline_builder import VisibilityBuilder, build_pipelines
-from accordion.composition.spool_builder import build_spool, is_needed_away, is_server, owns_former
+from accordion.composition.spool_builder import build_spool, is_needed_while_unavailable, is_server, owns_former
 from accordion.composition.store_identity import StoreIdentity
 from accordion.composition.tables import (
     base_models,
@@ -134,7 +134,7 @@ class Application:
             monotonic=self.clock.monotonic,
             on_change=self._on_store_change,
         )
-        self.spooled = SpooledStore(self.store, build_spool(settings), is_copied=is_needed_away)
+        self.spooled = SpooledStore(self.store, build_spool(settings), is_copied=is_needed_while_unavailable)
         self._store_identity = StoreIdentity(
             self.store,
             settings.server.tenant_key.reveal().encode(),

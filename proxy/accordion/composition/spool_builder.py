@@ -28,7 +28,7 @@ def build_spool(settings: Settings) -> Spool:
     )
 
 
-def is_needed_away(key: Key) -> bool:
+def is_needed_while_unavailable(key: Key) -> bool:
     """Whether the next request of a conversation needs the value of a key.
 
     That holds for compactions, insertions, and the history behind a response's id.

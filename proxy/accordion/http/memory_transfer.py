@@ -29,7 +29,7 @@ _MAX_ID = 100
 _TIMES = range(253_402_300_800)
 """Valid seconds since the epoch: to the end of the year 9999."""
 _MAX_COUNT = 10**9
-_ALL_MEMORIES = MemoryFilter(types=entries.EVERY)
+_ALL_MEMORIES = MemoryFilter(types=entries.ALL_TYPES)
 
 
 async def export_memories(services: MemoryServices, caller: Caller) -> AsyncIterator[bytes]:

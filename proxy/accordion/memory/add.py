@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from accordion.memory.entries import GRAIN, ConcurrentWrite, clean_names, finish_memory, make_memory_id
+from accordion.memory.entries import SINGLE_TYPES, ConcurrentWrite, clean_names, finish_memory, make_memory_id
 from accordion.model.errors import BadRequest, NotFound
 from accordion.model.memories import Conflict, Memory, MemoryChange, MemoryStore, MemoryType
 from accordion.model.ports import Clock
@@ -55,7 +55,7 @@ class MemoryWriter(msgspec.Struct, frozen=True):
                 code="memory_not_found",
                 param="replace_id",
             )
-        if old.type not in GRAIN:
+        if old.type not in SINGLE_TYPES:
             raise BadRequest(
                 "This memory cannot be replaced here: memory_consolidate replaces summaries, and session memories "
                 "never change.",

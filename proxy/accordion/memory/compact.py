@@ -26,7 +26,7 @@ from accordion.memory.entries import NAME_MOST, ConcurrentWrite, finish_memory, 
 from accordion.memory.extraction import MemoryCandidate, find_candidates, is_safe, remove_duplicates
 from accordion.memory.message_ranges import MessageRange, RecordedConversations
 from accordion.memory.narration import Narrator
-from accordion.memory.recall import load_notes
+from accordion.memory.recall import load_recalled_ids
 from accordion.memory.relations import EntitiesAndRelations, find_relations, merge_relations
 from accordion.memory.self_contained import content_words, is_about
 from accordion.memory.sentences import KnownText, Sentence, build_background, normalize_words, split_conversation
@@ -89,7 +89,7 @@ def make_marker(conversation: str, number: int, entry: LogEntry) -> tuple[str, b
     return _marker_name(conversation, number), msgspec.json.encode(entry)
 
 
-async def note_search(memories: MemoryStore, tenant: TenantScope, conversation: str, number: int) -> None:
+async def record_search(memories: MemoryStore, tenant: TenantScope, conversation: str, number: int) -> None:
     """Records a search after `number` compactions of a conversation. Raises StoreUnavailable."""
     try:
         await memories.write(tenant, MemoryChange(markers=((_search_marker_name(conversation, number), b"1"),)))
@@ -103,7 +103,7 @@ async def was_searched(memories: MemoryStore, tenant: TenantScope, conversation:
     return await memories.get_marker(tenant, _search_marker_name(conversation, number)) is not None
 
 
-async def note_new(
+async def record_new_entities(
     memories: MemoryStore, tenant: TenantScope, conversation: str, number: int, new: list[tuple[str, str]]
 ) -> None:
     """Records the entities that a compaction added. They are known only after its write."""
@@ -112,7 +112,9 @@ async def note_new(
     )
 
 
-async def load_new(memories: MemoryStore, tenant: TenantScope, conversation: str, number: int) -> set[tuple[str, str]]:
+async def load_new_entities(
+    memories: MemoryStore, tenant: TenantScope, conversation: str, number: int
+) -> set[tuple[str, str]]:
     """Returns the entities that a compaction added."""
     value = await memories.get_marker(tenant, f"{_marker_name(conversation, number)}/new")
     return set(_NAMES.decode(value)) if value is not None else set()
@@ -126,8 +128,10 @@ def _search_marker_name(conversation: str, number: int) -> str:
     return f"searched/{number}/{conversation}"
 
 
-MOST: Final = 6
-_COMMON: Final = 14
+MAX_TOPICS: Final = 6
+"""Maximum number of topics of a memory."""
+_MAX_COMMON_WORDS: Final = 14
+"""Maximum number of words that are returned as common to several texts."""
 _FOLDERS: Final = (
     "src lib libs test tests app apps cmd pkg internal packages package main index init docs doc home users usr var "
     "tmp opt etc bin mnt data workspace workspaces work dev code repo project projects dist build node_modules "
@@ -142,7 +146,7 @@ def common_words(texts: Iterable[str]) -> tuple[str, ...]:
     counts = Counter(
         word for text in texts for word in set(content_words(text)) if len(word) > 3 and word not in _GENERIC_FOLDERS
     )
-    return tuple(word for word, times in counts.most_common(_COMMON) if times > 1)
+    return tuple(word for word, times in counts.most_common(_MAX_COMMON_WORDS) if times > 1)
 
 
 def find_topics(
@@ -159,7 +163,7 @@ def find_topics(
             topics.append(entity.name)
     if not topics:
         topics = sorted(words, key=len, reverse=True)[:1]
-    return tuple(dict.fromkeys(topic.lower() for topic in topics))[:MOST]
+    return tuple(dict.fromkeys(topic.lower() for topic in topics))[:MAX_TOPICS]
 
 
 def _path_topics(path: str) -> list[str]:
@@ -223,7 +227,7 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
         """
         await self.conversations.find_transcript(tenant, conversation)
         log = await load_entries(self.memories, tenant, conversation)
-        await note_search(self.memories, tenant, conversation, len(log))
+        await record_search(self.memories, tenant, conversation, len(log))
         return [CompletedRange(entry.first, entry.last, entry.focus, entry.memories) for entry in log]
 
     async def compact(
@@ -282,7 +286,9 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
         user_messages = (message for message in message_range.conversation.messages if message.role == "user")
         texts = (part.text for message in user_messages for part in message.parts if isinstance(part, Text))
         recalled_ids = [
-            memory_id for note in await load_notes(self.memories, tenant, message_range.session) for memory_id in note
+            memory_id
+            for note in await load_recalled_ids(self.memories, tenant, message_range.session)
+            for memory_id in note
         ]
         ids = tuple(dict.fromkeys([*(memory_id for text in texts for memory_id in requested_ids(text)), *recalled_ids]))
         memories = await self.memories.get(tenant, ids) if ids else []
@@ -435,14 +441,14 @@ class ConversationCompactor(msgspec.Struct, frozen=True):
         with suppress(StoreUnavailable, Conflict):
             # A repeated response must name the same new entities. They are known only after the write.
             if new_entities:
-                await note_new(self.memories, tenant, message_range.session, number, sorted(new_entities))
+                await record_new_entities(self.memories, tenant, message_range.session, number, sorted(new_entities))
         return build_response([memory for memory, _ in memories], entities, new_entities, relations, entry)
 
     async def _repeat_response(
         self, tenant: TenantScope, conversation: str, number: int, entry: LogEntry
     ) -> CompactionResponse:
         """Builds the response of an earlier compaction again, without memories that were deleted since."""
-        new_entities = await load_new(self.memories, tenant, conversation, number)
+        new_entities = await load_new_entities(self.memories, tenant, conversation, number)
         memories = [memory for memory in await self.memories.get(tenant, entry.memories) if memory is not None]
         entities = [Entity(name, kind) for name, kind in entry.entities]
         return build_response(memories, entities, new_entities, [Relation(*each) for each in entry.relations], entry)

@@ -229,8 +229,8 @@ _PHRASE: Final = 4
 _RUN: Final = re.compile(r"(.)\1{3,}")
 _WORD: Final = 80
 """Characters of a word that count. The rest of a longer word is data."""
-_SHARE: Final = 16
-"""A word counts at most once in so many words."""
+_WORDS_PER_REPETITION: Final = 16
+"""A word counts at most once for each of this many words of the text."""
 _REPETITION_DISTANCE: Final = 6
 
 
@@ -241,7 +241,7 @@ def remove_padding(text: str) -> str:
     too often.
     """
     words = _unique_words(_unique_sentences(_remove_invisible(text)))
-    max_repeats = max(_REPETITION_DISTANCE, len(words) // _SHARE)
+    max_repeats = max(_REPETITION_DISTANCE, len(words) // _WORDS_PER_REPETITION)
     counts: Counter[str] = Counter()
     result: list[str] = []
     for word in words:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from accordion.memory.entries import GRAIN, NAME_MOST, clean_name
+from accordion.memory.entries import NAME_MOST, SINGLE_TYPES, clean_name
 from accordion.model.errors import BadRequest
 from accordion.model.memories import Memory, MemoryFilter, MemoryStore
 from accordion.model.tenant import TenantScope
@@ -26,7 +26,7 @@ def normalize_topic(topic: object) -> str:
 
 def corpus_filter(topic: str, project: str | None) -> MemoryFilter:
     """Returns the filter of a topic's corpus, in all projects if `project` is None."""
-    return MemoryFilter(types=GRAIN, topics=(topic,), project=project)
+    return MemoryFilter(types=SINGLE_TYPES, topics=(topic,), project=project)
 
 
 async def load_corpus(memories: MemoryStore, tenant: TenantScope, topic: str, project: str | None) -> Sequence[Memory]:

@@ -47,7 +47,7 @@ class SessionPlan(msgspec.Struct, frozen=True):
     """A plan.
 
     `label` is its source with its path or tool; `text` is the plan itself, character for character; `open` are its open
-    steps; `why` is the explanation that came with it.
+    steps; `explanation` is the explanation that came with it.
     """
 
     source: Source

@@ -32,9 +32,9 @@ from accordion.model.tenant import TenantScope
 _MAX_NOTES: Final = 10_000
 
 
-async def note(memories: MemoryStore, tenant: TenantScope, session: str, ids: Sequence[str]) -> None:
+async def record_recall(memories: MemoryStore, tenant: TenantScope, session: str, ids: Sequence[str]) -> None:
     """Records that these memories were recalled into a session. Raises StoreUnavailable."""
-    notes = await load_notes(memories, tenant, session)
+    notes = await load_recalled_ids(memories, tenant, session)
     known_ids = {memory_id for ids_of_note in notes for memory_id in ids_of_note}
     number, new_ids = len(notes), [each for each in ids if each not in known_ids]
     value = " ".join(new_ids).encode()
@@ -47,7 +47,7 @@ async def note(memories: MemoryStore, tenant: TenantScope, session: str, ids: Se
             return
 
 
-async def load_notes(memories: MemoryStore, tenant: TenantScope, session: str) -> list[list[str]]:
+async def load_recalled_ids(memories: MemoryStore, tenant: TenantScope, session: str) -> list[list[str]]:
     """Returns the recorded ids of a session, one list for each marker. Raises StoreUnavailable."""
     notes: list[list[str]] = []
     while (value := await memories.get_marker(tenant, _marker_name(session, len(notes)))) is not None:

@@ -135,6 +135,7 @@ def merge_relations(
 
 
 _Mention = tuple[int, int, Entity]
+"""The start and the end of an entity's name in a text, and the entity."""
 
 
 def _find_mentions(text: str, classifier: WordClassifier) -> list[_Mention]:

@@ -84,7 +84,7 @@ class Compaction(msgspec.Struct, frozen=True, array_like=True):
     meaning: bytes = b""
     """The identity key of the last message that it covers; empty if that is the anchor."""
     reasoning: tuple[int, ...] = ()
-    """The indexes of the covered messages that say nothing."""
+    """The indexes of the covered messages that say nothing, such as reasoning alone."""
     edited_keys: tuple[bytes, ...] = ()
     """The keys of the messages that its edits were made from, in their order."""
     digest: bytes = b""
@@ -280,13 +280,14 @@ def adapt_compaction(conversation: Conversation, compaction: Compaction) -> Comp
     former = [at for at in range(compaction.message_count) if at not in reasoning]
     if len(spoken) != len(former):
         return None
-    left = [entry for entry in compaction.entries if entry.wire is None]
-    left_reasoning = reasoning.intersection(at for entry in left for at in range(entry.first, entry.last + 1))
+    unchanged = [entry for entry in compaction.entries if entry.wire is None]
+    kept_reasoning = reasoning.intersection(at for entry in unchanged for at in range(entry.first, entry.last + 1))
     positions = dict(zip(former, spoken, strict=True))
-    entries = _Adaptation(conversation, compaction, positions, left_reasoning).entries()
+    entries = _Adaptation(conversation, compaction, positions, kept_reasoning).build_entries()
     if all(entry.wire is None for entry in entries):
         return None
-    # Positions between messages: behind as many that say something as before.
+    # `ends[n]` is the position after the first n messages that say something. The narrative covers as many of these as
+    # before.
     ends = [0, *(at + 1 for at in spoken)]
     adapted = replace(
         compaction,
@@ -307,16 +308,16 @@ def _says_nothing(identity: Sequence[bytes], at: int) -> bool:
 class _Adaptation(msgspec.Struct, frozen=True):
     """The entries of a compaction for another form of its messages.
 
-    `positions` are the new indexes of messages by their old ones, without those that say nothing; of these,
-    `left_reasoning` has the old indexes of those that the compaction left.
+    `positions` are the new indexes of messages by their old ones, without those that say nothing (as reasoning alone).
+    `kept_reasoning` are the old indexes of messages that say nothing and that the compaction left unchanged.
     """
 
     conversation: Conversation
     compaction: Compaction
     positions: dict[int, int]
-    left_reasoning: frozenset[int]
+    kept_reasoning: frozenset[int]
 
-    def entries(self) -> list[CompactionEntry]:
+    def build_entries(self) -> list[CompactionEntry]:
         """Returns the entries for the conversation."""
         entries, edited_keys = list[CompactionEntry](), iter(self.compaction.edited_keys)
         for entry in self.compaction.entries:
@@ -343,11 +344,11 @@ class _Adaptation(msgspec.Struct, frozen=True):
             append_entry(entries, CompactionEntry(first, at))
 
     def _count_reasoning(self, former: int, at: int) -> int:
-        """Counts the messages before a message that say nothing; 0 if the compaction left none of them."""
+        """Counts the messages directly before a message that say nothing; 0 if the compaction removed all of them."""
         start = former
         while start and start - 1 not in self.positions:
             start -= 1
-        if start < former and self.left_reasoning.isdisjoint(range(start, former)):
+        if start < former and self.kept_reasoning.isdisjoint(range(start, former)):
             return 0
         first = at
         while _says_nothing(self.conversation.identity_chain, first - 1):

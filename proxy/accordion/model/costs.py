@@ -14,7 +14,7 @@ NANODOLLARS: Final = 1_000_000_000
 
 PriceSource = Literal["config", "table"]
 Basis = Literal["reported", "estimate", "both"]
-"""What stands behind a figure: the provider's report, our own count, or both in parts."""
+"""The origin of a figure: the provider's report, our own count, or both in parts."""
 
 
 def to_dollars(nanodollars: int) -> float:
@@ -35,14 +35,14 @@ class Rates(msgspec.Struct, frozen=True, gc=False):
 
 
 class ModelPrice(msgspec.Struct, frozen=True):
-    """The prices of a model. `tiers` are the rates of prompts with more than so many tokens, the smallest first."""
+    """The prices of a model. `tiers` has (tokens, rates): the rates of longer prompts than that, the smallest first."""
 
     rates: Rates
     source: PriceSource
     tiers: tuple[tuple[int, Rates], ...] = ()
 
     def rates_for(self, prompt: int) -> Rates:
-        """Returns the rates for a prompt of so many tokens, output included."""
+        """Returns the rates, also those of the output, for a prompt of `prompt` tokens."""
         rates = self.rates
         for above, tier in self.tiers:
             if prompt > above:

@@ -16,7 +16,14 @@ from typing import TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from accordion.accounting.calibration import UNKNOWN, Calibrations, correction_from_report, estimate_tokens, is_credible
+from accordion.accounting.calibration import (
+    UNKNOWN,
+    Calibrations,
+    ReportedCount,
+    correction_from_report,
+    estimate_tokens,
+    is_credible,
+)
 from accordion.accounting.token_meter import TokenMeter
 from accordion.compaction.plan_state import count_images
 from accordion.compaction.policy import PolicyOptions, PreviousCompaction, decide
@@ -394,9 +401,9 @@ class RequestComposer(msgspec.Struct, frozen=True):
         ):
             if match.base_index < 0:
                 # The report includes the overhead of the request that made it; this request brings that overhead again.
-                last = (counted.preamble + counted.tools, base.reported)
+                last = ReportedCount(counted.preamble + counted.tools, base.reported)
             elif base.overhead_key == match.conversation.overhead_key and base.model == model:
-                last = (base.counted, base.reported)
+                last = ReportedCount(base.counted, base.reported)
         return counted.apply_correction(
             factor, estimate_tokens(counted.tokens, last, factor), is_carried=last is not None
         )

@@ -22,8 +22,8 @@ from accordion.memory.recall import (
     VisibleContent,
     choose_relevant,
     find_questions,
-    note,
     quote_memories,
+    record_recall,
 )
 from accordion.memory.search import MemorySearch, SearchQuery, SearchResult
 from accordion.model.errors import AccordionError
@@ -171,6 +171,6 @@ class MemoryRecall(msgspec.Struct, frozen=True):
 
     async def _record_use(self, tenant: TenantScope, session: str, ids: Sequence[str]) -> None:
         try:
-            await note(self.open_memories(), tenant, session, ids)
+            await record_recall(self.open_memories(), tenant, session, ids)
         except AccordionError as error:
             _log.warning("recalled memories could not be recorded: %s", error.message)

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 import msgspec
 
-from accordion.accounting.overflow import NEVER, WindowOverflow, read_overflow
+from accordion.accounting.overflow import OTHER_ERROR_STATUSES, WindowOverflow, read_overflow
 from accordion.model.ports import UpstreamResponse
 from accordion.pipeline.relay import content_length, content_type_and_encoding
 from accordion.protocols.base import WireProtocol
@@ -61,7 +61,7 @@ async def probe_overflow(
     cancelled, this closes the response. Otherwise the caller closes the returned response, also before it sends again.
     """
     if response.status >= 400:
-        if response.status in NEVER or content_length(response.headers) > max_bytes:
+        if response.status in OTHER_ERROR_STATUSES or content_length(response.headers) > max_bytes:
             return ProbedResponse(response, None)
         _, encoding = content_type_and_encoding(response.headers)
         return await _run_probe(

@@ -36,7 +36,7 @@ from accordion.archive.erasure import ErasureResult, ExportAndErasure
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.delegation.erasure import forget_delegations, forget_nodes
 from accordion.delegation.tracker import DelegationTracker
-from accordion.memory.entries import EVERY
+from accordion.memory.entries import ALL_TYPES
 from accordion.model.budget import Thresholds, TokenLimits, Utilization
 from accordion.model.costs import Costs, PriceTable
 from accordion.model.delegation import DelegationNode
@@ -382,7 +382,7 @@ async def forget_memories(memories: MemoryStore, store: KeyValueStore, caller: C
     Memories that are being written meanwhile may remain. Raises StoreUnavailable.
     """
     before = await memories.erase(caller.tenant)
-    after = await memories.count(caller.tenant, MemoryFilter(types=EVERY))
+    after = await memories.count(caller.tenant, MemoryFilter(types=ALL_TYPES))
     if not after:
         await store.delete([Key(TENANTS_WITH_MEMORIES, caller.tenant.name)])
     return before, after
