@@ -4,7 +4,6 @@ from collections.abc import Coroutine
 from typing import Any
 
 from accordion.archive.archive import Archive, CompactionWrite
-from accordion.archive.archive_entries import entries
 from accordion.archive.artifacts import ArchivedMessage, Artifact
 from accordion.compaction.record_format import with_content_id
 from accordion.compaction.renewal import RetentionRenewal
@@ -175,7 +174,7 @@ async def test_a_store_that_is_away_is_left_alone_until_the_next_day():
 async def listed(worker: Worker) -> dict[str, float]:
     """When what is listed was last used, by id."""
     found = {}
-    async for page in entries(worker.store, TENANT.archive_namespace):
+    async for page in scan_entries(worker.store, TENANT.archive_namespace):
         found |= {entry.id: entry.used for entry in page}
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from accordion.delegation.branch_access import BranchAccess, BranchViewer
+from accordion.model.boundaries import CallInHistory
 from accordion.model.conversation import ToolCall
 from tests.delegation.delegation_worker import (
     ALICE,
@@ -182,4 +183,4 @@ async def test_while_the_store_is_away_nothing_of_others_is_read(question: str):
         if question == "related":
             assert await branch_access(other).is_same_branch(viewer, main.session) != store.away
         else:
-            assert await branch_access(other).can_see_results(viewer, [(b"key", 0, call)]) != store.away
+            assert await branch_access(other).can_see_results(viewer, [CallInHistory(b"key", 0, call)]) != store.away

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from accordion.accounting.token_meter import TokenMeter
 from accordion.archive.archive import Archive
-from accordion.archive.archive_entries import entries
+from accordion.archive.archive_entries import scan_entries
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.archive.sealing import SEALED
 from accordion.compaction.rendering import RequestRenderer
