@@ -110,7 +110,7 @@ async def test_a_first_exchange_is_in_the_session_row_and_logged_with_the_second
         assert row is not None
         assert msgspec.msgpack.decode(row, type=Session) == session
         assert session is not None
-        assert session.only == rowed
+        assert session.only_exchange == rowed
         log = [
             msgspec.msgpack.decode(value, type=Exchange) for _, value in await store.read(exchanges_key(TENANT, "s-1"))
         ]

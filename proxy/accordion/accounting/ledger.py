@@ -62,7 +62,7 @@ def models_collection(tenant: TenantScope) -> str:
 
 
 def exchanges_key(tenant: TenantScope, session: str) -> Key:
-    """Returns the key of the log of a session's exchanges, from the second on (see Session.only)."""
+    """Returns the key of the log of a session's exchanges, from the second on (see Session.only_exchange)."""
     return Key(f"exchanges/{tenant.name}/{session}", "log")
 
 
@@ -101,14 +101,15 @@ class Ledger:
             agent = (exchange.agent.name if exchange.agent is not None else "") or (session.agent if session else "")
             self.savings.add(tenant, exchange.at, exchange.upstream, exchange.model, agent, exchange.costs)
         if session is not None:
-            first, only = session.only, b"" if session.totals.requests else ENCODER.encode(exchange)
-            session = session.after(exchange, gain, only)
+            first_exchange = session.only_exchange
+            only_exchange = b"" if session.totals.requests else ENCODER.encode(exchange)
+            session = session.after(exchange, gain, only_exchange)
             key = Key(sessions_collection(tenant), f"{session.id}.{row}")
             self.outbox.put(key, partial(ENCODER.encode, session), self.retention)
-            if not only:
+            if not only_exchange:
                 log = exchanges_key(tenant, session.id)
-                if first:
-                    self.outbox.append(log, partial(bytes, first), EXCHANGES, self.retention)
+                if first_exchange:
+                    self.outbox.append(log, partial(bytes, first_exchange), EXCHANGES, self.retention)
                 self.outbox.append(log, partial(ENCODER.encode, exchange), EXCHANGES, self.retention)
         if 0 < len(exchange.model) <= _LONGEST:
             self._add_to_model(tenant, exchange, gain)

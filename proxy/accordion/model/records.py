@@ -266,13 +266,13 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
     """The agent of its last request."""
     scope: bytes = b""
     """The prefix that separates its messages' names from those of other labels (sessions/prefix_nodes.py)."""
-    only: bytes = b""
+    only_exchange: bytes = msgspec.field(default=b"", name="only")
     """Its only exchange, in the log's format. Most sessions have one exchange; a second one moves both to the log."""
     costs: Costs = Costs()
     longest_output: int = 0
     """The tokens of its longest response."""
 
-    def after(self, exchange: Exchange, gain: Totals, only: bytes = b"") -> Session:
+    def after(self, exchange: Exchange, gain: Totals, only_exchange: bytes = b"") -> Session:
         """Returns the session after an exchange that adds `gain` to its totals."""
         return structs.replace(
             self,
@@ -282,7 +282,7 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
             totals=self.totals + gain,
             correction=self.correction_of(exchange.model),
             newest_agent=exchange.agent,
-            only=only,
+            only_exchange=only_exchange,
             costs=self.costs if exchange.costs is None else self.costs + exchange.costs,
         )
 

@@ -28,7 +28,7 @@ class Calibrator(msgspec.Struct, frozen=True):
         """Takes the tokens, limits and calls that a response reported; returns the updated session."""
         known_session = request.session_match.session
         # A session that is no longer in memory may have been erased since: its exchange must not be written again.
-        session = self.sessions.find_in_memory(known_session.id) or replace(known_session, only=b"")
+        session = self.sessions.find_in_memory(known_session.id) or replace(known_session, only_exchange=b"")
         if observed_response.error or status >= 400:
             overflow = read_overflow(status, observed_response.error)
             if overflow is not None:

@@ -177,14 +177,14 @@ class Queries(msgspec.Struct, frozen=True):
             return None
         session = _add_sessions(rows)
         log = await self.store.read(exchanges_key(tenant, session_id))
-        values = [*(row.only for row in rows if row.only), *(value for _, value in log)]
+        values = [*(row.only_exchange for row in rows if row.only_exchange), *(value for _, value in log)]
         exchanges = sorted(map(_EXCHANGE.decode, values), key=lambda exchange: exchange.at)
         return SessionView(session, self.limits_of(session), tuple(exchanges[-EXCHANGES:]))
 
     async def list_exchanges(self, tenant: TenantScope, session: Session) -> list[Exchange]:
         """Returns the last exchanges of a listed session, oldest first."""
         log = await self.store.read(exchanges_key(tenant, session.id))
-        values = [*([session.only] if session.only else ()), *(value for _, value in log)]
+        values = [*([session.only_exchange] if session.only_exchange else ()), *(value for _, value in log)]
         return sorted(map(_EXCHANGE.decode, values), key=lambda exchange: exchange.at)[-EXCHANGES:]
 
     def limits_of(self, session: Session) -> TokenLimits:
