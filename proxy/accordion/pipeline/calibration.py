@@ -108,7 +108,7 @@ def build_response_nodes(
         ids=ids,
         label=session_match.label if ids else b"",
         differs_from_client=changed,
-        was_compacted=request.was_folded,
+        was_compacted=request.may_have_compaction,
         failed_tokens=_thread_tokens_at_failure(request) if conversation.provider_state == "thread" else 0,
     )
     object_id = _conversation_object_id((request.original_request or request).conversation)

@@ -55,7 +55,7 @@ class TranscriptRecording(msgspec.Struct, frozen=True):
             request.caller.tenant,
             request.session_match.session.id,
             request.conversation,
-            folded=request.was_folded,
+            folded=request.may_have_compaction,
             after=request.earlier_history,
         )
 

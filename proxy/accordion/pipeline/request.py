@@ -231,7 +231,7 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
         return find_compaction_id(self.history)
 
     @property
-    def was_folded(self) -> bool:
+    def may_have_compaction(self) -> bool:
         """Whether a compaction is in force, or may be.
 
         A request that continues a response by its id may belong to a session that was compacted, or to one that is not

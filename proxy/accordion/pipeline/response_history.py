@@ -159,7 +159,7 @@ class ResponseHistory(msgspec.Struct, frozen=True):
                     request.session_match.session.id,
                     request.conversation,
                     puts,
-                    folded=request.was_folded,
+                    folded=request.may_have_compaction,
                     after=request.earlier_history,
                 )
             else:
