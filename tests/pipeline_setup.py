@@ -92,7 +92,7 @@ class PipelineSetup:
         settings = build(config.encode(), {}, {})
         counter = self.counter = WordCounter()
         meter, calibrations, memory_mentions = TokenMeter(counter), Calibrations(), MemoryMentions()
-        self.spooled = SpooledStore(self.store, Spool(None, place="here"))
+        self.spooled = SpooledStore(self.store, Spool(None, address_hash="here"))
         self.archive = ArchiveServices(settings, self.store, self.spooled, self.tasks, self.clock, lambda _: None)
         self.builder = builder = CompactionBuilder(
             settings, self.store, self.spooled, self.archive, self.outbox, meter, counter, self.tasks, self.clock

@@ -68,7 +68,7 @@ class ArchiveSetup:
 
     def waiting(self, file: InMemoryStore | None = None) -> SpooledStore:
         """The store with a spool, in `file` where that is given."""
-        spool = Spool(None, place="here")
+        spool = Spool(None, address_hash="here")
         if file is not None:
             spool._memory.local = file
         return SpooledStore(self.store, spool, erasures=self.erasures)

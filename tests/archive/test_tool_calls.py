@@ -186,7 +186,7 @@ async def test_a_store_that_is_away_is_told_and_nothing_is_said_to_be_lost():
 async def test_of_an_artifact_of_which_only_a_part_waits_here_nothing_is_said_to_be_lost():
     """The record waits in the spool; its rows are in the store, which is away."""
     store = FickleStore()
-    archive = Archive(SpooledStore(store, Spool(None, place="here")))
+    archive = Archive(SpooledStore(store, Spool(None, address_hash="here")))
     store.away = True
     await archive.write(archive.build_puts(TENANT, [], artifacts()))
     answer, other = await ArtifactTool(archive, {"chat": OpenAIChat()}, FakeTasks()).answer_calls(

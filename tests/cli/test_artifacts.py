@@ -229,7 +229,7 @@ def test_spooled_writes_are_erased_too(tmp_path: Path) -> None:
             caller.tenant, "s-spooled", "summary", Key("", "summary/x"), b"what was said"
         )
         address = settings.StoreConfig(url=StoreUrl(f"sqlite:///{tmp_path}/kept.db")).address_hash()
-        spool = open_spool(tmp_path / "kept.db.spool", place=address)
+        spool = open_spool(tmp_path / "kept.db.spool", address_hash=address)
         mark = await store.get(MARK)
         await spool.identify(identity_from_mark(mark or b""), SECRET.encode(), is_persistent=False)
         await spool.hold(puts)

@@ -849,7 +849,7 @@ async def test_while_the_store_is_away_insertions_are_used_here_and_written_late
 async def test_insertions_of_two_machines_at_one_place_both_stay_after_an_outage(sealer: Sealer | None, has_room: bool):
     """The store is away for one machine only. What waits there, in the spool or in the outbox, replaces nothing."""
     main = Fickle()
-    spool = Spool(None, place="redis", capacity=2**20 if has_room else 0, is_merged=is_insertion_key)
+    spool = Spool(None, address_hash="redis", capacity=2**20 if has_room else 0, is_merged=is_insertion_key)
     here = SpooledStore(Cut(main), spool)
     one, other = Worker(here, sealer=sealer), Worker(main, sealer=sealer)
     here.settle = lambda put, stored: one.insertions.merge_values(put.key, put.value, stored)

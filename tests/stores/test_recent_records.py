@@ -16,7 +16,7 @@ from tests.stores.test_spool import FOLD, HERE, LOG, ROW, THERE, Away
 
 
 async def worker(path: Path, main: InMemoryStore, identity: bytes = HERE, **more) -> SpooledStore:
-    spool = open_spool(path, place="redis", has_copies=True, **more)
+    spool = open_spool(path, address_hash="redis", has_copies=True, **more)
     await spool.identify(identity, b"secret", is_persistent=True)
     return SpooledStore(main, spool, is_copied=lambda key: key.name.startswith("fold/"))
 

@@ -45,7 +45,7 @@ class Away(InMemoryStore):
 
 async def worker(path: Path | None, main: InMemoryStore, identity: bytes = HERE, **more) -> SpooledStore:
     """The store of one worker, whose spool knows which store it is for."""
-    spool = Spool(path, place="redis", **more)
+    spool = Spool(path, address_hash="redis", **more)
     if identity:
         await spool.identify(identity, b"secret", is_persistent=True)
     return SpooledStore(main, spool)
@@ -124,7 +124,7 @@ async def test_writes_go_only_to_the_store_that_they_are_for(tmp_path: Path):
 async def test_writes_for_a_store_that_never_answered_go_to_the_store_with_its_secret(tmp_path: Path):
     for secret, expected in ((b"secret", b"one"), (b"another", None)):
         main = Away()
-        store = SpooledStore(main, Spool(tmp_path / secret.decode(), place="redis"))
+        store = SpooledStore(main, Spool(tmp_path / secret.decode(), address_hash="redis"))
         assert await store.spool.recall(b"secret") == (b"", b"secret")
         await store.put(ROW, b"one")
         main.back = True

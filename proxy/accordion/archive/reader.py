@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from accordion.archive.path_walk import PathSelection
 
 DOCUMENT_MOST: Final = 4_000_000
-"""The most characters of a text that can be read by JSON path."""
+"""Maximum number of characters of a text that can be read by JSON path."""
 _VALUES: Final = 2_000
 _KEYS: Final = 20
 
@@ -164,8 +164,8 @@ class TextPart(msgspec.Struct, frozen=True):
     next: int = 0
 
 
-def read(text: str, request: ReadRequest, most: int, other: str | None = None) -> TextPart:
-    """Returns the requested part of a text, of at most `most` characters.
+def read(text: str, request: ReadRequest, max_characters: int, other: str | None = None) -> TextPart:
+    """Returns the requested part of a text, of at most `max_characters` characters.
 
     It applies the path first, then the comparison with `other` (at the same path), then the pattern or the page. Raises
     UnanswerableRequest and InvalidPath.
@@ -184,41 +184,42 @@ def read(text: str, request: ReadRequest, most: int, other: str | None = None) -
         if not text:
             return TextPart("", "; ".join(notes))
     if request.pattern:
-        part = read_matches(text, request.pattern, request.offset, request.limit, most)
+        part = read_matches(text, request.pattern, request.offset, request.limit, max_characters)
     else:
-        part = read_page(text, request.offset, request.limit, most)
+        part = read_page(text, request.offset, request.limit, max_characters)
     return TextPart(part.text, "; ".join([*notes, part.shown]), part.next)
 
 
-def read_page(text: str, offset: int, limit: int, most: int) -> TextPart:
-    """Returns a page from line (or character) `offset` on: `limit` (0: as many as fit), at most `most` characters.
+def read_page(text: str, offset: int, limit: int, max_characters: int) -> TextPart:
+    """Returns a page from line (or character) `offset` on: `limit` (0: as many as fit), at most `max_characters`
+    characters.
 
     Raises UnanswerableRequest for an offset after the end.
     """
     lines = text.split("\n")
     if has_long_lines(lines):
         first = _resolve_offset(offset, len(text), "characters")
-        last = min(len(text), first + min(most, limit or most))
+        last = min(len(text), first + min(max_characters, limit or max_characters))
         shown = _span("character", first, last, len(text)) + " (lines are long: offset and limit count characters)"
         return TextPart(text[first:last], shown, last + 1 if last < len(text) else 0)
     total = len(lines)
     first = last = _resolve_offset(offset, total, "lines")
-    available, stop = most, min(total, first + limit) if limit else total
+    available, stop = max_characters, min(total, first + limit) if limit else total
     while last < stop and len(lines[last]) <= available:
         available -= len(lines[last]) + 1
         last += 1
     if last == first:
-        shown = f"line {first + 1:,} of {total:,}, its first {most:,} characters of {len(lines[first]):,}"
-        return TextPart(lines[first][:most], shown, first + 2 if first + 1 < total else 0)
+        shown = f"line {first + 1:,} of {total:,}, its first {max_characters:,} characters of {len(lines[first]):,}"
+        return TextPart(lines[first][:max_characters], shown, first + 2 if first + 1 < total else 0)
     return TextPart("\n".join(lines[first:last]), _span("line", first, last, total), last + 1 if last < total else 0)
 
 
-def read_matches(text: str, pattern: str, offset: int, limit: int, most: int) -> TextPart:
+def read_matches(text: str, pattern: str, offset: int, limit: int, max_characters: int) -> TextPart:
     """Returns the lines that match a pattern from line `offset` on, in the format of grep, with the lines around them.
 
-    These are `limit` matches (0: as many as fit) in at most `most` characters; in a text with very long lines, the
-    characters around each match. A text that is no valid pattern, or matches nowhere, is searched as plain text, then
-    ignoring case; the part says so. Raises UnanswerableRequest.
+    These are `limit` matches (0: as many as fit) in at most `max_characters` characters; in a text with very long
+    lines, the characters around each match. A text that is no valid pattern, or matches nowhere, is searched as plain
+    text, then ignoring case; the part says so. Raises UnanswerableRequest.
     """
     if len(text) > SEARCHED_MOST:
         raise UnanswerableRequest("It is too large to be searched; read it by offset.")
@@ -228,19 +229,19 @@ def read_matches(text: str, pattern: str, offset: int, limit: int, most: int) ->
     first = _resolve_offset(offset, total, noun)
     if has_wide_lines:
         spans, note = _search(pattern, partial(find_spans, text, offset=first))
-        shown, body = _character_context(text, spans[: limit or None], most)
-        number, next_offset = len(spans), spans[shown][0] + 1 if shown < len(spans) else 0
+        shown_count, body = _character_context(text, spans[: limit or None], max_characters)
+        number, next_offset = len(spans), spans[shown_count][0] + 1 if shown_count < len(spans) else 0
     else:
         matches, note = _search(pattern, partial(find_lines, text, offset=first))
-        shown, body = _context(lines, matches[: limit or None], most)
-        number, next_offset = len(matches), matches[shown].line + 1 if shown < len(matches) else 0
+        shown_count, body = _context(lines, matches[: limit or None], max_characters)
+        number, next_offset = len(matches), matches[shown_count].line + 1 if shown_count < len(matches) else 0
     count_text = f"{number:,} or more" if number == _MAX_COUNTED else f"{number:,}"
     if has_wide_lines:
         count_text += f" match{'' if number == 1 else 'es'} in {total:,} characters"
     else:
         count_text += f" matching line{'' if number == 1 else 's'} of {total:,}"
     start_text = f" from {noun[:-1]} {first + 1:,} on" if first else ""
-    limit_text = f"; the first {shown:,} of them" if next_offset else ""
+    limit_text = f"; the first {shown_count:,} of them" if next_offset else ""
     return TextPart(body, f"{count_text}{start_text} for {_describe_pattern(pattern)}{note}{limit_text}", next_offset)
 
 
@@ -292,19 +293,19 @@ def _interpretations(pattern: str) -> Iterator[tuple[str, Any]]:
     yield " (in any case of letters)", compile_pattern(pattern, any_case=True)
 
 
-def _context(lines: Sequence[str], matches: Sequence[LineMatch], most: int) -> tuple[int, str]:
+def _context(lines: Sequence[str], matches: Sequence[LineMatch], max_characters: int) -> tuple[int, str]:
     """Renders as many matches as fit, at least one, with the lines around them."""
     rows: dict[int, str] = {}
-    available, shown = most, 0
+    available, shown_count = max_characters, 0
     for match in matches:
         nearby = range(max(0, match.line - _AROUND), min(len(lines), match.line + _AROUND + 1))
         new_rows = {n: f"{n + 1}-{lines[n][:_MAX_LINE_SHOWN]}" for n in nearby if n not in rows}
         new_rows[match.line] = f"{match.line + 1}:{_window(lines[match.line], match)}"
         available -= sum(len(row) + 1 for row in new_rows.values()) + 3
-        if available < 0 and shown:
+        if available < 0 and shown_count:
             break
         rows.update(new_rows)
-        shown += 1
+        shown_count += 1
     rendered: list[str] = []
     last = -1
     for number in sorted(rows):
@@ -312,7 +313,7 @@ def _context(lines: Sequence[str], matches: Sequence[LineMatch], most: int) -> t
             rendered.append("--")
         rendered.append(rows[number])
         last = number
-    return shown, "\n".join(rendered)[:most]
+    return shown_count, "\n".join(rendered)[:max_characters]
 
 
 def _window(line: str, match: LineMatch) -> str:
@@ -324,10 +325,10 @@ def _window(line: str, match: LineMatch) -> str:
     return ("…" if first else "") + line[first:last] + ("…" if last < len(line) else "")
 
 
-def _character_context(text: str, spans: Sequence[tuple[int, int]], most: int) -> tuple[int, str]:
+def _character_context(text: str, spans: Sequence[tuple[int, int]], max_characters: int) -> tuple[int, str]:
     """Renders as many matches as fit, at least one, each with the characters around it."""
     rows: list[str] = []
-    available = most
+    available = max_characters
     for start, end in spans:
         first, last = (
             max(0, start - _MAX_LINE_SHOWN // 4),
@@ -338,7 +339,7 @@ def _character_context(text: str, spans: Sequence[tuple[int, int]], most: int) -
         if available < 0 and rows:
             break
         rows.append(row)
-    return len(rows), "\n".join(rows)[:most]
+    return len(rows), "\n".join(rows)[:max_characters]
 
 
 def _describe_pattern(pattern: str) -> str:

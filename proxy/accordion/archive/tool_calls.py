@@ -59,7 +59,7 @@ _NUMBER = re.compile(r"\s*(-?\d{1,12})(?:\.0*)?\s*(?:lines?)?\s*\Z", re.IGNORECA
 _MAX_NUMBER: Final = 1_000_000
 _NULL_TEXTS: Final = ("null", "none", "undefined")
 _MAX_ARGUMENTS: Final = 20_000
-"""The most characters of arguments that are parsed."""
+"""Maximum number of characters of arguments that are parsed."""
 _ALIASES: Final = {
     "id": ("id", "artifact_id", "artifact", "$artifact", "ref", "reference"),
     "offset": ("offset", "start", "start_line", "line"),
@@ -153,21 +153,21 @@ def _number(fields: dict[str, Any], name: str) -> int:
 
 _log = logging.getLogger("accordion")
 
-TOKENS_MOST: Final = 8_000
-"""The most tokens of one answer."""
-SHARE: Final = 0.3
+MAX_ANSWER_TOKENS: Final = 8_000
+"""Maximum number of tokens of one answer."""
+MAX_WHOLE_SHARE: Final = 0.3
 """The share of the window above which an artifact is not returned whole."""
-ARGUMENT_MOST: Final = 1_000_000
-"""The most characters of an artifact that is inserted into another tool's arguments."""
+MAX_ARGUMENT_CHARACTERS: Final = 1_000_000
+"""Maximum number of characters of an artifact that is inserted into another tool's arguments."""
 _MIN_TOKENS: Final = 200
 """The fewest tokens with which an answer is useful."""
-_HEAD: Final = 120
+_HEAD_TOKENS: Final = 120
 """Tokens reserved for an answer's first line."""
 _SAFETY: Final = 0.9
 _DOUBT: Final = 3
 """A part of a text may have this many times the text's average tokens per character."""
 _MAX_INLINE: Final = 200_000
-"""The most characters that are processed without a thread."""
+"""Maximum number of characters that are processed without a thread."""
 _MAX_RECORDS: Final = 32
 _MAX_BEGINNING: Final = 1_500
 
@@ -250,7 +250,7 @@ class ArtifactTool:
             )
         other = await self._load_artifact(context, request.other) if request.other else None
         is_small = len(loaded.text) <= _MAX_INLINE and not (request.path or request.pattern or other)
-        if is_small and not _may_not_fit(loaded, min(len(loaded.text), 4 * TOKENS_MOST), max_tokens):
+        if is_small and not _may_not_fit(loaded, min(len(loaded.text), 4 * MAX_ANSWER_TOKENS), max_tokens):
             return _render_answer(loaded, request, other, context, max_tokens)
         return await self._tasks.offload(_render_answer, loaded, request, other, context, max_tokens)
 
@@ -262,7 +262,7 @@ class ArtifactTool:
             text = (
                 await self._tasks.offload(_select_path, loaded, placeholder.path) if placeholder.path else loaded.text
             )
-            return _encodable(text) if len(text) <= ARGUMENT_MOST else None
+            return _encodable(text) if len(text) <= MAX_ARGUMENT_CHARACTERS else None
         except (_CallRefused, InvalidPath):
             return None
         except Exception:
@@ -324,31 +324,31 @@ def _unknown_artifact(name: str) -> _CallRefused:
 def _render_answer(
     loaded: LoadedArtifact, request: ReadRequest, other: LoadedArtifact | None, context: ReadContext, max_tokens: int
 ) -> str:
-    """Returns the answer: a line that describes it, and the requested part, within `available_tokens` tokens."""
+    """Returns the answer: a line that describes it, and the requested part, within `max_tokens` tokens."""
     head = f"{request.id}: archived {loaded.what}"
     tokens = _max_answer_tokens(context, max_tokens)
-    most = int(tokens / _tokens_per_character(loaded.artifact) * _SAFETY)
+    max_characters = int(tokens / _tokens_per_character(loaded.artifact) * _SAFETY)
     if not (request.offset or request.limit or request.pattern or request.path or other) and _is_oversized(
         loaded, context
     ):
-        return _describe_structure(loaded, head, min(most, _MAX_BEGINNING))
+        return _describe_structure(loaded, head, min(max_characters, _MAX_BEGINNING))
     text, path = resolve_path(loaded, request.path)
     request = replace(request, path=path)
     while True:
-        part = read(text, request, most, other.text if other is not None else None)
+        part = read(text, request, max_characters, other.text if other is not None else None)
         more = f" For more: the same with offset={part.next}." if part.next else ""
         answer = f"[{head}; {part.shown}.{more}]\n{part.text}"
-        if not _may_not_fit(loaded, len(answer), max_tokens) or most < _MIN_TOKENS:
+        if not _may_not_fit(loaded, len(answer), max_tokens) or max_characters < _MIN_TOKENS:
             return answer
         token_count = context.count(answer)
         if token_count <= max_tokens:
             return answer
-        most = int(most * min(0.9, 0.9 * max_tokens / token_count))
+        max_characters = int(max_characters * min(0.9, 0.9 * max_tokens / token_count))
 
 
-def _describe_structure(loaded: LoadedArtifact, head: str, most: int) -> str:
+def _describe_structure(loaded: LoadedArtifact, head: str, max_characters: int) -> str:
     """Describes an artifact that is too large to return whole, with its beginning."""
-    part = read_page(loaded.text, 0, 0, most)
+    part = read_page(loaded.text, 0, 0, max_characters)
     findings = "".join(f"\n- {finding}" for finding in loaded.artifact.findings)
     return (
         f"[{head}; about {loaded.artifact.tokens:,} tokens, too much to be handed over whole; {part.shown} below.]\n"
@@ -365,19 +365,19 @@ def _select_path(loaded: LoadedArtifact, path: str) -> str:
 
 
 def _max_answer_tokens(context: ReadContext, max_tokens: int) -> int:
-    """Returns the most tokens of an answer.
+    """Returns the maximum number of tokens of an answer.
 
     It is half of the available tokens at most, so that the agent can continue. Raises _CallRefused if too few
     remain.
     """
-    most = min(TOKENS_MOST, max_tokens // 2)
+    tokens = min(MAX_ANSWER_TOKENS, max_tokens // 2)
     if context.window:
-        most = min(most, int(SHARE * context.window))
-    if most < _MIN_TOKENS:
+        tokens = min(tokens, int(MAX_WHOLE_SHARE * context.window))
+    if tokens < _MIN_TOKENS:
         raise _CallRefused(
             "There is no room left in the window to read it. Finish with what is there, or ask for it later."
         )
-    return most - _HEAD
+    return tokens - _HEAD_TOKENS
 
 
 def _tokens_per_character(artifact: Artifact) -> float:
@@ -387,7 +387,7 @@ def _tokens_per_character(artifact: Artifact) -> float:
 
 
 def _is_oversized(loaded: LoadedArtifact, context: ReadContext) -> bool:
-    return 0 < SHARE * context.window < loaded.artifact.tokens
+    return 0 < MAX_WHOLE_SHARE * context.window < loaded.artifact.tokens
 
 
 def _may_not_fit(loaded: LoadedArtifact, characters: int, max_tokens: int) -> bool:

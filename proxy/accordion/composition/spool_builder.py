@@ -21,7 +21,7 @@ def build_spool(settings: Settings) -> Spool:
     path = settings.store.spool_path()
     return open_spool(
         Path(path) if path else None,
-        place=settings.store.address_hash(),
+        address_hash=settings.store.address_hash(),
         capacity=settings.store.spool_bytes,
         has_copies=is_server(settings),
         is_merged=is_insertion_key,

@@ -148,9 +148,9 @@ class ContextEditStep(msgspec.Struct, frozen=True):
 
     def _build_block(self, request: PreparedRequest) -> CompactionBlock:
         history, outcome = request.history, request.compaction_outcome
-        made = history.compaction.artifacts if history.compaction is not None else ()
+        archived = history.compaction.artifacts if history.compaction is not None else ()
         entries = map(without_breakpoints, self.renderer.render_entries(request.protocol, history))
-        content = OpenedBlock(tuple(entries), tuple(dict.fromkeys((*request.block_artifacts, *made))))
+        content = OpenedBlock(tuple(entries), tuple(dict.fromkeys((*request.block_artifacts, *archived))))
         token = seal_token(self.sealer, request.protocol.name, request.caller.tenant, content)
         is_new = outcome is not None and outcome.state == "folded"
         return CompactionBlock(

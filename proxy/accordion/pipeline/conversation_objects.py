@@ -120,11 +120,11 @@ class ConversationObjects(msgspec.Struct, frozen=True):
             waiting: Sequence[bytes] | None = None
             with suppress(StoreUnavailable):
                 waiting = await self.response_links.unadded_items(tenant, object_id)
-            left = await self._add(request, object_id, [*(waiting or ()), *items])
-            if left and waiting is None:
+            unadded = await self._add(request, object_id, [*(waiting or ()), *items])
+            if unadded and waiting is None:
                 raise StoreUnavailable("it is not known which items wait for the object")
-            if (left or waiting) and not self.erasures.was_erased_since(tenant, session, request.started_at):
-                await self.response_links.store_unadded_items(tenant, session, object_id, tuple(left))
+            if (unadded or waiting) and not self.erasures.was_erased_since(tenant, session, request.started_at):
+                await self.response_links.store_unadded_items(tenant, session, object_id, tuple(unadded))
         except Exception:
             # The response itself is complete, and must not fail because of this.
             _log.exception(

@@ -50,10 +50,12 @@ class HistoryReconstruction(msgspec.Struct, frozen=True):
                 return f"{earlier}, {_PASSES_UNCHANGED}"
             session_id = request.session_match.session.id
             inbound = _build_inbound(request, earlier)
-            whole = await self.reader.read(inbound, request.caller, request.started_at, session_id)
-            if isinstance(whole, PassthroughRequest) or whole.protocol.find_problems(whole.conversation.messages):
+            reconstructed = await self.reader.read(inbound, request.caller, request.started_at, session_id)
+            if isinstance(reconstructed, PassthroughRequest) or reconstructed.protocol.find_problems(
+                reconstructed.conversation.messages
+            ):
                 return f"the provider keeps another history than the one on record, {_PASSES_UNCHANGED}"
-            return replace(self.reader.measurer.apply_reported_tokens(whole, request), original_request=request)
+            return replace(self.reader.measurer.apply_reported_tokens(reconstructed, request), original_request=request)
         except StoreUnavailable:
             return f"the store is unavailable, {_PASSES_UNCHANGED}"
         except AccordionError as error:
@@ -93,8 +95,8 @@ class HistoryReconstruction(msgspec.Struct, frozen=True):
         listing = request.protocol.messages_field
         try:
             fields = fields_of(request.forwarded_body)
-            given = fields[listing]
-            entries = [b'{"role":"user","content":%s}' % given] if is_text(given) else items_of(given)
+            value = fields[listing]
+            entries = [b'{"role":"user","content":%s}' % value] if is_text(value) else items_of(value)
             fields[listing] = list_of([missing, *entries])
         except Exception:
             _log.exception("a refused request could not be mended", extra={"request_id": request.inbound.request_id})

@@ -240,14 +240,14 @@ def _last_attempt(history: CompactedConversation, thread_node: PrefixNode | None
 
     For a thread that could not be compacted, its size at that time is taken from `thread_node`.
     """
-    made = history.compaction
-    if made is None:
+    compaction = history.compaction
+    if compaction is None:
         return (
             PreviousCompaction(thread_node.failed_tokens, thread_node.failed_tokens)
             if thread_node is not None and thread_node.failed_tokens
             else None
         )
-    return PreviousCompaction(made.before, made.after)
+    return PreviousCompaction(compaction.before, compaction.after)
 
 
 Measured = TypeVar("Measured", bound=MeasuredRequest)

@@ -157,15 +157,15 @@ class Queries(msgspec.Struct, frozen=True):
         are decoded whole.
         """
         await self._flush()
-        collection, spots, names = sessions_collection(tenant), dict[str, SessionPosition](), dict[str, list[str]]()
+        collection, positions, names = sessions_collection(tenant), dict[str, SessionPosition](), dict[str, list[str]]()
         async for name, value in self._scan_rows(collection):
             head = _SESSION_HEAD.decode(value)
             if not label or head.label == label:
-                spot = SessionPosition(-head.updated, head.id)
-                spots[head.id] = min(spot, spots.get(head.id, spot))
+                position = SessionPosition(-head.updated, head.id)
+                positions[head.id] = min(position, positions.get(head.id, position))
                 names.setdefault(head.id, []).append(name)
-        listed = nsmallest(limit, (spot for spot in spots.values() if after is None or spot > after))
-        keys = [Key(collection, name) for spot in listed for name in names[spot.session]]
+        listed = nsmallest(limit, (position for position in positions.values() if after is None or position > after))
+        keys = [Key(collection, name) for position in listed for name in names[position.session]]
         rows = [_SESSION.decode(value) for value in await self.store.get_many(keys) if value is not None]
         return [_add_sessions(group) for _, group in groupby(rows, key=lambda row: row.id)]
 
@@ -222,8 +222,8 @@ class Queries(msgspec.Struct, frozen=True):
         for node in await self.delegation_tracker.load_tree(caller.tenant, f"s:{session_id}", recompute=True):
             above = views.get(node.parent)
             session = node.session or (node.id[2:] if node.id[:2] == "s:" else "")
-            held = await self._load_session(caller.tenant, session) if session else None
-            views[node.id] = AgentView(node, above.depth + 1 if above is not None else 0, held)
+            recorded = await self._load_session(caller.tenant, session) if session else None
+            views[node.id] = AgentView(node, above.depth + 1 if above is not None else 0, recorded)
         return list(views.values())
 
     async def forget_sessions(self, tenant: TenantScope, session_id: str | None = None) -> list[str]:

@@ -186,10 +186,12 @@ class SharedArtifacts:
                 artifacts.append(replace(artifact, scope=scope, session=owner.session, at=at))
         if artifacts:
             keys = {key for each in artifacts for key in each.keys}
-            places = sorted({place[0] for each in hidden_results for place in (each.result, each.call or each.result)})
+            indexes = sorted(
+                {position[0] for each in hidden_results for position in (each.result, each.call or each.result)}
+            )
             rows = [
                 ArchivedMessage(messages[index].key, messages[index].wire)
-                for index in places
+                for index in indexes
                 if messages[index].key in keys
             ]
             digest = hashlib.sha256("".join([owner.session, *(each.id for each in artifacts)]).encode())

@@ -223,11 +223,12 @@ def node_key_by_name(name: bytes) -> Key:
     return node_key(node_id(name))
 
 
-def merge_values(key: Key, mine: bytes, theirs: bytes) -> bytes | None:
-    """Merges two values of a node that two workers wrote; None if the key is no node's, or `theirs` has it all."""
+def merge_values(key: Key, waiting: bytes, stored_value: bytes) -> bytes | None:
+    """Merges two values of a node that two workers wrote; None if the key is no node's, or the stored one has it
+    all."""
     if not key.name.startswith(_KEY_PREFIX):
         return None
-    own, stored = decode(mine), decode(theirs)
+    own, stored = decode(waiting), decode(stored_value)
     if own is None or stored is None or (merged := merge(own, stored)) == stored:
         return None
     return ENCODER.encode(merged)

@@ -351,8 +351,8 @@ class Sessions:
             if node is not base and rival.key in chain:
                 # The rival branch was never continued, such as a side request: this branch gets the session back.
                 response_key = next_key(chain, chain.index(rival.key))
-                taken_back = structs.replace(node, next=response_key, branch=rival.own_branch)
-                self.prefix_index.add(label + rival.key, taken_back)
+                node = structs.replace(node, next=response_key, branch=rival.own_branch)
+                self.prefix_index.add(label + rival.key, node)
         return session_id, ""
 
     def _transfer_session(self, label: bytes, old_end: bytes, new_end: bytes) -> None:

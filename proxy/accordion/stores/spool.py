@@ -141,7 +141,7 @@ class _SpoolArea:
 
 
 class Spool:
-    """The writes of this machine that wait for the store at an address; `place` is a hash of the address.
+    """The writes of this machine that wait for the store at an address; `address_hash` is a hash of the address.
 
     They are in a file at `path`, at most `capacity` bytes. They are in memory if `path` is None or, as a last
     resort, if the file takes no writes; writes in memory are lost with the process. `recent` has the copies of
@@ -153,14 +153,14 @@ class Spool:
         self,
         path: Path | None,
         *,
-        place: str,
+        address_hash: str,
         capacity: int = 64 * 2**20,
         timeout: float = 5.0,
         recent: RecentRecords | None = None,
         is_merged: Callable[[Key], bool] = lambda _: False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.path, self.place, self.recent = path, place, recent
+        self.path, self.address_hash, self.recent = path, address_hash, recent
         self._is_merged = is_merged
         self._monotonic = monotonic
         self._wal_path = f"{path}-wal" if path is not None else ""
@@ -194,7 +194,7 @@ class Spool:
         if self._file is not None:
             with suppress(StoreUnavailable, msgspec.MsgspecError):
                 value = msgspec.msgpack.encode(record)
-                record = _KNOWN.decode(await self._file.local.put_if_absent(Key(_STORES, self.place), value))
+                record = _KNOWN.decode(await self._file.local.put_if_absent(Key(_STORES, self.address_hash), value))
         self._write_identity(record.identity, record.secret)
         return record.identity, record.secret
 
@@ -207,12 +207,12 @@ class Spool:
         if is_persistent and self._file is not None:
             with suppress(StoreUnavailable):
                 value = msgspec.msgpack.encode(_StoreRecord(identity, secret))
-                if await self._file.local.get(Key(_STORES, self.place)) != value:
-                    await self._file.local.put(Key(_STORES, self.place), value)
+                if await self._file.local.get(Key(_STORES, self.address_hash)) != value:
+                    await self._file.local.put(Key(_STORES, self.address_hash), value)
 
     def _write_identity(self, identity: bytes, secret: bytes) -> None:
         # Before the store has answered, writes are for any store at this address with this tenant secret.
-        address_tag = "new-" + hashlib.sha256(self.place.encode() + b"\n" + secret).hexdigest()[:24]
+        address_tag = "new-" + hashlib.sha256(self.address_hash.encode() + b"\n" + secret).hexdigest()[:24]
         self._tags = [identity.hex(), address_tag] if identity else [address_tag]
         self._empty_signature = "unknown"
 
@@ -802,7 +802,7 @@ class SpooledStore:
 def open_spool(
     path: Path | None,
     *,
-    place: str = "",
+    address_hash: str = "",
     capacity: int = 64 * 2**20,
     timeout: float = 5.0,
     has_copies: bool = False,
@@ -820,7 +820,9 @@ def open_spool(
             copies_path = path.with_name(f"{path.name}.recent")
             refuse_foreign(copies_path, SPOOL)
             recent = RecentRecords(copies_path, capacity=capacity // 8, timeout=timeout)
-    return Spool(path, place=place, capacity=capacity, timeout=timeout, recent=recent, is_merged=is_merged)
+    return Spool(
+        path, address_hash=address_hash, capacity=capacity, timeout=timeout, recent=recent, is_merged=is_merged
+    )
 
 
 def new_identity() -> bytes:
