@@ -70,6 +70,7 @@ class RequestPipeline(msgspec.Struct, frozen=True):
             if isinstance(request, PassthroughRequest):
                 response = await self._send_unread(request)
                 response, progress.request = await self.retry_step.compact_here(request, response)
+            # Also a request that was only read after the provider turned out to have no path for it.
             if isinstance(progress.request, MeasuredRequest):
                 response = await self._prepare_and_send(progress.request, progress)
         except AccordionError as error:
@@ -108,7 +109,10 @@ class RequestPipeline(msgspec.Struct, frozen=True):
         return await self.sender.send(request) if stored_response is None else stored_response
 
     async def _prepare_and_send(self, request: MeasuredRequest, progress: RequestProgress) -> UpstreamResponse:
-        """Prepares and sends a request, then a revised one as long as the provider's refusal can be met."""
+        """Prepares and sends a request; after a refusal that can be met, sends a revised one, perhaps several times.
+
+        Raises the error of a request that is not sent, and the errors of sending.
+        """
         raise_if_refused(request)
         started_at = self.clock.monotonic()
         progress.request = prepared = await self.prepare(request)
