@@ -147,13 +147,14 @@ async def test_it_is_kept_once_and_off_the_request_path():
     listed, name = await team.shared()
     asked = [*listed, team.assistant_entry("So."), user("and now a")]
     writes: list[int] = []
-    keep = team.builder.archive.keep
+    write = team.builder.archive.write
 
-    async def counted(puts: Any) -> None:
-        writes.append(len(puts))
-        await keep(puts)
+    async def counted(puts: Any, *, minor: bool = False) -> None:
+        if not minor:
+            writes.append(len(puts))
+        await write(puts, minor=minor)
 
-    team.builder.archive.keep = counted  # type: ignore[method-assign]
+    team.builder.archive.write = counted  # type: ignore[method-assign]
     await team.forward(team.inbound(CHAT, {"model": "m", "messages": asked}, {"x-accordion-delegation": "a"}))
     assert writes == []
     await team.turn("a", asked)
