@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 def find_claims(text: str) -> Sequence[str]:
     """The claims that the product finds in a text."""
-    return WordClassifier().find_claims(text)
+    return WordClassifier().find_all_words(text)
 
 
 def count(text: str) -> int:

@@ -142,7 +142,7 @@ async def test_an_artifact_that_no_entry_lists_is_exported_and_erased_with_its_s
     setup = ArchiveSetup()
     artifact = Artifact("art_1", "part", "chat", (b"k",), 0, 0, 0, session="s-1")
     row = ArchivedMessage(b"k", b'{"role":"user","content":"said"}')
-    await setup.archive.keep(setup.archive.build_puts(TENANT, [row], [artifact]))
+    await setup.archive.write(setup.archive.build_puts(TENANT, [row], [artifact]))
     assert [line["type"] for line in await lines(setup, "s-1")] == ["artifact", "row", "end"]
     assert (await setup.export_and_erasure.erase(TENANT, "s-1")).verified
     assert await setup.archive.load_artifacts(TENANT, ["art_1"]) == [None]

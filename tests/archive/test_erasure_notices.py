@@ -143,7 +143,7 @@ async def test_what_another_worker_holds_in_the_same_file_is_let_go_of_too() -> 
     await one.publish()
     await other.spool.hold(entry_puts(setup, "one", "s-1", MINE))
     setup.clock.advance(1.0)
-    await setup.erasures.note(TENANT, "s-1")
+    await setup.erasures.publish(TENANT, "s-1")
     await one.publish()
     assert await setup.store.get_many([row_key(hashlib.sha256(MINE).digest()), Key("", "fold/one")]) == [None, None]
 
@@ -454,9 +454,9 @@ class Full(FickleStore):
 async def test_on_a_full_disk_an_erasure_is_complete_with_what_waits_for_room(session: str | None) -> None:
     setup = ArchiveSetup(store=(store := Full()))
     setup.archive.store = setup.spool
-    await setup.archive.keep(entry_puts(setup, "two", "s-1", BOTH))
+    await setup.archive.write(entry_puts(setup, "two", "s-1", BOTH))
     store.full = True
-    await setup.archive.keep(entry_puts(setup, "one", "s-1", MINE))
+    await setup.archive.write(entry_puts(setup, "one", "s-1", MINE))
     await record_elsewhere(setup, setup.spool, "s-1", "mine", "both")
     setup.clock.advance(1.0)
     erased = await setup.export_and_erasure.erase(TENANT, session)

@@ -186,7 +186,7 @@ async def test_a_link_whose_predecessor_comes_later_leads_to_it_then() -> None:
     await chain.say(1, "two", 0)
     await chain.say(2, "three", 1)
     assert await chain.before(2) is None
-    await setup.archive.keep(waiting)
+    await setup.archive.write(waiting)
     await chain.say(3, "four", 2)
     for links in (chain.links, links_of_other_worker(setup)):
         found = await chain.before(3, links=links)
@@ -290,7 +290,7 @@ async def test_what_is_read_while_it_is_erased_is_not_at_hand_afterwards() -> No
     class Slow(InMemoryStore):
         async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
             found = await super().get_many(keys)
-            await setup.erasures.note(TENANT, "s-1")
+            await setup.erasures.publish(TENANT, "s-1")
             await self.delete(list(keys))
             return found
 

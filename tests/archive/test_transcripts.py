@@ -423,7 +423,7 @@ def test_the_original_is_byte_for_byte_what_was_sent(turns: list[list[str]], res
 
 async def keep_as_a_compaction_does(setup: ArchiveSetup, client: Conversation) -> None:
     rows = [ArchivedMessage(message.key, message.wire) for message in client.messages]
-    await setup.archive.keep(
+    await setup.archive.write(
         setup.archive.build_puts(TENANT, rows, (), CompactionWrite("c-1", "s-1", setup.clock.now()))
     )
 

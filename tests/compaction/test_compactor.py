@@ -268,7 +268,7 @@ async def test_without_an_archive_no_message_leaves():
 @pytest.mark.parametrize("only_claims", [False, True])
 async def test_a_fold_that_must_be_goes_to_the_spool_and_is_published_later(only_claims: bool):
     store, client = Fragile(), conversation(long_history(6), "chat")
-    spool = Spool(None, place="here")
+    spool = Spool(None, address_hash="here")
     setup = CompactorSetup(store=store, spool=spool)
     store.away, store.claims_away = not only_claims, True
     outcome = await fold(setup, client, decision={"must_succeed": True})
@@ -285,7 +285,7 @@ async def test_a_fold_that_must_be_goes_to_the_spool_and_is_published_later(only
 
 async def test_a_fold_of_the_spool_that_comes_second_gives_way():
     store, client = Fragile(), conversation(long_history(6), "chat")
-    setup = CompactorSetup(store=store, spool=Spool(None, place="here"))
+    setup = CompactorSetup(store=store, spool=Spool(None, address_hash="here"))
     store.away = True
     mine = await fold(setup, client, decision={"must_succeed": True})
     store.away = False
@@ -301,7 +301,7 @@ async def test_a_fold_of_the_spool_that_comes_second_gives_way():
 async def test_a_full_spool_leaves_the_request_as_it_came():
     store, client = Fragile(), conversation(long_history(6), "chat")
     store.away = True
-    setup = CompactorSetup(store=store, spool=Spool(None, place="here", capacity=100))
+    setup = CompactorSetup(store=store, spool=Spool(None, address_hash="here", capacity=100))
     outcome = await fold(setup, client, decision={"must_succeed": True})
     assert outcome.history.conversation is client
     assert outcome.outcome is not None

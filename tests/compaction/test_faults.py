@@ -140,7 +140,7 @@ async def test_every_store_call_may_fail(stays: bool, spooled: bool):
     assert plain.calls > 10
     for at in range(1, plain.calls + 1):
         store = FailingOnce(at, stays)
-        spool = Spool(None, place="here") if spooled else None
+        spool = Spool(None, address_hash="here") if spooled else None
         setup = CompactorSetup(store=store, pipeline=pipeline(), window=WINDOW, spool=spool, teller=True)
         outcomes = await replayed(setup, "chat", model=True)
         assert len(outcomes) == len(requests("chat"))

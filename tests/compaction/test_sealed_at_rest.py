@@ -185,7 +185,7 @@ async def erased_while(setup: CompactorSetup, decision: dict[str, str]) -> Compa
     folding = asyncio.create_task(setup.compactor.compact(case, CLIENT))
     await asyncio.sleep(0)
     setup.clock.advance(1.0)
-    await setup.erasures.note(TENANT, "s-1")
+    await setup.erasures.publish(TENANT, "s-1")
     outcome = await folding
     await setup.tasks.done()
     return outcome
@@ -221,7 +221,7 @@ async def test_what_a_model_told_of_a_session_that_was_erased_is_not_used_under_
         await setup.tasks.done()
         assert await setup.preparations.find(thread, CLIENT, 0) is not None
         setup.clock.advance(1.0)
-        await setup.erasures.note(TENANT, "s-1")
+        await setup.erasures.publish(TENANT, "s-1")
         await setup.store.delete([summary_key(thread)])
     assert await setup.preparations.find(thread, CLIENT, 0) is None
     assert not setup.preparations.is_retry_too_early(thread, 1)

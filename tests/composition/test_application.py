@@ -84,7 +84,7 @@ async def test_a_worker_flushes_its_pending_writes_when_it_learns_of_an_erasure(
     application = Application(build(b"store: {url: 'memory://'}", {}, {}), {})
     try:
         application.outbox.slow_queue().put(Key("c", "k"), lambda: b"v")
-        await application.forward.responder.recorder.erasures.note(TENANT, "s-1")
+        await application.forward.responder.recorder.erasures.publish(TENANT, "s-1")
         # Without it that would take a second.
         for _ in range(50):
             await asyncio.sleep(0)

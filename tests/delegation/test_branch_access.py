@@ -163,7 +163,7 @@ async def test_calls_of_a_sibling_are_hidden_wherever_they_stand():
     await worker.ask(talk([user("the task")]), declared_metadata("a", "main"), made[:1])
     b = await worker.ask(talk([user("the task")]), declared_metadata("b", "main"), made[1:])
     main = await worker.ask(talk([user("the task")]), declared_metadata("main"))
-    standing = [(calls(one).key, 0, ToolCall(*one)) for one in made]
+    standing = [CallInHistory(calls(one).key, 0, ToolCall(*one)) for one in made]
     for looks, seen in ((b, [False, True]), (main, [True, True])):
         viewer = BranchViewer(ALICE, looks.position, looks.session, looks.conversation)
         assert [await branch_access(worker).can_see_results(viewer, [call]) for call in standing] == seen

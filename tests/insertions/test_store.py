@@ -895,7 +895,7 @@ async def test_tool_rounds_are_sealed_like_the_archive():
 async def test_tool_rounds_are_exported_and_erased_with_their_session():
     store = Fickle()
     await Worker(store).add(build_tool_rounds(4), build_tool_rounds(7))
-    [listed] = [page async for page in entries(store, TENANT.archive_namespace, "s-1")]
+    [listed] = [page async for page in scan_entries(store, TENANT.archive_namespace, "s-1")]
     assert [entry.kind for entry in listed] == ["overlay"] * 2
     places = [Key(*entry.value_key) for entry in listed if entry.value_key]
     assert await store.delete(places) == 2

@@ -195,7 +195,7 @@ async def test_a_session_memory_erased_meanwhile_is_neither_inserted_nor_kept():
     class Erasing(Counted):
         async def get(self, tenant: TenantScope, ids: Any) -> list[Memory | None]:
             made.clock.advance(1)
-            await made.archive.erasures.note(tenant, made.recorder.exchanges[0].session)
+            await made.archive.erasures.publish(tenant, made.recorder.exchanges[0].session)
             return await super().get(tenant, ids)
 
     memories = Erasing()
