@@ -4,6 +4,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from accordion.archive.archive import Archive, CompactionWrite
+from accordion.archive.archive_entries import scan_entries
 from accordion.archive.artifacts import ArchivedMessage, Artifact
 from accordion.compaction.record_format import with_content_id
 from accordion.compaction.renewal import RetentionRenewal
