@@ -17,7 +17,7 @@ def lines(tmp_path: Path, text: str) -> list[str]:
 def test_the_default_names_its_strategies_and_its_writer(tmp_path: Path) -> None:
     said = lines(tmp_path, "server: {}\n")
     shipped = "stale_reasoning, superseded, compact_tool_results, delegated_digests, summarize, fixed_limits"
-    assert f"compaction {shipped}" in said
+    assert f"compaction auto: {shipped}" in said
     assert not any("sub-agents" in line for line in said)
     assert "summaries by the request's own model; without a model if that fails" in said
 
@@ -28,11 +28,11 @@ def test_the_default_names_its_strategies_and_its_writer(tmp_path: Path) -> None
         ("compaction: {mode: 'off'}", "compaction off"),
         (
             "compaction: {mode: observe, pipeline: [stale_reasoning]}",
-            "compaction reported only, requests are not changed: stale_reasoning",
+            "compaction observe, requests are not changed: stale_reasoning",
         ),
-        ("compaction: {models: {small: {pipeline: [fixed_limits]}}}", "compaction small: fixed_limits"),
+        ("compaction: {models: {small: {pipeline: [fixed_limits]}}}", "compaction small: auto: fixed_limits"),
         ("compaction: {models: {small: {mode: 'off'}}}", "compaction small: off"),
-        ("compaction: {delegated: {pipeline: [fixed_limits]}}", "compaction sub-agents: fixed_limits"),
+        ("compaction: {delegated: {pipeline: [fixed_limits]}}", "compaction sub-agents: auto: fixed_limits"),
         ("compaction: {models: {small: {delegated: {mode: 'off'}}}}", "compaction small: sub-agents: off"),
         ("summaries: {writer: extractive}", "summaries without a model, from sentences of the text"),
         ("summaries: {writer: gpt-4o-mini}", "summaries by the model gpt-4o-mini"),
@@ -58,8 +58,8 @@ def test_each_configured_model_is_shown_with_its_window_and_triggers(tmp_path: P
         "{model_name: c, litellm_params: {model: openai/gpt-4.1}}",
     ]
     said = "\n".join(lines(tmp_path, f"model_list: [{', '.join(entries)}]\n"))
-    assert "window a: 120,000 tokens (assumed: the model is unknown); compacts at: turn start 60,000" in said
-    assert "window b: 32,000 tokens (from the config); compacts at: turn start 16,000, mid-turn 24,000" in said
+    assert "window a: 120,000 tokens (assumed: the model is unknown); triggers: conversation 60,000" in said
+    assert "window b: 32,000 tokens (from the config); triggers: conversation 16,000, generation 24,000" in said
     assert "tokens (from LiteLLM's table)" in said
     assert "warning $.model_list[0].model_info.max_input_tokens" in said
 

@@ -15,7 +15,7 @@ from tests.recordings import RECORDINGS
 ROOT = Path(__file__).parents[2]
 OWN = "examples/transcript.jsonl"
 SMALL = ("service_tau.jsonl.gz", "research_deerflow.jsonl.gz")
-ROW = re.compile(r"^ +(\d+) +\d+ +[\d,]+ +[\d,]+ +[+-][\d,]+ +[\d.]+% (turn start|mid-generation) ", re.MULTILINE)
+ROW = re.compile(r"^ +(\d+) +\d+ +[\d,]+ +[\d,]+ +[+-][\d,]+ +[\d.]+% (turn start|generation) ", re.MULTILINE)
 
 
 @pytest.fixture(autouse=True)

@@ -20,6 +20,7 @@ MADE = CompactionOutcome(
     writer="extractive",
     artifacts=12,
     saved=11_626,
+    reason="63.7% of the window, over the conversation trigger of 12,000 tokens",
 )
 
 
@@ -49,19 +50,20 @@ def test_a_compaction_is_one_line_with_its_figures(lines: CompactionLogger, capl
     (line,) = caplog.records
     assert (line.levelname, line.request_id) == ("INFO", "r")  # type: ignore[attr-defined]
     assert line.getMessage() == (
-        "compacted session s-1 (m): 15,291 to 3,381 tokens, over the conversation trigger of 12,000; "
+        "compacted session s-1 (m): 15,291 to 3,381 tokens; "
+        "63.7% of the window, over the conversation trigger of 12,000 tokens; "
         "compact_tool_results 100, summarize 11,810; summary by the extractive writer; 12 artifacts; "
-        "saved 11,626 tokens in 42 ms"
+        "11,626 tokens less than the client sent; took 42 ms"
     )
 
 
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"kind": "generation"}, "over the mid-generation trigger of 12,000;"),
-        ({"cause": "manual"}, "tokens, on request, conversation level;"),
-        ({"cause": "overflow"}, "after the provider said that it does not fit, conversation level;"),
-        ({"trigger": 0}, "the trigger is 0, conversation level;"),
+        ({"reason": "91% of the window, over the hard limit"}, "; 91% of the window, over the hard limit"),
+        ({"reason": "9.1% of the window, but more images than the provider takes"}, "more images than the provider"),
+        ({"cause": "manual", "reason": "9.1% of the window, on request"}, "tokens; 9.1% of the window, on request;"),
+        ({"cause": "overflow"}, "tokens; the provider said that it does not fit; 63.7% of the window, over"),
         ({"writer": "scribe", "input": 700, "output": 70}, "summary by scribe (700 tokens in, 70 out);"),
         (
             {"input": 6_314, "output": 20, "failed_answers": 2, "failed_input": 6_314, "failed_output": 20},
@@ -101,7 +103,7 @@ def test_what_would_be_compacted_is_one_line_a_session(lines: CompactionLogger, 
     found = [line.getMessage() for line in caplog.records]
     assert len(found) == 2
     assert found[0].startswith("would compact session s-1 (m): 15,291 to 3,381 tokens")
-    assert "saved" not in found[0]
+    assert "less than" not in found[0]
 
 
 def test_a_window_that_is_not_known_is_one_warning_a_model(lines: CompactionLogger, caplog: pytest.LogCaptureFixture):
@@ -123,7 +125,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [line.getMessage() for line in caplog.records if line.levelname == "WARNING"]
 
 
-@pytest.mark.parametrize(("tools", "level"), [(13_000, "conversation"), (19_000, "mid-generation")])
+@pytest.mark.parametrize(("tools", "level"), [(13_000, "conversation"), (19_000, "generation")])
 def test_a_window_smaller_than_what_is_fixed_is_one_warning(
     lines: CompactionLogger, caplog: pytest.LogCaptureFixture, tools: int, level: str
 ):

@@ -462,7 +462,7 @@ def version() -> None:
     typer.echo(__version__)
 
 
-_MODES = {"auto": "", "observe": "reported only, requests are not changed: ", "off": "off"}
+_MODES = {"auto": "auto: ", "observe": "observe, requests are not changed: ", "off": "off"}
 _WRITERS = {
     "request": "by the request's own model; without a model if that fails",
     "extractive": "without a model, from sentences of the text",
@@ -491,8 +491,9 @@ def _format_windows(settings: Settings) -> Iterator[str]:
             yield f"{name}: that of the model that a client names"
             continue
         limits = settings.thresholds.thresholds_for(name).limits(window.size)
-        triggers = f"turn start {limits.conversation:,}, mid-turn {limits.generation:,}, hard limit {limits.hard:,}"
-        yield f"{name}: {window.size:,} tokens ({_SOURCES[window.source]}); compacts at: {triggers}"
+        triggers = f"conversation {limits.conversation:,}, generation {limits.generation:,}"
+        sizes = f"triggers: {triggers}; hard limit {limits.hard:,}"
+        yield f"{name}: {window.size:,} tokens ({_SOURCES[window.source]}); {sizes}"
 
 
 def _format_summary_writer(settings: Settings, model: str) -> str:

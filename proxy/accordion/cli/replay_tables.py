@@ -223,7 +223,7 @@ def _cells(row: ReplayMeasurement) -> tuple[str | Text, ...]:
         f"{row.tokens:,}",
         f"{row.new:+,}",
         Text(f"{row.utilization.ratio:.1%}", style=style),
-        Text("turn start", style="bold") if row.starts_turn else "mid-generation",
+        Text("turn start", style="bold") if row.starts_turn else "generation",
         Text(_shorten_decision(row), style=style),
     )
 

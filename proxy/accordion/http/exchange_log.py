@@ -18,8 +18,6 @@ REQUESTS: Final = 10
 OFTEN: Final = 4
 """A session with this many compactions in its last `REQUESTS` requests has too small a window."""
 MAX_UNKNOWN_MODELS: Final = 100
-_LEVELS: Final = {"conversation": "conversation", "generation": "mid-generation"}
-_CAUSES: Final = {"manual": "on request", "overflow": "after the provider said that it does not fit"}
 _ADVICE: Final = "use a model with a larger window, offer fewer tools, or raise the trigger (thresholds)"
 
 
@@ -112,17 +110,14 @@ def _write_line(exchange: Exchange, outcome: CompactionOutcome, verb: str) -> No
     parts += _describe_summary(outcome)
     parts += [f"{outcome.artifacts:,} artifact{'s' * (outcome.artifacts != 1)}"] if outcome.artifacts else []
     if outcome.state == "folded":
-        parts.append(f"saved {outcome.saved:,} tokens in {exchange.folding * 1_000:,.0f} ms")
+        parts.append(f"{outcome.saved:,} tokens less than the client sent; took {exchange.folding * 1_000:,.0f} ms")
     _log.info("%s", "; ".join(parts), extra={"request_id": exchange.request_id})
 
 
 def _describe_figures(outcome: CompactionOutcome) -> str:
-    """Returns the tokens before and after, and the cause."""
-    level = _LEVELS.get(outcome.kind, outcome.kind)
-    cause = _CAUSES.get(outcome.cause, f"over the {level} trigger of {outcome.trigger:,}")
-    if outcome.cause in _CAUSES or not outcome.trigger:
-        cause = f"{_CAUSES.get(outcome.cause, 'the trigger is 0')}, {level} level"
-    return f"{outcome.before:,} to {outcome.after:,} tokens, {cause}"
+    """Returns the tokens before and after, and the reason as the API and the page have it."""
+    overflow = "the provider said that it does not fit; " if outcome.cause == "overflow" else ""
+    return f"{outcome.before:,} to {outcome.after:,} tokens; {overflow}{outcome.reason}"
 
 
 def _describe_summary(outcome: CompactionOutcome) -> list[str]:
@@ -149,7 +144,7 @@ def _find_problem(exchange: Exchange, fixed: int, limits: TokenLimits, is_freque
     if fixed >= limits.generation:
         trigger, level = limits.generation, "generation"
     if fixed >= trigger > 0 and level not in limits.never:
-        return f"cannot be helped by compaction: {share}, over the {_LEVELS[level]} trigger of {trigger:,}"
+        return f"cannot be helped by compaction: {share}, over the {level} trigger of {trigger:,}"
     if is_frequent:
         remaining = max(0, limits.conversation - fixed)
         return (
