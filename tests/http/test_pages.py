@@ -82,7 +82,7 @@ async def test_each_view_shows_the_records_and_has_nothing_inline() -> None:
         f"{PAGES}/sessions/{session}/compactions/{made}": "replaced by one message",
         f"{PAGES}/sessions/{session}/erase": "cannot be undone",
         f"{PAGES}/artifacts/{artifact['id']}": artifact["id"],
-        f"{PAGES}/memories": "Memories are off",
+        f"{PAGES}/memories": "is not installed, or memory.enabled is false",
         f"{PAGES}/savings": "By model",
         f"{PAGES}/health": "memory://",
     }
@@ -412,6 +412,15 @@ def test_a_curve_has_a_column_for_each_request_and_a_mark_for_each_compaction() 
     assert re.findall(r'<a href="([^"]+)"', svg) == ["/c/f-1"]
     assert "three &#34;requests&#34;" in svg
     assert all(0 <= float(number) <= 100 for number in re.findall(r'height="([\d.]+)%"', svg))
+
+
+def test_the_mark_of_a_compaction_is_inside_the_curve_also_where_the_client_sent_more_than_it_shows() -> None:
+    limits = Thresholds().limits(1_000)
+    for came, offset in ((900, "-4"), (5_000, "13")):
+        svg = str(draw_curve([CurvePoint(came, 300, "f-1")], limits, "one"))
+        ((y, dy),) = re.findall(r'class="mark" x="[^"]+" y="([\d.]+)%" dy="([^"]+)"', svg)
+        assert dy == offset
+        assert (float(y) == 0) == (came == 5_000)
 
 
 def test_the_small_curve_of_a_list_is_four_paths_however_many_requests_it_has() -> None:

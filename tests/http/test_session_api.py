@@ -118,7 +118,7 @@ async def test_a_fold_that_is_asked_for_does_not_touch_other_sessions() -> None:
     assert compaction_record(await other.turn(3, x_accordion_session="another-label")) == {}
 
 
-@pytest.mark.parametrize(("mode", "words"), [("off", "Nothing is folded"), ("observe", "nothing is changed")])
+@pytest.mark.parametrize(("mode", "words"), [("off", "Nothing is compacted"), ("observe", "nothing is changed")])
 async def test_without_a_compaction_the_answer_says_so(mode: str, words: str) -> None:
     world = small_window_setup(config=f"compaction: {{mode: {mode}}}")
     world.observe = replace(world.observe, mode=lambda model: mode)

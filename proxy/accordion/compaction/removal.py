@@ -166,7 +166,7 @@ class RemovalBuilder:
                 id=slice_id(self._origin.ref.tenant, artifact.keys, number, slice_count),
                 characters=artifact.characters // slice_count,
                 tokens=artifact.tokens // slice_count,
-                description=f"slice {number} of {slice_count} of {artifact.description}",
+                description=f"{artifact.description}, slice {number} of {slice_count}",
                 slice=number,
                 slices=slice_count,
             )

@@ -50,10 +50,10 @@ _MAX_BODY = 256 * 1024
 _MAX_CALL_ID = 256
 _TIME = re.compile(r"[0-9]{1,15}(\.[0-9]{1,15})?", re.ASCII)
 _EFFECTS = {
-    "auto": "The next request of this session is folded, whatever its size.",
-    "observe": "What a fold would do is told with the next request of this session, and nothing is changed: "
+    "auto": "The next request of this session is compacted, whatever its size.",
+    "observe": "The next request of this session reports what a compaction would do, and nothing is changed: "
     "compaction.mode is observe for its model.",
-    "off": "Nothing is folded as long as compaction.mode is off for this session's model.",
+    "off": "Nothing is compacted as long as compaction.mode is off for this session's model.",
 }
 
 Endpoint = Callable[[Request], Awaitable[Response]]

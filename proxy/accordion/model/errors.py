@@ -227,7 +227,8 @@ class MissingExtra(AccordionError):
 
     def __init__(self, purpose: str, extra: str) -> None:
         super().__init__(
-            f"{purpose} needs packages that are not installed. Install them: pip install 'accordion-proxy[{extra}]'"
+            f"{purpose} needs packages that are not installed. Install them and start again: "
+            f"pip install 'accordion-proxy[{extra}]'"
         )
 
 

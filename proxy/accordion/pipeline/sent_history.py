@@ -175,8 +175,8 @@ class SentHistory:
         conversation, protocol = original.conversation, original.protocol
         if original.missing or len(conversation.messages) != exchange.messages:
             raise NotFound(
-                "The last request cannot be reconstructed: some of its messages are no longer stored, or the provider "
-                "keeps them.",
+                "The last request cannot be reconstructed, since its messages are not those of the transcript: some "
+                "are no longer stored, the provider keeps them, or the client went back to an earlier message.",
                 code="sent_not_found",
             )
         history, body = without_compaction(conversation), original.body

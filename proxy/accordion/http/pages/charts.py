@@ -22,6 +22,8 @@ _GAP = 0.18
 """The share of a column's width that stays empty."""
 _HEADROOM = 1.08
 _SMALL_HEIGHT = 36
+_NEARLY_ALL = 0.93
+"""The share of a curve's height above which a mark has no space over its column."""
 _DOTTED = Markup(
     '<defs><pattern id="came" width="4" height="4" patternUnits="userSpaceOnUse">'
     '<rect class="came-ground" width="4" height="4"/><rect class="came-dot" width="1.4" height="1.4"/>'
@@ -151,8 +153,11 @@ def _columns(points: Sequence[CurvePoint], top: float, link: str) -> Iterator[Ma
             yield _bar("came", left, inner, point.came, top)
         yield _bar("sent", left, inner, point.sent, top)
         if point.compaction:
-            mark = Markup('<text class="mark" x="{}%" y="{}" dy="-4">▼</text>').format(
-                _format_number(left + inner / 2), _y(max(point.came, point.sent), top)
+            highest = max(point.came, point.sent)
+            # Above the column or, where that would be outside the drawing, at its top.
+            offset = -4 if highest < _NEARLY_ALL * top else 13
+            mark = Markup('<text class="mark" x="{}%" y="{}" dy="{}">▼</text>').format(
+                _format_number(left + inner / 2), _y(highest, top), offset
             )
             yield Markup('<a href="{}{}">{}</a>').format(link, point.compaction, mark) if link else mark
         yield Markup("</g>")
