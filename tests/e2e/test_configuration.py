@@ -231,6 +231,7 @@ async def test_options_come_before_the_environment_and_it_before_the_file(start:
     )
     assert (await ask(proxy, "GET", "/healthz")).status == 200
     assert "listens on http://127.0.0.1:" in proxy.log
+    assert f"Its settings are those of {proxy.config.absolute()}\n" in proxy.log
     assert " INFO " in proxy.log
     assert (proxy.folder / "kept.db").exists()
 
@@ -257,9 +258,15 @@ def test_a_wrong_config_is_told_with_the_keys_path_and_nothing_starts(start: Sta
 def test_an_address_that_is_taken_is_told_with_what_to_do(start: Start):
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
-        said = rf"config: \$\.server: cannot listen on 127\.0\.0\.1:{taken}\. .*--port"
+        said = rf"config: \$\.server: cannot listen on 127\.0\.0\.1:{taken}\. Stop the program .*--port"
         with pytest.raises(RuntimeError, match=said):
             start("", "--port", str(taken))
+
+
+def test_an_address_that_does_not_exist_is_no_program_to_be_stopped(start: Start):
+    said = r"cannot listen on no\.invalid:\d+\. The line before this one says why"
+    with pytest.raises(RuntimeError, match=said):
+        start("", "--host", "no.invalid")
 
 
 def test_a_wrong_variable_is_told_by_its_name_and_nothing_starts(start: Start):

@@ -23,7 +23,7 @@ from pathlib import Path
 from starlette.applications import Starlette
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from accordion.cli.running_proxy import find_proxy, loopback_url
+from accordion.cli.running_proxy import find_proxy, is_listening, loopback_url
 from accordion.compaction.request_controls import CONTROL_HEADER
 from accordion.composition import Application, is_loopback
 from accordion.config import Settings, SettingsFile
@@ -189,7 +189,7 @@ def serve(path: Path | None, overrides: Mapping[str, object], print_line: Callab
     token = _find_owner_token(settings)
     config = _server_config(ApplicationFactory(file, shared_slots() if workers > 1 else None, token))
     sock = bind(file)
-    print_line(_format_greeting(settings, sock.getsockname()[1], token))
+    print_line(_format_greeting(file, sock.getsockname()[1], token))
     if workers == 1:
         Server(config).run(sockets=[sock])
         return
@@ -294,7 +294,12 @@ def bind(file: SettingsFile) -> socket.socket:
         return _server_config(ApplicationFactory(file)).bind_socket()
     except SystemExit:  # Uvicorn has logged the system's error.
         proxy = find_proxy(loopback_url(server.host, server.port))
-        advice = "An Accordion listens there already: use it" if proxy else "Stop the program that uses this port"
+        if proxy is not None:
+            advice = "An Accordion listens there already: use it"
+        elif is_listening(server.host, server.port):
+            advice = "Stop the program that uses this port"
+        else:
+            advice = "The line before this one says why: correct the address"
         raise ConfigError(
             f"cannot listen on {server.host}:{server.port}. {advice}, or choose another address (--host, --port, or "
             "ACCORDION_HOST, ACCORDION_PORT)",
@@ -327,12 +332,15 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _format_greeting(settings: Settings, port: int, owner_token: str) -> str:
+def _format_greeting(file: SettingsFile, port: int, owner_token: str) -> str:
+    settings = file.settings
+    source = f"those of {file.path.absolute()}" if file.path.exists() else "the defaults; `accordion init` writes them to a file"
     base = loopback_url(settings.server.host, port)
     needs_token = owner_token and not settings.needs_proxy_key
     sign_in = f"\n    erase, export    {base}{SIGN_IN}?token={owner_token}" if needs_token else ""
     return f"""
   Accordion listens on {base}, its store is {settings.store.url}
+  Its settings are {source}
 
     OpenAI SDK       OpenAI(base_url="{base}/v1")         OPENAI_BASE_URL={base}/v1
     Anthropic SDK    Anthropic(base_url="{base}")         ANTHROPIC_BASE_URL={base}
