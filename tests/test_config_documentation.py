@@ -115,7 +115,7 @@ def test_every_key_has_a_sentence_of_its_own():
 
 
 def test_the_examples_are_valid_settings():
-    settings = build(with_examples().encode(), {}, {})
+    settings = build(with_examples().encode(), {"RESEARCH_PROXY_KEY": "acc-research"}, {})
     assert [model.model_name for model in settings.model_list] == ["smart"]
     assert [key.id for key in settings.proxy_keys] == ["research"]
     assert settings.thresholds.thresholds_for("smart").hard == 0.9

@@ -28,7 +28,7 @@ def settings(port: int) -> str:
     """The settings of the guide, with a smaller window and the loopback provider."""
     ways = {
         "gpt-5": {"model": "openai/gpt-5", "api_base": f"http://127.0.0.1:{port}/v1"},
-        "claude-sonnet-4-5": {"model": "anthropic/claude-sonnet-4-5", "api_base": f"http://127.0.0.1:{port}"},
+        "claude-sonnet-5": {"model": "anthropic/claude-sonnet-5", "api_base": f"http://127.0.0.1:{port}"},
     }
     info = {"max_input_tokens": WINDOW, "max_output_tokens": WINDOW}
     entries = [{"model_name": name, "litellm_params": way, "model_info": info} for name, way in ways.items()]

@@ -104,8 +104,14 @@ def test_the_examples_of_settings_are_valid():
     examples += [span for path in paths for span in re.findall(r"`(\w+: \{[^`…]+\})`", path.read_text("utf-8"))]
     assert len(examples) > 10
     for example in examples:
-        settings = build(example.encode(), {}, {})
+        settings = build(example.encode(), {"ADMIN_KEY": "a-long-enough-key", "RESEARCH_PROXY_KEY": "acc-research"}, {})
         assert settings.compaction.mode in ("auto", "observe", "off"), example
+
+
+def test_no_example_has_a_proxy_key_that_every_reader_knows():
+    for path in [*documents(), ROOT / "config.yaml"]:
+        known = re.findall(r"\bkey: \$\{\w+:-[^}]+\}|admin_key: \$\{\w+:-[^}]+\}", path.read_text("utf-8"))
+        assert known == [], path.name
 
 
 def test_every_setting_that_the_documents_name_exists():
