@@ -119,7 +119,7 @@ def test_an_agent_works_on_over_compactions_and_is_told_of_them(agent: str, upst
     assert len(reading.asked) == FILES + 1
     assert said[0].startswith("Accordion listens on http://127.0.0.1:")
     happened, saved, look = said[-3:]
-    assert int(re.search(r"; (\d+) compactions?\.$", happened)[1]) > 0  # type: ignore[index]
+    assert int(re.search(r"; (\d+) new compactions?\.$", happened)[1]) > 0  # type: ignore[index]
     assert re.match(r"[\d,]+ tokens saved net", saved)
     assert look.startswith("Look: accordion artifacts --session s-")
     # The agent's own settings are as they were. Its models are configured, so that no socket to a provider is opened.

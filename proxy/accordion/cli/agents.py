@@ -17,6 +17,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from accordion.cli.document_links import document_link
+
 OPENAI, ANTHROPIC = "upstreams.openai.base_url", "upstreams.anthropic.base_url"
 GEMINI = "upstreams.gemini.base_url"
 UPSTREAMS = (OPENAI, ANTHROPIC, GEMINI)
@@ -235,7 +237,7 @@ class OpenCode(Agent):
         if chosen and chosen not in self._routed:
             self.notes.append(
                 f"OpenCode's provider {chosen} does not go through Accordion: its configuration names no baseURL. "
-                "See docs/run-an-agent.md#opencode."
+                f"See {document_link('docs/run-an-agent.md#opencode')}"
             )
         skipped = [each for each in addresses if addresses[each][1] and each not in self._routed]
         if skipped:

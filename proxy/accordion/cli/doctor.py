@@ -16,6 +16,7 @@ import msgspec
 from accordion import __version__
 from accordion.accounting.learned_limits import LearnedLimits
 from accordion.cli.agents import INSTALL
+from accordion.cli.document_links import document_link
 from accordion.cli.running_proxy import find_proxy, is_listening, loopback_url
 from accordion.composition.tables import build_windows
 from accordion.config import Settings, SettingsFile
@@ -60,7 +61,7 @@ async def examine(config: Path | None) -> list[Finding]:
     # These have findings of their own.
     known = {*find_unusable_store_path(settings), *find_unknown_windows(settings)}
     hints = [hint for hint in file.find_hints() if hint not in known]
-    findings += [Finding("note", "config", hint, "see docs/configuration.md") for hint in hints]
+    findings += [Finding("note", "config", hint, f"see {document_link('docs/configuration.md')}") for hint in hints]
     findings += _check_windows(settings)
     findings += [await _check_store(settings), *_check_disk(settings), *_check_port(settings)]
     return [*findings, *[finding async for finding in _check_upstreams(settings)]]

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from accordion.cli.artifacts import print_json
+from accordion.cli.document_links import document_link
 from accordion.cli.listing import count_with_noun, print_table
 from accordion.cli.offline_pipeline import OfflinePipeline
 from accordion.cli.past_costs import compute_past_costs
@@ -177,7 +178,8 @@ def _own_cost(costs: Costs) -> str:
 
 
 def _notes(total: PastSession) -> Iterator[str]:
-    yield "~ is an estimate; the rest is what the provider reported. docs/savings.md explains each figure."
+    page = document_link("docs/savings.md")
+    yield f"~ is an estimate; the rest is what the provider reported. {page} explains each figure."
     yield (
         "System prompt and tools are not in session files: their size is what the first report of a conversation has "
         "beyond its messages."

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from accordion.cli.document_links import document_link
 from accordion.cli.listing import count_with_noun, format_dollars
 from accordion.cli.running_proxy import QueryError, RunningProxy
 from accordion.model.records import Totals
@@ -65,7 +66,8 @@ class RunReport:
             sessions = list(self._list_changed())
             gain = sum((gain for _, gain in sessions), RunSums())
             if not gain.totals.requests:
-                yield "Accordion: no request came from this command; see docs/run-an-agent.md#no-request-came"
+                page = document_link("docs/run-an-agent.md#no-request-came")
+                yield f"Accordion: no request came from this command; see {page}"
                 return
             yield self._describe_requests(sessions, gain.totals)
             yield self._describe_effect(sessions, gain)
@@ -90,7 +92,7 @@ class RunReport:
         failed = f", {gain.errors:,} of them failed" if gain.errors else ""
         if self._is_observing:
             return f"Accordion observed {requests}{failed}, and changed nothing."
-        return f"Accordion: {requests}{failed}; {count_with_noun(gain.compactions, 'compaction')}."
+        return f"Accordion: {requests}{failed}; {count_with_noun(gain.compactions, 'new compaction')}."
 
     def _describe_effect(self, sessions: Sequence[tuple[dict[str, Any], RunSums]], gain: RunSums) -> str:
         if self._is_observing:

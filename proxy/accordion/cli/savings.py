@@ -12,6 +12,7 @@ from rich.text import Text
 
 from accordion.accounting.savings import SavingsReport
 from accordion.cli.artifacts import TenantStore, print_json, run_for_tenant
+from accordion.cli.document_links import document_link
 from accordion.cli.listing import count_with_noun, format_dollars, print_table
 from accordion.config import Settings
 from accordion.http.json_views import costs_json, savings_json
@@ -74,7 +75,8 @@ def _print_summary(report: SavingsReport) -> None:
 
 def _notes(costs: Costs) -> Iterable[str]:
     """Yields the notes below the sums."""
-    yield "~ is an estimate; the rest is what providers reported. docs/savings.md explains each figure."
+    page = document_link("docs/savings.md")
+    yield f"~ is an estimate; the rest is what providers reported. {page} explains each figure."
     if costs.unpriced:
         requests = count_with_noun(costs.unpriced, "request")
         yield f"{requests} of unknown price: in the tokens, not in the dollars. Set prices.models in the config."
