@@ -414,7 +414,7 @@ def test_a_curve_has_a_column_for_each_request_and_a_mark_for_each_compaction() 
     assert all(0 <= float(number) <= 100 for number in re.findall(r'height="([\d.]+)%"', svg))
 
 
-def test_the_mark_of_a_compaction_is_inside_the_curve_also_where_the_client_sent_more_than_it_shows() -> None:
+def test_the_mark_of_a_compaction_is_always_inside_the_curve() -> None:
     limits = Thresholds().limits(1_000)
     for came, offset in ((900, "-4"), (5_000, "13")):
         svg = str(draw_curve([CurvePoint(came, 300, "f-1")], limits, "one"))
