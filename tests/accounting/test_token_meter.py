@@ -254,6 +254,7 @@ def test_pending_text_is_what_measuring_would_have_to_count() -> None:
     history = (message("x" * 100), message(ToolCall("i", "n", "y" * 50)), message(ToolResult("i", (Text("z" * 25),))))
     asked = conversation(*history, preamble=(Text("p" * 10),), tools=("t" * 5,), overhead_key=b"k")
     assert meter.pending_characters(asked) == 190
+    assert meter.pending_characters(asked, limit=100) == 115, "it stops with the message that exceeds the limit"
     meter.measure(asked, WINDOW)
     assert meter.pending_characters(asked) == 0
     assert meter.pending_characters(conversation(*history, message("q" * 7), overhead_key=b"k")) == 7

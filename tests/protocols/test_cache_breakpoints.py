@@ -34,9 +34,9 @@ def test_cache_breakpoints_are_counted_for_each_message() -> None:
     assert [message.cache_breakpoints for message in read(AnthropicMessages(), listed).messages] == [0, 1, 3]
 
 
-def test_openais_breakpoints_count_too() -> None:
+def test_breakpoints_are_counted_only_where_a_compaction_may_add_one() -> None:
     marked = {"type": "text", "text": "a", "prompt_cache_breakpoint": {"mode": "explicit"}}
-    assert [m.cache_breakpoints for m in read(OpenAIChat(), [{"role": "user", "content": [marked]}]).messages] == [1]
+    assert [m.cache_breakpoints for m in read(OpenAIChat(), [{"role": "user", "content": [marked]}]).messages] == [0]
 
 
 def test_a_breakpoint_that_is_only_talked_about_is_none() -> None:
@@ -64,7 +64,7 @@ def test_a_conversation_that_is_read_on_has_the_same_preamble_and_breakpoints() 
     for turn in range(4):
         text = {"type": "text", "text": f"{turn} {LONG}"} | MARK
         listed.append({"role": "user", "content": [text]})
-        conversation = read(OpenAIChat(), listed, reader)
-        assert conversation == read(OpenAIChat(), listed)
+        conversation = read(AnthropicMessages(), listed, reader)
+        assert conversation == read(AnthropicMessages(), listed)
         assert [json.loads(message.wire) for message in conversation.lead] == listed[:1]
         assert [message.cache_breakpoints for message in conversation.messages] == [1] * (turn + 1)

@@ -10,6 +10,7 @@ system prompt for tools is added if Claude is given any. Other models differ; re
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable, Iterable
 from typing import TypeGuard
 
@@ -181,16 +182,18 @@ class TokenMeter:
         """
         if not self._counter.is_loaded(self._scheme(conversation, model).encoding):
             return True
-        return size > MAX_INLINE and self.pending_characters(conversation, model) > MAX_INLINE
+        return size > MAX_INLINE and self.pending_characters(conversation, model, MAX_INLINE) > MAX_INLINE
 
-    def pending_characters(self, conversation: Conversation, model: str = "") -> int:
-        """Returns how many characters `measure` would have to count now."""
-        scheme = self._scheme(conversation, model)
-        start, _ = self._find_deepest_known(conversation, scheme, len(conversation.messages))
-        pending = sum(_count_characters(message.parts) for message in conversation.messages[start:])
-        key = conversation.overhead_key
+    def pending_characters(self, conversation: Conversation, model: str = "", limit: int = sys.maxsize) -> int:
+        """Returns how many characters `measure` would have to count now; above `limit`, not all of them."""
+        scheme, key, pending = self._scheme(conversation, model), conversation.overhead_key, 0
         if not key or self._overheads.get((key, scheme.name)) is None:
-            pending += _count_characters(conversation.preamble) + sum(map(len, conversation.tools))
+            pending = _count_characters(conversation.preamble) + sum(map(len, conversation.tools))
+        start, _ = self._find_deepest_known(conversation, scheme, len(conversation.messages))
+        for message in conversation.messages[start:]:
+            if pending > limit:
+                break
+            pending += _count_characters(message.parts)
         return pending
 
     def _scheme(self, conversation: Conversation, model: str) -> _CountingScheme:

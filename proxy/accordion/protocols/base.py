@@ -20,6 +20,7 @@ from accordion.model.http import Outbound
 from accordion.model.ports import Family, Headers
 from accordion.protocols.compaction_blocks import ContextEditProtocol
 from accordion.protocols.json_values import encode, find_error
+from accordion.protocols.message_keys import count_breakpoints
 from accordion.protocols.response_observer import ResponseObserver
 from accordion.protocols.response_parser import ResponseParser
 
@@ -248,6 +249,10 @@ class WireProtocol(ABC):
         `own_positions` are the positions of blocks that the proxy wrote in place of other messages. Where the protocol
         wants roles to alternate, such a block becomes a part of the user message beside it.
         """
+
+    def count_breakpoints(self, wire: bytes) -> int:
+        """Counts the cache breakpoints in a message; 0 without `has_breakpoints`, where the count decides nothing."""
+        return count_breakpoints(wire) if self.has_breakpoints else 0
 
     def with_breakpoint(self, wire: bytes) -> bytes:
         """Returns the message with a cache breakpoint at its end; unchanged without `has_breakpoints`, where the

@@ -24,7 +24,6 @@ from accordion.protocols.message_keys import (
     TooManyValues,
     chain_key,
     chain_start,
-    count_breakpoints,
     identity_key,
     meaning_key,
     message_key,
@@ -301,7 +300,7 @@ class BodyReader:
             key = message_key(message.canonical, tenant, name)
             self._pause_after(wire)
             meaning = meaning_key(message.canonical, tenant, name)
-            entry = Message(key, message.role, message.parts, wire, count_breakpoints(wire), meaning)
+            entry = Message(key, message.role, message.parts, wire, protocol.count_breakpoints(wire), meaning)
             if lead == len(entries) and protocol.is_preamble(message):
                 lead += 1
             else:

@@ -121,6 +121,8 @@ def split_entries(body: bytes, position: int, wires: list[bytes]) -> tuple[tuple
 def exceeds_count(body: bytes, start: int, limit: int) -> bool:
     """Whether `body` has more than `limit` keys and values from `start` on, where no string is open. It counts commas,
     colons and opening brackets outside of strings, without parsing."""
+    if _count_marks(body, start) <= limit:
+        return False
     count, position, is_in_string = 0, start, False
     while position < len(body) and count <= limit:
         end = position + _PIECE
@@ -132,6 +134,12 @@ def exceeds_count(body: bytes, start: int, limit: int) -> bool:
         is_in_string ^= len(pieces) % 2 == 0
         position = end
     return count > limit
+
+
+def _count_marks(body: bytes, start: int) -> int:
+    """Counts commas, colons and opening brackets from `start` on, those in strings too: a seventh of the time."""
+    pieces = (body[position : position + _PIECE] for position in range(start, len(body), _PIECE))
+    return sum(len(piece.translate(None, _UNCOUNTED_BYTES)) for piece in pieces)
 
 
 def find_model(body: bytes) -> str | None:

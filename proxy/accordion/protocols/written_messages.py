@@ -8,7 +8,7 @@ from accordion.model.cache import BoundedCache
 from accordion.model.conversation import Message
 from accordion.model.tenant import TenantScope
 from accordion.protocols.base import WireProtocol
-from accordion.protocols.message_keys import count_breakpoints, meaning_key, message_key
+from accordion.protocols.message_keys import meaning_key, message_key
 
 _ENTRY_OVERHEAD = 200
 """Memory of a cache entry beside its message, in bytes."""
@@ -38,7 +38,7 @@ class WrittenMessageReader:
             read.role,
             read.parts,
             wire,
-            count_breakpoints(wire),
+            protocol.count_breakpoints(wire),
             meaning_key(read.canonical, tenant, protocol.name),
         )
         self._messages.put((wire, tenant, protocol.name), message, message.size + _ENTRY_OVERHEAD)
