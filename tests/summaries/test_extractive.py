@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from accordion.model.conversation import Media, Message, Opaque, Reasoning, Text, ToolCall, ToolResult
+from accordion.summaries import extractive
 from accordion.summaries.extractive import ExtractiveWriter, SourceMessage
+from accordion.summaries.instructions import find_instructions
 
 
 def tokens(text):
@@ -199,6 +201,21 @@ def test_planning_with_an_edited_message_leaves_the_facts_of_the_original() -> N
     call, original = step(1, "read", {"path": "a"}, "src/auth/token.py: 41 errors in validate_token")
     extractor.count_instruction_tokens(replace(original, parts=(ToolResult("c1", (Text("(archived as art_1)"),)),)))
     assert "src/auth/token.py" in write([call, original], extractor=extractor)
+
+
+def test_the_instructions_of_a_text_are_found_once(monkeypatch):
+    """For the tokens that planning needs, and for the facts."""
+    searched: list[str] = []
+
+    def find(text):
+        searched.append(text)
+        return find_instructions(text)
+
+    monkeypatch.setattr(extractive, "find_instructions", find)
+    extractor, request = ExtractiveWriter(), message("user", Text("Never deploy on Fridays."))
+    assert extractor.count_instruction_tokens(request) == extractor.count_instruction_tokens(request) > 0
+    assert "Never deploy" in write([request], extractor=extractor)
+    assert searched == ["Never deploy on Fridays."]
 
 
 def test_a_sentence_that_is_listed_as_an_instruction_is_not_told_again() -> None:

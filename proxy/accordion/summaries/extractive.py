@@ -30,7 +30,7 @@ from accordion.summaries.facts import (
     author_text,
     extract_facts,
 )
-from accordion.summaries.instructions import StandingInstructions, find_instructions, select_standing
+from accordion.summaries.instructions import Instruction, StandingInstructions, find_instructions, select_standing
 
 _CHARACTERS_PER_TOKEN: Final = 3.4
 """A first estimate, corrected by counting."""
@@ -52,8 +52,8 @@ class ExtractiveWriter:
     """
 
     def __init__(self, capacity: int = 16 * 2**20, words: int = 7 * 2**20) -> None:
-        self._facts = BoundedCache[bytes, MessageFacts](capacity * 7 // 8, lambda _, facts: ENTRY + facts.size)
-        self._instruction_tokens = BoundedCache[str, int](capacity // 8, entry_size)
+        self._facts = BoundedCache[bytes, MessageFacts](capacity * 3 // 4, lambda _, facts: ENTRY + facts.size)
+        self._instructions = BoundedCache[str, tuple[Instruction, ...]](capacity // 4, _size_of_instructions)
         self._classifier = WordClassifier(words)
 
     def prepare_facts(self, messages: Sequence[Message]) -> None:
@@ -94,14 +94,8 @@ class ExtractiveWriter:
         """Estimates the tokens of the standing instructions in a message, with those in an earlier summary."""
         if message.role != "user" or not (text := author_text(message)):
             return 0
-        # Cached by text, because an edited message has the key of the original while a compaction is planned.
-        tokens = self._instruction_tokens.get(text)
-        if tokens is None:
-            instructions = find_instructions(text)
-            tokens = self._instruction_tokens[text] = int(
-                sum(len(instruction.text) + _CITATION_LENGTH for instruction in instructions) / _CHARACTERS_PER_TOKEN
-            )
-        return tokens
+        characters = sum(len(instruction.text) + _CITATION_LENGTH for instruction in self._find_instructions(text))
+        return int(characters / _CHARACTERS_PER_TOKEN)
 
     def find_standing_instructions(
         self,
@@ -124,8 +118,22 @@ class ExtractiveWriter:
     def _facts_of(self, message: Message) -> MessageFacts:
         facts = self._facts.get(message.key)
         if facts is None:
-            facts = self._facts[message.key] = extract_facts(message, self._classifier)
+            facts = self._facts[message.key] = extract_facts(message, self._classifier, self._find_instructions)
         return facts
+
+    def _find_instructions(self, text: str) -> tuple[Instruction, ...]:
+        """Finds the instructions in a user's text, once for its tokens and its facts.
+
+        Cached by text, because an edited message has the key of the original while a compaction is planned.
+        """
+        instructions = self._instructions.get(text)
+        if instructions is None:
+            instructions = self._instructions[text] = find_instructions(text)
+        return instructions
+
+
+def _size_of_instructions(text: str, instructions: tuple[Instruction, ...]) -> int:
+    return entry_size(text, instructions) + sum(instruction.size for instruction in instructions)
 
 
 def _fit_candidates(candidates: list[_CandidateLine], budget: int, count: Callable[[str], int]) -> str:

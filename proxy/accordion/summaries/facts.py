@@ -8,7 +8,7 @@ pattern here can backtrack over more than one word, and a word has at most `_MAX
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
 
@@ -90,24 +90,27 @@ class MessageFacts(msgspec.Struct, frozen=True):
         return 400 + self.words.size + content_size
 
 
-def extract_facts(message: Message, classifier: WordClassifier) -> MessageFacts:
-    """Extracts the facts of a message, without reasoning. Never raises on odd content."""
+def extract_facts(
+    message: Message,
+    classifier: WordClassifier,
+    find_in_text: Callable[[str], tuple[Instruction, ...]] = find_instructions,
+) -> MessageFacts:
+    """Extracts the facts of a message, without reasoning. Never raises on odd content.
+
+    `find_in_text` finds the instructions in a user's text.
+    """
     text = author_text(message)
     calls = tuple(_extract_call(p, classifier) for p in message.parts if isinstance(p, ToolCall))
     results = tuple(_extract_result(p, classifier) for p in message.parts if isinstance(p, ToolResult))
     media = tuple(_media_label(p) for p in message.parts if isinstance(p, Media | Opaque))
     words = classifier.find_words(text, numbers=True) if text else NO_EXTRACTED_WORDS
-    return MessageFacts(message.role, text, words, calls, results, media, _find_stated(message, text))
-
-
-def _find_stated(message: Message, text: str) -> tuple[Instruction, ...]:
-    """Finds a user's instructions, or an assistant's promises, in the text of a message."""
+    stated: tuple[Instruction, ...] = ()
     if message.role == "user":
-        return find_instructions(text)
-    # Text before a call announces that call, so it is no promise.
-    if message.role == "assistant" and not any(isinstance(part, ToolCall) for part in message.parts):
-        return find_promises(text)
-    return ()
+        stated = find_in_text(text)
+    elif message.role == "assistant" and not calls:
+        # Text before a call announces that call, so it is no promise.
+        stated = find_promises(text)
+    return MessageFacts(message.role, text, words, calls, results, media, stated)
 
 
 def author_text(message: Message) -> str:

@@ -31,6 +31,57 @@ BRIEF: Final = 120
 """Characters of a short sentence."""
 _MAX_SENTENCE_LENGTH: Final = 600
 """Characters. A longer sentence is a document, not an instruction."""
+_PIECE: Final = re.compile(r"\\.|\[[^\]]*\]|.")
+"""A piece of a regular expression: an escape, a class of characters, or a character."""
+
+
+class SentenceForm:
+    """The signs of one form of sentences: words, characters of East Asia, and others. Patterns are in small letters.
+
+    The patterns have hundreds of words, and every sentence of a user is searched for most of them. So texts are in
+    small letters, words are tried by their first letter, and East Asia's only in a text that is not ASCII. That takes
+    a fifth of the time of one expression that ignores case.
+    """
+
+    def __init__(self, words: str, east_asia: str = "", other: str = "") -> None:
+        whole_words = rf"(?<!\w)(?:{_group_by_first_character(words)})(?!\w)"
+        self._words = re.compile(f"{whole_words}|{other}" if other else whole_words)
+        self._east_asia = re.compile(east_asia) if east_asia else None
+
+    def is_in(self, text: str) -> bool:
+        """Whether a text in small letters has one of the signs."""
+        if self._words.search(text) is not None:
+            return True
+        return self._east_asia is not None and not text.isascii() and self._east_asia.search(text) is not None
+
+    def remove(self, text: str) -> str:
+        """Returns a text in small letters with a space in place of each sign."""
+        text = self._words.sub(" ", text)
+        return text if self._east_asia is None or text.isascii() else self._east_asia.sub(" ", text)
+
+
+def _group_by_first_character(words: str) -> str:
+    """Returns the alternatives of a regular expression, grouped by the first letter; those without one come last."""
+    groups: dict[str, list[str]] = {}
+    for word in _split_alternatives(words):
+        letter = word[0] if word[0].isalpha() and word[1:2] not in {"?", "*", "+"} else ""
+        groups.setdefault(letter, []).append(word[len(letter) :])
+    others = groups.pop("", [])
+    return "|".join([*(f"{letter}(?:{'|'.join(ends)})" for letter, ends in groups.items()), *others])
+
+
+def _split_alternatives(pattern: str) -> list[str]:
+    """Splits a regular expression at its outermost bars."""
+    alternatives, depth = [""], 0
+    for piece in _PIECE.findall(pattern):
+        depth += (piece == "(") - (piece == ")")
+        if piece == "|" and depth == 0:
+            alternatives.append("")
+        else:
+            alternatives[-1] += piece
+    return alternatives
+
+
 _RETRACTIONS: Final = (
     r"misspoke|(?:mixed|mix) (?:that|it|them|this|things) up|got (?:that|it|this) wrong|(?:i|that) was wrong|"
     r"my (?:mistake|bad)|(?:scrap|scratch|strike) (?:that|what|the|this)|"
@@ -90,10 +141,9 @@ _MODALS: Final = (
     # Russian
     r"никогда|всегда|нельзя|долж\w+|не|только|предпочита\w*|вместо|отныне|запрещ\w*|пожалуйста|обязательно"
 )
-_LASTING_WORDS = re.compile(
-    r"(?<!\w)(?:"
-    + f"{_PROHIBITIONS}|"
-    + r"never(?! ?mind)|always|must(?:n['’]t)?|shall|(?<!is )(?<!are )(?<!was )(?<!were )(?<!['’]s )only|"
+_LASTING_WORDS = SentenceForm(
+    f"{_PROHIBITIONS}|"
+    r"never(?! ?mind)|always|must(?:n['’]t)?|shall|(?<!is )(?<!are )(?<!was )(?<!were )(?<!['’]s )only|"
     r"prefer(?:s|red|ably)?|(?:would|['’]d) rather|from now on|going forward|no longer|at (?:most|least)|"
     r"(?:no|not) (?:more|less|later|sooner|earlier|fewer) than|forbidden|prohibited|not allowed|off[- ]limits|"
     r"mandatory|insist|decided|decision|agreed|"
@@ -107,11 +157,10 @@ _LASTING_WORDS = re.compile(
     r"sin permiso|no (?:envíes|uses|toques|borres|cambies)|"
     r"mai|devono|soltanto|vietat\w*|preferisc\w*|d['’]ora in poi|al massimo|almeno|deciso|"
     r"nooit|altijd|moet(?:en)?|mag niet|mogen niet|alleen|liever|voortaan|hoogstens|minstens|besloten|"
-    r"никогда|всегда|нельзя|долж\w+|только|предпочита\w*|отныне|запрещ\w*|обязательно|решили)(?!\w)|"
-    + f"{_EAST_ASIAN_PROHIBITIONS}|"
+    r"никогда|всегда|нельзя|долж\w+|только|предпочита\w*|отныне|запрещ\w*|обязательно|решили",
+    f"{_EAST_ASIAN_PROHIBITIONS}|"
     "不要|不得|必须|必須|禁止|永远|始终|只能|不可|务必|优先|優先|改为|改成|从现在起|以后|最多|最少|决定|決定|"
     "ないで|べき|必ず|決して|常に|だけ|今後|ではなく|하지 ?마|지 ?마|반드시|금지|절대|항상|앞으로|결정",
-    re.IGNORECASE,
 )
 """The signs of a lasting rule, as opposed to a present request."""
 _REPORTED = re.compile(
@@ -122,42 +171,39 @@ _REPORTED = re.compile(
     re.IGNORECASE,
 )
 """The words that say how something behaves, not how it has to behave."""
-_LIMIT = re.compile(
-    r"(?<!\w)(?:limit(?:ed)?|cap(?:ped)?|budget|deadline|due|up to|tops)(?!\w)|"
-    r"(?<!\w)(?:mehr|weniger) als .{1,60}(?<!\w)(?:nicht|kein\w*)(?!\w)",
-    re.IGNORECASE,
+_LIMIT = SentenceForm(
+    r"limit(?:ed)?|cap(?:ped)?|budget|deadline|due|up to|tops|"
+    r"(?:mehr|weniger) als .{1,60}(?<!\w)(?:nicht|kein\w*)",
 )
 """The words that state a limit if the sentence has a figure."""
-_RATE = re.compile(
-    r"(?<!\w)(?:(?:per|an?) (?:minute|hour|day|month)|(?:pro|je) (?:minute|stunde|tag|monat)|im monat|"
-    r"par (?:minute|heure|jour|mois)|por (?:minuto|hora|día|mes))(?!\w)|每(?:分钟|小时|天|月)",
-    re.IGNORECASE,
+_RATE = SentenceForm(
+    r"(?:per|an?) (?:minute|hour|day|month)|(?:pro|je) (?:minute|stunde|tag|monat)|im monat|"
+    r"par (?:minute|heure|jour|mois)|por (?:minuto|hora|día|mes)",
+    "每(?:分钟|小时|天|月)",
 )
 """The words that may state a limit if the sentence has a figure."""
-_CONDITION = re.compile(
-    r"(?<!\w)(?:if|when(?:ever)?|before|wenn|falls|bevor|si|dès|avant|cuando|antes|se|als|если)(?!\w)", re.IGNORECASE
+_CONDITION = SentenceForm(
+    r"if|when(?:ever)?|before|wenn|falls|bevor|si|dès|avant|cuando|antes|se|als|если",
 )
-_ORDER = re.compile(
-    r"(?<!\w)(?:(?<!at )(?<!the )first|zuerst|erst(?! (?:mal|recht))|d['’]abord|primero|prima|eerst|сначала)(?!\w)",
-    re.IGNORECASE,
+_ORDER = SentenceForm(
+    r"(?<!at )(?<!the )first|zuerst|erst(?! (?:mal|recht))|d['’]abord|primero|prima|eerst|сначала",
 )
 """The words that order a step before another one, in a sentence with a condition."""
-_DECISION = re.compile(
-    r"(?<!\w)(?:we(?:['’]re| are)? (?:go(?:ing)? (?:with|for)|us(?:e|ing)|tak(?:e|ing)|on|stick\w*|stay\w*)|"
+_DECISION = SentenceForm(
+    r"we(?:['’]re| are)? (?:go(?:ing)? (?:with|for)|us(?:e|ing)|tak(?:e|ing)|on|stick\w*|stay\w*)|"
     r"wir (?:nehmen|gehen|nutzen|verwenden|bleiben)|(?:nehmen|gehen|nutzen|verwenden|bleiben) wir|"
     r"on (?:part|prend|passe|reste|garde)|nous (?:prenons|utilisons|passons|restons|gardons)|"
-    r"vamos con|usamos|nos quedamos|usiamo|используем|берём)(?!\w)|我们(?:用|选|改|走)|还是用|就用",
-    re.IGNORECASE,
+    r"vamos con|usamos|nos quedamos|usiamo|используем|берём",
+    "我们(?:用|选|改|走)|还是用|就用",
 )
 """The words by which a group decides."""
-_TASTE = re.compile(
-    r"(?<!\w)(?:(?:I|we) (?:really |just |only )?(?:like|love|hate|dislike)(?! (?:it|that|this|these|those|how|what|"
+_TASTE = SentenceForm(
+    r"(?:i|we) (?:really |just |only )?(?:like|love|hate|dislike)(?! (?:it|that|this|these|those|how|what|"
     r"where|when|the (?:way|idea|look)|to)\b)|can['’]t stand|"
     r"(?<=\w )(?<!ja )(?<!würde )(?<!hätte )(?<!möchte )gerne?|ungern|mir wäre|wäre (?:es )?mir|stört mich|"
     r"j['’]aime(?: mieux| bien)?|je déteste|me (?:gusta|molesta)n?|odio|gosto|mi piace|ik hou van|нравится|"
-    r"люблю)(?!\w)|"
+    r"люблю",
     "喜欢(?![这那它])|喜歡(?![這那它])|讨厌|討厭|好き|嫌い|좋아해|싫어",
-    re.IGNORECASE,
 )
 """The words for likes and dislikes."""
 _PROHIBITION = re.compile(
@@ -165,7 +211,7 @@ _PROHIBITION = re.compile(
     re.IGNORECASE,
 )
 """The opening of a prohibition."""
-_NEGATED = re.compile(r"(?<!\w)(?:nicht|kein(?:e|en|em|er)?|niet|geen)(?!\w)", re.IGNORECASE)
+_NEGATED = SentenceForm(r"nicht|kein(?:e|en|em|er)?|niet|geen")
 """A negation that makes an imperative a prohibition."""
 _BARE_PLURAL = re.compile(
     r"(?:^|: )(?:please )?[a-z]+ (?:all |any |only )?(?!(?:the|this|that|these|those|my|an?)\b)(?:[a-z]+ )?"
@@ -173,56 +219,53 @@ _BARE_PLURAL = re.compile(
     re.IGNORECASE,
 )
 """A request about things of a kind, not about a certain one."""
-_GENERALIZING_WORD = re.compile(r"(?<!\w)(?:every|each(?: time)?|whenever|unless|without)(?!\w)", re.IGNORECASE)
+_GENERALIZING_WORD = SentenceForm(r"every|each(?: time)?|whenever|unless|without")
 """The words that make a request a lasting rule."""
-_PENDING = re.compile(
-    r"(?<!\w)(?:next steps?|waiting (?:for|on)|awaiting|pending|blocked|open questions?|to-?dos?|"
+_PENDING = SentenceForm(
+    r"next steps?|waiting (?:for|on)|awaiting|pending|blocked|open questions?|to-?dos?|"
     r"still (?:open|missing)|(?:still|left) to|follow(?:ing)? up|"
     r"offene? frage|nächster schritt|steht noch aus|prochaine étape|en attente|"
-    r"reste à|siguiente paso|queda pendiente|pendiente|próximo passo|falta|resta da|nog te)(?!\w)|"
+    r"reste à|siguiente paso|queda pendiente|pendiente|próximo passo|falta|resta da|nog te",
     "下一步|待办|待确认|осталось",
-    re.IGNORECASE,
 )
 """The signs of something that is still open."""
-_PROMISE = re.compile(
-    r"(?<!\w)(?:(?:I|we)(?:['’]ll| will|['’](?:m|re) going to| am going to| are going to| promise)(?! need)|"
+_PROMISE = SentenceForm(
+    r"(?:i|we)(?:['’]ll| will|['’](?:m|re) going to| am going to| are going to| promise)(?! need)|"
     r"you(?:['’]ll| will) (?:receive|get|hear|have)|will be \w+ed|(?:ich|wir) werden?|werde ich|werden wir|je vais|"
     r"nous allons|voy a|vamos a|vou|vamos|farò|faremo|ik zal|we zullen|сделаю|отправлю|"
     r"(?:bekommst|kriegst|erhältst) du|du (?:bekommst|kriegst|erhältst)|(?:bekommen|erhalten) sie|"
     r"(?:vous|tu) (?:aur|recevr)(?:ez|as)|(?:tendr|recibir)(?:ás|éis|án?)|(?:avr|ricever)(?:ai|ete)|"
-    r"krijgt u|je krijgt|получите|получишь)(?!\w)|"
+    r"krijgt u|je krijgt|получите|получишь",
     "我会|我将|我們會|我们会|予定です|しておきます|하겠습니다",
-    re.IGNORECASE,
 )
 """The signs of an assistant's promise."""
-_SPEAKER = re.compile(
-    r"(?<!\w)(?:(?:I|we)['’](?:m|re) \w+ing|(?:I am|we are) \w+ing|ich|wir|je|j['’]\w+|nous|"
-    r"(?:te|le|les|os|se l[oa]s?) \w{2,}[oe]|eu|io|ik|я|мы)(?!\w)|我|私|给你",
-    re.IGNORECASE,
+_SPEAKER = SentenceForm(
+    r"(?:i|we)['’](?:m|re) \w+ing|(?:i am|we are) \w+ing|ich|wir|je|j['’]\w+|nous|"
+    r"(?:te|le|les|os|se l[oa]s?) \w{2,}[oe]|eu|io|ik|я|мы",
+    "我|私|给你",
 )
 """The speaker or the listener, and what one does for the other."""
-_LATER = re.compile(
-    r"(?<!\w)(?:tonight|tomorrow|later|soon|once (?:the|it|this|that|all)|as soon as|next week|"
+_LATER = SentenceForm(
+    r"tonight|tomorrow|later|soon|once (?:the|it|this|that|all)|as soon as|next week|"
     r"this (?:afternoon|evening)|(?:by|on) (?:mon|tues|wednes|thurs|fri|satur|sun)day|"
     r"heute (?:abend|nachmittag|noch)|(?<!heute )morgen|später|gleich|nachher|sobald|nächste woche|"
     r"(?:am|bis) (?:montag|dienstag|mittwoch|donnerstag|freitag|samstag|sonntag)|(?:lun|mar|mercre|jeu|vendre|same)di|"
     r"(?:el|para el) (?:lunes|martes|miércoles|jueves|viernes|sábado|domingo)|"
     r"ce soir|demain|plus tard|bientôt|dès que|la semaine prochaine|"
     r"esta (?:noche|tarde)|mañana|luego|pronto|más tarde|en cuanto|amanhã|assim que|stasera|domani|appena|"
-    r"vanavond|straks|zodra|вечером|завтра|как только)(?!\w)|"
+    r"vanavond|straks|zodra|вечером|завтра|как только",
     "今晚|明天|[周週][一二三四五六日]|星期|稍后|等会|之后|等.{1,20}[完后好]|明日|今夜|後で|내일|나중에",
-    re.IGNORECASE,
 )
 """The times at which something is to be done, or what it waits for."""
-_OFFER = re.compile(
-    r"(?<!\w)(?:please|would you|do you|if|(?:once|when|as soon as|after|until) (?:you|i|we|confirmed|approved)(?!\w)|"
+_OFFER = SentenceForm(
+    r"please|would you|do you|if|(?:once|when|as soon as|after|until) (?:you|i|we|confirmed|approved)(?!\w)|"
     r"your (?:confirmation|choice|approval)|confirm|let me know|"
     r"bitte|wenn|falls|sobald (?:sie|du|ihr)|s['’]il|si (?:vous|tu|l|c)|dès que (?:vous|tu)|lorsque (?:vous|tu)|"
     r"por favor|si|cuando (?:me|usted|tú|quiera\w*)|en cuanto (?:me|usted|tú)|"
     r"se (?:quiser|desejar|vuole|vuoi)|quando (?:você|vuole|vuoi)|per favore|als (?:u|je)|zodra (?:u|je)|"
-    r"пожалуйста|если|когда (?:вы|ты))(?!\w)|"
-    "请|請|如果|もし|ください|주세요|[?？]",
-    re.IGNORECASE,
+    r"пожалуйста|если|когда (?:вы|ты)",
+    "请|請|如果|もし|ください|주세요",
+    "[?？]",
 )
 """The signs of an offer: what an assistant does on the user's condition."""
 _TAG_QUESTION = re.compile(
@@ -244,11 +287,11 @@ _GERMAN = re.compile(
     re.IGNORECASE,
 )
 """A language that writes all nouns with capitals, so that these are no names."""
-_MODAL_VERB = re.compile(rf"(?<!\w)(?:{_MODALS})(?!\w)", re.IGNORECASE)
-_FORM_EAST_ASIA = re.compile(
+_MODAL_VERB = SentenceForm(
+    _MODALS,
     "不要|不得|必须|必須|禁止|永远|始终|只能|不能|不可|务必|请|优先|優先|改为|改成|从现在起|以后|"
     "ないで|ください|べき|必ず|決して|常に|だけ|今後|しない|ではなく|"
-    "하지 ?마|반드시|금지|절대|항상|해야|하세요|해 ?주세요|앞으로|대신"
+    "하지 ?마|반드시|금지|절대|항상|해야|하세요|해 ?주세요|앞으로|대신",
 )
 _IMPERATIVES: Final = frozenset(
     {
@@ -278,31 +321,28 @@ _FOREIGN_IMPERATIVES: Final = frozenset(
     }
 )
 """The same in German, French, Spanish, Portuguese, Italian, Dutch and Russian."""
-_CHANGE = re.compile(
-    r"(?<!\w)(?:"
-    + _RETRACTIONS
-    + r"|instead|no longer|not any ?more|from now on|going forward|changed?|moved|raised|lowered|extended|"
+_CHANGE = SentenceForm(
+    _RETRACTIONS + r"|instead|no longer|not any ?more|from now on|going forward|changed?|moved|raised|lowered|extended|"
     r"updated?|correction|actually|scratch that|rather|"
     r"stattdessen|statt|ab (?:jetzt|sofort)|nicht mehr|doch|korrektur|geändert|"
     r"désormais|dorénavant|plutôt|au lieu|à la place|finalement|en fait|"
     r"en (?:lugar|vez)|em vez|a partir de (?:ahora|agora)|ya no|mejor|corrección|en realidad|na verdade|"
     r"invece|d['’]ora in poi|anzi|voortaan|in plaats van|toch|вместо|отныне|лучше|"
     # At the beginning these words only go on: "Now, I would like ..."
-    r"(?<=\w )(?:(?<!right )now|nun|jetzt|maintenant|ahora|agora|adesso|nu|теперь))(?!\w)|"
-    + f"{_EAST_ASIAN_RETRACTIONS}|"
-    + r"改为|改成|改用|换成|不再|而不是|更正|其实|从现在起|现在|今後|ではなく|代わりに|訂正|앞으로|대신|정정|"
-    r"^(?:no|wait|sorry|change of plans?|nein|moment|non|нет)\b[,.:;–—]|^(?:不[对是]?|いいえ|아니요?)",
-    re.IGNORECASE,
+    r"(?<=\w )(?:(?<!right )now|nun|jetzt|maintenant|ahora|agora|adesso|nu|теперь)",
+    f"{_EAST_ASIAN_RETRACTIONS}|"
+    r"改为|改成|改用|换成|不再|而不是|更正|其实|从现在起|现在|今後|ではなく|代わりに|訂正|앞으로|대신|정정|"
+    r"^(?:不[对是]?|いいえ|아니요?)",
+    r"^(?:no|wait|sorry|change of plans?|nein|moment|non|нет)\b[,.:;–—]",
 )
-_CORRECTS = re.compile(
-    r"(?<!\w)(?:" + _RETRACTIONS + r"|correction|instead|stattdessen|korrektur|au lieu|"
+_CORRECTS = SentenceForm(
+    _RETRACTIONS + r"|correction|instead|stattdessen|korrektur|au lieu|"
     r"plutôt|à la place|en lugar|en vez|mejor|corrección|em vez|correção|invece|anzi|"
-    r"in plaats|вместо|исправление)(?!\w)|"
-    + f"{_EAST_ASIAN_RETRACTIONS}|"
-    + r"更正|改为|改成|改用|换成|而不是|訂正|代わりに|ではなく|정정|대신|"
-    r"^(?:no|wait|actually|change of plans?|nein|doch|moment|non|en fait|en realidad|нет)\b[,.:;–—]|"
+    r"in plaats|вместо|исправление",
+    f"{_EAST_ASIAN_RETRACTIONS}|"
+    r"更正|改为|改成|改用|换成|而不是|訂正|代わりに|ではなく|정정|대신|"
     r"^(?:不对|不是|いいえ|아니)",
-    re.IGNORECASE,
+    r"^(?:no|wait|actually|change of plans?|nein|doch|moment|non|en fait|en realidad|нет)\b[,.:;–—]",
 )
 """The signs of a correction."""
 _FIGURE = re.compile(r"[$€£¥]\s?\d[\d.,]*|\d{4}-\d\d-\d\d|\d[\d.,:]*\s?%?")
@@ -324,11 +364,11 @@ _BOUND = re.compile(
 )
 """The words before a figure that make it a limit."""
 _MAX_DISTANCE: Final = 40
-_NEGATION = re.compile(
-    r"(?<!\w)(?:never|not|no|don['’]t|doesn['’]t|mustn['’]t|can['’]t|cannot|without|avoid|forbidden|prohibited|"
+_NEGATION = SentenceForm(
+    r"never|not|no|don['’]t|doesn['’]t|mustn['’]t|can['’]t|cannot|without|avoid|forbidden|prohibited|"
     r"nie|niemals|nicht|keine?[mnrs]?|ohne|verboten|jamais|pas|sans|interdit|nunca|no|sin|prohibid\w*|não|sem|"
-    r"non|mai|senza|vietat\w*|nooit|niet|geen|никогда|не|нельзя)(?!\w)|不|禁止|勿|ない|で?すな|금지|마세요|지 ?마",
-    re.IGNORECASE,
+    r"non|mai|senza|vietat\w*|nooit|niet|geen|никогда|не|нельзя",
+    "不|禁止|勿|ない|で?すな|금지|마세요|지 ?마",
 )
 _PARTICULARS = re.compile(
     r"[$€£¥]\s?\d|\d\s?[%€$]|\d{2,}|\d\.\d|https?://|\w_|\b(?:Herrn?|Frau) [A-ZÄÖÜ]|\b[A-Z]*[a-z]+[A-Z]|"
@@ -415,22 +455,23 @@ def rank_sentence(sentence: str) -> int:
     if len(sentence) > _MAX_SENTENCE_LENGTH:
         return 0
     text = _REPORTED.sub(" ", BULLET.sub("", sentence))
+    small = text.lower()
     is_particular = _has_particulars(text)
     is_request = (
         _begins_with(_IMPERATIVES | _FOREIGN_IMPERATIVES, text)
-        or any(form.search(text) for form in (_MODAL_VERB, _FORM_EAST_ASIA, _TASTE, _CORRECTS))
-        or (is_particular and _CHANGE.search(text) is not None)
+        or any(form.is_in(small) for form in (_MODAL_VERB, _TASTE, _CORRECTS))
+        or (is_particular and _CHANGE.is_in(small))
     )
     if text[-1:] in "?？" and not _TAG_QUESTION.search(text):
         return STATEMENT if is_particular or is_request else 0
-    if _is_lasting(text) or (is_particular and _CORRECTS.search(text)):
+    if _is_lasting(text, small) or (is_particular and _CORRECTS.is_in(small)):
         return RULE
     if len(text) <= BRIEF and is_particular and _is_self_contained(text):
         # A change overrules something, maybe in other words.
-        return RULE if _CHANGE.search(text) else FACT
-    if len(text) <= BRIEF and any(form.search(text) for form in (_PENDING, _DECISION, _TASTE, _CORRECTS)):
+        return RULE if _CHANGE.is_in(small) else FACT
+    if len(text) <= BRIEF and any(form.is_in(small) for form in (_PENDING, _DECISION, _TASTE, _CORRECTS)):
         return FACT
-    return REQUEST if is_request or _PENDING.search(text) else STATEMENT if is_particular else 0
+    return REQUEST if is_request or _PENDING.is_in(small) else STATEMENT if is_particular else 0
 
 
 def _has_particulars(text: str) -> bool:
@@ -440,14 +481,15 @@ def _has_particulars(text: str) -> bool:
     return _CAPITALIZED.search(text) is not None and (_GERMAN.search(text) is None or _NAMES.search(text) is not None)
 
 
-def _is_lasting(text: str) -> bool:
+def _is_lasting(text: str, small: str) -> bool:
+    """Whether a sentence is a rule. `small` is `text` in small letters."""
     return (
-        _LASTING_WORDS.search(text) is not None
-        or (_FIGURE.search(text) is not None and _LIMIT.search(text) is not None)
-        or (_GENERALIZING_WORD.search(text) is not None and _begins_with(_IMPERATIVES, text))
-        or (_ORDER.search(text) is not None and _CONDITION.search(text) is not None)
+        _LASTING_WORDS.is_in(small)
+        or (_FIGURE.search(text) is not None and _LIMIT.is_in(small))
+        or (_GENERALIZING_WORD.is_in(small) and _begins_with(_IMPERATIVES, text))
+        or (_ORDER.is_in(small) and _CONDITION.is_in(small))
         or _PROHIBITION.match(text) is not None
-        or (_NEGATED.search(text) is not None and _begins_with(_FOREIGN_IMPERATIVES, text))
+        or (_NEGATED.is_in(small) and _begins_with(_FOREIGN_IMPERATIVES, text))
     )
 
 
@@ -455,7 +497,7 @@ def _is_self_contained(text: str) -> bool:
     """Whether a sentence with particulars can be understood without the ones before it."""
     if parse_claim(text).has_value:
         return True
-    if _RATE.search(text) and _FIGURE.search(text):
+    if _FIGURE.search(text) and _RATE.is_in(text.lower()):
         return True
     if _DIALOGUE.match(text) or _GERMAN.search(text):
         return False
@@ -470,10 +512,11 @@ def _begins_with(verbs: frozenset[str], text: str) -> bool:
 
 def rank_promise(sentence: str) -> int:
     """Returns the rank of a promise, or of something that an assistant left open; 0 for any other sentence."""
-    if sentence[:1] == '"' or sentence[-1:] in ":：" or _OFFER.search(sentence):
+    small = sentence.lower()
+    if sentence[:1] == '"' or sentence[-1:] in ":：" or _OFFER.is_in(small):
         return 0
-    is_promise = _PROMISE.search(sentence) or (_SPEAKER.search(sentence) and _LATER.search(sentence))
-    if not is_promise and _PENDING.search(sentence) is None:
+    is_promise = _PROMISE.is_in(small) or (_SPEAKER.is_in(small) and _LATER.is_in(small))
+    if not is_promise and not _PENDING.is_in(small):
         return 0
     is_particular = _PARTICULARS.search(sentence) or _CAPITALIZED.search(sentence)
     return FACT if len(sentence) <= BRIEF and is_particular else STATEMENT
@@ -481,12 +524,12 @@ def rank_promise(sentence: str) -> int:
 
 def is_change(sentence: str) -> bool:
     """Whether something is different from now on."""
-    return _CHANGE.search(sentence) is not None
+    return _CHANGE.is_in(sentence.lower())
 
 
 def is_correction(sentence: str) -> bool:
     """Whether something was wrong."""
-    return _CORRECTS.search(sentence) is not None
+    return _CORRECTS.is_in(sentence.lower())
 
 
 def parse_claim(sentence: str) -> Claim:
@@ -497,7 +540,7 @@ def parse_claim(sentence: str) -> Claim:
     subject, value_words, has_value = frozenset[str](), frozenset[str](), False
     if copula is not None:
         value = sentence[copula.end() :].strip()
-        subject = words_of(_CHANGE.sub(" ", sentence[start : copula.start()].strip()))
+        subject = words_of(_CHANGE.remove(sentence[start : copula.start()].strip().lower()))
         value_words = words_of(value)
         has_value = len(value.split()) <= _VALUE_WORDS and _VALUE.search(value) is not None
     figures = tuple((match.group().strip(" ."), _is_value(sentence, match)) for match in _FIGURE.finditer(sentence))
@@ -510,7 +553,7 @@ def parse_claim(sentence: str) -> Claim:
         value_words,
         has_value,
         stem,
-        _NEGATION.search(sentence) is not None,
+        _NEGATION.is_in(sentence.lower()),
     )
 
 
