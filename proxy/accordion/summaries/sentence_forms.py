@@ -321,6 +321,7 @@ _FOREIGN_IMPERATIVES: Final = frozenset(
     }
 )
 """The same in German, French, Spanish, Portuguese, Italian, Dutch and Russian."""
+_ALL_IMPERATIVES: Final = _IMPERATIVES | _FOREIGN_IMPERATIVES
 _CHANGE = SentenceForm(
     _RETRACTIONS + r"|instead|no longer|not any ?more|from now on|going forward|changed?|moved|raised|lowered|extended|"
     r"updated?|correction|actually|scratch that|rather|"
@@ -457,21 +458,25 @@ def rank_sentence(sentence: str) -> int:
     text = _REPORTED.sub(" ", BULLET.sub("", sentence))
     small = text.lower()
     is_particular = _has_particulars(text)
+    is_taste, is_correction = _TASTE.is_in(small), _CORRECTS.is_in(small)
     is_request = (
-        _begins_with(_IMPERATIVES | _FOREIGN_IMPERATIVES, text)
-        or any(form.is_in(small) for form in (_MODAL_VERB, _TASTE, _CORRECTS))
+        _begins_with(_ALL_IMPERATIVES, text)
+        or is_taste
+        or is_correction
+        or _MODAL_VERB.is_in(small)
         or (is_particular and _CHANGE.is_in(small))
     )
     if text[-1:] in "?？" and not _TAG_QUESTION.search(text):
         return STATEMENT if is_particular or is_request else 0
-    if _is_lasting(text, small) or (is_particular and _CORRECTS.is_in(small)):
+    if _is_lasting(text, small) or (is_particular and is_correction):
         return RULE
     if len(text) <= BRIEF and is_particular and _is_self_contained(text):
         # A change overrules something, maybe in other words.
         return RULE if _CHANGE.is_in(small) else FACT
-    if len(text) <= BRIEF and any(form.is_in(small) for form in (_PENDING, _DECISION, _TASTE, _CORRECTS)):
+    is_pending = _PENDING.is_in(small)
+    if len(text) <= BRIEF and (is_pending or is_taste or is_correction or _DECISION.is_in(small)):
         return FACT
-    return REQUEST if is_request or _PENDING.is_in(small) else STATEMENT if is_particular else 0
+    return REQUEST if is_request or is_pending else STATEMENT if is_particular else 0
 
 
 def _has_particulars(text: str) -> bool:
@@ -513,10 +518,9 @@ def _begins_with(verbs: frozenset[str], text: str) -> bool:
 def rank_promise(sentence: str) -> int:
     """Returns the rank of a promise, or of something that an assistant left open; 0 for any other sentence."""
     small = sentence.lower()
-    if sentence[:1] == '"' or sentence[-1:] in ":：" or _OFFER.is_in(small):
-        return 0
-    is_promise = _PROMISE.is_in(small) or (_SPEAKER.is_in(small) and _LATER.is_in(small))
-    if not is_promise and not _PENDING.is_in(small):
+    is_promise = _PROMISE.is_in(small) or (_SPEAKER.is_in(small) and _LATER.is_in(small)) or _PENDING.is_in(small)
+    # The rarest sign is searched first: most sentences have none.
+    if not is_promise or sentence[:1] == '"' or sentence[-1:] in ":：" or _OFFER.is_in(small):
         return 0
     is_particular = _PARTICULARS.search(sentence) or _CAPITALIZED.search(sentence)
     return FACT if len(sentence) <= BRIEF and is_particular else STATEMENT
