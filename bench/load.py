@@ -133,6 +133,28 @@ async def growing(job: Job) -> dict[str, Any]:
     return {"turns": turns, "failed": failed}
 
 
+async def first(job: Job) -> dict[str, Any]:
+    """The first requests of `count` conversations of `size` bytes, one every `every` seconds at most, so that what a
+    server does behind an answer is over before the next request. Its CPU time is counted, too."""
+    path, connection = conversations.PATHS[job.dialect].encode(), await connect(job.port)
+    for number in range(job.warmup):
+        await connection.ask(path, conversations.small_body(Texts(job.seed + number), job.dialect))
+    bodies = []
+    for number in range(job.count):
+        conversation = conversations.Conversation(Texts(job.seed + 1000 + number), job.dialect)
+        conversation.reach(job.size, 5 * job.step)
+        conversation.ask(job.step)
+        bodies.append(conversation.body())
+    await asyncio.sleep(SETTLE)
+    before, replies = processes.cpu_seconds(job.pids), list[Reply]()
+    for body in bodies:
+        replies.append(await connection.ask(path, body))
+        await asyncio.sleep(job.every)
+    cpu = processes.cpu_seconds(job.pids) - before
+    connection.close()
+    return summary(replies, cpu, 1.0)
+
+
 async def sessions(job: Job) -> dict[str, Any]:
     """`count` conversations of ten growing requests, 1 to 100 KB; memory of the servers on the way."""
     path = conversations.PATHS[job.dialect].encode()
@@ -176,6 +198,7 @@ JOBS = {
     "closed": closed,
     "paced": paced,
     "growing": growing,
+    "first": first,
     "sessions": sessions,
     "beside": compaction_load.beside,
     "replaying": compaction_load.replaying,

@@ -6,6 +6,7 @@ from bench.report import Table
 from bench.run_settings import RunSettings
 from bench.scenarios import (
     compaction,
+    first,
     floor,
     growing,
     large,
@@ -27,6 +28,7 @@ from bench.scenarios import (
 SCENARIOS: Mapping[str, Callable[[RunSettings], list[Table]]] = {
     "small": small.run,
     "floor": floor.run,
+    "first": first.run,
     "growing": growing.run,
     "stream": stream.run,
     "offered": offered.run,
