@@ -48,10 +48,11 @@ class Definition(NamedTuple):
 
 
 def python_files() -> Iterator[Path]:
-    """The files below the root, by their paths from there. Hidden folders are caches, not ours."""
+    """The files below the root, by their paths from there. Hidden folders are caches, and node_modules is not ours."""
     for folder in FOLDERS:
         for path in (each.relative_to(ROOT) for each in sorted((ROOT / folder).rglob("*.py"))):
-            if not any(part.startswith(".") for part in path.parts) and THIRD_PARTY_NAMES not in path.parents:
+            is_hidden = any(part.startswith(".") for part in path.parts)
+            if not is_hidden and "node_modules" not in path.parts and THIRD_PARTY_NAMES not in path.parents:
                 yield path
 
 

@@ -207,7 +207,7 @@ async def test_entries_that_nobody_can_read_are_passed_over():
     [old] = await setup.leave("old", "s-1", [big("old")])
     await setup.store.put(Key(archive_entries.entries_collection(NAMESPACE), "odd/fold/x"), b"\xc1")
     await setup.store.put(archive_entries.contents_key(NAMESPACE, "f-old"), b"\xc1")
-    await setup.store.put(archive_entries.sums_key(NAMESPACE), b"\xc1")
+    await setup.store.put(archive_entries.totals_key(NAMESPACE), b"\xc1")
     setup.clock.advance(60)
     await setup.leave("new", "s-2", [big("new")])
     await setup.tasks.done()

@@ -334,7 +334,11 @@ def _raise_file_limit() -> None:
 
 def _format_greeting(file: SettingsFile, port: int, owner_token: str) -> str:
     settings = file.settings
-    source = f"those of {file.path.absolute()}" if file.path.exists() else "the defaults; `accordion init` writes them to a file"
+    source = (
+        f"those of {file.path.absolute()}"
+        if file.path.exists()
+        else "the defaults; `accordion init` writes them to a file"
+    )
     base = loopback_url(settings.server.host, port)
     needs_token = owner_token and not settings.needs_proxy_key
     sign_in = f"\n    erase, export    {base}{SIGN_IN}?token={owner_token}" if needs_token else ""
