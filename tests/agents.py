@@ -19,6 +19,7 @@ import openai
 from tests.agent_replies import TOOL, TOOLS, Json
 from tests.response_recorder import ResponseRecorder
 from tests.strict_provider import SYSTEM, result_of, turn_text
+from tests.writers import WRITERS, MadeCall
 
 MODEL = "small"
 Client = openai.AsyncOpenAI | anthropic.AsyncAnthropic | httpx.AsyncClient
@@ -77,19 +78,13 @@ class Run:
 
     def ask(self, text: str) -> None:
         """The user says something."""
-        if self.dialect == "gemini":
-            self.history.append({"role": "user", "parts": [{"text": text}]})
-            return
-        self.history.append({"role": "user", "content": text})
+        self.history.append(WRITERS[self.dialect].user(text))
 
     def say(self, text: str) -> None:
         """The user says something beside the results that stand last, as where an agent is interrupted."""
-        last = self.history[-1] if self.history else None
-        if self.dialect == "messages" and last is not None and last["role"] == "user" and last["content"] != text:
-            blocks = (
-                last["content"] if isinstance(last["content"], list) else [{"type": "text", "text": last["content"]}]
-            )
-            self.history[-1] = {"role": "user", "content": [*blocks, {"type": "text", "text": text}]}
+        last = WRITERS[self.dialect].add_text(self.history[-1], text) if self.history else None
+        if last is not None:
+            self.history[-1] = last
             return
         self.ask(text)
 
@@ -123,19 +118,8 @@ class Run:
     def _answer(self, calls: list[str]) -> None:
         if not calls:
             return
-        results = [(call, result_of(call, self.words)) for call in calls]
-        if self.dialect == "chat":
-            self.history += [{"role": "tool", "tool_call_id": call, "content": text} for call, text in results]
-        elif self.dialect == "responses":
-            self.history += [
-                {"type": "function_call_output", "call_id": call, "output": text} for call, text in results
-            ]
-        elif self.dialect == "gemini":
-            answers = [{"id": call, "name": TOOL, "response": {"output": text}} for call, text in results]
-            self.history.append({"role": "user", "parts": [{"functionResponse": each} for each in answers]})
-        else:
-            blocks = [{"type": "tool_result", "tool_use_id": call, "content": text} for call, text in results]
-            self.history.append({"role": "user", "content": blocks})
+        made = [MadeCall(call, TOOL, {}, result_of(call, self.words)) for call in calls]
+        self.history += WRITERS[self.dialect].results(*made)
 
 
 async def _chat(run: Run) -> list[str]:
@@ -222,18 +206,36 @@ def _marked(history: list[Any]) -> list[Any]:
     return out
 
 
+class GeminiError(Exception):
+    """What Google's SDK raises, too: an error is answered, stands in a stream, or nothing whole is answered."""
+
+    def __init__(self, told: str, response: httpx.Response | None = None) -> None:
+        super().__init__(told)
+        self.response = response
+
+
+class GeminiConnectionError(GeminiError):
+    """The connection broke off."""
+
+
 async def _gemini(run: Run) -> list[str]:
     """Google's SDK needs another version of a library that the other SDKs share; it is in tests/clients."""
-    method = "streamGenerateContent?alt=sse" if run.stream else "generateContent"
-    asked = {
-        "systemInstruction": {"parts": [{"text": SYSTEM}]}, "contents": run.history,
-        "tools": [{"functionDeclarations": TOOLS["gemini"]}], **run.more,
-    }  # fmt: skip
-    reply = await run.client.post(f"/v1beta/models/{run.model}:{method}", json=asked, headers=run.headers)
+    writer, more = WRITERS["gemini"], dict(run.more)
+    tools = more.pop("tools", TOOLS["gemini"])
+    asked = writer.with_tools(writer.with_system(writer.request(run.model, run.history, **more), SYSTEM), tools)
+    path = writer.path(run.model, stream=run.stream)
+    try:
+        reply = await run.client.post(path, json=asked, headers=run.headers)
+        told = [json.loads(line[6:]) for line in reply.text.splitlines() if line] if run.stream else [reply.json()]
+    except httpx.TransportError as error:
+        raise GeminiConnectionError(str(error)) from error
+    except ValueError as error:
+        raise GeminiError(str(error)) from error
+    if reply.status_code != 200 or not told or any("error" in each for each in told):
+        raise GeminiError(reply.text, reply)
     run.answers.append(dict(reply.headers))
-    assert reply.status_code == 200, reply.text
-    told = [json.loads(line[6:]) for line in reply.text.splitlines() if line] if run.stream else [reply.json()]
-    parts = [part for each in told for part in each["candidates"][0]["content"]["parts"] if part != {"text": ""}]
+    contents = [each["candidates"][0].get("content", {}) for each in told]
+    parts = [part for content in contents for part in content.get("parts", ()) if part != {"text": ""}]
     run.history.append({"role": "model", "parts": parts})
     return [part["functionCall"]["id"] for part in parts if "functionCall" in part]
 
@@ -245,6 +247,11 @@ _STEPS: dict[str, Callable[[Run], Any]] = {
 
 def _plain(value: Any) -> Any:
     return value.model_dump(exclude_none=True)
+
+
+async def fetch(client: Client, url: str) -> None:
+    """Fetches something by a client's own connection."""
+    await (client.get(url) if isinstance(client, httpx.AsyncClient) else client.get(url, cast_to=object))
 
 
 def connected(url: str, dialect: str, witness: ResponseRecorder | None = None) -> Client:

@@ -10,9 +10,8 @@ from accordion.model.http import Outbound
 from tests.compaction.compactor_setup import long_history, with_long_results
 from tests.fakes import FakeReply, FakeWindows
 from tests.histories import DialectName, History, Turn, body
-from tests.pipeline_setup import CHAT, GEMINI, MESSAGES, RESPONSES, PipelineSetup, header
+from tests.pipeline_setup import PATHS, PipelineSetup, header
 
-PATHS: dict[DialectName, str] = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES, "gemini": GEMINI}
 _LONG = with_long_results(long_history(16))
 COMPACTED_AT = 7
 """The turn whose request is over the trigger in a small window; each has one call, `call_id(turn)`."""

@@ -14,11 +14,10 @@ from typing import Any, Literal
 
 from hypothesis import strategies as st
 
+from tests.writers import LISTS
+
 DialectName = Literal["chat", "responses", "messages", "gemini"]
 DIALECTS: tuple[DialectName, ...] = ("chat", "responses", "messages", "gemini")
-LISTS: dict[DialectName, str] = {
-    "chat": "messages", "responses": "input", "messages": "messages", "gemini": "contents"
-}  # fmt: skip
 
 Json = dict[str, Any]
 

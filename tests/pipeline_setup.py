@@ -44,10 +44,10 @@ from accordion.stores.encryption import open_block_sealer
 from accordion.stores.memory_store import InMemoryStore
 from accordion.stores.spool import Spool, SpooledStore
 from tests.fakes import DirectOutbox, FakeClock, FakeRouter, FakeTasks, FakeUpstream, FakeWindows, WordCounter
+from tests.writers import WRITERS
 
-CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
-GEMINI = "/v1beta/models/gpt-5:generateContent"
-
+PATHS = {name: writer.path("gpt-5") for name, writer in WRITERS.items()}
+CHAT, RESPONSES, MESSAGES = PATHS["chat"], PATHS["responses"], PATHS["messages"]
 
 OWNER_TOKEN = "token-of-the-owner-7Lq2"
 OWNER = {"x-accordion-token": OWNER_TOKEN}

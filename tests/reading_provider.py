@@ -23,7 +23,8 @@ from tests.agent_replies import TOOL, TOOLS, Json
 from tests.history_content import ContentItem, content_items, reply_content_items
 from tests.loopback import Answer
 from tests.reply_parts import Piece, ReplyCall, ReplyText, ReplyThought, ScriptedReply
-from tests.strict_provider import LISTS, StrictProvider
+from tests.strict_provider import StrictProvider
+from tests.writers import LISTS
 
 OURS = "ours_"
 """The prefix of the ids of our tool's calls."""
@@ -186,7 +187,7 @@ class ReadingProvider(StrictProvider):
         for call, wanted in one.wanted.items():
             told = results.get(call, "")
             self.answers[call] = told
-            if wanted not in told or not told:
+            if (wanted not in told or not told) and not (self.brief and told.startswith("There is no room left")):
                 self._add_problem(f"the answer to {call} does not hold {wanted[:60]!r}: {told[:300]!r}")
         return at, bool(one.ours) and not one.theirs and tail == len(listed)
 

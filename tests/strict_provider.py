@@ -18,16 +18,11 @@ import msgspec
 from tests import agent_replies, provider_rules
 from tests.agent_replies import AgentReply, Json
 from tests.loopback import Answer, Recorded, Script
+from tests.writers import LISTS, WRITERS
 
 SYSTEM = "You repair a build. Read what is needed, change little, and say what was done."
 TASK = "Find out why the nightly build of the parser fails, and mend it. Keep notes of every file that was read."
-LISTS = {"chat": "messages", "responses": "input", "messages": "messages", "gemini": "contents"}
-PATHS = {
-    "chat": "/v1/chat/completions",
-    "responses": "/v1/responses",
-    "messages": "/v1/messages",
-    "gemini": "/v1beta/models/small:generateContent",
-}
+PATHS = {name: writer.path("small") for name, writer in WRITERS.items()}
 COUNTING = ("/v1/messages/count_tokens", "/v1/responses/input_tokens", "/v1beta/models/small:countTokens")
 FIXED = ("tools", "system", "instructions", "systemInstruction")
 """The fields with tools and system prompt."""

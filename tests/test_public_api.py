@@ -20,8 +20,9 @@ from accordion.config.load import build
 from accordion.model.http import Inbound
 from accordion.pipeline.request import PreparedRequest
 from tests.compaction.compactor_setup import long_history
-from tests.histories import DIALECTS, LISTS, DialectName, body
+from tests.histories import DIALECTS, DialectName, body
 from tests.strategy_packages import install, on_path
+from tests.writers import LISTS
 
 DOCS = Path(__file__).parents[1] / "docs"
 MODEL = "gpt-5"

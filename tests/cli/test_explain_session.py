@@ -14,8 +14,7 @@ from accordion.stores.sqlite import SqliteStore
 from tests.growing_conversation import COMPACTED_AT, GrowingConversation, small_window_setup
 from tests.histories import DialectName
 from tests.pipeline_setup import header
-
-LISTS = {"chat": "messages", "responses": "input", "messages": "messages", "gemini": "contents"}
+from tests.writers import LISTS
 
 
 def run(folder: Path, *arguments: str) -> Result:

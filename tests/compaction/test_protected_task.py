@@ -14,8 +14,7 @@ from accordion.model.conversation import Conversation, Message
 from tests.compaction.compactor_setup import CompactorSetup, long_history, read, with_long_results
 from tests.compaction.view_samples import assistant_message, call_and_result, strategy_view, uncompacted, user_message
 from tests.histories import DIALECTS, DialectName, History, body, histories
-
-LISTS = {"chat": "messages", "responses": "input", "messages": "messages", "gemini": "contents"}
+from tests.writers import LISTS, WRITERS
 
 
 def child(history: History, context: list[str], dialect: DialectName) -> Conversation:
@@ -23,7 +22,7 @@ def child(history: History, context: list[str], dialect: DialectName) -> Convers
     request: dict[str, Any] = body(history, dialect)
     entries = request[LISTS[dialect]]
     first = next(at for at, entry in enumerate(entries) if entry.get("role") == "user")
-    entries[first:first] = [{"role": "user", "content": text} for text in context]
+    entries[first:first] = [WRITERS[dialect].user(text) for text in context]
     return read(request, dialect)
 
 

@@ -29,12 +29,10 @@ from tests.equivalent_entries import reform
 from tests.fakes import FakeWindows
 from tests.histories import DIALECTS as NAMES
 from tests.histories import Call, DialectName, History, HistoryRound, Json, Turn, entries
-from tests.pipeline_setup import CHAT, GEMINI, MESSAGES, RESPONSES, PipelineSetup, header
+from tests.pipeline_setup import PATHS, PipelineSetup, header
 from tests.protocols.edit_samples import write_message
 from tests.sessions.test_message_forms import without_reasoning
-
-PATHS = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES, "gemini": GEMINI}
-FIELDS = {"chat": "messages", "responses": "input", "messages": "messages", "gemini": "contents"}
+from tests.writers import LISTS
 
 
 def work(turns: int, words: int = 3) -> list[Turn]:
@@ -56,7 +54,7 @@ def work(turns: int, words: int = 3) -> list[Turn]:
 
 def request(listed: list[Json], dialect: DialectName) -> Json:
     extra = {"max_tokens": 9} if dialect == "messages" else {}
-    return {"model": "m", FIELDS[dialect]: listed, **extra}
+    return {"model": "m", LISTS[dialect]: listed, **extra}
 
 
 def conversation(listed: list[Json], dialect: DialectName) -> Conversation:
@@ -208,7 +206,7 @@ def state(out: Any) -> str:
 def sent(world: PipelineSetup, dialect: DialectName) -> list[Json]:
     body = world.upstream.requests[-1].body
     assert isinstance(body, bytes)
-    return list(json.loads(body)[FIELDS[dialect]])
+    return list(json.loads(body)[LISTS[dialect]])
 
 
 @settings(max_examples=25, deadline=None)

@@ -16,6 +16,7 @@ from tests.e2e.small_window import WINDOW, compacted_requests
 from tests.loopback import Answer, Recorded
 from tests.proxy_process import Proxy
 from tests.strict_provider import Forwarded, StrictProvider
+from tests.writers import LISTS, WRITERS
 
 TOP = "top"
 """The agent that declares nothing."""
@@ -24,23 +25,11 @@ CALL = re.compile(r"src/(call_\d+_\d+)/")
 
 
 class RoleJoiningProvider(StrictProvider):
-    """Takes messages of one role in a row for one, as the provider of Messages does."""
+    """Takes entries of one role in a row for one, where the protocol's provider does."""
 
     async def _asked(self, request: Recorded, body: Json, answer: Answer) -> None:
-        if self.dialect == "messages":
-            joined: list[Json] = []
-            for entry in body["messages"]:
-                if joined and joined[-1]["role"] == entry["role"]:
-                    joined[-1] = {**entry, "content": [*_blocks(joined[-1]), *_blocks(entry)]}
-                else:
-                    joined.append(entry)
-            body = body | {"messages": joined}
-        await super()._asked(request, body, answer)
-
-
-def _blocks(entry: Json) -> list[Json]:
-    content = entry["content"]
-    return content if isinstance(content, list) else [{"type": "text", "text": content}]
+        listing = LISTS[self.dialect]
+        await super()._asked(request, body | {listing: WRITERS[self.dialect].join(body[listing])}, answer)
 
 
 def is_related(one: str, other: str, parents: Mapping[str, str]) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.loopback import Script, events, replies_events, replies_json
+from tests.writers import WRITERS
 
 KEY = "sk-test-Zq81LpT0vQmXw3Rk"
 """The caller's credential in these tests."""
@@ -22,17 +23,22 @@ class ProtocolSamples:
     """The requests, responses and errors of one protocol."""
 
     name: str
-    path: str
     model: str
+
+    @property
+    def path(self) -> str:
+        """Where a whole answer is asked for."""
+        return self.target()
+
+    def target(self, *, stream: bool = False) -> str:
+        """Where an answer is asked for, which a request for a stream may say again."""
+        return WRITERS[self.name].path(self.model, stream=stream)
 
     def body(self, *texts: str, stream: bool = False, **more: Any) -> bytes:
         """A request; the texts are the user's and the assistant's in turn."""
-        entries = [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(texts)]
-        listing = "input" if self.name == "responses" else "messages"
-        asked = {"model": self.model, listing: entries} | ({"stream": True} if stream else {})
-        if self.name == "messages":
-            asked["max_tokens"] = 64
-        return json.dumps(asked | more).encode()
+        writer = WRITERS[self.name]
+        entries = [(writer.model if n % 2 else writer.user)(text) for n, text in enumerate(texts)]
+        return json.dumps(writer.request(self.model, entries, stream=stream, **more)).encode()
 
     def json(self, text: str = "Hello.", given: int = 11, made: int = 3, **usage: Any) -> dict[str, Any]:
         """The whole answer; `given` and `made` tokens are reported."""
@@ -52,7 +58,8 @@ class ProtocolSamples:
         streamed = replies_events(self.stream(text, given, made, **usage))
 
         async def script(request: Any, answer: Any) -> None:
-            await (streamed if _STREAM.search(request.body) else whole)(request, answer)
+            is_streamed = _STREAM.search(request.body) or "streamGenerateContent" in request.target
+            await (streamed if is_streamed else whole)(request, answer)
 
         return script
 
@@ -61,6 +68,10 @@ class ProtocolSamples:
         said = json.loads(body)
         inner: dict[str, Any] = said["error"]
         assert inner["message"]
+        if self.name == "gemini":
+            assert type(inner["code"]) is int
+            assert inner["status"].isupper()
+            return inner
         assert inner["type"]
         if self.name == "messages":
             assert said["type"] == "error"
@@ -70,10 +81,13 @@ class ProtocolSamples:
         return inner
 
 
-CHAT = ProtocolSamples("chat", "/v1/chat/completions", "gpt-4o")
-RESPONSES = ProtocolSamples("responses", "/v1/responses", "gpt-5.2")
-MESSAGES = ProtocolSamples("messages", "/v1/messages", "claude-haiku-4-5")
-DIALECTS = (CHAT, RESPONSES, MESSAGES)
+CHAT = ProtocolSamples("chat", "gpt-4o")
+RESPONSES = ProtocolSamples("responses", "gpt-5.2")
+MESSAGES = ProtocolSamples("messages", "claude-haiku-4-5")
+GEMINI = ProtocolSamples("gemini", "gemini-2.5-flash")
+DIALECTS = (CHAT, RESPONSES, MESSAGES, GEMINI)
+DIALECT = {dialect.name: dialect for dialect in DIALECTS}
+"""The protocols by name."""
 EACH = pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 
 
@@ -187,5 +201,32 @@ def _message_events(text: str, given: int, made: int, usage: dict[str, Any]) -> 
     return [events(event, done=False, named=True) for event in told]
 
 
-_JSON = {"chat": _chat_json, "responses": _response, "messages": _message}
-_EVENTS = {"chat": _chat_events, "responses": _response_events, "messages": _message_events}
+def _gemini_json(text: str, given: int, made: int, usage: dict[str, Any]) -> dict[str, Any]:
+    counts = {"promptTokenCount": given, "candidatesTokenCount": made, "totalTokenCount": given + made}
+    content = {"parts": [{"text": text}], "role": "model"}
+    return {
+        "candidates": [{"content": content, "finishReason": "STOP", "index": 0}],
+        "usageMetadata": counts | usage,
+        "modelVersion": GEMINI.model,
+        "responseId": "response-1",
+    }
+
+
+def _gemini_events(text: str, given: int, made: int, usage: dict[str, Any]) -> list[bytes]:
+    out = []
+    words = text.split(" ")
+    for number, word in enumerate(words, 1):
+        told = _gemini_json(word, given, made, usage)
+        if number < len(words):
+            del told["candidates"][0]["finishReason"]
+        out.append(events(told, done=False))
+    return out
+
+
+_JSON = {"chat": _chat_json, "responses": _response, "messages": _message, "gemini": _gemini_json}
+_EVENTS = {
+    "chat": _chat_events,
+    "responses": _response_events,
+    "messages": _message_events,
+    "gemini": _gemini_events,
+}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from accordion.protocols.registry import PROTOCOLS
 from tests.agents import Run, connected
 from tests.conftest import Start
 from tests.e2e.proxy_api import get_page, get_session, wait_until
@@ -24,9 +25,8 @@ model_list:
   litellm_params: {model: FAMILY/small, api_base: "{upstream}PATH"}
   model_info: {max_input_tokens: WINDOW, max_output_tokens: 600}
 """
-DIALECTS = ("chat", "responses", "messages")
+DIALECTS = tuple(PROTOCOLS)
 EACH = pytest.mark.parametrize("dialect", DIALECTS)
-EVERY = pytest.mark.parametrize("dialect", [*DIALECTS, "gemini"])
 STREAMED = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 
 

@@ -15,7 +15,8 @@ from tests.conftest import Start
 from tests.e2e.proxy_api import get_page, wait_until
 from tests.e2e.small_window import EACH, Proxies, agent, compacted_requests, config, rounds, strict_provider
 from tests.proxy_process import PATIENT, Proxy
-from tests.strict_provider import LISTS, SYSTEM, result_of
+from tests.strict_provider import FIXED, SYSTEM, result_of
+from tests.writers import LISTS, WRITERS
 
 ROOMY: dict[str, str] = {"ACCORDION_ARCHIVE_KEY": "00" * 32}
 KEYS = """
@@ -102,14 +103,14 @@ async def test_what_left_the_window_is_read_and_the_history_is_whole(proxies: Pr
     assert "x-accordion-missing" not in reply.headers
     body = reply.json()
     assert body[LISTS[dialect]][: len(client_entries(run, asked))] == client_entries(run, asked)
-    assert body["tools"] == TOOLS[dialect]
+    writer = WRITERS[dialect]
+    sent = writer.with_tools(writer.with_system(writer.request("small", []), SYSTEM), TOOLS[dialect])
+    assert {name: body.get(name) for name in FIXED} == {name: sent.get(name) for name in FIXED}
     # What artifacts count is found by it: message 0 stands behind the system prompt.
     first = int(reply.headers["x-accordion-first"])
     assert first == (1 if dialect == "chat" else 0)
     for each in results:
         assert each["call_id"] in json.dumps(body[LISTS[dialect]][first + each["messages"][1]])
-    if dialect != "chat":
-        assert body["system" if dialect == "messages" else "instructions"] == SYSTEM
 
 
 @EACH

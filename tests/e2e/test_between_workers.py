@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.agents import Client, connected
+from tests.agents import Client, connected, fetch
 from tests.conftest import Start
 from tests.e2e.protocol_samples import CHAT, RESPONSES, ProtocolSamples
 from tests.e2e.proxy_api import get_page, wait_until
@@ -56,7 +56,7 @@ async def one_of_each(proxy: Proxy, dialect: str) -> AsyncIterator[list[Client]]
             client = await stack.enter_async_context(connected(proxy.url, dialect))
             os.kill(asleep, signal.SIGSTOP)
             try:
-                await client.get(f"{proxy.url}/healthz", cast_to=object)
+                await fetch(client, f"{proxy.url}/healthz")
             finally:
                 os.kill(asleep, signal.SIGCONT)
             clients.append(client)

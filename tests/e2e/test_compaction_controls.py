@@ -13,7 +13,7 @@ from tests.conftest import Start
 from tests.e2e.protocol_samples import RESPONSES
 from tests.e2e.raw_client import post
 from tests.e2e.small_window import (
-    EVERY,
+    EACH,
     WINDOW,
     Proxies,
     agent,
@@ -24,7 +24,8 @@ from tests.e2e.small_window import (
     rounds,
     strict_provider,
 )
-from tests.strict_provider import LISTS, PATHS, SYSTEM, StrictProvider, turn_text
+from tests.strict_provider import PATHS, SYSTEM, StrictProvider, turn_text
+from tests.writers import LISTS
 
 TRIGGER = 0.75
 
@@ -37,7 +38,7 @@ async def until_folded(run: Run) -> None:
 # -- the header --------------------------------------------------------------------------------------------------------
 
 
-@EVERY
+@EACH
 async def test_now_folds_a_request_that_is_far_from_full(proxies: Proxies, dialect: str):
     proxy, provider = proxies[dialect], strict_provider(dialect, "now")
     async with proxy.provider(provider), agent(proxy, dialect, name="now") as run:
@@ -56,7 +57,7 @@ async def test_now_folds_a_request_that_is_far_from_full(proxies: Proxies, diale
     assert all(one.request.header("x-accordion-compact") is None for one in provider.taken)
 
 
-@EVERY
+@EACH
 async def test_off_leaves_a_request_as_it_came_and_the_next_one_has_its_fold_again(proxies: Proxies, dialect: str):
     proxy, provider = proxies[dialect], strict_provider(dialect, "off")
     async with proxy.provider(provider) as upstream, agent(proxy, dialect, name="off") as run:
@@ -76,7 +77,7 @@ async def test_off_leaves_a_request_as_it_came_and_the_next_one_has_its_fold_aga
     assert provider.taken[-1].entries[: len(kept.entries)] == kept.entries
 
 
-@EVERY
+@EACH
 async def test_observe_reports_a_fold_and_makes_none(proxies: Proxies, dialect: str):
     proxy, provider = proxies[dialect], strict_provider(dialect, "observe")
     async with proxy.provider(provider), agent(proxy, dialect, name="observe") as run:
@@ -93,7 +94,7 @@ async def test_observe_reports_a_fold_and_makes_none(proxies: Proxies, dialect: 
         assert known["exchanges"][-1]["compaction"]["state"] == "observed"
 
 
-@EVERY
+@EACH
 @pytest.mark.parametrize("word", ["off", "observe"])
 async def test_what_is_not_to_be_touched_is_not_refused_either(proxies: Proxies, dialect: str, word: str):
     """However long it is: whether it is too long is for the provider to say."""

@@ -14,7 +14,7 @@ from tests.conftest import Start
 from tests.e2e.raw_client import post
 from tests.e2e.small_window import (
     DIALECTS,
-    EVERY,
+    EACH,
     WINDOW,
     Proxies,
     agent,
@@ -26,7 +26,8 @@ from tests.e2e.small_window import (
     strict_provider,
 )
 from tests.proxy_process import Proxy
-from tests.strict_provider import LISTS, PATHS, SYSTEM, StrictProvider
+from tests.strict_provider import PATHS, SYSTEM, StrictProvider
+from tests.writers import LISTS
 
 BINDING = "claude-opus-5-5"
 KEYS = """
@@ -86,7 +87,7 @@ async def test_thoughts_that_are_bound_to_their_prefix_are_never_sent_behind_ano
     assert broken_prefixes(provider.taken) == compacted_requests(run)
 
 
-@EVERY
+@EACH
 async def test_many_large_results_at_once_are_cut_until_they_fit(start: Start, dialect: str):
     """A provider that counts more than we do refuses once, and what it counted is what the next fold goes by."""
     proxy, provider = start(config(dialect)), strict_provider(dialect, "many")
@@ -98,7 +99,7 @@ async def test_many_large_results_at_once_are_cut_until_they_fit(start: Start, d
     assert run.sent[4] // 4 > WINDOW
 
 
-@EVERY
+@EACH
 async def test_the_same_request_many_times_at_once_is_folded_once(start: Start, tmp_path: Path, dialect: str):
     """Whichever worker has it, and however it measures the history: all of them send the same."""
     proxy = start(config(dialect), "--workers", "2", ACCORDION_STORE=f"sqlite:///{tmp_path}/folds.db")
@@ -117,7 +118,7 @@ async def test_the_same_request_many_times_at_once_is_folded_once(start: Start, 
     assert [one["state"] for one in said if one is not None].count("folded") == 1
 
 
-@EVERY
+@EACH
 async def test_a_compressed_body_that_is_folded_leaves_plain(proxies: Proxies, dialect: str):
     proxy, provider = proxies[dialect], strict_provider(dialect, "gzip")
     async with proxy.provider(provider), agent(proxy, dialect, name="gzip") as run:
@@ -130,7 +131,7 @@ async def test_a_compressed_body_that_is_folded_leaves_plain(proxies: Proxies, d
     assert provider.taken[-1].tokens < provider.taken[-2].tokens
 
 
-@EVERY
+@EACH
 async def test_an_alias_is_replaced_in_a_folded_request_too(start: Start, dialect: str):
     text = config(dialect).replace("model_name: small", "model_name: smart")
     proxy, provider = start(text), strict_provider(dialect, "alias")

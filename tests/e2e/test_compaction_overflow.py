@@ -9,15 +9,23 @@ import openai
 import pytest
 
 from tests.agent_replies import TOOLS
-from tests.agents import MODEL, Run
+from tests.agents import MODEL, GeminiError, Run
 from tests.conftest import Start
 from tests.e2e.raw_client import post
-from tests.e2e.small_window import EACH, EVERY, WINDOW, Proxies, agent, compacted_requests, rounds
+from tests.e2e.small_window import EACH, WINDOW, Proxies, agent, compacted_requests, rounds
 from tests.proxy_process import Proxy
-from tests.strict_provider import LISTS, PATHS, SYSTEM, StrictProvider, overflow_error, turn_text, vllm_overflow_error
+from tests.strict_provider import PATHS, SYSTEM, StrictProvider, overflow_error, turn_text, vllm_overflow_error
+from tests.writers import WRITERS
 
 REAL = 4_600
 """What the provider takes, in tokens by its own count."""
+REFUSED = {
+    "chat": "context_length_exceeded",
+    "responses": "context_length_exceeded",
+    "messages": "prompt is too long: ",
+    "gemini": "exceeds the maximum number of tokens allowed (40)",
+}
+"""What each provider says of a request that is too long."""
 CLAUDE_CODE = re.compile(r"^prompt is too long: \d+ tokens > \d+ maximum$")
 UNKNOWN = "server: {shutdown_seconds: 1}\nsummaries: {writer: extractive}\nwindows: {default: 8000}\n"
 SHAPES = [
@@ -67,25 +75,17 @@ async def test_what_a_provider_refuses_in_any_form_is_its_own_error(proxy: Proxy
     async with proxy.provider(provider) as upstream, agent(proxy, dialect) as run:
         await rounds(run, 12)
         provider.window, asked = 40, len(upstream.requests)
-        with pytest.raises((openai.BadRequestError, anthropic.BadRequestError)) as caught:
+        with pytest.raises((openai.BadRequestError, anthropic.BadRequestError, GeminiError)) as caught:
             await run.step()
         assert len(upstream.requests) - asked <= 2
-    inner: Any = caught.value.body
-    if dialect == "messages":
-        assert CLAUDE_CODE.match(inner["error"]["message"])
-    else:
-        assert inner["code"] == "context_length_exceeded"
+    assert REFUSED[dialect] in str(caught.value)
 
 
 def huge(dialect: str) -> dict[str, Any]:
     """A request whose system prompt alone is larger than the window."""
-    system, entry = SYSTEM * 800, {"role": "user", "content": turn_text(0)}
-    body: dict[str, Any] = {"model": MODEL, LISTS[dialect]: [entry], "tools": TOOLS[dialect]}
-    if dialect == "chat":
-        body["messages"].insert(0, {"role": "system", "content": system})
-    else:
-        body["system" if dialect == "messages" else "instructions"] = system
-    return body | ({"max_tokens": 99} if dialect == "messages" else {})
+    writer = WRITERS[dialect]
+    body = writer.with_system(writer.request(MODEL, [writer.user(turn_text(0))]), SYSTEM * 800)
+    return writer.with_tools(body, TOOLS[dialect])
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -143,7 +143,24 @@ async def test_what_cannot_fit_is_refused_in_words_that_claude_code_knows(proxie
     assert most <= WINDOW < tokens
 
 
-@EVERY
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_cannot_fit_is_refused_in_the_words_of_gemini(proxies: Proxies, stream: bool):
+    """The client is told by the status also where it asked for a stream."""
+    proxy = proxies["gemini"]
+    async with proxy.provider(StrictProvider("gemini", 10**6)) as upstream:
+        path, body = WRITERS["gemini"].path(MODEL, stream=stream), json.dumps(huge("gemini")).encode()
+        reply = await post(proxy, path, body)
+        assert upstream.requests == []
+    error = json.loads(reply.body)["error"]
+    assert (reply.status, error["code"], error["status"]) == (400, 400, "INVALID_ARGUMENT")
+    found = re.fullmatch(
+        r"The input token count \((\d+)\) exceeds the maximum number of tokens allowed \((\d+)\)\..*", error["message"]
+    )
+    assert found is not None
+    assert int(found[2]) <= WINDOW < int(found[1])
+
+
+@EACH
 async def test_one_result_larger_than_the_window_is_cut_and_answered(proxies: Proxies, dialect: str):
     """The newest result alone breaks the hard limit; the model reads its beginning and end."""
     provider = StrictProvider(dialect, WINDOW, rounds=1_000, run="large")
@@ -194,7 +211,5 @@ def _body(run: Run) -> dict[str, Any]:
         json.loads(json.dumps(entry, default=lambda value: value.model_dump(exclude_none=True)))
         for entry in run.history
     ]
-    body = huge(run.dialect) | {LISTS[run.dialect]: history}
-    body.pop("instructions", None)
-    body.pop("system", None)
-    return body
+    writer = WRITERS[run.dialect]
+    return writer.with_tools(writer.request(MODEL, history), TOOLS[run.dialect])

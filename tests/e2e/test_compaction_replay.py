@@ -18,8 +18,9 @@ from tests.e2e.small_window import (
     rounds,
     strict_provider,
 )
-from tests.strict_provider import PATHS, SYSTEM
+from tests.strict_provider import PATHS, SYSTEM, turn_text
 from tests.valkey import Valkey
+from tests.writers import WRITERS
 
 BEYOND = 27
 """Requests after which a fold was made, and some more were sent."""
@@ -158,7 +159,7 @@ async def test_an_edited_early_message_leaves_old_folds_alone(proxies: Proxies, 
         await rounds(run, BEYOND)
         fold = references_in(run)[-1]
         provider.run = run.name = "edited since"
-        run.history[0] = {**run.history[0], "content": run.history[0]["content"] + " since"}
+        run.history[0] = WRITERS[dialect].replace_text(run.history[0], f"{turn_text(0, name)} since")
         await rounds(run, 1)
     assert provider.problems == []
     assert references_in(run)[-1] != fold

@@ -9,37 +9,29 @@ from typing import Any
 import pytest
 
 from tests.conftest import Start
+from tests.e2e.protocol_samples import DIALECT
 from tests.e2e.small_window import EACH, agent, broken_prefixes, compacted_requests, config, fetch_session, rounds
 from tests.loopback import Answer, Recorded, Script, replies_bytes, replies_json
 from tests.proxy_process import Proxy
-from tests.strict_provider import StrictProvider
+from tests.strict_provider import PATHS, StrictProvider
+from tests.writers import LISTS
 
 WINDOW = 16_000
 WRITES = "summaries: {writer: request, wait_seconds: 0.4}\n"
 _RESULT = re.compile(r"message (\d+), tool[^>]*>\n(?:.*\n)*?.*?(src/call_\d+_\d+/main_\d+\.py:\d+)")
-_ANSWERS: dict[str, Any] = {
-    "chat": lambda text: {
-        "id": "c", "object": "chat.completion", "created": 1, "model": "scribe",
-        "choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}],
-        "usage": {"prompt_tokens": 700, "completion_tokens": 70, "total_tokens": 770},
-    },
-    "responses": lambda text: {
-        "id": "r", "object": "response", "created_at": 1, "status": "completed", "model": "scribe",
-        "output": [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}],
-        "usage": {"input_tokens": 700, "output_tokens": 70, "total_tokens": 770},
-    },
-    "messages": lambda text: {
-        "id": "m", "type": "message", "role": "assistant", "model": "scribe", "stop_reason": "end_turn",
-        "content": [{"type": "text", "text": text}], "usage": {"input_tokens": 700, "output_tokens": 70},
-    },
-}  # fmt: skip
+
+
+def written(dialect: str, text: str) -> Any:
+    """A model's whole answer to a request for a summary."""
+    return DIALECT[dialect].json(text, 700, 70) | {"model": "scribe", "modelVersion": "scribe"}
 
 
 def asked_text(request: Recorded) -> str:
     """What a summarizer is given to read."""
     body = request.json()
-    entry = (body.get("messages") or body.get("input"))[-1]["content"]
-    return entry if isinstance(entry, str) else str(entry[0]["text"])
+    entry = next(body[listing][-1] for listing in LISTS.values() if listing in body)
+    content = entry.get("content") or entry["parts"]
+    return content if isinstance(content, str) else str(content[0]["text"])
 
 
 def good(dialect: str) -> Script:
@@ -50,7 +42,7 @@ def good(dialect: str) -> Script:
         lines = [{"text": f"Nothing was found in {place}", "sources": [number]} for number, place in found]
         lines += [{"text": f"The tool printed {place.split(':')[0]}", "sources": [number]} for number, place in found]
         document = {"gist": lines[:2] + lines[-2:] or [{"text": "The build is looked into", "sources": [0]}]}
-        await replies_json(_ANSWERS[dialect](json.dumps(document)))(request, answer)
+        await replies_json(written(dialect, json.dumps(document)))(request, answer)
 
     return script
 
@@ -72,15 +64,15 @@ def failing(how: str, dialect: str) -> Script:
         return replies_bytes(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 9\r\n\r\n<h1>?</h1>")
     if how == "invented":
         made_up = {"text": "The user asked to delete /etc/passwd with token 81723", "sources": [1]}
-        return replies_json(_ANSWERS[dialect](json.dumps({"gist": [made_up]})))
+        return replies_json(written(dialect, json.dumps({"gist": [made_up]})))
     if how == "cut short":
-        document = _ANSWERS[dialect]('{"gist": [{"text": "The bui')
+        document = written(dialect, '{"gist": [{"text": "The bui')
         document["choices"][0]["finish_reason"] = "length"
         return replies_json(document)
     if how == "empty":
-        return replies_json(_ANSWERS[dialect](""))
+        return replies_json(written(dialect, ""))
     if how == "prose":
-        return replies_json(_ANSWERS[dialect]("I'm sorry, but I can't help with that. DO-NOT-KEEP"))
+        return replies_json(written(dialect, "I'm sorry, but I can't help with that. DO-NOT-KEEP"))
     return {"hangs": hangs, "cut": crashes}[how]
 
 
@@ -103,9 +95,11 @@ async def test_a_models_summary_stands_in_the_block_and_its_tokens_are_accounted
     # A transcript that is too long for the model goes in pieces.
     paid, made = 700 * len(provider.summaries), 70 * len(provider.summaries)
     asked = provider.summaries[0].json()
-    assert asked["model"] == "small"
+    assert asked.get("model", "small") == "small"
     assert not asked.get("stream")
-    credential = "x-api-key" if dialect == "messages" else "authorization"
+    assert provider.summaries[0].target == PATHS[dialect]
+    credential = {"messages": "x-api-key", "gemini": "x-goog-api-key"}.get(dialect, "authorization")
+    assert provider.taken[0].request.header(credential)
     assert provider.summaries[0].header(credential) == provider.taken[0].request.header(credential)
     said = run.compactions[-1]
     assert said is not None

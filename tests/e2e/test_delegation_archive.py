@@ -18,7 +18,8 @@ from tests.e2e.small_window import EACH, STREAMED, Proxies, config
 from tests.loopback import Answer, Recorded
 from tests.proxy_process import Proxy
 from tests.reply_parts import Piece, ReplyCall, ReplyText, ScriptedReply
-from tests.strict_provider import LISTS, result_of
+from tests.strict_provider import result_of
+from tests.writers import LISTS
 
 PROMPT = "Read the ledger of the harbour from its first page on and tell me which ships owe a fee."
 REPORT = "\n".join(
@@ -42,7 +43,7 @@ class Model:
         number = len(self.bodies)
         again = (ReplyCall(f"call_{number}", "read_file", json.dumps({"path": f"{number}.py"})),)
         said = ScriptedReply(number, self.says.pop(0) if self.says else again, len(request.body) // 4, 20)
-        if body.get("stream"):
+        if strict_provider.is_streamed(request, body):
             return await strict_provider.send_events(
                 answer, b"".join(reply_parts.reply_events(self.dialect, said, body))
             )

@@ -12,8 +12,9 @@ from tests.e2e.agent_branches import TOP, Branches, start_branches
 from tests.e2e.raw_client import post
 from tests.e2e.small_window import EACH, Proxies, config
 from tests.proxy_process import PATIENT
-from tests.strict_provider import LISTS, PATHS, SYSTEM
+from tests.strict_provider import PATHS, SYSTEM
 from tests.valkey import running_valkey
+from tests.writers import LISTS
 
 TREE = {"red": TOP, "blue": TOP, "scarlet": "red", "crimson": "red", "ruby": "scarlet"}
 

@@ -16,7 +16,8 @@ from tests.agent_replies import TOOLS, AgentReply, Json
 from tests.e2e.agent_branches import CALL, TOP, delegation_headers, is_related
 from tests.fakes import FakeReply, FakeWindows
 from tests.pipeline_setup import PipelineSetup
-from tests.strict_provider import LISTS, PATHS
+from tests.strict_provider import PATHS
+from tests.writers import LISTS
 
 DIALECTS = st.sampled_from(["chat", "responses", "messages"])
 NAMES = ("red", "blue", "green", "grey")

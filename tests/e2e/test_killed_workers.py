@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,7 @@ import anthropic
 import httpx
 import openai
 
-from tests.agents import Client, Run
+from tests.agents import Client, GeminiConnectionError, Run
 from tests.conftest import Start
 from tests.e2e.proxy_api import get_page, wait_until
 from tests.e2e.small_window import EACH, WINDOW, broken_prefixes, compacted_requests, config
@@ -19,7 +20,7 @@ from tests.proxy_process import PATIENT, Proxy
 from tests.strict_provider import StrictProvider, result_of
 
 AGENTS, REQUESTS = 4, 40
-LOST = (openai.APIConnectionError, anthropic.APIConnectionError, httpx.TransportError)
+LOST = (openai.APIConnectionError, anthropic.APIConnectionError, httpx.TransportError, GeminiConnectionError)
 """How a reply that breaks off shows: the last of them where it had begun."""
 
 
@@ -27,6 +28,9 @@ def hopping(proxy: Proxy, dialect: str) -> Client:
     """A client with a new connection for each request, so that any worker may take it."""
     more: Any = {"api_key": "sk-test-agents", "max_retries": 4, "timeout": 60}
     more["default_headers"] = {"Connection": "close"}
+    if dialect == "gemini":
+        headers = {"x-goog-api-key": more["api_key"], **more["default_headers"]}
+        return httpx.AsyncClient(base_url=proxy.url, headers=headers, timeout=more["timeout"], trust_env=False)
     if dialect == "messages":
         return anthropic.AsyncAnthropic(base_url=proxy.url, **more)
     return openai.AsyncOpenAI(base_url=f"{proxy.url}/v1", **more)
@@ -68,11 +72,10 @@ async def test_killing_two_of_three_workers_loses_no_session_compaction_or_histo
             await wait_until(partial(more_than, models, begun + AGENTS * REQUESTS // 4))
             os.kill(pid, signal.SIGKILL)
 
-    runs = [
-        Run(hopping(proxy, dialect), dialect, name=name, stream=bool(number % 2)) for number, name in enumerate(names)
-    ]
-    async with proxy.provider(script):
+    runs = [Run(None, dialect, name=name, stream=bool(number % 2)) for number, name in enumerate(names)]
+    async with proxy.provider(script), AsyncExitStack() as stack:
         for run in runs:
+            run.client = await stack.enter_async_context(hopping(proxy, dialect))
             run.begin()
         await asyncio.gather(killed(), *(worked(run) for run in runs))
         for run in runs:
@@ -81,7 +84,6 @@ async def test_killing_two_of_three_workers_loses_no_session_compaction_or_histo
             await run.step()
             assert len({head["x-accordion-session"] for head in run.answers}) == 1
             await wait_until(partial(original_of, proxy, run))
-            await run.client.close()
     for name, run in zip(names, runs, strict=True):
         assert models[name].problems == []
         assert models[name].refusals == []

@@ -19,11 +19,10 @@ from accordion.model.tenant import TenantScope
 from tests.compaction.compactor_setup import with_long_results
 from tests.fakes import FakeWindows
 from tests.histories import DIALECTS, DialectName, History, Json, body, histories
-from tests.pipeline_setup import CHAT, GEMINI, MESSAGES, RESPONSES, PipelineSetup
+from tests.pipeline_setup import PATHS, PipelineSetup
 from tests.recordings import read_recording, transcripts, write_entry
+from tests.writers import LISTS
 
-PATHS = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES, "gemini": GEMINI}
-LISTS = {"chat": "messages", "responses": "input", "messages": "messages", "gemini": "contents"}
 ID = re.compile(r"art_[0-9a-f]{12}")
 NAMING = frozenset({"role", "type", "id", "call_id", "tool_call_id", "tool_use_id", "detail", "media_type", "status"})
 """Fields that say how a thing is labelled, not what was said."""

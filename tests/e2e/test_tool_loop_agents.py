@@ -1,11 +1,11 @@
 """A model reads back what left its window, in every way, and its agent on the official SDKs never knows."""
 
 from tests.e2e.reading_agent import start_reading_agent
-from tests.e2e.small_window import EVERY, STREAMED, Proxies, fetch_session
+from tests.e2e.small_window import EACH, STREAMED, Proxies, fetch_session
 from tests.reading_provider import WAYS
 
 
-@EVERY
+@EACH
 @STREAMED
 async def test_a_model_reads_back_in_every_way_and_the_agent_never_knows(proxies: Proxies, dialect: str, stream: bool):
     proxy = proxies[dialect]

@@ -20,14 +20,13 @@ from accordion.pipeline.request import PreparedRequest
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.message_keys import message_key
 from tests.histories import DIALECTS, DialectName
-from tests.pipeline_setup import CHAT, GEMINI, MESSAGES, RESPONSES
+from tests.pipeline_setup import PATHS
 from tests.protocols.edit_samples import SPOKEN
 from tests.recordings import read_recording, transcripts, write_entry
+from tests.writers import LISTS
 
 TENANT = TenantScope("", b"")
 
-PATHS = {"chat": CHAT, "responses": RESPONSES, "messages": MESSAGES, "gemini": GEMINI}
-FIELD = {"chat": "messages", "responses": "input", "messages": "messages", "gemini": "contents"}
 REQUESTS = 7
 """So many requests of each conversation are made, evenly spread: each holds all that was said before."""
 
@@ -54,7 +53,7 @@ async def test_every_forwarded_list_is_legal_and_begins_as_the_one_before(
                 measured = await setup.process(inbound, setup.caller)
                 assert isinstance(measured, PreparedRequest)
                 sent = msgspec.json.decode(measured.forwarded_body)
-                _legal(SPOKEN[name], sent[FIELD[name]], listed)
+                _legal(SPOKEN[name], sent[LISTS[name]], listed)
                 # What was sliced once because it breaks the hard limit alone stays so in later folds.
                 sliced = sliced or _sliced(measured)
                 _check_protected(sent, system, [] if sliced else listed, name)
@@ -80,7 +79,7 @@ def _request(said: list[dict[str, Any]], name: DialectName) -> tuple[bytes, str,
     system = "\n".join(entry["content"] for entry in said if entry["role"] == "system")
     listed = [one for entry in said for one in write_entry(entry, name)]
     head = [{"role": "system", "content": system}] if system and name != "messages" else []
-    fields: dict[str, Any] = {"model": "recorded", FIELD[name]: [*head, *listed]}
+    fields: dict[str, Any] = {"model": "recorded", LISTS[name]: [*head, *listed]}
     if system and name == "messages":
         fields["system"] = system
     # Lone surrogates, which recorded results do hold, can only be sent as escapes.
@@ -105,7 +104,7 @@ def _legal(dialect: WireProtocol, sent: list[Any], listed: list[Any]) -> None:
 def _check_protected(sent: dict[str, Any], system: str, listed: list[Any], name: DialectName) -> None:
     """System prompt, opening request and newest message are there, verbatim."""
     assert not system or json.dumps(system)[1:-1] in json.dumps(sent)
-    whole = json.dumps(sent[FIELD[name]])
+    whole = json.dumps(sent[LISTS[name]])
     first = [entry for entry in listed if entry.get("role") == "user"][:1]
     for entry in (*first, *listed[-1:]):
         assert _text(entry) in whole

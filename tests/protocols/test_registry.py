@@ -1,0 +1,25 @@
+"""Every protocol of the product is in the tables by which tests write and read requests and replies."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import pytest
+
+from accordion.protocols.registry import ARTIFACT_TOOLS, PROTOCOLS
+from tests import agent_replies, histories, writers
+from tests.e2e import protocol_samples
+
+TABLES: dict[str, Collection[str]] = {
+    "product, tools": ARTIFACT_TOOLS,
+    "tests/histories.py": histories.DIALECTS,
+    "tests/agent_replies.py": agent_replies.WHOLE,
+    "tests/agent_replies.py, events": agent_replies.EVENTS,
+    "tests/writers.py": writers.WRITERS,
+    "tests/e2e/protocol_samples.py": protocol_samples.DIALECT,
+}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_protocol_is_in_every_table(table: str):
+    assert set(TABLES[table]) == set(PROTOCOLS)
