@@ -38,7 +38,8 @@ class ProtocolSamples:
         """A request; the texts are the user's and the assistant's in turn."""
         writer = WRITERS[self.name]
         entries = [(writer.model if n % 2 else writer.user)(text) for n, text in enumerate(texts)]
-        return json.dumps(writer.request(self.model, entries, stream=stream, **more)).encode()
+        asked = {"model": self.model} | more
+        return json.dumps(writer.request(entries=entries, stream=stream, **asked)).encode()
 
     def json(self, text: str = "Hello.", given: int = 11, made: int = 3, **usage: Any) -> dict[str, Any]:
         """The whole answer; `given` and `made` tokens are reported."""

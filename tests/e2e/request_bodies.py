@@ -34,8 +34,10 @@ _NAMES = st.one_of(
             b'"model"',
             b'"messages"',
             b'"input"',
+            b'"contents"',
             b'"role"',
             b'"content"',
+            b'"parts"',
             b'"stream"',
             b'"tools"',
             b'"type"',
@@ -70,7 +72,7 @@ def _request(fields: list[bytes], messages: bytes, more: list[bytes], listing: b
 
 
 _FIELDS = st.lists(_spaced(_NAMES, st.just(b":"), VALUES), max_size=2)
-_LISTING = st.sampled_from([b"messages", b"input"])
+_LISTING = st.sampled_from([b"messages", b"input", b"contents"])
 REQUESTS = st.builds(_request, _FIELDS, _list(_object(VALUES)) | VALUES, _FIELDS, _LISTING)
 """What has the outline of a request, and anything in it."""
 

@@ -44,7 +44,7 @@ async def test_before_the_head(proxy: Proxy, dialect: ProtocolSamples, stream: b
     async with proxy.provider(waits) as provider:
         async with connected(proxy) as client:
             body = dialect.body("Gone?", stream=stream)
-            await client.ask("POST", dialect.path, [("x-session-id", label)], body)
+            await client.ask("POST", dialect.target(stream=stream), [("x-session-id", label)], body)
             await provider.until(lambda: provider.answers)
             client.leave()
         await asyncio.wait_for(provider.all_gone(), SOON)
@@ -60,7 +60,7 @@ async def test_in_the_middle_of_a_stream(proxy: Proxy, dialect: ProtocolSamples,
     async with proxy.provider(streams(first)) as provider:
         async with connected(proxy) as client:
             body = dialect.body("Stream.", stream=True)
-            await client.ask("POST", dialect.path, [("x-session-id", label)], body)
+            await client.ask("POST", dialect.target(stream=True), [("x-session-id", label)], body)
             assert await anext(client.pieces(await client.head())) == first
             if not quick:
                 await asyncio.sleep(0.5)

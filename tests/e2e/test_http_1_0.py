@@ -27,7 +27,7 @@ async def old(proxy: Proxy, method: str, target: str, body: bytes = b"", *header
 @pytest.mark.parametrize("keep", [(), ("Connection: keep-alive",)], ids=["", "keep-alive"])
 async def test_a_stream_ends_where_the_connection_does(proxy: Proxy, dialect: ProtocolSamples, keep: tuple[str, ...]):
     async with proxy.provider(replies_events(dialect.stream(), at=range(5, 100, 9))):
-        head, body = await old(proxy, "POST", dialect.path, dialect.body("Old.", stream=True), *keep)
+        head, body = await old(proxy, "POST", dialect.target(stream=True), dialect.body("Old.", stream=True), *keep)
     assert body == dialect.stream()
     assert b"transfer-encoding" not in head
     assert b"connection: close" in head
@@ -80,8 +80,8 @@ async def test_a_stream_that_was_cut_says_so_before(proxy: Proxy, dialect: Proto
 
     reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
     async with proxy.provider(script):
-        body = dialect.body("Old and cut.", stream=True)
-        writer.write(b"POST %b HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % (dialect.path.encode(), len(body)) + body)
+        body, target = dialect.body("Old and cut.", stream=True), dialect.target(stream=True).encode()
+        writer.write(b"POST %b HTTP/1.0\r\nContent-Length: %d\r\n\r\n" % (target, len(body)) + body)
         assert await reader.readuntil(b"Connection lost")
         with pytest.raises(ConnectionResetError):
             await reader.read(-1)

@@ -32,6 +32,12 @@ def parts(answer: bytes) -> tuple[int, bytes, dict]:
     return int(head.split()[1]), head.lower(), json.loads(body)
 
 
+def assert_refused(dialect: ProtocolSamples, error: dict) -> None:
+    """The error says in the dialect's words that the request is at fault."""
+    inner = dialect.error_of(json.dumps(error).encode())
+    assert inner.get("type", inner.get("status")) in ("invalid_request_error", "INVALID_ARGUMENT")
+
+
 def post(dialect: ProtocolSamples, *lines: bytes) -> bytes:
     return b"\r\n".join([b"POST %b HTTP/1.1" % dialect.path.encode(), b"Host: a", *lines, b"\r\n"])
 
@@ -66,7 +72,7 @@ async def test_a_target_that_names_another_host_is_refused(proxy: Proxy, target:
 async def test_a_head_that_cannot_be_read_is_refused_in_the_dialects_shape(proxy, dialect, lines):
     status, head, error = parts(await send_pieces(proxy, post(dialect, *lines)))
     assert status == 400
-    assert error["error"]["type"] == "invalid_request_error"
+    assert_refused(dialect, error)
     assert "not valid HTTP" in error["error"]["message"]
     assert ("request_id" in error) == (dialect is MESSAGES)
     named = b"request-id: req_" if dialect is MESSAGES else b"x-request-id: req_"
@@ -118,7 +124,7 @@ async def test_a_head_without_an_end_is_refused_and_no_more_of_it_is_taken(proxy
     status, head, error = parts(await asyncio.wait_for(reader.read(-1), 30))
     writer.close()
     assert status == 431
-    assert error["error"]["type"] == "invalid_request_error"
+    assert_refused(dialect, error)
     assert "head of the request" in error["error"]["message"]
     assert ("request_id" in error) == (dialect is MESSAGES)
     assert b"connection: close" in head

@@ -7,7 +7,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
 from tests.conftest import Start
-from tests.e2e.protocol_samples import CHAT, EACH, KEY, MESSAGES, ProtocolSamples
+from tests.e2e.protocol_samples import CHAT, EACH, GEMINI, KEY, MESSAGES, ProtocolSamples
 from tests.e2e.proxy_api import get_page, get_session
 from tests.e2e.raw_client import ask, post
 from tests.loopback import replies_bytes, replies_json
@@ -58,8 +58,11 @@ async def test_without_a_key_nobody_enters(keyed: Proxy, dialect: ProtocolSample
         reply = await post(keyed, dialect.path, request_for_model(dialect, "smart"), *headers)
     error = dialect.error_of(reply.body)
     assert reply.status == 401
-    assert error["type"] == ("authentication_error" if dialect is MESSAGES else "invalid_request_error")
-    assert error.get("code", "invalid_api_key") == "invalid_api_key"
+    if dialect is GEMINI:
+        assert (error["code"], error["status"]) == (401, "UNAUTHENTICATED")
+    else:
+        assert error["type"] == ("authentication_error" if dialect is MESSAGES else "invalid_request_error")
+        assert error.get("code", "invalid_api_key") == "invalid_api_key"
     assert provider.requests == []
 
 

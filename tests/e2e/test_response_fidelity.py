@@ -74,7 +74,7 @@ async def test_an_encoded_reply_is_the_same_bytes_and_its_usage_is_read(
     named = f"Content-Type: {kind}\r\nContent-Encoding: {encoding}\r\nContent-Length: {len(body)}\r\n\r\n"
     async with proxy.provider(replies_bytes(b"HTTP/1.1 200 OK\r\n" + named.encode() + body)) as provider:
         asked = dialect.body(f"Reply in {encoding}, {stream}.", stream=stream)
-        reply = await post(proxy, dialect.path, asked, ("Accept-Encoding", f"{encoding}, x-odd"))
+        reply = await post(proxy, dialect.target(stream=stream), asked, ("Accept-Encoding", f"{encoding}, x-odd"))
     assert provider.requests[0].header("accept-encoding") == f"{encoding}, x-odd"
     assert (reply.body, reply.header("content-encoding")) == (body, encoding)
     assert (await totals(proxy, reply.header("x-accordion-session") or ""))["input"] == 123
@@ -87,7 +87,7 @@ async def test_a_stream_split_at_every_byte_is_the_same_bytes_and_its_usage_is_r
 ):
     stream = (b": hello\n\n" + dialect.stream("é €.", given=77)).replace(b"\n", newline)
     async with proxy.provider(replies_events(stream, range(len(stream)))):
-        reply = await post(proxy, dialect.path, dialect.body(f"Split by {newline!r}.", stream=True))
+        reply = await post(proxy, dialect.target(stream=True), dialect.body(f"Split by {newline!r}.", stream=True))
     assert reply.body == stream
     assert reply.ended
     assert (await totals(proxy, reply.header("x-accordion-session") or ""))["input"] == 77
@@ -155,7 +155,7 @@ async def in_step(proxy: Proxy, dialect: ProtocolSamples, events: list[bytes], e
         await answer.last_chunk()
 
     async with proxy.provider(script), connected(proxy) as client:
-        await client.ask("POST", dialect.path, [], dialect.body("In step.", stream=True))
+        await client.ask("POST", dialect.target(stream=True), [], dialect.body("In step.", stream=True))
         reply = await client.head()
         have, due = b"", b""
         pieces = client.pieces(reply)
