@@ -6,9 +6,10 @@ import json
 
 import pytest
 
+from tests.conftest import Start
 from tests.e2e.raw_client import post
 from tests.e2e.small_window import Proxies, agent, rounds, strict_provider
-from tests.loopback import Answer, Recorded
+from tests.loopback import Answer, Recorded, replies_json
 from tests.proxy_process import Proxy
 
 PATH = "/v1beta/models/gemini-2.5-pro"
@@ -31,6 +32,17 @@ async def test_a_request_and_a_stream_that_is_a_list_pass_byte_for_byte(proxy: P
     assert int(reply.header("x-accordion-tokens") or 0) > 0
     [request] = provider.requests
     assert (request.target, request.body) == (target, BODY)
+
+
+async def test_an_interaction_is_forwarded_and_logged_once(start: Start):
+    proxy, body = start(), b'{"model": "gemini-2.5-pro", "input": "Hello."}'
+    async with proxy.provider(replies_json({"id": "i"})) as provider:
+        for _ in range(2):
+            reply = await post(proxy, "/v1beta/interactions", body)
+            assert (reply.status, reply.header("x-accordion-session")) == (200, None)
+    assert [each.body for each in provider.requests] == [body, body]
+    assert proxy.log.count("is passed on unread: it is one of Google's Interactions API") == 2
+    assert proxy.log.count("WARNING") == 1
 
 
 async def test_a_key_in_the_query_is_in_no_log_line(proxy: Proxy):

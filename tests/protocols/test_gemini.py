@@ -18,7 +18,7 @@ from accordion.protocols.base import Endpoint
 from accordion.protocols.body_reader import BodyReader
 from accordion.protocols.gemini.protocol import Gemini
 from accordion.protocols.gemini.tools import GeminiArtifactTool
-from accordion.protocols.registry import family_for, find_protocol, protocol_for
+from accordion.protocols.registry import family_for, find_protocol, protocol_for, unread_api_reason
 from accordion.protocols.tool_loop import ArtifactToolResult, ToolDefinition
 from tests.protocols.edit_samples import message
 from tests.sample_responses import sse
@@ -78,6 +78,32 @@ def test_a_path_says_the_model_and_the_method(path: str, expected: Endpoint | No
 )
 def test_a_request_is_for_the_api_that_its_path_and_headers_say(path: str, headers: Any, family: str) -> None:
     assert family_for(path, headers) == family
+
+
+@pytest.mark.parametrize(
+    ("path", "is_unread"),
+    [
+        ("/v1beta/interactions", True),
+        ("/v1alpha/interactions", True),
+        ("/v1beta1/projects/p/locations/global/interactions", True),
+        ("/v1/projects/p/locations/l/interactions:stream", True),
+        ("/v1beta/interactions/i", False),
+        ("/v1beta/interactions/i/cancel", False),
+        ("/v1/interactions", False),
+        ("/v1beta/models/interactions:generateContent", False),
+        ("/v1beta/cachedContents", False),
+    ],
+)
+def test_interactions_are_known_and_not_read(path: str, is_unread: bool) -> None:
+    assert ("Interactions API" in unread_api_reason(path)) is is_unread
+    assert find_protocol(path) is None or not is_unread
+
+
+@pytest.mark.parametrize("model", ["gemini-2.5-flash", "a/b", "a b?c#d", "a%2Fb", "ft:own", "modèle"])
+def test_a_model_of_any_name_is_found_in_the_path_of_a_prompt(model: str) -> None:
+    path = GEMINI.prompt_path(model)
+    assert path.isascii()
+    assert GEMINI.find_endpoint(path) == Endpoint(False, False, model, False)
 
 
 def test_a_protocol_gives_the_error_format_of_its_own_path() -> None:

@@ -25,7 +25,7 @@ from accordion.protocols.clouds import unread_reason
 from accordion.protocols.compaction_blocks import TOKEN_BYTES
 from accordion.protocols.content_encoding import decode_body
 from accordion.protocols.model_name import model_in_body, model_in_target
-from accordion.protocols.registry import family_for, find_protocol, protocol_for
+from accordion.protocols.registry import family_for, find_protocol, protocol_for, unread_api_reason
 from accordion.sessions.client_metadata import read_client_metadata
 from accordion.sessions.tenants import Caller
 
@@ -66,6 +66,8 @@ class Receiver(msgspec.Struct, frozen=True):
             self._log_unread(caller, len(inbound.beginning), reason)
             return replace(await self.pass_through(inbound, caller, started_at), is_unreadable=True)
         found = find_protocol(inbound.path)
+        if found is None and (reason := unread_api_reason(inbound.path)):
+            self._log_unread(caller, len(inbound.beginning), reason)
         if found is None or inbound.method != "POST" or not isinstance(inbound.body, bytes):
             return await self.pass_through(inbound, caller, started_at)
         (protocol, endpoint), fields = found, inbound.fields

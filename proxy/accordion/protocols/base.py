@@ -129,6 +129,11 @@ class WireProtocol(ABC):
         `path` is in small letters, decoded, and without empty segments."""
         return path in self.paths
 
+    def unread_reason(self, path: str) -> str:
+        """Returns why a request that a model of this protocol's provider answers is forwarded unread; empty for all
+        other paths."""
+        return ""
+
     def is_addressed(self, path: str, fields: Mapping[bytes, bytes]) -> bool:
         """Whether a request is for the API of this protocol's provider, by its path and its headers, although no
         protocol reads it. No other provider's API counts."""

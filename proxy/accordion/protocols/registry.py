@@ -49,6 +49,11 @@ def find_protocol(path: str) -> tuple[WireProtocol, Endpoint] | None:
     return (PROTOCOLS[cloud.protocol], cloud.endpoint) if cloud is not None else None
 
 
+def unread_api_reason(path: str) -> str:
+    """Returns why a request of a path is forwarded unread although a model answers it; empty for all other paths."""
+    return next(filter(None, (protocol.unread_reason(path) for protocol in PROTOCOLS.values())), "")
+
+
 def is_protocol_path(path: str) -> bool:
     """Returns whether a server could take a path for one whose requests a protocol reads and a model answers, also in
     another spelling."""

@@ -12,7 +12,7 @@ the rest is counted and compacted.
 
 A token count has the list at its top level; in the form `generateContentRequest` it is passed on unread.
 
-Sources: Gemini API reference ("Generating content", "Counting tokens"); the guides "Function calling" and "Thought
+Sources: Gemini API reference ("Generating content", "Counting tokens", "Interactions"); the guides "Function calling" and "Thought
 signatures"; the type files and the converters of google-genai.
 """
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from accordion.model.conversation import Message, Part, Role
 from accordion.model.errors import AccordionError, ContextOverflow
@@ -47,6 +47,10 @@ from accordion.protocols.model_name import MODEL_METHOD
 _METHODS = {"generateContent": False, "streamGenerateContent": True, "countTokens": False}
 """The methods that are read, and whether their response is streamed."""
 _ANSWERING = re.compile(r"/v1[^/]*/(?:.*:(?:stream)?generatecontent|openai/chat/completions)")
+_INTERACTIONS = re.compile(
+    r"/v1(?:(?:alpha|beta)\d*|(?:beta\d*)?/projects/[^/]+/locations/[^/]+)/interactions(?::[^/]+)?"
+)
+"""The path at which the Interactions API is asked, of the Gemini API or of Vertex AI."""
 _OWN_VERSION = re.compile(r"/upload/v1|/v1(?:alpha|beta)")
 _SHARED_PATHS = ("/v1/models", "/v1/files")
 """Paths that several providers have. The header with the key tells them apart."""
@@ -90,6 +94,12 @@ class Gemini(WireProtocol):
     def is_path(self, path: str) -> bool:
         """Knows the methods in small letters, of any kind of model, and Google's path for Chat Completions."""
         return _ANSWERING.fullmatch(path) is not None
+
+    def unread_reason(self, path: str) -> str:
+        """Knows the Interactions API, whose conversations the provider keeps in a format of their own."""
+        if _INTERACTIONS.fullmatch(path) is None:
+            return ""
+        return "it is one of Google's Interactions API; `generateContent` and `streamGenerateContent` are read"
 
     def is_addressed(self, path: str, fields: Mapping[bytes, bytes]) -> bool:
         """Whether the path has a version of Google's, is a method of a model, or is one that several providers have and
@@ -150,7 +160,7 @@ class Gemini(WireProtocol):
 
     def prompt_path(self, model: str) -> str:
         """Returns the path of a model, whose response is one document."""
-        return f"/v1beta/models/{model.removeprefix('models/')}:generateContent"
+        return f"/v1beta/models/{quote(model.removeprefix('models/'), safe='')}:generateContent"
 
     def token_count_body(self, body: bytes, client_fields: Mapping[str, bytes]) -> bytes:
         """Returns the body without tools that the client did not send: a token count has none beside the list."""
