@@ -7,17 +7,11 @@ import json
 from typing import Any
 
 from accordion.model.memories import Memory
-from tests.insertions.test_artifact_recall import LISTING, assistant_entry, sent, user_entry
+from tests.insertions.test_artifact_recall import assistant_entry, build_request, sent, user_entry
 from tests.memory.fake_memories import FakeMemories
-from tests.pipeline_setup import MESSAGES, PipelineSetup
+from tests.pipeline_setup import PipelineSetup
 
 Json = dict[str, Any]
-
-
-def build_request(path: str, *entries: Any, **more: Any) -> Json:
-    """A request of these entries."""
-    named = {"model": "gpt-5"} if path != MESSAGES else {"model": "claude-sonnet-4-5", "max_tokens": 9}
-    return {**named, LISTING[path]: list(entries), **more}
 
 
 def store_memories(of: PipelineSetup, memories: FakeMemories, *kept: Memory, key: str = "") -> None:
@@ -35,8 +29,10 @@ async def check_memories_stay(
     made: PipelineSetup, other: PipelineSetup, memories: FakeMemories, path: str, ask: str
 ) -> None:
     """Checks that another worker inserts the same text behind `ask` after the memories are gone."""
-    await made.ask(path, build_request(path, user_entry(ask)))
+    await made.ask(path, build_request(path, user_entry(path, ask)))
     before = sent(made, path)
     memories.tenants.clear()
-    await other.ask(path, build_request(path, user_entry(ask), assistant_entry(path, "Done."), user_entry("Go on.")))
+    await other.ask(
+        path, build_request(path, user_entry(path, ask), assistant_entry(path, "Done."), user_entry(path, "Go on."))
+    )
     assert sent(other, path)[: len(before)] == before

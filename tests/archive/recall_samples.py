@@ -15,14 +15,11 @@ from accordion.model.compaction import (
 )
 from accordion.model.conversation import Conversation, Message
 from accordion.model.tenant import TenantScope
-from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.body_reader import BodyReader
-from accordion.protocols.openai_chat.protocol import OpenAIChat
-from accordion.protocols.openai_responses.protocol import OpenAIResponses
+from accordion.protocols.registry import PROTOCOLS
 from accordion.summaries.facts import WordClassifier
 
 TENANT = TenantScope("tenant", b"a tenant's key")
-DIALECTS = {each.name: each for each in (OpenAIChat(), OpenAIResponses(), AnthropicMessages())}
 Json = dict[str, Any]
 
 
@@ -71,7 +68,7 @@ OPENING_TURNS = (
 def read(entries: Sequence[Json]) -> Conversation:
     """A request of Chat Completions as the reader gives it."""
     request = {"model": "gpt-4o", "messages": list(entries)}
-    return BodyReader().read(DIALECTS["chat"], json.dumps(request).encode(), TENANT)
+    return BodyReader().read(PROTOCOLS["chat"], json.dumps(request).encode(), TENANT)
 
 
 def read_message(entry: Json) -> Message:

@@ -10,12 +10,11 @@ from accordion.archive.recall import ArtifactRecaller
 from accordion.model.compaction import CompactedConversation, CompactionEntry
 from accordion.model.conversation import Conversation
 from accordion.protocols.body_reader import BodyReader
+from accordion.protocols.registry import PROTOCOLS
 from tests.archive.recall_samples import (
-    DIALECTS,
     OPENING_TURNS,
     ORDERS,
     TENANT,
-    Json,
     call,
     compact_by_hand,
     count,
@@ -27,6 +26,7 @@ from tests.archive.recall_samples import (
     summarized,
     user,
 )
+from tests.writers import WRITERS, MadeCall
 
 # -- what is recalled --------------------------------------------------------------------------------------------------
 
@@ -136,31 +136,13 @@ def test_the_newest_turn_is_heard_also_where_the_fold_covers_it() -> None:
     assert "7706410293" in found.text
 
 
-@pytest.mark.parametrize("dialect", sorted(DIALECTS))
+@pytest.mark.parametrize("dialect", WRITERS)
 def test_it_works_in_every_dialect(dialect: str) -> None:
-    arguments = json.dumps({"region": "north"})
-    used = {"type": "tool_use", "id": "c", "name": "list_orders", "input": {"region": "north"}}
-    bodies: dict[str, Json] = {
-        "chat": {"messages": [*OPENING_TURNS[:3], user("What is in W5918442?")]},
-        "responses": {
-            "input": [
-                user("Find out."),
-                {"type": "function_call", "call_id": "c", "name": "list_orders", "arguments": arguments},
-                {"type": "function_call_output", "call_id": "c", "output": ORDERS}, user("What is in W5918442?"),
-            ]
-        },
-        "messages": {
-            "messages": [
-                user("Find out."),
-                {"role": "assistant", "content": [used]},
-                user("") | {"content": [{"type": "tool_result", "tool_use_id": "c", "content": ORDERS}]},
-                {"role": "assistant", "content": "Done."}, user("What is in W5918442?"),
-            ],
-            "max_tokens": 100,
-        },
-    }  # fmt: skip
-    body = json.dumps({"model": "a-model", **bodies[dialect]}).encode()
-    client = BodyReader().read(DIALECTS[dialect], body, TENANT)
+    writer, made = WRITERS[dialect], MadeCall("c", "list_orders", {"region": "north"}, ORDERS)
+    listed = [writer.user("Find out."), *writer.calls(made), *writer.results(made)]
+    asked = writer.request("a-model", [*listed, writer.model("Done."), writer.user("What is in W5918442?")])
+    body = json.dumps(asked).encode()
+    client = BodyReader().read(PROTOCOLS[dialect], body, TENANT)
     block = CompactionEntry(1, len(client.messages) - 2, b'{"role":"user","content":"Orders were read."}')
     shown = compact_by_hand(client, [CompactionEntry(0, 0), block], len(client.messages) - 1)
     newest = range(len(client.messages) - 1, len(client.messages))
@@ -303,6 +285,6 @@ def test_reasoning_neither_asks_nor_is_quoted() -> None:
             user("What of secret_plan_77?"),
         ],
     }  # fmt: skip
-    client = BodyReader().read(DIALECTS["messages"], json.dumps(body).encode(), TENANT)
+    client = BodyReader().read(PROTOCOLS["messages"], json.dumps(body).encode(), TENANT)
     shown = compact_by_hand(client, [CompactionEntry(0, 0), CompactionEntry(1, 1, b'{"role":"user","content":"x"}')], 2)
     assert ArtifactRecaller(find_claims).find_excerpt(TENANT, shown, client, range(2, 3), count) is None

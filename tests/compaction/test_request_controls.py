@@ -7,6 +7,7 @@ import pytest
 from accordion.compaction.request_controls import read_controls, thinking_mode
 from accordion.model.errors import BadRequest
 from tests.compaction.compactor_setup import read
+from tests.writers import WRITERS
 
 
 @pytest.mark.parametrize(
@@ -32,16 +33,15 @@ def test_only_a_compaction_that_says_something_is_asked_for(fields: dict[str, An
         ("x" * 4_000 + "Provide a detailed prompt for continuing our conversation above.", False),
     ],
 )
-@pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
+@pytest.mark.parametrize("dialect", WRITERS)
 def test_a_clients_own_compaction_is_known_by_its_words_where_no_header_says_so(
     dialect: str, text: str, asked: bool
 ) -> None:
-    name = "input" if dialect == "responses" else "messages"
-    said = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]
-    client = read({"model": "m", "max_tokens": 9, name: [*said, {"role": "user", "content": text}]}, dialect)
+    writer = WRITERS[dialect]
+    user, model, asking = writer.user("x"), writer.model("y"), writer.user(text)
+    client = read(writer.request("m", [user, model, asking]), dialect)
     assert read_controls({}, client, is_client_compaction=False).is_client_compaction is asked
-    quoted = [{"role": "user", "content": text}, {"role": "assistant", "content": "y"}, said[0]]
-    later = read({"model": "m", "max_tokens": 9, name: quoted}, dialect)
+    later = read(writer.request("m", [asking, model, user]), dialect)
     assert not read_controls({}, later, is_client_compaction=False).is_client_compaction
 
 

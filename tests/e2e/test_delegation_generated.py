@@ -12,14 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests import agent_replies
-from tests.agent_replies import TOOLS, AgentReply, Json
+from tests.agent_replies import TOOL, TOOLS, AgentReply, Json
 from tests.e2e.agent_branches import CALL, TOP, delegation_headers, is_related
 from tests.fakes import FakeReply, FakeWindows
+from tests.history_content import content_items
 from tests.pipeline_setup import PipelineSetup
 from tests.strict_provider import PATHS
-from tests.writers import LISTS
+from tests.writers import LISTS, WRITERS, MadeCall
 
-DIALECTS = st.sampled_from(["chat", "responses", "messages"])
+DIALECTS = st.sampled_from(list(WRITERS))
 NAMES = ("red", "blue", "green", "grey")
 
 
@@ -54,7 +55,7 @@ class Shared:
     dialect: str
     world: PipelineSetup
     parents: dict[str, str]
-    listed: list[Json] = field(default_factory=lambda: [{"role": "user", "content": "the task"}])
+    listed: list[Json]
     made: dict[str, str] = field(default_factory=dict)
     sent: dict[str, list[list[Json]]] = field(default_factory=dict)
     asked: list[Json] = field(default_factory=list)
@@ -72,34 +73,22 @@ class Shared:
         thought = "so" if step.thinks and self.dialect != "chat" else None
         reply = agent_replies.WHOLE[self.dialect](AgentReply(self.number, made, said, thought, 10))
         self.world.upstream.answers = [FakeReply(pieces=(json.dumps(reply).encode(),))]
-        body: Json = {"model": "gpt-5", LISTS[self.dialect]: self.listed, "tools": TOOLS[self.dialect]}
-        if self.dialect == "messages":
-            body |= {"model": "claude-sonnet-4-5", "max_tokens": 9}
+        writer = WRITERS[self.dialect]
+        model = "claude-sonnet-4-5" if self.dialect == "messages" else "gpt-5"
+        body = writer.with_tools(writer.request(model, self.listed), TOOLS[self.dialect])
         self.asked = self.listed
         out, _ = await self.world.ask(PATHS[self.dialect], body, delegation_headers(name, self.parents))
         assert out.status == 200
         self.sent.setdefault(name, []).append(json.loads(self.world.upstream.requests[-1].body)[LISTS[self.dialect]])
         self.made |= dict.fromkeys(made, name)
-        self.listed = [*self.listed, *self._replied(reply), *self._answered(made)]
+        self.listed = [*self.listed, *writer.replied(reply), *self._answered(made)]
         return name
 
-    def _replied(self, reply: Json) -> list[Json]:
-        if self.dialect == "chat":
-            return [{key: value for key, value in reply["choices"][0]["message"].items() if key != "refusal"}]
-        if self.dialect == "responses":
-            return list(reply["output"])
-        return [{"role": "assistant", "content": reply["content"]}]
-
     def _answered(self, calls: tuple[str, ...]) -> list[Json]:
+        writer = WRITERS[self.dialect]
         if not calls:
-            return [{"role": "user", "content": f"And now {self.number}?"}]
-        told = {call: f"src/{call}/main.py says this" for call in calls}
-        if self.dialect == "chat":
-            return [{"role": "tool", "tool_call_id": call, "content": text} for call, text in told.items()]
-        if self.dialect == "responses":
-            return [{"type": "function_call_output", "call_id": call, "output": text} for call, text in told.items()]
-        results = [{"type": "tool_result", "tool_use_id": call, "content": text} for call, text in told.items()]
-        return [{"role": "user", "content": results}]
+            return [writer.user(f"And now {self.number}?")]
+        return writer.results(*(MadeCall(call, TOOL, {}, f"src/{call}/main.py says this") for call in calls))
 
     def due(self, name: str) -> set[str]:
         """Those that should, of all that stand in the newest list that it sent."""
@@ -107,7 +96,8 @@ class Shared:
 
 
 def shared(dialect: str, tree: dict[str, str]) -> Shared:
-    return Shared(dialect, PipelineSetup(windows=FakeWindows(1_000_000)), dict(tree))
+    listed = [WRITERS[dialect].user("the task")]
+    return Shared(dialect, PipelineSetup(windows=FakeWindows(1_000_000)), dict(tree), listed)
 
 
 async def introduced(made: Shared) -> None:
@@ -126,7 +116,7 @@ async def test_each_is_given_its_own_branch_whole_and_no_more(dialect: str, tree
         name = await made.take(step)
         now = made.sent[name][-1]
         assert set(CALL.findall(json.dumps(now))) == due[name]
-        assert set(calls(now)) == due[name]
+        assert set(calls(dialect, now)) == due[name]
         assert users(now) == users(made.asked), "what users say stays"
         # What agents said stays too, but for words behind which all is hidden: they wait until something follows.
         waits = words(made.asked) - words(now)
@@ -149,27 +139,18 @@ def steady(made: Shared) -> None:
         for one, two in itertools.pairwise(sent):
             assert two[: len(one)] == one, name
         for each in sent:
-            assert sorted(calls(each)) == sorted(results(each))
-            assert each[-1].get("role") != "assistant"
-            assert each[-1].get("type") not in ("function_call", "reasoning")
+            assert sorted(calls(made.dialect, each)) == sorted(results(made.dialect, each))
+            assert content_items(made.dialect, each)[-1][0] in ("user", "result")
 
 
-def calls(listed: list[Json]) -> list[str]:
-    """The ids of the calls in a list, in any dialect."""
-    found = [entry["call_id"] for entry in listed if entry.get("type") == "function_call"]
-    found += [call["id"] for entry in listed for call in entry.get("tool_calls") or ()]
-    return found + [block["id"] for block in blocks(listed) if block["type"] == "tool_use"]
+def calls(dialect: str, listed: list[Json]) -> list[str]:
+    """The ids of the calls in a list."""
+    return [atom[1] for atom in content_items(dialect, listed) if atom[0] == "call"]
 
 
-def results(listed: list[Json]) -> list[str]:
+def results(dialect: str, listed: list[Json]) -> list[str]:
     """The ids of the calls that are answered in a list."""
-    found = [entry["call_id"] for entry in listed if entry.get("type") == "function_call_output"]
-    found += [entry["tool_call_id"] for entry in listed if entry.get("role") == "tool"]
-    return found + [block["tool_use_id"] for block in blocks(listed) if block["type"] == "tool_result"]
-
-
-def blocks(listed: list[Json]) -> list[Json]:
-    return [block for entry in listed if isinstance(entry.get("content"), list) for block in entry["content"]]
+    return [atom[1] for atom in content_items(dialect, listed) if atom[0] == "result"]
 
 
 def users(listed: list[Json]) -> list[int]:

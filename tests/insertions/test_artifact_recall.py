@@ -13,56 +13,52 @@ from msgspec.structs import replace
 from accordion.http.metrics import Metrics
 from accordion.insertions.artifact_recall import ArtifactRecall
 from accordion.model.ports import Route
+from tests import pipeline_setup
 from tests.fakes import FakeRouter, FakeWindows, FickleStore
 from tests.pipeline.test_compact import words
 from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup
+from tests.writers import WRITERS, MadeCall
 
 Json = dict[str, Any]
-PATHS = [CHAT, RESPONSES, MESSAGES]
+WRITER = {path: WRITERS[name] for name, path in pipeline_setup.PATHS.items()}
+PATHS = list(WRITER)
 COUNT = "/v1/messages/count_tokens"
-LISTING = {CHAT: "messages", RESPONSES: "input", MESSAGES: "messages"}
+LISTING = {path: writer.listing for path, writer in WRITER.items()}
 OPENING = "[From the archive of this conversation"
 ORDER, ITEM = "W5918442", "7706410293"
 NAMING = f"Which item does {ORDER} hold?"
 
 
 def assistant_entry(path: str, text: str) -> Json:
-    if path == RESPONSES:
-        content = [{"type": "output_text", "text": text, "annotations": []}]
-        return {"type": "message", "role": "assistant", "id": f"msg_{len(text)}", "content": content}
-    return {"role": "assistant", "content": text}
+    return WRITER[path].model(text)
 
 
 def call_entry(path: str, call_id: str, result: str, /, **arguments: str) -> list[Json]:
-    if path == CHAT:
-        function = {"name": "read", "arguments": json.dumps(arguments)}
-        calls = [{"id": call_id, "type": "function", "function": function}]
-        answer = {"role": "tool", "tool_call_id": call_id, "content": result}
-        return [{"role": "assistant", "content": None, "tool_calls": calls}, answer]
-    if path == RESPONSES:
-        call = {"type": "function_call", "call_id": call_id, "name": "read", "arguments": json.dumps(arguments)}
-        return [call, {"type": "function_call_output", "call_id": call_id, "output": result}]
-    use = {"type": "tool_use", "id": call_id, "name": "read", "input": arguments}
-    block = {"type": "tool_result", "tool_use_id": call_id, "content": result}
-    return [{"role": "assistant", "content": [use]}, {"role": "user", "content": [block]}]
+    call = MadeCall(call_id, "read", arguments, result)
+    return [*WRITER[path].calls(call), *WRITER[path].results(call)]
 
 
-def user_entry(text: str) -> Json:
-    return {"role": "user", "content": text}
+def user_entry(path: str, text: str) -> Json:
+    return WRITER[path].user(text)
+
+
+def asking(path: str, *entries: Any, **more: Any) -> Json:
+    """A request of these entries."""
+    asked = {"model": "claude-sonnet-4-5", "max_tokens": 9} if path == MESSAGES else {"model": "gpt-5"}
+    return WRITER[path].request(entries=entries, **asked | more)
 
 
 def request(path: str, *more: Json, rounds: int = 20) -> Json:
     """So long that it is folded; the order stands in a result near the beginning, among many words."""
-    listed = [user_entry("the task")]
+    listed = [user_entry(path, "the task")]
     for at in range(rounds):
         middle = f"\n{ORDER} holds item {ITEM}\n" if at == 2 else "\n"
         listed += call_entry(path, f"c{at}", words(100, f"r{at}_") + middle + words(100, f"s{at}_"), path=f"{at}.py")
-    named = {"model": "gpt-5"} if path != MESSAGES else {"model": "claude-sonnet-4-5", "max_tokens": 9}
-    return {**named, LISTING[path]: [*listed, assistant_entry(path, "Done."), user_entry("What is next?"), *more]}
+    return asking(path, *listed, assistant_entry(path, "Done."), user_entry(path, "What is next?"), *more)
 
 
 def build_question(path: str, text: str = NAMING) -> Json:
-    return request(path, assistant_entry(path, "Nothing yet."), user_entry(text))
+    return request(path, assistant_entry(path, "Nothing yet."), user_entry(path, text))
 
 
 def build_world(**given: Any) -> PipelineSetup:
@@ -137,7 +133,7 @@ async def test_it_stays_byte_for_byte_and_is_not_recalled_again(path: str):
     await made.ask(path, asked)
     listing, before = asked[LISTING[path]], sent(made, path)
     for number in range(3):
-        listing += [assistant_entry(path, f"It holds {ITEM}."), user_entry(f"And {ORDER}, once more ({number})?")]
+        listing += [assistant_entry(path, f"It holds {ITEM}."), user_entry(path, f"And {ORDER}, once more ({number})?")]
         await made.ask(path, asked)
         now = sent(made, path)
         assert now[: len(before)] == before
@@ -246,7 +242,7 @@ async def test_a_provider_that_is_translated_to_gets_nothing_between_results_and
     assert not await is_recalled(made, RESPONSES, asked)
     listing += [
         assistant_entry(RESPONSES, "None."),
-        user_entry(f"What about the file where r2_99 is the last word before {ITEM}?"),
+        user_entry(RESPONSES, f"What about the file where r2_99 is the last word before {ITEM}?"),
     ]
     assert await is_recalled(made, RESPONSES, asked)
     asked = request(CHAT)
@@ -260,7 +256,8 @@ async def test_a_provider_that_is_translated_to_gets_nothing_between_results_and
 async def test_several_messages_of_the_user_in_a_row_stay_together(path: str):
     made, before = await compact_first(path)
     await made.ask(
-        path, request(path, assistant_entry(path, "Nothing yet."), user_entry(NAMING), user_entry("Be quick."))
+        path,
+        request(path, assistant_entry(path, "Nothing yet."), user_entry(path, NAMING), user_entry(path, "Be quick.")),
     )
     now = sent(made, path)
     assert now[: len(before)] == before
@@ -345,7 +342,7 @@ async def test_nothing_is_recalled_before_anything_left():
 async def test_another_tenant_is_recalled_nothing_of_this_one():
     made, _ = await compact_first(CHAT)
     other = {"authorization": "Bearer of-another"}
-    await made.ask(CHAT, request(CHAT, rounds=2) | {"messages": [user_entry(NAMING)]}, other)
+    await made.ask(CHAT, request(CHAT, rounds=2) | {"messages": [user_entry(CHAT, NAMING)]}, other)
     assert excerpts(sent(made, CHAT)) == []
 
 

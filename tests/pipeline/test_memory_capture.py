@@ -215,12 +215,12 @@ async def test_only_a_fold_that_was_made_for_a_request_is_remembered_and_once():
 
     capture = MemoryCapture(never, made.archive.transcripts, tasks, Waits())
     made.rebuild(features=[MemoryCapturing(capture)])
-    await made.ask(CHAT, {"model": "gpt-5", "messages": [user_entry("Hello.")]})
+    await made.ask(CHAT, {"model": "gpt-5", "messages": [user_entry(CHAT, "Hello.")]})
     assert tasks.names == []
     body = long(CHAT)
     await made.ask(CHAT, body)
     assert tasks.names == ["make memories of a compaction"]
-    body["messages"] += [assistant_entry(CHAT, "Nothing."), user_entry("Go on.")]
+    body["messages"] += [assistant_entry(CHAT, "Nothing."), user_entry(CHAT, "Go on.")]
     await made.ask(CHAT, body)
     assert made.recorder.exchanges[-1].compaction is not None
     assert len(tasks.names) == 1

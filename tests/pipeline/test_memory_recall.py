@@ -119,7 +119,7 @@ def there(of: PipelineSetup, path: str) -> bool:
 @pytest.mark.parametrize("path", PATHS)
 async def test_it_stands_behind_the_message_that_it_belongs_to_and_stays_byte_for_byte(path: str):
     made, memories = ready()
-    history = [user_entry("Hello there."), assistant_entry(path, "Hi."), user_entry(ASK)]
+    history = [user_entry(path, "Hello there."), assistant_entry(path, "Hi."), user_entry(path, ASK)]
     out, _ = await made.ask(path, build_request(path, *history))
     before = sent(made, path)
     text = json.dumps(before)
@@ -128,7 +128,7 @@ async def test_it_stands_behind_the_message_that_it_belongs_to_and_stays_byte_fo
     for number in range(3):
         history += [
             assistant_entry(path, f"Done {number}."),
-            user_entry(f"Go on {number}."),
+            user_entry(path, f"Go on {number}."),
             *call_entry(path, f"c{number}", "x", path="p"),
         ]
         out, _ = await made.ask(path, build_request(path, *history))
@@ -145,8 +145,10 @@ async def test_it_is_counted_and_told_in_the_ledger_and_the_metrics(path: str):
     memories, metrics = RecordingMemories(), Metrics()
     made = world(memories)
     store_memories(made, memories, memory())
-    await made.ask(path, build_request(path, user_entry(ASK)))
-    await made.ask(path, build_request(path, user_entry(ASK), assistant_entry(path, "Done."), user_entry("Go on.")))
+    await made.ask(path, build_request(path, user_entry(path, ASK)))
+    await made.ask(
+        path, build_request(path, user_entry(path, ASK), assistant_entry(path, "Done."), user_entry(path, "Go on."))
+    )
     first, second = made.recorder.exchanges
     assert first.recall is not None
     assert (first.recall.sources, first.recall.memories) == (1, ("mem-a recalled",))
@@ -163,7 +165,7 @@ async def test_it_is_counted_and_told_in_the_ledger_and_the_metrics(path: str):
 @pytest.mark.parametrize("text", ["Go on, please.", "Which colour has the parser of the billing desk?"])
 async def test_a_turn_without_a_relevant_memory_is_sent_unchanged(path: str, text: str):
     made, _ = ready()
-    body = build_request(path, user_entry("Hello."), assistant_entry(path, "Hi."), user_entry(text))
+    body = build_request(path, user_entry(path, "Hello."), assistant_entry(path, "Hi."), user_entry(path, text))
     out, _ = await made.ask(path, body)
     assert is_forwarded_unchanged(made, body)
     assert header(out, "x-accordion-memory") is None
@@ -180,7 +182,7 @@ async def test_another_tenants_memories_are_never_recalled(path: str):
     store_memories(made, memories, memory(), key="key-1")
     for key, found in (("key-2", False), ("key-1", True), ("key-2", False)):
         await made.ask(
-            path, build_request(path, user_entry(ASK)), {"x-accordion-key": key, "authorization": "Bearer sk-own"}
+            path, build_request(path, user_entry(path, ASK)), {"x-accordion-key": key, "authorization": "Bearer sk-own"}
         )
         assert there(made, path) is found
 
@@ -206,7 +208,7 @@ async def test_only_those_of_the_project_that_the_request_or_the_config_names(
     made = world(memories, project=named)
     store_memories(made, memories, memory(project=of))
     await made.ask(
-        CHAT, build_request(CHAT, user_entry(ASK)), {"x-accordion-project": given} if given is not None else {}
+        CHAT, build_request(CHAT, user_entry(CHAT, ASK)), {"x-accordion-project": given} if given is not None else {}
     )
     assert there(made, CHAT) is found
     assert not [name for name, _ in made.upstream.requests[-1].headers if name.startswith(b"x-accordion")]
@@ -216,7 +218,7 @@ async def test_those_of_all_projects_where_that_is_wanted():
     memories = RecordingMemories()
     made = world(memories, project="billing", all_projects=True)
     store_memories(made, memories, memory(project="other"))
-    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
+    await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, ASK)))
     assert "mem-a, fact of project other" in json.dumps(sent(made, CHAT))
 
 
@@ -229,13 +231,15 @@ async def test_conversations_of_two_projects_that_begin_alike_share_nothing(path
         made, memories, *(Memory(f"mem-{name}", "fact", TOLD, project=name) for name in ("billing", "other"))
     )
     for headers, name in (({}, "billing"), ({"x-accordion-project": "other"}, "other"), ({}, "billing")):
-        await made.ask(path, build_request(path, user_entry(ASK)), {**headers, **agent})
+        await made.ask(path, build_request(path, user_entry(path, ASK)), {**headers, **agent})
         ids = [each for each in ("mem-billing", "mem-other") if each in json.dumps(sent(made, path))]
         assert ids == [f"mem-{name}"]
     for project in ("other", "third"):
         again = world(memories, store=made.store, project=project)
         await again.ask(
-            path, build_request(path, user_entry(ASK), assistant_entry(path, "Done."), user_entry("Go on.")), agent
+            path,
+            build_request(path, user_entry(path, ASK), assistant_entry(path, "Done."), user_entry(path, "Go on.")),
+            agent,
         )
         assert ("mem-other" in json.dumps(sent(again, path))) is (project == "other")
         assert "mem-billing" not in json.dumps(sent(again, path))
@@ -247,7 +251,7 @@ async def test_a_summary_of_another_projects_memories_is_not_recalled(of: str, f
     made = world(memories)
     source = Memory("mem-s", "fact", "Something else.", project=of)
     store_memories(made, memories, source, Memory("mem-a", "summary", TOLD, sources=(("mem-s", ""),)))
-    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
+    await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, ASK)))
     assert there(made, CHAT) is found
 
 
@@ -256,7 +260,7 @@ async def test_a_summary_that_may_be_out_of_date_says_so():
     made = world(memories)
     source = Memory("mem-s", "fact", "Something else.", revision="new")
     store_memories(made, memories, source, Memory("mem-a", "summary", TOLD, sources=(("mem-s", "old"),)))
-    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
+    await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, ASK)))
     assert "1 of its sources was edited since" in json.dumps(sent(made, CHAT))
 
 
@@ -266,7 +270,7 @@ async def test_a_summary_that_may_be_out_of_date_says_so():
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_memory_that_is_in_the_list_is_not_inserted_again(path: str):
     made, memories = ready()
-    history = [user_entry(ASK), assistant_entry(path, "There."), user_entry(f"Once more. {ASK}")]
+    history = [user_entry(path, ASK), assistant_entry(path, "There."), user_entry(path, f"Once more. {ASK}")]
     await made.ask(path, build_request(path, *history[:1]))
     await made.ask(path, build_request(path, *history))
     assert json.dumps(sent(made, path)).count(TOLD) == 1
@@ -275,7 +279,9 @@ async def test_a_memory_that_is_in_the_list_is_not_inserted_again(path: str):
 
 async def test_a_memory_that_the_client_states_itself_is_not_inserted():
     made, _ = ready()
-    await made.ask(CHAT, build_request(CHAT, user_entry(TOLD), assistant_entry(CHAT, "So it is."), user_entry(ASK)))
+    await made.ask(
+        CHAT, build_request(CHAT, user_entry(CHAT, TOLD), assistant_entry(CHAT, "So it is."), user_entry(CHAT, ASK))
+    )
     assert not there(made, CHAT)
 
 
@@ -286,10 +292,10 @@ async def test_memories_of_this_session_wait_until_their_messages_left_the_windo
     await made.ask(CHAT, build_request(CHAT, *start))
     session = made.recorder.exchanges[-1].session
     store_memories(made, memories, memory(conversation=session, first=1, last=1))
-    history = [*start, assistant_entry(CHAT, "Done."), user_entry(ASK)]
+    history = [*start, assistant_entry(CHAT, "Done."), user_entry(CHAT, ASK)]
     await made.ask(CHAT, build_request(CHAT, *history))
     assert not there(made, CHAT)
-    await made.ask(CHAT, build_request(CHAT, *history, *rest, user_entry(f"Well. {ASK}")))
+    await made.ask(CHAT, build_request(CHAT, *history, *rest, user_entry(CHAT, f"Well. {ASK}")))
     assert made.recorder.exchanges[-1].session == session
     assert made.recorder.exchanges[-1].compaction is not None
     assert there(made, CHAT)
@@ -300,7 +306,7 @@ async def test_beside_a_session_memory_that_was_asked_for_nothing_is_put():
     made = world(memories)
     name = "CMEM-20260101-100510"
     store_memories(made, memories, Memory(name, "session", "All of it."), Memory("mem-a", "fact", TOLD))
-    await made.ask(CHAT, build_request(CHAT, user_entry(f"Please import memory {name}. {ASK}")))
+    await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, f"Please import memory {name}. {ASK}")))
     assert f"[Session memory {name}" in json.dumps(sent(made, CHAT))
     assert not there(made, CHAT)
 
@@ -312,7 +318,7 @@ async def test_beside_a_session_memory_that_was_asked_for_nothing_is_put():
 async def test_a_retry_is_sent_the_same_whatever_is_remembered_meanwhile(path: str):
     made, memories = ready()
     for _ in range(3):
-        await made.ask(path, build_request(path, user_entry(ASK)))
+        await made.ask(path, build_request(path, user_entry(path, ASK)))
         store_memories(made, memories, Memory("mem-b", "fact", f"{TOLD} Since Thursday."))
         made.clock.advance(5)
     one, *others = [each.body for each in made.upstream.requests]
@@ -323,7 +329,7 @@ async def test_a_retry_is_sent_the_same_whatever_is_remembered_meanwhile(path: s
 async def test_a_turn_sent_without_a_memory_stays_without_it():
     memories = RecordingMemories()
     made = world(memories)
-    body = build_request(CHAT, user_entry("Hello."), assistant_entry(CHAT, "Hi."), user_entry(ASK))
+    body = build_request(CHAT, user_entry(CHAT, "Hello."), assistant_entry(CHAT, "Hi."), user_entry(CHAT, ASK))
     await made.ask(CHAT, body)
     store_memories(made, memories, memory())
     await made.ask(CHAT, body)
@@ -342,13 +348,13 @@ async def test_a_fold_that_covers_it_takes_it_along_and_it_may_be_recalled_anew(
     made, _ = ready(window=3_000)
     body = request(path)
     listing = body[LISTING[path]]
-    await made.ask(path, {**body, LISTING[path]: [user_entry(ASK)]})
-    listing[0] = user_entry(ASK)
+    await made.ask(path, {**body, LISTING[path]: [user_entry(path, ASK)]})
+    listing[0] = user_entry(path, ASK)
     await made.ask(path, body)
     assert made.recorder.exchanges[-1].compaction is not None
     assert not there(made, path)
     before = sent(made, path)
-    listing += [assistant_entry(path, "Nothing."), user_entry(f"Again. {ASK}")]
+    listing += [assistant_entry(path, "Nothing."), user_entry(path, f"Again. {ASK}")]
     await made.ask(path, body)
     now = sent(made, path)
     assert now[: len(before)] == before
@@ -361,7 +367,7 @@ async def test_a_fold_that_covers_it_takes_it_along_and_it_may_be_recalled_anew(
 @pytest.mark.parametrize("headers", [{"x-accordion-compact": "off"}, {"x-accordion-compact": "observe"}])
 async def test_a_request_that_is_not_to_be_changed_is_not(headers: dict[str, str]):
     made, memories = ready()
-    body = build_request(CHAT, user_entry(ASK))
+    body = build_request(CHAT, user_entry(CHAT, ASK))
     await made.ask(CHAT, body, headers)
     assert is_forwarded_unchanged(made, body)
     assert memories.asked == []
@@ -369,7 +375,7 @@ async def test_a_request_that_is_not_to_be_changed_is_not(headers: dict[str, str
 
 async def test_a_history_that_the_provider_keeps_is_left_alone():
     made, memories = ready()
-    body = build_request(RESPONSES, user_entry(ASK), previous_response_id="resp_1")
+    body = build_request(RESPONSES, user_entry(RESPONSES, ASK), previous_response_id="resp_1")
     await made.ask(RESPONSES, body)
     assert is_forwarded_unchanged(made, body)
     assert memories.asked == []
@@ -377,15 +383,15 @@ async def test_a_history_that_the_provider_keeps_is_left_alone():
 
 async def test_counting_and_client_compactions_recall_nothing():
     made, memories = ready()
-    await made.ask(COUNT, build_request(MESSAGES, user_entry(ASK)))
-    await made.ask(MESSAGES, build_request(MESSAGES, user_entry(ASK), compaction={"type": "auto"}))
+    await made.ask(COUNT, build_request(MESSAGES, user_entry(MESSAGES, ASK)))
+    await made.ask(MESSAGES, build_request(MESSAGES, user_entry(MESSAGES, ASK), compaction={"type": "auto"}))
     assert memories.asked == []
 
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_in_the_middle_of_an_agents_work_nothing_is_searched_for(path: str):
     made, memories = ready()
-    await made.ask(path, build_request(path, user_entry("Hello."), *call_entry(path, "c1", ASK, path="a.txt")))
+    await made.ask(path, build_request(path, user_entry(path, "Hello."), *call_entry(path, "c1", ASK, path="a.txt")))
     assert memories.asked == []
     assert not there(made, path)
 
@@ -393,7 +399,7 @@ async def test_in_the_middle_of_an_agents_work_nothing_is_searched_for(path: str
 async def test_a_sub_agent_is_given_what_belongs_to_its_task():
     made, _ = ready()
     headers = {"x-accordion-delegation": "a", "x-accordion-parent": "main"}
-    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)), headers)
+    await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, ASK)), headers)
     assert made.recorder.exchanges[-1].agent is not None
     assert there(made, CHAT)
 
@@ -403,11 +409,11 @@ async def test_a_slow_search_skips_recall_for_this_turn_and_the_next_ones():
     made = world(memories, TooLate())
     store_memories(made, memories, memory())
     for number in range(3):
-        await made.ask(CHAT, build_request(CHAT, user_entry(f"{ASK} {number}")))
+        await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, f"{ASK} {number}")))
         assert not there(made, CHAT)
     assert len(memories.asked) == 1
     made.clock.advance(60)
-    await made.ask(CHAT, build_request(CHAT, user_entry(f"{ASK} now")))
+    await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, f"{ASK} now")))
     assert len(memories.asked) == 2
 
 
@@ -419,7 +425,7 @@ async def test_a_store_that_never_answers_is_not_waited_for():
 
     memories = Stuck()
     made = world(memories, timeout_seconds=0.01)
-    body = build_request(CHAT, user_entry(ASK))
+    body = build_request(CHAT, user_entry(CHAT, ASK))
     out, _ = await made.ask(CHAT, body)
     assert out.status == 200
     assert is_forwarded_unchanged(made, body)
@@ -429,11 +435,12 @@ async def test_memories_that_are_away_leave_the_turn_alone_and_what_was_recalled
     caplog: pytest.LogCaptureFixture,
 ):
     made, memories = ready()
-    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
+    await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, ASK)))
     before = sent(made, CHAT)
     memories.away = True
     out, _ = await made.ask(
-        CHAT, build_request(CHAT, user_entry(ASK), assistant_entry(CHAT, "Done."), user_entry(f"And now? {ASK}"))
+        CHAT,
+        build_request(CHAT, user_entry(CHAT, ASK), assistant_entry(CHAT, "Done."), user_entry(CHAT, f"And now? {ASK}")),
     )
     assert out.status == 200
     assert sent(made, CHAT)[: len(before)] == before
@@ -443,7 +450,7 @@ async def test_memories_that_are_away_leave_the_turn_alone_and_what_was_recalled
 @pytest.mark.parametrize(("tokens", "found"), [(800, True), (5, False)])
 async def test_no_more_is_put_in_than_the_settings_say(tokens: int, found: bool):
     made, _ = ready(tokens=tokens)
-    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
+    await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, ASK)))
     assert there(made, CHAT) is found
 
 
@@ -451,7 +458,7 @@ async def test_the_best_are_put_in_and_no_more_than_the_settings_say():
     memories = RecordingMemories()
     made = world(memories, memories=2)
     store_memories(made, memories, *(Memory(f"mem-{at}", "fact", f"{TOLD} {at}") for at in range(5)))
-    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
+    await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, ASK)))
     assert made.recorder.exchanges[-1].recall is not None
     assert made.recorder.exchanges[-1].recall.memories == ("mem-0 recalled", "mem-1 recalled")
 
@@ -459,14 +466,14 @@ async def test_the_best_are_put_in_and_no_more_than_the_settings_say():
 @pytest.mark.parametrize("path", PATHS)
 async def test_nothing_is_put_in_where_there_is_hardly_any_room(path: str):
     made, _ = ready(window=150)
-    out, _ = await made.ask(path, build_request(path, user_entry(ASK)))
+    out, _ = await made.ask(path, build_request(path, user_entry(path, ASK)))
     assert out.status == 200
     assert not there(made, path)
 
 
 async def test_into_a_request_whose_session_is_erased_meanwhile_nothing_is_put():
     made, memories = ready()
-    measured = await made.measure(CHAT, build_request(CHAT, user_entry(ASK)))
+    measured = await made.measure(CHAT, build_request(CHAT, user_entry(CHAT, ASK)))
     tenant, session = measured.caller.tenant, measured.session_match.session.id
     made.clock.advance(1)
     await made.archive.erasures.publish(tenant, session)
@@ -481,7 +488,7 @@ async def test_what_was_put_in_is_noted_for_who_makes_memories_of_the_session():
     memories, tasks = RecordingMemories(), LoopTasks()
     made = world(memories, tasks=tasks)
     store_memories(made, memories, memory())
-    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
+    await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, ASK)))
     tenant = made.forward.tenants.identify({}).tenant
     session = made.recorder.exchanges[-1].session
     await LoopWaiter().wait_for(10, _until_noted(memories, tenant, session))

@@ -72,7 +72,7 @@ def imported_positions(listed: list[Json]) -> list[int]:
 @pytest.mark.parametrize("path", PATHS)
 async def test_it_stands_behind_the_very_first_message_and_stays_byte_for_byte(path: str):
     made, memories = ready()
-    history = [user_entry(ASK)]
+    history = [user_entry(path, ASK)]
     out, _ = await made.ask(path, build_request(path, *history))
     before = sent(made, path)
     assert TOLD in json.dumps(before)
@@ -80,7 +80,7 @@ async def test_it_stands_behind_the_very_first_message_and_stays_byte_for_byte(p
     assert json.dumps(before).index(ASK) < json.dumps(before).index(TOLD)
     assert header(out, "x-accordion-memory") == f"{ID} imported"
     for number in range(3):
-        history += [assistant_entry(path, f"Done {number}."), user_entry(f"Go on {number}.")]
+        history += [assistant_entry(path, f"Done {number}."), user_entry(path, f"Go on {number}.")]
         out, _ = await made.ask(path, build_request(path, *history))
         now = sent(made, path)
         assert now[: len(before)] == before
@@ -93,20 +93,20 @@ async def test_it_stands_behind_the_very_first_message_and_stays_byte_for_byte(p
 @pytest.mark.parametrize("path", PATHS)
 async def test_the_reconstructed_request_has_it_too_long_after_it_was_asked_for(path: str):
     made, _ = ready(config="archive: {record: all}")
-    history = [user_entry(ASK)]
+    history = [user_entry(path, ASK)]
     await made.ask(path, build_request(path, *history))
-    history += [assistant_entry(path, "Done."), user_entry("Go on.")]
+    history += [assistant_entry(path, "Done."), user_entry(path, "Go on.")]
     out, _ = await made.ask(path, build_request(path, *history))
     await made.archive.transcripts.flush()
     sent_body = client(made).get(f"/accordion/sessions/{header(out, 'x-accordion-session')}/sent").json()
-    assert sent_body["input" if path == RESPONSES else "messages"] == sent(made, path)
+    assert sent_body[LISTING[path]] == sent(made, path)
     assert TOLD in json.dumps(sent_body)
 
 
 @pytest.mark.parametrize("name", [ID.lower(), ID.capitalize()])
 async def test_the_case_of_an_id_does_not_matter(name: str):
     made, _ = ready()
-    out, _ = await made.ask(CHAT, build_request(CHAT, user_entry(f"Please import memory {name}")))
+    out, _ = await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, f"Please import memory {name}")))
     assert header(out, "x-accordion-memory") == f"{ID} imported"
     assert TOLD in json.dumps(sent(made, CHAT))
 
@@ -114,8 +114,10 @@ async def test_the_case_of_an_id_does_not_matter(name: str):
 @pytest.mark.parametrize("path", PATHS)
 async def test_an_imported_memory_is_counted_in_utilization_and_ledger(path: str):
     made, _ = ready()
-    await made.ask(path, build_request(path, user_entry(ASK)))
-    await made.ask(path, build_request(path, user_entry(ASK), assistant_entry(path, "Done."), user_entry("Go on.")))
+    await made.ask(path, build_request(path, user_entry(path, ASK)))
+    await made.ask(
+        path, build_request(path, user_entry(path, ASK), assistant_entry(path, "Done."), user_entry(path, "Go on."))
+    )
     first, second = made.recorder.exchanges
     assert first.recall is not None
     assert first.recall.memories == (f"{ID} imported",)
@@ -133,7 +135,10 @@ async def test_the_one_text_that_responses_takes_as_its_list_is_written_as_an_it
     assert ASK in json.dumps(one)
     assert TOLD in json.dumps(two)
     await made.ask(
-        RESPONSES, build_request(RESPONSES, user_entry(ASK), assistant_entry(RESPONSES, "Done."), user_entry("Go on."))
+        RESPONSES,
+        build_request(
+            RESPONSES, user_entry(RESPONSES, ASK), assistant_entry(RESPONSES, "Done."), user_entry(RESPONSES, "Go on.")
+        ),
     )
     assert sent(made, RESPONSES)[1] == two
 
@@ -143,11 +148,11 @@ async def test_behind_a_fold_it_is_put_in_as_well(path: str):
     made, _ = ready(window=3_000)
     body = request(path)
     await made.ask(path, body)
-    body[LISTING[path]] += [assistant_entry(path, "Nothing."), user_entry(ASK)]
+    body[LISTING[path]] += [assistant_entry(path, "Nothing."), user_entry(path, ASK)]
     await made.ask(path, body)
     before = sent(made, path)
     assert json.dumps(before).count(TOLD) == 1
-    body[LISTING[path]] += [assistant_entry(path, "Done."), user_entry("Go on.")]
+    body[LISTING[path]] += [assistant_entry(path, "Done."), user_entry(path, "Go on.")]
     await made.ask(path, body)
     assert sent(made, path)[: len(before)] == before
 
@@ -156,12 +161,13 @@ async def test_behind_a_fold_it_is_put_in_as_well(path: str):
 async def test_an_id_of_which_there_is_nothing_is_said_plainly_and_stays(path: str):
     memories = Counted()
     made = world(memories)
-    out, _ = await made.ask(path, build_request(path, user_entry(ASK)))
+    out, _ = await made.ask(path, build_request(path, user_entry(path, ASK)))
     before = sent(made, path)
     assert unknown_notice(ID) in json.dumps(before)
     assert header(out, "x-accordion-memory") == f"{ID} unknown"
     await made.ask(
-        path, build_request(path, user_entry(ASK), assistant_entry(path, "There is none."), user_entry("Go on."))
+        path,
+        build_request(path, user_entry(path, ASK), assistant_entry(path, "There is none."), user_entry(path, "Go on.")),
     )
     assert sent(made, path)[: len(before)] == before
 
@@ -173,7 +179,7 @@ async def test_another_tenants_memory_is_unknown(path: str):
     saved(made, memories, "key-1")
     for key, there in (("key-2", False), ("key-1", True), ("key-2", False)):
         await made.ask(
-            path, build_request(path, user_entry(ASK)), {"x-accordion-key": key, "authorization": "Bearer sk-own"}
+            path, build_request(path, user_entry(path, ASK)), {"x-accordion-key": key, "authorization": "Bearer sk-own"}
         )
         listed = json.dumps(sent(made, path))
         assert (TOLD in listed) is there
@@ -184,7 +190,7 @@ async def test_another_tenants_memory_is_unknown(path: str):
 async def test_a_retry_is_sent_the_same(path: str):
     made, _ = ready()
     for _ in range(3):
-        await made.ask(path, build_request(path, user_entry(ASK)))
+        await made.ask(path, build_request(path, user_entry(path, ASK)))
         made.clock.advance(5)
     one, *others = [each.body for each in made.upstream.requests]
     assert others == [one, one]
@@ -201,9 +207,9 @@ async def test_a_session_memory_erased_meanwhile_is_neither_inserted_nor_kept():
     memories = Erasing()
     made = world(memories)
     saved(made, memories)
-    first = build_request(CHAT, user_entry("Hello."))
+    first = build_request(CHAT, user_entry(CHAT, "Hello."))
     await made.ask(CHAT, first)
-    body = build_request(CHAT, user_entry("Hello."), assistant_entry(CHAT, "Hi."), user_entry(ASK))
+    body = build_request(CHAT, user_entry(CHAT, "Hello."), assistant_entry(CHAT, "Hi."), user_entry(CHAT, ASK))
     out, _ = await made.ask(CHAT, body)
     assert is_forwarded_unchanged(made, body)
     assert header(out, "x-accordion-memory") is None
@@ -219,45 +225,45 @@ async def test_asked_for_again_in_the_same_words_it_is_looked_up_again():
     """What was not there a moment ago may be now; and what was deleted does not come back."""
     memories = Counted()
     made = world(memories)
-    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
+    await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, ASK)))
     assert TOLD not in json.dumps(sent(made, CHAT))
     saved(made, memories)
     made.clock.advance(5)
-    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
+    await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, ASK)))
     assert TOLD in json.dumps(sent(made, CHAT))
     assert unknown_notice(ID) not in json.dumps(sent(made, CHAT))
     memories.tenants.clear()
     made.clock.advance(5)
-    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
+    await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, ASK)))
     assert TOLD not in json.dumps(sent(made, CHAT))
 
 
 async def test_memories_that_are_away_are_told_of_in_one_line():
     made, memories = ready()
     memories.away = True
-    out, _ = await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
+    out, _ = await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, ASK)))
     assert out.status == 200
     assert unreachable_notice(ID) in json.dumps(sent(made, CHAT))
     assert header(out, "x-accordion-memory") == f"{ID} unavailable"
     memories.away = False
     made.clock.advance(5)
-    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
+    await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, ASK)))
     assert TOLD in json.dumps(sent(made, CHAT))
 
 
 async def test_a_later_import_leaves_the_earlier_prefix_unchanged():
     """Ids of items without their reasoning too: nothing was folded that they could lead to."""
     made, _ = ready()
-    history = [user_entry("Hello."), assistant_entry(RESPONSES, "Hi."), user_entry(ASK)]
+    history = [user_entry(RESPONSES, "Hello."), assistant_entry(RESPONSES, "Hi."), user_entry(RESPONSES, ASK)]
     await made.ask(RESPONSES, build_request(RESPONSES, *history))
     assert sent(made, RESPONSES)[:-1] == history
 
 
 async def test_an_imported_memory_stays_while_the_memories_are_unavailable():
     made, memories = ready()
-    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
+    await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, ASK)))
     memories.away = True
-    await made.ask(CHAT, build_request(CHAT, user_entry(ASK)))
+    await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, ASK)))
     one, two = made.upstream.requests
     assert one.body == two.body
 
@@ -267,7 +273,7 @@ async def test_one_that_there_is_no_room_for_is_told_of(path: str):
     memories = Counted()
     made = world(memories, window=1_000)
     saved(made, memories, text="word " * 2_000)
-    out, _ = await made.ask(path, build_request(path, user_entry(ASK)))
+    out, _ = await made.ask(path, build_request(path, user_entry(path, ASK)))
     assert header(out, "x-accordion-memory") == f"{ID} too long"
     assert "has no room" in json.dumps(sent(made, path))
 
@@ -284,7 +290,7 @@ async def test_other_workers_and_later_runs_put_it_in_as_well():
 async def test_a_request_without_an_import_is_sent_unchanged(path: str, text: str):
     memories = Counted()
     made = world(memories)
-    body = build_request(path, user_entry("Hello."), assistant_entry(path, "Hi."), user_entry(text))
+    body = build_request(path, user_entry(path, "Hello."), assistant_entry(path, "Hi."), user_entry(path, text))
     await made.ask(path, body)
     assert is_forwarded_unchanged(made, body)
     assert memories.asked == []
@@ -293,7 +299,7 @@ async def test_a_request_without_an_import_is_sent_unchanged(path: str, text: st
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_tool_result_starts_no_import(path: str):
     made, memories = ready()
-    body = build_request(path, user_entry("Look."), *call_entry(path, "c1", ASK, path="a.txt"))
+    body = build_request(path, user_entry(path, "Look."), *call_entry(path, "c1", ASK, path="a.txt"))
     await made.ask(path, body)
     assert is_forwarded_unchanged(made, body)
     assert memories.asked == []
@@ -302,40 +308,42 @@ async def test_a_tool_result_starts_no_import(path: str):
 @pytest.mark.parametrize("headers", [{"x-accordion-compact": "off"}, {"x-accordion-compact": "observe"}])
 async def test_a_request_that_is_not_to_be_changed_is_not(headers: dict[str, str]):
     made, _ = ready()
-    body = build_request(CHAT, user_entry(ASK))
+    body = build_request(CHAT, user_entry(CHAT, ASK))
     await made.ask(CHAT, body, headers)
     assert is_forwarded_unchanged(made, body)
 
 
 async def test_counting_records_nothing():
     made, memories = ready()
-    await made.ask(COUNT, build_request(MESSAGES, user_entry(ASK)))
+    await made.ask(COUNT, build_request(MESSAGES, user_entry(MESSAGES, ASK)))
     assert memories.asked == []
 
 
 @pytest.mark.parametrize("path", PATHS)
 async def test_words_that_went_unanswered_are_not_heard_twice(path: str):
     made, _ = ready()
-    await made.ask(path, build_request(path, user_entry(ASK)))
-    await made.ask(path, build_request(path, user_entry(ASK), user_entry("And go on.")))
+    await made.ask(path, build_request(path, user_entry(path, ASK)))
+    await made.ask(path, build_request(path, user_entry(path, ASK), user_entry(path, "And go on.")))
     assert json.dumps(sent(made, path)).count(TOLD) == 1
 
 
 async def test_only_what_is_new_of_a_list_is_looked_through_for_a_session_memory():
     made = PipelineSetup(windows=FakeWindows(4_000))
     mentions = made.forward.reader.measurer.memory_mentions
-    await made.ask(CHAT, build_request(CHAT, user_entry("hello")))
-    await made.ask(CHAT, build_request(CHAT, user_entry("hello"), assistant_entry(CHAT, "hi"), user_entry("go on")))
+    await made.ask(CHAT, build_request(CHAT, user_entry(CHAT, "hello")))
+    await made.ask(
+        CHAT, build_request(CHAT, user_entry(CHAT, "hello"), assistant_entry(CHAT, "hi"), user_entry(CHAT, "go on"))
+    )
     assert [found for found, _ in mentions._mentions._entries.values()] == [False, False]
     longer = [
-        user_entry("hello"),
+        user_entry(CHAT, "hello"),
         assistant_entry(CHAT, "hi"),
-        user_entry("go on"),
+        user_entry(CHAT, "go on"),
         assistant_entry(CHAT, "so I do"),
-        user_entry(ASK),
+        user_entry(CHAT, ASK),
     ]
     await made.ask(CHAT, build_request(CHAT, *longer))
-    await made.ask(CHAT, build_request(CHAT, *longer, assistant_entry(CHAT, "here it is"), user_entry("thanks")))
+    await made.ask(CHAT, build_request(CHAT, *longer, assistant_entry(CHAT, "here it is"), user_entry(CHAT, "thanks")))
     assert [found for found, _ in mentions._mentions._entries.values()] == [False, False, True, True]
 
 
@@ -344,11 +352,14 @@ async def test_an_import_that_no_longer_fits_leaves_with_its_bound_thinking(mode
     memories = FakeMemories()
     made = world(memories)
     saved(made, memories, text="ledger " * 1_200)
-    history = [user_entry(ASK)]
+    history = [user_entry(MESSAGES, ASK)]
     await made.ask(MESSAGES, build_request(MESSAGES, *history, model=model))
     assert imported_positions(sent(made, MESSAGES)) == [0]
     thought = {"type": "thinking", "thinking": "hm", "signature": "c2lnbmVk" * 9}
-    history += [{"role": "assistant", "content": [thought, {"type": "text", "text": "Done."}]}, user_entry("Go on.")]
+    history += [
+        {"role": "assistant", "content": [thought, {"type": "text", "text": "Done."}]},
+        user_entry(MESSAGES, "Go on."),
+    ]
     made.upstream.answers = [refused(1_000, 1_300), FakeReply()]
     out, _ = await made.ask(MESSAGES, build_request(MESSAGES, *history, model=model))
     now = sent(made, MESSAGES)

@@ -7,6 +7,7 @@ import dataclasses
 import gzip
 import json
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,7 +24,6 @@ from accordion.providers.models.summarizer import BoundedSummarizer, ModelSummar
 from accordion.summaries.author import SummaryRejected
 from tests.fakes import FakeReply, FakeUpstream, FakeWindows
 from tests.loopback import Answer, Loopback, Recorded, replies_json
-from tests.providers.litellm.translator_setup import DIALECTS
 from tests.summary_samples import ASKER
 
 REQUEST = SummaryRequest("Keep the record.", "message 0: the secret plan", 500)
@@ -51,7 +51,29 @@ REPLIES: dict[str, dict[str, Any]] = {
         "stop_reason": "end_turn",
         "usage": {"input_tokens": 50, "cache_read_input_tokens": 40, "output_tokens": 9},
     },
+    "gemini": {
+        "candidates": [
+            {"content": {"parts": [{"text": "hm", "thought": True}, {"text": "the record"}]}, "finishReason": "STOP"}
+        ],
+        "modelVersion": "gpt-4o-2024",
+        "usageMetadata": {
+            "promptTokenCount": 90, "cachedContentTokenCount": 40, "candidatesTokenCount": 7, "thoughtsTokenCount": 2
+        },
+    },
+}  # fmt: skip
+URLS = {
+    "chat": "http://openai.test/v1/chat/completions",
+    "responses": "http://openai.test/v1/responses",
+    "messages": "http://anthropic.test/v1/messages",
+    "gemini": "http://google.test/v1beta/models/gpt-4o:generateContent",
 }
+INSTRUCTIONS: dict[str, Callable[[Any], Any]] = {
+    "chat": lambda sent: sent["messages"][0]["content"],
+    "responses": lambda sent: sent["instructions"],
+    "messages": lambda sent: sent["system"],
+    "gemini": lambda sent: sent["systemInstruction"]["parts"][0]["text"],
+}
+"""Where the instructions are in a request."""
 HEADERS: Headers = (
     (b"host", b"proxy.test"),
     (b"authorization", b"Bearer callers-own"),
@@ -99,7 +121,7 @@ def build_summarizer(
         translator or FakeTranslator(),
         router or routes(),
         windows or FakeWindows(),
-        DIALECTS,
+        PROTOCOLS,
         model=model,
     )
 
@@ -121,19 +143,19 @@ class FakeTranslator:
 # -- the request's own model -------------------------------------------------------
 
 
-@pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
+@pytest.mark.parametrize("dialect", PROTOCOLS)
 async def test_the_requests_own_model_is_asked_at_its_own_provider(dialect: str) -> None:
     upstream = FakeUpstream([build_reply(dialect)])
     reply = await build_summarizer(upstream).write(REQUEST, build_caller(dialect))
     assert (reply.text, reply.model) == ("the record", "gpt-4o-2024")
     assert (reply.input, reply.output) == (90, 9)
     (request,) = upstream.requests
-    paths = {"chat": "openai.test/v1/chat/completions", "responses": "openai.test/v1/responses"}
-    assert request.url == f"http://{paths.get(dialect, 'anthropic.test/v1/messages')}"
+    assert request.url == URLS[dialect]
     assert request.method == "POST"
     sent = json.loads(request.body)
-    assert sent["model"] == "gpt-4o"
-    assert sent["stream"] is False
+    assert sent.get("model", "gpt-4o") == "gpt-4o"
+    assert not sent.get("stream")
+    assert ("stream" in sent) is (dialect != "gemini")
     assert "temperature" not in sent
     assert sent.get("store", False) is False
     assert ("store" in sent) is (dialect == "responses")
@@ -142,15 +164,14 @@ async def test_the_requests_own_model_is_asked_at_its_own_provider(dialect: str)
     assert "message 0: the secret plan" in text
 
 
-@pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
+@pytest.mark.parametrize("dialect", PROTOCOLS)
 async def test_instructions_and_transcript_never_share_a_role(dialect: str) -> None:
     upstream = FakeUpstream([build_reply(dialect)])
     await build_summarizer(upstream).write(REQUEST, build_caller(dialect))
     sent = json.loads(upstream.requests[0].body)
     if dialect == "chat":
         assert [entry["role"] for entry in sent["messages"]] == ["system", "user"]
-    instructions = {"chat": lambda: sent["messages"][0]["content"], "responses": lambda: sent["instructions"]}
-    assert instructions.get(dialect, lambda: sent["system"])() == "Keep the record."
+    assert INSTRUCTIONS[dialect](sent) == "Keep the record."
 
 
 async def test_only_headers_that_say_who_asks_go_along() -> None:
@@ -392,6 +413,7 @@ async def test_any_error_is_a_failed_summary_with_a_plain_reason(
 _CUT = {"chat": {"choices": [{"message": {"content": "half"}, "finish_reason": "length"}]}}
 _CUT["responses"] = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
 _CUT["messages"] = {"stop_reason": "max_tokens"}
+_CUT["gemini"] = {"candidates": [{"content": {"parts": [{"text": "half"}]}, "finishReason": "MAX_TOKENS"}]}
 _CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type": "function", "function": {}}]}
 
 
@@ -402,6 +424,8 @@ _CALL = {"role": "assistant", "content": None, "tool_calls": [{"id": "c", "type"
         ("chat", {"choices": [{"message": {"content": ""}, "finish_reason": "stop"}]}, "answered nothing"),
         ("chat", {"choices": [{"message": _CALL, "finish_reason": "tool_calls"}]}, "answered nothing"),
         ("chat", {"choices": [{"message": {"content": "no"}, "finish_reason": "content_filter"}]}, "refused"),
+        ("gemini", {"candidates": [{"content": {"parts": [{"text": "no"}]}, "finishReason": "SAFETY"}]}, "refused"),
+        ("gemini", {"candidates": [{"content": {}, "finishReason": "STOP"}]}, "answered nothing"),
         ("responses", {"status": "failed", "error": {"code": "server_error"}}, "status 200"),
     ],
 )
@@ -435,7 +459,7 @@ async def test_a_summary_is_had_of_a_real_provider_even_compressed() -> None:
     async with Loopback(script) as server:
         upstream = HttpUpstream(AiohttpTransport(TransportTimeouts(connect=5, read=5)))
         router = routes_from([], {"openai": (server.url + "/v1", "")})
-        summarizer = ModelSummarizer(upstream, FakeTranslator(), router, FakeWindows(), DIALECTS)
+        summarizer = ModelSummarizer(upstream, FakeTranslator(), router, FakeWindows(), PROTOCOLS)
         reply = await summarizer.write(REQUEST, build_caller(router=router))
         await upstream.close()
     assert reply.text == "the record"
@@ -456,7 +480,7 @@ async def test_a_summary_that_is_given_up_lets_its_connection_go() -> None:
     async with Loopback(script) as server:
         upstream = HttpUpstream(AiohttpTransport(TransportTimeouts(connect=5, read=60)))
         router = routes_from([], {"openai": (server.url + "/v1", "")})
-        summarizer = ModelSummarizer(upstream, FakeTranslator(), router, FakeWindows(), DIALECTS)
+        summarizer = ModelSummarizer(upstream, FakeTranslator(), router, FakeWindows(), PROTOCOLS)
         work = asyncio.ensure_future(summarizer.write(REQUEST, build_caller(router=router)))
         await server.until(lambda: server.requests)
         work.cancel()
@@ -470,7 +494,7 @@ async def test_a_real_provider_that_refuses_is_a_failed_summary() -> None:
     async with Loopback(replies_json(ERROR, 429)) as server:
         upstream = HttpUpstream(AiohttpTransport(TransportTimeouts(connect=5, read=5)))
         router = routes_from([], {"openai": (server.url + "/v1", "")})
-        summarizer = ModelSummarizer(upstream, FakeTranslator(), router, FakeWindows(), DIALECTS)
+        summarizer = ModelSummarizer(upstream, FakeTranslator(), router, FakeWindows(), PROTOCOLS)
         with pytest.raises(SummaryFailed, match="status 429"):
             await summarizer.write(REQUEST, build_caller(router=router))
         await upstream.close()

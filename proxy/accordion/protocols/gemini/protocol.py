@@ -12,8 +12,8 @@ the rest is counted and compacted.
 
 A token count has the list at its top level; in the form `generateContentRequest` it is passed on unread.
 
-Sources: Gemini API reference ("Generating content", "Counting tokens", "Interactions"); the guides "Function calling" and "Thought
-signatures"; the type files and the converters of google-genai.
+Sources: Gemini API reference ("Generating content", "Counting tokens", "Interactions"); the guides "Function calling"
+and "Thought signatures"; the type files and the converters of google-genai.
 """
 
 from __future__ import annotations
