@@ -6,12 +6,10 @@ import json
 from typing import Any
 
 from accordion.model.records import ObservedCall, ObservedResponse, Usage
-from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.base import WireProtocol
-from accordion.protocols.openai_chat.protocol import OpenAIChat
-from accordion.protocols.openai_responses.protocol import OpenAIResponses
+from accordion.protocols.registry import PROTOCOLS
 
-DIALECTS: tuple[WireProtocol, ...] = (OpenAIChat(), OpenAIResponses(), AnthropicMessages())
+DIALECTS: tuple[WireProtocol, ...] = tuple(PROTOCOLS.values())
 
 OVERFLOW = "Your input exceeds the context window of this model."
 
@@ -125,6 +123,48 @@ MESSAGES_SEEN = ObservedResponse(
     "tool_use",
     (ObservedCall("toolu_a", "read", '{"path": "é"}'), ObservedCall("toolu_b", "run")),
 )
+
+
+def gemini(*parts: dict[str, Any], finish: str = "", **counts: int) -> dict[str, Any]:
+    """One response of a stream of Gemini's."""
+    candidate = {"content": {"parts": list(parts), "role": "model"}, "index": 0}
+    return {
+        "candidates": [candidate | ({"finishReason": finish} if finish else {})],
+        "usageMetadata": {"promptTokenCount": 100, **counts},
+        "modelVersion": "gemini",
+        "responseId": "r1",
+    }
+
+
+GEMINI = (
+    gemini({"text": "hm", "thought": True, "thoughtSignature": "s"}, thoughtsTokenCount=5),
+    *(gemini({"text": f'word {at} "finishReason": "STOP" error'}) for at in range(5)),
+    gemini({"functionCall": {"id": "call_a", "name": "read", "args": {"path": "é"}}}),
+    gemini({"functionCall": {"id": "call_b", "name": "run"}}),
+    gemini(
+        {"text": ""},
+        finish="STOP",
+        candidatesTokenCount=15,
+        thoughtsTokenCount=5,
+        cachedContentTokenCount=64,
+        totalTokenCount=120,
+    ),
+)
+GEMINI_SEEN = ObservedResponse(
+    "r1",
+    "gemini",
+    Usage(100, 20, 64, 0, 5),
+    "STOP",
+    (ObservedCall("call_a", "read", '{"path":"é"}'), ObservedCall("call_b", "run", "{}")),
+)
+
+STREAMS: dict[str, tuple[tuple[Any, ...], bool, ObservedResponse]] = {
+    "chat": (CHAT, False, CHAT_SEEN),
+    "responses": (RESPONSES, True, RESPONSES_SEEN),
+    "messages": (MESSAGES, True, MESSAGES_SEEN),
+    "gemini": (GEMINI, False, GEMINI_SEEN),
+}
+"""By protocol: the events of a stream, whether they have names, and what is understood of them."""
 
 
 def observe(dialect: WireProtocol, *pieces: bytes, stream: bool = True) -> ObservedResponse:

@@ -23,12 +23,13 @@ from accordion.protocols.anthropic_messages.response import MessagesParser
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
+from accordion.protocols.registry import PROTOCOLS
 from accordion.providers.http.client import HttpUpstream
 from accordion.providers.http.transport import AiohttpTransport
 from tests.accounting.test_overflow import OPENAI_RESPONSES, ORDINARY, OVERFLOWS, anthropic
 from tests.fakes import FakeClock, FakeReply
 from tests.loopback import Answer, Loopback, Recorded
-from tests.sample_responses import CHAT, DIALECTS, MESSAGES, RESPONSES, chunk, sse
+from tests.sample_responses import CHAT, DIALECTS, GEMINI, MESSAGES, RESPONSES, chunk, sse
 
 JSON: Headers = ((b"content-type", b"application/json"),)
 EVENTS: Headers = ((b"Content-Type", b"text/event-stream; charset=utf-8"),)
@@ -297,6 +298,7 @@ def test_no_bytes_however_odd_are_lost(pieces: list[bytes], dialect: WireProtoco
         (OpenAIChat(), [COMMENT], sse(chunk({"role": "assistant", "content": ""}))),
         (OpenAIResponses(), [sse(CREATED), sse(IN_PROGRESS)], sse(*RESPONSES[1:2])),
         (AnthropicMessages(), [sse(START), sse(PING)], sse(MESSAGES[1])),
+        (PROTOCOLS["gemini"], [COMMENT], sse(GEMINI[1])),
     ],
     ids=NAMES,
 )

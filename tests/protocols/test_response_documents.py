@@ -159,9 +159,10 @@ def test_an_error_body_is_told_in_every_shape(dialect: WireProtocol, body: str) 
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_reply_that_is_not_whole_says_nothing_yet(dialect: WireProtocol) -> None:
     observer = dialect.observer(stream=False)
-    observer.feed(b'{"id": "x", ')
+    identity, model = (b"responseId", b"modelVersion") if dialect.name == "gemini" else (b"id", b"model")
+    observer.feed(b'{"%s": "x", ' % identity)
     assert observer.observation() == ObservedResponse()
-    observer.feed(b'"model": "m"}')
+    observer.feed(b'"%s": "m"}' % model)
     assert (observer.observation().response_id, observer.observation().model) == ("x", "m")
 
 

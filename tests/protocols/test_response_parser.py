@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from accordion.protocols.base import WireProtocol
+from accordion.protocols.registry import PROTOCOLS
 from accordion.protocols.response_observer import ResponseObserver
 from accordion.protocols.response_parser import (
     END,
@@ -27,9 +28,9 @@ from accordion.protocols.response_parser import (
 from tests.protocols.test_observed_arguments import replies
 from tests.protocols.test_response_observer import wild
 from tests.reply_parts import ReplyText, ReplyThought, ScriptedReply, reply_document, reply_events
-from tests.sample_responses import CHAT, DIALECTS, MESSAGES, RESPONSES, chunk, sse
+from tests.sample_responses import CHAT, DIALECTS, GEMINI, MESSAGES, RESPONSES, chunk, sse
 
-CHAT_API, RESPONSES_API, MESSAGES_API = DIALECTS
+CHAT_API, RESPONSES_API, MESSAGES_API = (PROTOCOLS[name] for name in ("chat", "responses", "messages"))
 ENDS = (b"\n", b"\r\n", b"\r")
 
 
@@ -99,7 +100,12 @@ def test_thoughts_are_content_but_not_text(protocol: WireProtocol) -> None:
 
 @pytest.mark.parametrize(
     ("protocol", "stream", "openings"),
-    [(CHAT_API, sse(*CHAT), 0), (RESPONSES_API, sse(*RESPONSES, named=True), 1), (MESSAGES_API, sse(*MESSAGES), 1)],
+    [
+        (CHAT_API, sse(*CHAT), 0),
+        (RESPONSES_API, sse(*RESPONSES, named=True), 1),
+        (MESSAGES_API, sse(*MESSAGES), 1),
+        (PROTOCOLS["gemini"], sse(*GEMINI), 0),
+    ],
 )
 def test_an_opening_comes_before_any_content_and_an_end_last(
     protocol: WireProtocol, stream: bytes, openings: int
@@ -175,7 +181,9 @@ def test_no_json_of_any_shape_makes_a_parser_raise(value: Any, protocol: WirePro
 def test_content_of_a_type_that_is_no_word_is_other_content(protocol: WireProtocol, odd: Any) -> None:
     part = {"type": odd, "text": "x"}
     output = [{"type": "message", "content": [part]}, {"type": odd}]
+    candidate = {"content": {"parts": [{"odd": odd, "thoughtSignature": "x"}]}}
     body = {"content": [part], "output": output, "choices": [{"message": {"content": [part]}}]}
+    body |= {"candidates": [candidate]}
     (event,) = parse(protocol, json.dumps(body).encode(), stream=False)
     assert Content("other") in event.parts
     assert output_text(event) == ""
