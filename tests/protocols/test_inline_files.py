@@ -13,6 +13,7 @@ from accordion.accounting.media_tokens import media_rules
 from accordion.model.conversation import Media, Opaque
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.base import WireProtocol
+from accordion.protocols.gemini.protocol import Gemini
 from accordion.protocols.openai_chat.protocol import OpenAIChat
 from accordion.protocols.openai_responses.protocol import OpenAIResponses
 from tests.pdfs import packed_pdf, scanned_pdf
@@ -33,12 +34,17 @@ def messages(data: str, kind: str) -> tuple[WireProtocol, dict[str, Any]]:
     return AnthropicMessages(), {"type": "document", "source": {"type": "base64", "media_type": kind, "data": data}}
 
 
-EACH = pytest.mark.parametrize("put", [chat, responses, messages])
+def gemini(data: str, kind: str) -> tuple[WireProtocol, dict[str, Any]]:
+    return Gemini(), {"inlineData": {"mimeType": kind, "data": data}}
+
+
+EACH = pytest.mark.parametrize("put", [chat, responses, messages, gemini])
 
 
 def read(put: Put, data: bytes | str, kind: str = PDF) -> Media:
     dialect, part = put(data if isinstance(data, str) else base64.b64encode(data).decode(), kind)
-    (found,) = dialect.read_message(json.dumps({"role": "user", "content": [part]}).encode()).parts
+    content = "parts" if dialect.name == "gemini" else "content"
+    (found,) = dialect.read_message(json.dumps({"role": "user", content: [part]}).encode()).parts
     assert isinstance(found, Media)
     return found
 
