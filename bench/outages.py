@@ -36,8 +36,8 @@ from tests.history_content import content_items
 from tests.loopback import Answer, Loopback, Recorded
 from tests.proxy_process import Proxy, held_port, start_proxy
 from tests.reading_provider import _ARTIFACT, ReadingProvider
-from tests.strict_provider import LISTS
 from tests.valkey import Valkey, running_valkey
+from tests.writers import LISTS
 
 Json = dict[str, Any]
 
