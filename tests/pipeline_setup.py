@@ -12,6 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from accordion.accounting.calibration import Calibrations
+from accordion.accounting.holdout import Holdout
 from accordion.accounting.key_limits import KeyLimiter, KeyUsageLedger
 from accordion.accounting.ledger import Ledger
 from accordion.accounting.token_meter import TokenMeter
@@ -141,6 +142,7 @@ class PipelineSetup:
                 compaction_rules=rules_by_model(settings),
                 memory_mentions=memory_mentions,
                 tasks=self.tasks,
+                holdout=Holdout(settings.compaction.holdout),
             ),
             "compaction_step": CompactionStep(
                 composer=composer,

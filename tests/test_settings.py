@@ -133,6 +133,20 @@ def test_a_size_may_have_a_unit(read, text, size):
     assert read(f"server: {{max_body_bytes: '{text}'}}").server.max_body_bytes == size
 
 
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [("5%", 0.05), ("'2.5 %'", 0.025), ("0.05", 0.05), ("'${SHARE}'", 0.1), ("100%", 1.0), ("0", 0.0)],
+)
+def test_a_share_may_be_in_per_cent(read, text, share):
+    settings = read(f"compaction: {{holdout: {text}}}", {"SHARE": "0.1"})
+    assert settings.compaction.holdout == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["101%", "5", "-1%", "half", "true", "'5'"])
+def test_a_share_above_the_whole_is_refused(read, text):
+    assert "expected a share" in refused(read, f"compaction: {{holdout: {text}}}").message
+
+
 def test_thresholds_of_a_model_fall_back_to_those_of_all(read):
     thresholds = read("thresholds: {conversation: 0.4, hard: 0.9, models: {m: {generation: 0.7}}}").thresholds
     assert thresholds.thresholds_for("m") == Thresholds(0.4, 0.7, 0.9, conversation_target=0.2)

@@ -17,6 +17,7 @@ from accordion.cli.main import app
 from accordion.model.ports import Key
 from accordion.server.event_loop import LoopClock
 from accordion.stores.sqlite import SqliteStore
+from tests.holdouts import groups, spread, write_sessions
 from tests.pipeline.test_costs import PRICES, Talk, answered, compacted, unreported
 from tests.pipeline_setup import PipelineSetup
 
@@ -139,3 +140,32 @@ def test_too_many_days_are_refused(store: CostStore) -> None:
 )
 def test_small_amounts_have_four_decimals(nanodollars: int, text: str) -> None:
     assert format_dollars(nanodollars) == text
+
+
+def test_the_comparison_with_a_hold_out_is_printed(tmp_path: Path) -> None:
+    asyncio.run(fill_with_holdout(tmp_path))
+    config = tmp_path / "config.yaml"
+    config.write_text(f"store: {{url: 'sqlite:///{tmp_path}/kept.db'}}\n{PRICES}")
+    compared = CostStore(config)
+    (found,) = compared.json_lines("savings")
+    assert found["holdout"]["verdict"] == "pays"
+    shown = compared.run("savings").stdout
+    assert f"\n{found['holdout']['sentence']}\n" in shown
+    (dollars,) = (line for line in shown.splitlines() if line.startswith("Dollars"))
+    assert "-50 % (" in dollars
+
+
+def test_without_a_hold_out_none_is_mentioned(store: CostStore) -> None:
+    assert store.json_lines("savings")[0]["holdout"] is None
+    assert "hold-out" not in store.run("savings").stdout
+
+
+async def fill_with_holdout(folder: Path) -> None:
+    store: Any = SqliteStore(folder / "kept.db", timeout=30.0)
+    await store.put_if_absent(Key("", "secret/tenants"), b"secret" * 6)
+    world = PipelineSetup(store=store, config=PRICES)
+    world.clock.time = LoopClock().now()
+    await Talk(world, "a").say(20, answered(2_000))
+    await write_sessions(world.store, world.clock.now(), "default", groups(spread(0.5, 80), spread(1.0, 40)))
+    await world.outbox.flush()
+    await store.close()

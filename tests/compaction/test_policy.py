@@ -289,3 +289,66 @@ def test_what_may_be_sent_is_below_the_hard_limit_with_the_answers_room_taken_of
     limits, window = Thresholds().limits(200_000), Window(200_000, 200_000, "config")
     assert max_tokens(Utilization(200_000, messages=1, reserved_output=30_000), limits, window) == 149_999
     assert max_tokens(Utilization(200_000, preamble=10, reserved_output=180_000), limits, window) == 200_000
+
+
+# -- the hold-out ------------------------------------------------------------------------------------------------------
+
+
+HELD_OUT, COMPARED = PolicyOptions(group="holdout"), PolicyOptions(group="compaction")
+
+
+def test_a_session_in_the_hold_out_is_not_compacted_at_its_trigger() -> None:
+    held, made = decided(100_000, options=HELD_OUT), decided(100_000, options=COMPARED)
+    assert (held.action, held.group, held.is_held_back, held.trigger) == ("pass", "holdout", True, 100_000)
+    assert held.reason == f"{made.reason}; the session is in the hold-out, so it is not compacted"
+    assert (made.action, made.group, made.is_held_back) == ("compact", "compaction", False)
+    assert replace(made, group="") == decided(100_000)
+
+
+def test_no_summary_is_prepared_in_the_hold_out_and_no_session_is_compared_yet() -> None:
+    assert (decided(80_000, options=HELD_OUT).action, decided(80_000, options=HELD_OUT).group) == ("pass", "")
+    assert (decided(80_000, options=COMPARED).action, decided(80_000, options=COMPARED).group) == ("prepare", "")
+
+
+@given(st.integers(0, 400_000), st.sampled_from([TURN_START, MID_TURN]), st.integers(0, 40_000))
+def test_both_groups_enter_the_comparison_at_the_same_request(
+    tokens: int, history: CompactedConversation, reserved: int
+) -> None:
+    plain, held, made = (
+        decided(tokens, history, reserved_output=reserved, options=options) for options in (PLAIN, HELD_OUT, COMPARED)
+    )
+    assert bool(held.group) == bool(made.group) == (plain.action == "compact" and not plain.must_succeed)
+    if plain.action in ("pass", "compact") and not held.group:
+        assert held == made == plain
+
+
+def test_a_request_that_does_not_fit_is_compacted_in_the_hold_out_too() -> None:
+    for beside in ({}, {"exceeds_bytes": True}, {"exceeds_images": True}):
+        tokens = 1_000 if beside else 190_000
+        over = decided(tokens, options=HELD_OUT, **beside)
+        assert (over.action, over.must_succeed, over.group) == ("compact", True, "")
+
+
+def test_a_session_that_was_compacted_is_no_longer_held_out() -> None:
+    made = Compaction("c", b"", 0, (), "conversation", "automatic", None, (), 190_000, 50_000, 1, 0.0)
+    compacted = replace(TURN_START, compaction=made)
+    assert decided(100_000, compacted, options=HELD_OUT) == decided(100_000, compacted)
+
+
+def test_a_compaction_on_request_is_made_in_the_hold_out() -> None:
+    options = replace(HELD_OUT, request_mode="now")
+    assert decided(1_000, options=options) == decided(1_000, options=PolicyOptions(request_mode="now"))
+
+
+@pytest.mark.parametrize("kind", ["is_thread", "is_reconstructable"])
+def test_a_history_that_the_provider_keeps_stays_there_in_the_hold_out(kind: str) -> None:
+    kept: dict[str, Any] = {"is_kept_by_provider": True, kind: True}
+    held, made = (decided(100_000, options=replace(options, **kept)) for options in (HELD_OUT, COMPARED))
+    assert (held.action, held.group) == ("pass", "holdout")
+    assert (made.action, made.group) == ("resend" if kind == "is_thread" else "reconstruct", "compaction")
+
+
+def test_a_history_that_nobody_can_compact_is_not_compared() -> None:
+    for options in (HELD_OUT, COMPARED):
+        decision = decided(100_000, options=replace(options, is_kept_by_provider=True))
+        assert (decision.action, decision.group) == ("pass", "")

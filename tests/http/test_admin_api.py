@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 from accordion.accounting.key_limits import KeyLimits
 from accordion.sessions.proxy_keys import ProxyKey
 from tests.fakes import FakeReply
+from tests.holdouts import groups, spread, write_sessions
 from tests.http.api_client import client
 from tests.pipeline_setup import CHAT, PipelineSetup
 
@@ -208,6 +209,20 @@ async def test_the_administrator_sees_what_each_tenant_costs() -> None:
     second = http.get(f"/accordion/tenants?limit=2&after={first['next']}", headers=AS_ADMIN).json()
     assert [tenant["tenant"] for page in (first, second) for tenant in page["tenants"]] == list(tenants)
     assert second["next"] is None
+
+
+async def test_only_the_administrator_sees_the_hold_out_of_all_tenants_together() -> None:
+    world = await used_world()
+    await write_sessions(world.store, world.clock.now(), "one", groups(spread(1.2, 40), spread(1.0, 20)))
+    await write_sessions(world.store, world.clock.now(), "two", groups(spread(1.2, 40), spread(1.0, 20)))
+    http = client(world)
+    found = http.get("/accordion/tenants?limit=2", headers=AS_ADMIN).json()
+    assert (found["holdout"]["sessions"]["holdout"], found["holdout"]["verdict"]) == (40, "costs")
+    later = http.get(f"/accordion/tenants?limit=2&after={found['next']}", headers=AS_ADMIN).json()
+    assert later["holdout"] is None
+    assert found["holdout"]["sentence"] in signed_in(world, ADMIN).get(f"{PAGES}/tenants").text
+    own = http.get("/accordion/savings", headers={"x-accordion-key": "key-one"}).json()["holdout"]
+    assert (own["sessions"]["holdout"], own["verdict"]) == (20, "too_few")
 
 
 @pytest.mark.parametrize("query", ["days=0", "days=401", "days=x", "limit=0", "limit=1001", "limit=-1"])

@@ -78,6 +78,17 @@ def test_the_line_says_why_and_who_wrote(
     assert words in caplog.records[0].getMessage()
 
 
+def test_a_session_in_the_hold_out_is_one_line(lines: CompactionLogger, caplog: pytest.LogCaptureFixture):
+    for _ in range(3):
+        log_exchange(
+            lines, CompactionOutcome("holdout", kind="conversation", trigger=12_000, before=13_000, after=13_000)
+        )
+    (line,) = caplog.records
+    assert line.getMessage() == (
+        "session s-1 (m) is in the hold-out: 13,000 tokens, over the conversation trigger of 12,000, are not compacted"
+    )
+
+
 def test_the_agent_is_named(lines: CompactionLogger, caplog: pytest.LogCaptureFixture):
     log_exchange(lines, MADE, agent=AgentReport(name="explorer"))
     assert "session s-1 (m, agent explorer): " in caplog.records[0].getMessage()

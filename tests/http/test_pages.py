@@ -24,6 +24,7 @@ from accordion.pipeline.sent_history import ComparedBlock
 from accordion.sessions.proxy_keys import ProxyKey
 from accordion.sessions.tenants import OWNER_TOKEN_FILE, Tenants
 from tests.growing_conversation import COMPACTED_AT, GrowingConversation, call_id, small_window_setup
+from tests.holdouts import groups, spread, write_sessions
 from tests.http.api_client import client
 from tests.pipeline_setup import OWNER_TOKEN, PipelineSetup, header
 
@@ -447,3 +448,30 @@ def test_citations_and_artifacts_are_links_and_the_text_stays_the_same(line: str
     pieces = list(link_text(line, 13))
     assert "".join(piece.text for piece in pieces) == line
     assert [(piece.text, piece.message) for piece in pieces if piece.artifact or piece.message >= 0] == links
+
+
+async def test_the_comparison_with_a_hold_out_is_on_the_page_and_in_the_api() -> None:
+    world = small_window_setup()
+    http = client(world)
+    assert http.get("/accordion/savings").json()["holdout"] is None
+    await GrowingConversation(world).turn(1)
+    assert "hold-out" not in http.get(f"{PAGES}/savings").text
+    await write_sessions(world.store, world.clock.now(), "default", groups(spread(0.5, 80), spread(1.0, 40)))
+    found = http.get("/accordion/savings").json()["holdout"]
+    html = http.get(f"{PAGES}/savings").text
+    assert found["verdict"] == "pays"
+    assert found["sentence"] in html
+    assert "80 with compaction, 40 in the hold-out" in html
+    assert html.index("-50 % (") < html.index("Repeated calls")
+
+
+async def test_a_hold_out_with_few_sessions_and_a_loss_are_shown_as_such() -> None:
+    world = small_window_setup()
+    http = client(world)
+    await GrowingConversation(world).turn(1)
+    await write_sessions(world.store, world.clock.now(), "default", groups([1.0] * 3, [1.0]))
+    assert "There are too few sessions to say" in http.get(f"{PAGES}/savings").text
+    await write_sessions(world.store, world.clock.now(), "default", groups(spread(2.0, 80), spread(1.0, 40)))
+    assert '<p class="warn"><b>Compaction does not pay for this traffic: it costs 100 % more' in (
+        http.get(f"{PAGES}/savings").text
+    )

@@ -9,6 +9,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import pytest
 from jinja2 import nodes
 
+from accordion.accounting.holdout import HoldoutComparison
 from accordion.accounting.key_limits import KeyLimits
 from accordion.accounting.savings import AgentSavings, ModelSavings, SavingsReport
 from accordion.archive.archive_reader import ArtifactPart
@@ -16,6 +17,7 @@ from accordion.archive.artifacts import Artifact
 from accordion.archive.erasure import ErasureResult
 from accordion.compaction.session_overrides import SessionOverrides
 from accordion.http.admin_api import TenantPage
+from accordion.http.holdout_text import ComparedRow
 from accordion.http.pages import rendering
 from accordion.http.pages.comparison import BlockView, LinkedText, MessageView, PartView
 from accordion.http.pages.views import AgentRow, Health, MemoryRow, ModelRow, SessionRow
@@ -37,7 +39,14 @@ TYPES: dict[str, Types] = {
     "health.html": {"health": Health},
     "memories.html": {"rows": list[MemoryRow]},
     "overview.html": {"models": list[ModelRow], "totals": Totals, "costs": Costs},
-    "parts.html": {"rows": list[SessionRow], "part": PartView, "view": MessageView, "blocks": list[BlockView]},
+    "parts.html": {
+        "rows": list[SessionRow],
+        "part": PartView,
+        "view": MessageView,
+        "blocks": list[BlockView],
+        "comparison": HoldoutComparison,
+        "compared": list[ComparedRow],
+    },
     "savings.html": {"report": SavingsReport, "entries": list[ModelSavings | AgentSavings]},
     "sent.html": {"session": Session, "sent": SentRequest, "blocks": list[BlockView]},
     "session.html": {

@@ -10,11 +10,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from accordion.accounting.holdout import HoldoutComparison
 from accordion.accounting.savings import SavingsReport
 from accordion.cli.artifacts import TenantStore, print_json, run_for_tenant
 from accordion.cli.document_links import document_link
 from accordion.cli.listing import count_with_noun, format_dollars, print_table
 from accordion.config import Settings
+from accordion.http.holdout_text import describe_comparison, describe_groups, list_compared_rows
 from accordion.http.json_views import costs_json, savings_json
 from accordion.model.costs import Basis, Costs
 from accordion.model.records import Session
@@ -34,14 +36,18 @@ def sessions(settings: Settings, tenant: str | None, limit: int, as_json: bool) 
 
 
 async def _savings(store: TenantStore, days: int, as_json: bool) -> int:
-    report = await store.queries.read_savings(store.caller.tenant, datetime.now(UTC).timestamp(), days)
+    tenant, now = store.caller.tenant, datetime.now(UTC).timestamp()
+    report = await store.queries.read_savings(tenant, now, days)
+    comparison = await store.queries.read_holdout([tenant], now, days)
     if as_json:
-        print_json(savings_json(report, store.queries.prices))
+        print_json(savings_json(report, store.queries.prices, comparison))
         return 0
     if not report.total.requests:
         sys.stdout.write(f"no request is on record from {report.first} to {report.last} (UTC)\n")
         return 0
     _print_summary(report)
+    if comparison is not None:
+        _print_comparison(comparison)
     for title, rows in (
         ("day", [(each.day, each.costs) for each in report.days]),
         ("model", [(each.model or "not read", each.costs) for each in report.models]),
@@ -71,6 +77,21 @@ def _print_summary(report: SavingsReport) -> None:
         console.print(Text(f"net                {_format_amount(costs, costs.net, is_original=True)}", style="bold"))
     for note in _notes(costs):
         console.print(Text(note, style="dim"))
+
+
+def _print_comparison(comparison: HoldoutComparison) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    console.print()
+    console.print(Text(describe_comparison(comparison), style="bold"))
+    console.print(Text(describe_groups(comparison), style="dim"))
+    if comparison.figures:
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        table.add_column("for each session", no_wrap=True)
+        for name in ("with compaction", "hold-out", "difference", "change"):
+            table.add_column(name, no_wrap=True, justify="right")
+        for row in list_compared_rows(comparison):
+            table.add_row(*row)
+        print_table(table)
 
 
 def _notes(costs: Costs) -> Iterable[str]:

@@ -1,7 +1,8 @@
 """The compaction policy: decides whether a request passes, prepares a summary, or is compacted, and gives the reason.
 
 `decide` is pure: measured tokens, limits and options in, a `Decision` out. It asks in this order: is compaction off;
-does the provider keep the history; is it over the hard limit; over a byte or image limit; over the trigger.
+does the provider keep the history; is it over the hard limit; over a byte or image limit; over the trigger. A session
+in the hold-out is not compacted as long as its requests fit.
 
 Triggers are inclusive and compare the occupied tokens, the reserved output included. Targets are tokens to be sent.
 """
@@ -13,7 +14,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
-from accordion.model.budget import CompactionKind, Decision, TokenLimits, Utilization, Window
+from accordion.model.budget import CompactionKind, Decision, HoldoutGroup, TokenLimits, Utilization, Window
 from accordion.model.compaction import CompactedConversation
 from accordion.model.plan import WRITTEN_BY_COMPACTION
 
@@ -63,7 +64,7 @@ class PolicyOptions(msgspec.Struct, frozen=True):
     `provider_list_differs`: the provider's messages differ from the client's, so that a thread cannot be continued, and
     the history of a response is reconstructed.
     `previous`: the previous compaction of this history. `is_deferred`: a compaction due at the start of the turn still
-    waits for its summary.
+    waits for its summary. `group`: the session's group of the hold-out; empty if there is no hold-out.
     """
 
     mode: Mode = "auto"
@@ -76,6 +77,7 @@ class PolicyOptions(msgspec.Struct, frozen=True):
     provider_list_differs: bool = False
     previous: PreviousCompaction | None = None
     is_deferred: bool = False
+    group: HoldoutGroup = ""
 
 
 def decide(
@@ -212,7 +214,24 @@ def _decide(inputs: _DecisionInput) -> Decision:
             ),
             is_forced=True,
         )
-    return _decide_over_hard_limit(inputs) or _decide_other_budgets(inputs) or _decide_by_trigger(inputs)
+    decision = _decide_over_hard_limit(inputs) or _decide_other_budgets(inputs) or _decide_by_trigger(inputs)
+    return _apply_holdout(inputs, decision)
+
+
+def _apply_holdout(inputs: _DecisionInput, decision: Decision) -> Decision:
+    """Holds a compaction back if the session is in the hold-out, and notes the group with a compaction that is due.
+
+    Nothing differs between the groups if the compaction must succeed, or if one is in force already, because a client
+    asked for it or a session reached the hard limit. Such a session is compacted like any other.
+    """
+    group = inputs.options.group
+    is_due = decision.action == "compact"
+    if not group or decision.must_succeed or inputs.history.compaction is not None:
+        return decision
+    if group == "holdout" and decision.action in ("compact", "prepare"):
+        reason = f"{decision.reason}; the session is in the hold-out, so it is not compacted"
+        return Decision("pass", reason, kind=decision.kind, trigger=decision.trigger, group="holdout" if is_due else "")
+    return replace(decision, group=group) if is_due else decision
 
 
 def _decide_thread(inputs: _DecisionInput) -> Decision:
@@ -221,10 +240,12 @@ def _decide_thread(inputs: _DecisionInput) -> Decision:
     if inputs.options.request_mode != "now" and (futile := _describe_futile(inputs)):
         return Decision("pass", f"{unchanged}; {futile}")
     due = _decide_due(inputs)
+    if due.is_held_back:
+        return due
     if due.action != "compact":
         return Decision("pass", unchanged)
     end_of_thread = "the proxy ends the thread, so that the client sends the whole conversation"
-    return Decision("resend", f"{due.reason}: {end_of_thread}", kind=due.kind)
+    return Decision("resend", f"{due.reason}: {end_of_thread}", kind=due.kind, group=due.group)
 
 
 def _decide_kept_by_provider(inputs: _DecisionInput) -> Decision:
@@ -239,8 +260,10 @@ def _decide_kept_by_provider(inputs: _DecisionInput) -> Decision:
             "reconstruct",
             f"{inputs.share_text}; a part of the history that the provider keeps was compacted or extended",
         )
+    if options.is_reconstructable and due.is_held_back:
+        return due
     if options.is_reconstructable and due.action in ("compact", "prepare"):
-        return Decision("reconstruct", due.reason, kind=due.kind)
+        return Decision("reconstruct", due.reason, kind=due.kind, group=due.group)
     return Decision("pass", f"{inputs.share_text}; the provider keeps the history, so it passes unchanged")
 
 
@@ -248,11 +271,9 @@ def _decide_due(inputs: _DecisionInput) -> Decision:
     """Decides as if the history that the provider keeps were sent."""
     if inputs.options.is_client_compaction:
         return Decision("pass", inputs.share_text)
-    return (
-        _build_compact_decision(inputs, "on request")
-        if inputs.options.request_mode == "now"
-        else _decide_over_hard_limit(inputs) or _decide_by_trigger(inputs)
-    )
+    if inputs.options.request_mode == "now":
+        return _build_compact_decision(inputs, "on request")
+    return _apply_holdout(inputs, _decide_over_hard_limit(inputs) or _decide_by_trigger(inputs))
 
 
 def _decide_over_hard_limit(inputs: _DecisionInput) -> Decision | None:

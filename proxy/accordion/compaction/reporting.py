@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from accordion.model.budget import Decision
+from accordion.model.budget import Decision, Utilization
 from accordion.model.compaction import Cause, Compaction
 from accordion.model.plan import Plan
 from accordion.model.records import CompactionOutcome, FailureKind
@@ -80,6 +80,20 @@ def report_failure(
         saved=in_force.tokens_saved if in_force is not None else 0,
         failure=failure,
         reason=reason,
+    )
+
+
+def report_holdout(decision: Decision, utilization: Utilization) -> CompactionOutcome:
+    """Builds the outcome of a compaction that is due and not made, because the session is in the hold-out."""
+    return CompactionOutcome(
+        state="holdout",
+        is_triggered=True,
+        kind=decision.kind,
+        trigger=decision.trigger,
+        utilization=utilization_for_report(decision, utilization.ratio),
+        before=utilization.tokens,
+        after=utilization.tokens,
+        reason=decision.reason,
     )
 
 

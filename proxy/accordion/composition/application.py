@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 
 from accordion import __version__
 from accordion.accounting.calibration import Calibrations
+from accordion.accounting.holdout import Holdout
 from accordion.accounting.key_limits import KeyLimiter, KeyUsageLedger
 from accordion.accounting.learned_limits import LearnedLimits
 from accordion.accounting.learned_sync import LearnedSync
@@ -255,6 +256,7 @@ class Application:
             compaction_rules=rules_by_model(settings),
             memory_mentions=memory_mentions,
             tasks=self.tasks,
+            holdout=Holdout(settings.compaction.holdout),
         )
         sender = Sender(self.tenants, router, self._upstream, self._translator, self._deployment_pauses)
         self._compactors = self._compaction_builder.compactors(

@@ -24,6 +24,7 @@ from accordion.config.value_types import (
     HeaderTable,
     Keys,
     Name,
+    Percentage,
     RecordMode,
     Seconds,
     Secret,
@@ -235,6 +236,7 @@ class CompactionConfig(ConfigSection, frozen=True):
     mode: CompactionMode = CompactionMode("auto")
     pipeline: tuple[PipelineEntry, ...] = DEFAULT_PIPELINE
     pinned_tools: tuple[Name, ...] = ()
+    holdout: Percentage = Percentage(0.0)
     delegated: AgentCompaction = AgentCompaction()
     models: dict[str, ModelCompaction] = msgspec.field(default_factory=dict)
 

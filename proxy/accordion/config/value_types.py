@@ -13,6 +13,7 @@ import msgspec
 from accordion.stores.encryption import read_keys
 
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,15})?) ?(b|kb|mb|gb|kib|mib|gib)?", re.IGNORECASE)
+_PERCENTAGE = re.compile(r"(\d{1,3}(?:\.\d{1,15})?)( ?%)?")
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\x20-\x7e\t]*")
@@ -41,6 +42,19 @@ class Size(int):
         if isinstance(value, str) and (match := _SIZE.fullmatch(value)):
             return cls(float(match[1]) * _UNITS[(match[2] or "").lower()])
         raise ValueError('Expected a size: a number of bytes, or a text such as "64MiB"')
+
+
+class Percentage(float):
+    """A share; in the file a text such as "5%" or a number from 0 to 1."""
+
+    @classmethod
+    def read(cls, value: object) -> Percentage:
+        """Raises ValueError for anything but a share from 0 to 1."""
+        if isinstance(value, str) and (match := _PERCENTAGE.fullmatch(value)):
+            value = float(match[1]) / (100 if match[2] else 1)
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
+            return cls(value)
+        raise ValueError('Expected a share: a text such as "5%", or a number from 0 to 1')
 
 
 class _Word(str):
@@ -223,6 +237,7 @@ _READERS: Mapping[type, Callable[[object], object]] = {
     kind: kind.read
     for kind in (
         Size,
+        Percentage,
         CompactionMode,
         RecordMode,
         SocketMode,

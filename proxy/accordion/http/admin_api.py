@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from accordion.accounting.holdout import HoldoutComparison
 from accordion.accounting.key_limits import (
     NO_LIMITS,
     DollarsPerDay,
@@ -25,6 +26,7 @@ from accordion.accounting.key_limits import (
 )
 from accordion.accounting.savings import DAY, DAYS, day_name
 from accordion.http.api_requests import check_admin, json_response, parse_number, read_body
+from accordion.http.holdout_text import comparison_json
 from accordion.http.json_views import costs_json
 from accordion.model.costs import Costs, to_dollars
 from accordion.model.errors import BadRequest, RequestError
@@ -83,12 +85,16 @@ class TenantView(msgspec.Struct, frozen=True):
 
 
 class TenantPage(msgspec.Struct, frozen=True):
-    """Tenants by name, of the days from `first` to `last`. `next` is the last name; empty on the last page."""
+    """Tenants by name, of the days from `first` to `last`. `next` is the last name; empty on the last page.
+
+    `comparison` is that with the hold-out, over all tenants together. Only the first page has it.
+    """
 
     first: str
     last: str
     tenants: Sequence[TenantView]
     next: str
+    comparison: HoldoutComparison | None = None
 
 
 class Administration:
@@ -125,7 +131,10 @@ class Administration:
             for name, report in reports.items()
         ]
         first, last = day_name(now - (days - 1) * DAY), day_name(now)
-        return TenantPage(first, last, views, page[limit - 1] if len(page) > limit else "")
+        comparison = None
+        if not after:
+            comparison = await queries.read_holdout(map(self._tenants().scope, names), now, days)
+        return TenantPage(first, last, views, page[limit - 1] if len(page) > limit else "", comparison)
 
 
 class AdminApi:
@@ -158,7 +167,8 @@ class AdminApi:
         return json_response({"keys": [key_json(view) for view in await self._administration.list_keys()]})
 
     async def _list_tenants(self, request: Request) -> Response:
-        """Lists all tenants by name, each with its keys and its costs. Needs `admin_key`.
+        """Lists all tenants by name, each with its keys and its costs, and compares all with the hold-out. Needs
+        `admin_key`.
 
         Parameters: `days` (1 to 400, default 30), `limit`, `after` (the `next` of the previous page).
         """
@@ -171,7 +181,15 @@ class AdminApi:
             {"tenant": view.name, "keys": [key_json(key) for key in view.proxy_keys], "total": costs_json(view.costs)}
             for view in page.tenants
         ]
-        return json_response({"first": page.first, "last": page.last, "tenants": tenants, "next": page.next or None})
+        return json_response(
+            {
+                "first": page.first,
+                "last": page.last,
+                "tenants": tenants,
+                "next": page.next or None,
+                "holdout": comparison_json(page.comparison) if page.comparison is not None else None,
+            }
+        )
 
     async def _create_key(self, request: Request) -> Response:
         """Creates a proxy key. The answer (201) is the only one that has it. Needs `admin_key`.

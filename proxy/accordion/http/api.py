@@ -204,14 +204,15 @@ class RestApi:
         return json_response({"models": [model_json(view) for view in views]})
 
     async def _savings(self, request: Request) -> Response:
-        """Shows what was spent and saved, in all and by day, model and agent.
+        """Shows what was spent and saved, in all and by day, model and agent, and the comparison with a hold-out.
 
         Parameter: `days`, 1 to 400, today included; default 30.
         """
         days = parse_number(request.query_params.get("days", "30"), "days", 1, DAYS)
-        queries = self._queries()
-        report = await queries.read_savings(self._tenant(request), self._now(), days)
-        return json_response(savings_json(report, queries.prices))
+        queries, tenant, now = self._queries(), self._tenant(request), self._now()
+        report = await queries.read_savings(tenant, now, days)
+        comparison = await queries.read_holdout([tenant], now, days)
+        return json_response(savings_json(report, queries.prices, comparison))
 
     async def _sessions(self, request: Request) -> Response:
         """Lists sessions, newest first: utilization, tokens saved, tokens spent on summaries, costs, pins.

@@ -55,6 +55,8 @@ class CompactionLogger:
             and self._is_first(exchange.session, f"would {outcome.kind}")
         ):
             _write_line(exchange, outcome, "would compact")
+        elif outcome is not None and outcome.state == "holdout" and self._is_first(exchange.session, "holdout"):
+            _write_holdout_line(exchange, outcome)
         self._check_window(exchange, is_automatic=is_automatic)
         if not exchange.utilization.is_window_known:
             self._report_unknown_window(exchange)
@@ -100,12 +102,27 @@ class CompactionLogger:
         return is_first
 
 
-def _write_line(exchange: Exchange, outcome: CompactionOutcome, verb: str) -> None:
+def _write_holdout_line(exchange: Exchange, outcome: CompactionOutcome) -> None:
+    _log.info(
+        "%s is in the hold-out: %s tokens, over the %s trigger of %s, are not compacted",
+        _describe_session(exchange),
+        f"{outcome.before:,}",
+        outcome.kind,
+        f"{outcome.trigger:,}",
+        extra={"request_id": exchange.request_id},
+    )
+
+
+def _describe_session(exchange: Exchange) -> str:
     agent = exchange.agent
     agent_name = (
         f", agent {agent.name or agent.delegation}" if agent is not None and (agent.name or agent.delegation) else ""
     )
-    parts = [f"{verb} session {exchange.session} ({exchange.model}{agent_name}): {_describe_figures(outcome)}"]
+    return f"session {exchange.session} ({exchange.model}{agent_name})"
+
+
+def _write_line(exchange: Exchange, outcome: CompactionOutcome, verb: str) -> None:
+    parts = [f"{verb} {_describe_session(exchange)}: {_describe_figures(outcome)}"]
     parts += [", ".join(f"{name} {before - after:,}" for name, before, after in outcome.steps)] if outcome.steps else []
     parts += _describe_summary(outcome)
     parts += [f"{outcome.artifacts:,} artifact{'s' * (outcome.artifacts != 1)}"] if outcome.artifacts else []

@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
+from accordion.accounting.holdout import HoldoutComparison
 from accordion.accounting.savings import SavingsReport
 from accordion.archive.archive_reader import ArtifactPart
 from accordion.archive.artifacts import Artifact
 from accordion.compaction.reporting import describe_outcome
 from accordion.compaction.session_overrides import SessionOverrides
+from accordion.http.holdout_text import comparison_json
 from accordion.model.budget import TokenLimits, Utilization
 from accordion.model.costs import Costs, ModelPrice, PriceTable, to_dollars
 from accordion.model.delegation import TOP, display_name
@@ -105,8 +107,13 @@ def _dollars_json(costs: Costs) -> dict[str, Any]:
     }
 
 
-def savings_json(report: SavingsReport, prices: PriceTable | None) -> dict[str, Any]:
-    """Returns a tenant's costs: in all, by day, by model with its present price, and by agent."""
+def savings_json(
+    report: SavingsReport, prices: PriceTable | None, comparison: HoldoutComparison | None
+) -> dict[str, Any]:
+    """Returns a tenant's costs: in all, by day, by model with its present price, and by agent.
+
+    `comparison` is that with a hold-out, if there is one.
+    """
     return {
         "first": report.first,
         "last": report.last,
@@ -122,6 +129,7 @@ def savings_json(report: SavingsReport, prices: PriceTable | None) -> dict[str, 
             for each in report.models
         ],
         "agents": [{"agent": each.agent, **costs_json(each.costs)} for each in report.agents],
+        "holdout": comparison_json(comparison) if comparison is not None else None,
     }
 
 

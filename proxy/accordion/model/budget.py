@@ -173,13 +173,17 @@ the provider's thread: the client is asked to send the whole conversation."""
 
 CompactionKind = Literal["conversation", "generation"]
 
+HoldoutGroup = Literal["", "compaction", "holdout"]
+"""The groups of a hold-out: sessions that are compacted, and sessions that are not. Empty: none."""
+
 
 class Decision(msgspec.Struct, frozen=True):
     """The action for a request, and the reason as a text for people.
 
     For a compaction: its kind, the `target` in tokens, the `trigger` that was reached, whether it `must_succeed` (the
     request is over the hard limit), whether the client demanded it (`is_forced`), and whether it is only reported
-    and not applied (`is_observed`).
+    and not applied (`is_observed`). `group` is the session's group of the hold-out, if this compaction makes the groups
+    differ: one group is compacted here, the other is not.
     """
 
     action: Action
@@ -190,3 +194,9 @@ class Decision(msgspec.Struct, frozen=True):
     trigger: int = 0
     is_forced: bool = False
     is_observed: bool = False
+    group: HoldoutGroup = ""
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether a compaction is due and not made, because the session is in the hold-out."""
+        return self.action == "pass" and self.group == "holdout"

@@ -187,3 +187,17 @@ class Conversation(msgspec.Struct, frozen=True):
             if last.role not in INSTRUCTION_ROLES:
                 return last.has_user_text and not last.has_tool_result
         return True
+
+
+def canonical_arguments(arguments: str) -> str:
+    """Returns a call's arguments in one form for all JSON texts of the same value; other texts unchanged."""
+    value = decode_arguments(arguments)
+    return arguments if value is None else msgspec.json.encode(value, order="deterministic").decode()
+
+
+def decode_arguments(arguments: str) -> object:
+    """Returns the value of a call's arguments; None if they are no JSON."""
+    try:
+        return msgspec.json.decode(arguments)
+    except (ValueError, RecursionError):
+        return None

@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 from msgspec import structs
 
-from accordion.model.budget import Utilization
+from accordion.model.budget import HoldoutGroup, Utilization
 from accordion.model.costs import Costs
 
 
@@ -88,9 +88,10 @@ class CompactionOutcome(msgspec.Struct, frozen=True):
     """The outcome of compaction for a request, as headers, ledger and metrics report it.
 
     `state` is `folded` (compacted for this request), `replayed` (compacted for an earlier one), `observed` (only
-    reported, not applied) or `failed`. `steps` are (strategy, tokens before, tokens after); `utilization` has four
-    decimals, or is None if the trigger was 0.0. `input` and `output` are the tokens of the model calls for its
-    summary, including `failed_input` and `failed_output`, the tokens of `failed_answers` unusable responses.
+    reported, not applied), `holdout` (due, and not made since the session is in the hold-out) or `failed`. `steps` are
+    (strategy, tokens before, tokens after); `utilization` has four decimals, or is None if the trigger was 0.0.
+    `input` and `output` are the tokens of the model calls for its summary, including `failed_input` and
+    `failed_output`, the tokens of `failed_answers` unusable responses.
     """
 
     state: str
@@ -246,6 +247,18 @@ class Totals(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 _NO_TOTALS = Totals()
 
 
+class HoldoutEntry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The part of a session in the comparison with the hold-out (accounting/holdout.py).
+
+    `unit` names the sessions that are assigned together. `group` is set once a compaction was due for the first time.
+    `repeated_calls` counts the calls with the tool and the arguments of an earlier call in the conversation.
+    """
+
+    unit: str
+    group: HoldoutGroup = ""
+    repeated_calls: int = 0
+
+
 class Session(msgspec.Struct, frozen=True, omit_defaults=True):
     """The record of a conversation over its requests."""
 
@@ -271,6 +284,8 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
     costs: Costs = Costs()
     longest_output: int = 0
     """The tokens of its longest response."""
+    holdout: HoldoutEntry | None = None
+    """None if there was no hold-out."""
 
     def after(self, exchange: Exchange, gain: Totals, only_exchange: bytes = b"") -> Session:
         """Returns the session after an exchange that adds `gain` to its totals."""

@@ -19,6 +19,7 @@ from accordion.compaction.compactor import Compactor, report_compaction
 from accordion.compaction.last_resort import NAME as LAST_RESORT
 from accordion.compaction.policy import fits_beside_output, is_known_not_to_fit, max_tokens
 from accordion.compaction.rendering import RequestRenderer
+from accordion.compaction.reporting import report_holdout
 from accordion.compaction.request import CompactionRequest
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.compaction.strategies.base import Strategy
@@ -64,6 +65,8 @@ class CompactionStep(msgspec.Struct, frozen=True):
         The decision becomes "refuse" if the request is known not to fit the window in any form.
         """
         prepared = advance(PreparedRequest, request)
+        if request.decision.is_held_back:
+            prepared = replace(prepared, compaction_outcome=report_holdout(request.decision, request.utilization))
         try:
             # After an overflow the pins are already stored, or were erased since.
             pins = request.controls.pinned_call_ids
@@ -129,6 +132,7 @@ class CompactionStep(msgspec.Struct, frozen=True):
             kind=kind,
             trigger=limits.hard,
             is_forced=True,
+            group=request.decision.group,
         )
         return replace(request, window=window, limits=limits, decision=decision, utilization=used)
 

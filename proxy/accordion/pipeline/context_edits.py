@@ -192,6 +192,7 @@ def _decide_clearing(request: MeasuredRequest, edits: ContextEdits) -> Decision:
         kind="conversation",
         trigger=request.limits.conversation,
         is_forced=True,
+        group=request.decision.group,
     )
 
 

@@ -116,7 +116,8 @@ class RequestPipeline(msgspec.Struct, frozen=True):
         raise_if_refused(request)
         started_at = self.clock.monotonic()
         progress.request = prepared = await self.prepare(request)
-        if prepared.compaction_outcome is not None and prepared.compaction_outcome.is_triggered:
+        outcome = prepared.compaction_outcome
+        if outcome is not None and outcome.is_triggered and outcome.state != "holdout":
             progress.compaction_seconds = self.clock.monotonic() - started_at
         raise_if_refused(prepared)
         progress.request = prepared = await self.tool_loop.restore_rounds(prepared)

@@ -110,7 +110,7 @@ class HistoryReconstruction(msgspec.Struct, frozen=True):
 def pass_unchanged(request: MeasuredRequest, explanation: str) -> MeasuredRequest:
     """Returns the request with the decision that it passes unchanged."""
     reason = explanation if explanation.endswith(_PASSES_UNCHANGED) else f"{explanation}; {_PROVIDER_KEEPS_HISTORY}"
-    return replace(request, decision=Decision("pass", reason))
+    return replace(request, decision=Decision("pass", reason, group=request.decision.group))
 
 
 def _may_miss_tool_output(request: MeasuredRequest) -> bool:

@@ -24,6 +24,7 @@ from accordion.accounting.calibration import (
     estimate_tokens,
     is_credible,
 )
+from accordion.accounting.holdout import Holdout
 from accordion.accounting.token_meter import TokenMeter
 from accordion.compaction.plan_state import count_images
 from accordion.compaction.policy import PolicyOptions, PreviousCompaction, decide
@@ -70,6 +71,7 @@ class Measurer(msgspec.Struct, frozen=True):
     """By model, provider family, whether a sub-agent sent the request, and the window in tokens."""
     memory_mentions: MemoryMentions
     tasks: Tasks
+    holdout: Holdout = Holdout()
 
     async def measure(self, request: IdentifiedRequest) -> MeasuredRequest | PassthroughRequest:
         """Applies earlier compactions, counts tokens and decides.
@@ -119,6 +121,7 @@ class Measurer(msgspec.Struct, frozen=True):
             MeasuredRequest, request, window=window, rules=rules, limits=rules.thresholds.limits(window.size),
             history=history, history_with_insertions=None, tool_name="", utilization=_UNMEASURED, decision=_UNDECIDED,
             can_read_artifacts=None, may_hold_memories=False,
+            holdout_assignment=self.holdout.assign(caller.tenant, request.tree_name),
         )  # fmt: skip
         if measured.is_compactable:
             may_be_stale = self._may_be_stale(request)
@@ -162,6 +165,7 @@ class Measurer(msgspec.Struct, frozen=True):
     def decide(self, request: MeasuredRequest) -> Decision:
         """Decides what is done with a counted request."""
         budgets, history = request.rules.budgets, request.history
+        assignment = request.holdout_assignment if request.allows_compaction else None
         tenant, session = request.caller.tenant, request.session_match.session.id
         mode = request.controls.mode
         if (
@@ -184,6 +188,7 @@ class Measurer(msgspec.Struct, frozen=True):
             and _provider_list_may_differ(request, self.sessions.store.is_available),
             previous=_last_attempt(history, request.session_match.base_node if is_thread else None),
             is_deferred=self.session_overrides.is_waiting_for_summary(tenant, session),
+            group=assignment.group if assignment is not None else "",
         )
         return decide(
             history,

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
+from accordion.accounting.holdout import HoldoutComparison, HoldoutUnits
 from accordion.accounting.ledger import (
     EXCHANGES,
     ModelTotals,
@@ -43,7 +44,7 @@ from accordion.model.delegation import DelegationNode
 from accordion.model.errors import StoreUnavailable
 from accordion.model.memories import MemoryFilter, MemoryStore
 from accordion.model.ports import Key, KeyValueStore, Outbox, WindowTable
-from accordion.model.records import Exchange, Session, Totals
+from accordion.model.records import Exchange, HoldoutEntry, Session, Totals
 from accordion.model.tenant import TenantScope
 from accordion.sessions.tenants import TENANTS, TENANTS_WITH_MEMORIES, Caller
 
@@ -56,6 +57,13 @@ class _SessionHead(msgspec.Struct):
     label: str = ""
 
 
+class _HoldoutHead(msgspec.Struct):
+    """The field of a session's row that is read to find those with a hold-out; decoded in a tenth of the time."""
+
+    holdout: HoldoutEntry | None = None
+
+
+_HOLDOUT_HEAD = msgspec.msgpack.Decoder(_HoldoutHead)
 _SESSION_HEAD = msgspec.msgpack.Decoder(_SessionHead)
 _SESSION = msgspec.msgpack.Decoder(Session)
 _EXCHANGE = msgspec.msgpack.Decoder(Exchange)
@@ -204,6 +212,21 @@ class Queries(msgspec.Struct, frozen=True):
             if name[: len(last)] <= last
         ]
         return build_report(rows, first, last)
+
+    async def read_holdout(
+        self, tenants: Iterable[TenantScope], now: float, days: int = 30
+    ) -> HoldoutComparison | None:
+        """Compares the sessions of these tenants with those in the hold-out; None if there was no hold-out.
+
+        Only sessions on record with a request in the last `days` days count.
+        """
+        await self._flush()
+        units = HoldoutUnits()
+        for tenant in tenants:
+            async for _, value in self._scan_rows(sessions_collection(tenant)):
+                if _HOLDOUT_HEAD.decode(value).holdout is not None:
+                    units.add(_SESSION.decode(value))
+        return units.compare((now // DAY - (min(days, DAYS) - 1)) * DAY)
 
     async def list_tenants(self) -> set[str]:
         """Returns the names of the tenants with sessions or memories."""

@@ -14,11 +14,13 @@ import msgspec
 from msgspec.structs import replace
 
 from accordion.accounting.cost_model import RequestCost
+from accordion.accounting.holdout import update_entry
 from accordion.accounting.key_limits import KeyUsageLedger
 from accordion.accounting.ledger import Ledger
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.model.budget import Utilization
 from accordion.model.cache import LONGEST_NAME
+from accordion.model.conversation import Conversation, ToolCall, canonical_arguments
 from accordion.model.costs import Costs
 from accordion.model.delegation import display_name
 from accordion.model.http import Inbound
@@ -39,6 +41,8 @@ _log = logging.getLogger("accordion")
 
 _UNMEASURED = Utilization(0)
 _MAX_LOGGED = 1_000
+_LONGEST_COMPARED = 4_096
+"""The longest arguments of a call that is compared with earlier ones, in characters: those of reads are short."""
 _MAX_OWNERS = 16
 """Maximum number of owners of hidden results in a report."""
 
@@ -119,6 +123,10 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
             return
         reported_response = _with_first_usage(progress, observed_response)
         session = self.calibrator.learn(request, progress.status, reported_response)
+        if (assignment := request.holdout_assignment) is not None:
+            repeated = _count_repeated_calls(request.conversation, observed_response)
+            entry = update_entry(session.holdout, assignment, request.compared_group, repeated)
+            session = replace(session, holdout=entry)
         for feature in self.features:
             feature.record(request, observed_response)
         self._store_after_end(request, progress, observed_response)
@@ -224,6 +232,21 @@ def _describe_decision(request: PassthroughRequest | PreparedRequest) -> str:
     if isinstance(request, PreparedRequest):
         return request.decision.reason
     return f"not read: it holds {request.unread}" if request.unread else "not read"
+
+
+def _count_repeated_calls(conversation: Conversation, observed_response: ObservedResponse) -> int:
+    """Counts the calls of a response that a conversation has already, with the same arguments."""
+    calls = [call for call in observed_response.calls if len(call.arguments) <= _LONGEST_COMPARED]
+    if not calls:
+        return 0
+    names = {call.name for call in calls}
+    earlier = {
+        (part.name, canonical_arguments(part.arguments))
+        for message in conversation.messages
+        for part in message.parts
+        if isinstance(part, ToolCall) and part.name in names and len(part.arguments) <= _LONGEST_COMPARED
+    }
+    return sum((call.name, canonical_arguments(call.arguments)) in earlier for call in calls)
 
 
 def _traceparent(progress: RequestProgress) -> str:

@@ -19,10 +19,11 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from accordion.accounting.holdout import HoldoutAssignment
 from accordion.compaction.policy import Mode
 from accordion.compaction.request import RequestBudgets, ThinkingMode
 from accordion.compaction.request_controls import RequestControls, thinking_mode
-from accordion.model.budget import Decision, Thresholds, TokenLimits, Utilization, Window
+from accordion.model.budget import Decision, HoldoutGroup, Thresholds, TokenLimits, Utilization, Window
 from accordion.model.compaction import CompactedConversation
 from accordion.model.context_edits import ContextEdits, ContextReport
 from accordion.model.conversation import Conversation, ProviderState
@@ -129,6 +130,22 @@ class IdentifiedRequest(ReceivedRequest, frozen=True):
         return self.visible_request.position.delegated
 
     @property
+    def tree_name(self) -> str:
+        """The name of the agent tree that the request belongs to; empty if it is not known.
+
+        That is the client's own name for the session: it stays when the client compacts the conversation by itself, and
+        sub-agents share or name it. Without such a name it is the session of the main agent.
+        """
+        position, session = self.visible_request.position, self.session_match.session.id
+        root = position.path[0] if position.path else ""
+        if root[:2] in ("m:", "x:"):
+            # Behind the slash is the agent within the client's session.
+            return root.partition("/")[0]
+        if self.client_metadata.session and not self.client_metadata.is_cache_key:
+            return f"m:{self.client_metadata.session}"
+        return root or (f"s:{session}" if session else "")
+
+    @property
     def thinking(self) -> ThinkingMode:
         """How the thinking blocks of the request may be treated."""
         return thinking_mode(self.conversation, self.beta, self.actual_model)
@@ -162,6 +179,8 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
     """Whether the list may contain a memory, or ask for one."""
     original_request: MeasuredRequest | None = None
     """The request as it came, if the provider's history was put in place of its id."""
+    holdout_assignment: HoldoutAssignment | None = None
+    """The session's group of the hold-out; None if there is no hold-out."""
 
     @property
     def forwarded_history(self) -> CompactedConversation:
@@ -197,6 +216,12 @@ class MeasuredRequest(IdentifiedRequest, frozen=True):
         False if compaction is switched off or only reported, or if the provider keeps the earlier messages.
         """
         return self.allows_compaction and self.conversation.previous is None
+
+    @property
+    def compared_group(self) -> HoldoutGroup:
+        """The group with which a request enters its session in the comparison; empty if it does not."""
+        original = self.original_request
+        return (original.decision.group if original is not None else "") or self.decision.group
 
     @property
     def releasable_thread(self) -> str:

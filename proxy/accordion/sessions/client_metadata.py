@@ -85,6 +85,8 @@ class ClientMetadata(msgspec.Struct, frozen=True):
     """The agent's name or kind."""
     declared_delegation: DeclaredDelegation | None = None
     """The delegation that the request declares with Accordion's own headers or fields."""
+    is_cache_key: bool = False
+    """Whether `session` is only the key of the prompt cache, which many conversations may share."""
     scope: str = ""
     """A further division of requests with the same label: the project, and the agent's position if the label does
     not have it."""
@@ -119,8 +121,9 @@ def read_client_metadata(headers: Mapping[bytes, bytes], envelope: Mapping[str, 
         or _find_vendor_session(headers)
         or _find_body_session(envelope)
         or _find_baggage_session(headers.get(b"baggage"))
-        or _string_value(envelope.get("prompt_cache_key"))
     )
+    cache_key = "" if session else _string_value(envelope.get("prompt_cache_key"))
+    session = session or cache_key
     agent = _first_value(headers, _AGENT_HEADERS) or (_first_value(headers, _CODEX_AGENT_HEADERS) if is_codex else "")
     agent = "" if agent == session else agent
     kind = headers.get(_CODEX_AGENT, b"") if is_codex else b""
@@ -138,7 +141,10 @@ def read_client_metadata(headers: Mapping[bytes, bytes], envelope: Mapping[str, 
     if session and not (kind == b"compact" or headers.get(_CLAUDE_CLASS) == b"compaction"):
         parent = _find_parent(headers, envelope, session, agent, kind)
     name = name or _read_agent_name(headers.get(_CLAUDE_TYPE) or kind)
-    return ClientMetadata(session, agent, client, is_subagent or bool(parent), is_compaction, parent, name, declaration)
+    return ClientMetadata(
+        session, agent, client, is_subagent or bool(parent), is_compaction, parent, name, declaration,
+        is_cache_key=bool(cache_key),
+    )  # fmt: skip
 
 
 def read_declaration(headers: Mapping[bytes, bytes], metadata: bytes | None) -> tuple[DeclaredDelegation | None, str]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import msgspec
-
 from accordion.archive.references import superseded_reference
 from accordion.compaction.strategies.base import (
     ProposedStep,
@@ -14,7 +12,7 @@ from accordion.compaction.strategies.base import (
     estimate_tokens,
     text_of,
 )
-from accordion.model.conversation import ToolCall, ToolResult
+from accordion.model.conversation import ToolCall, ToolResult, canonical_arguments, decode_arguments
 from accordion.model.plan import Replace
 
 _PATHS = ("file_path", "path", "filepath", "filename", "file", "absolute_path", "notebook_path", "target_file")
@@ -64,7 +62,7 @@ def _find_repeats(results: Sequence[_PlacedResult]) -> dict[tuple[int, int], str
     latest: dict[tuple[str, str], str] = {}
     later = {}
     for slot, part, call, _ in reversed(results):
-        signature = (call.name, _canonical_arguments(call.arguments))
+        signature = (call.name, canonical_arguments(call.arguments))
         if signature in latest:
             later[slot, part] = latest[signature]
         else:
@@ -95,21 +93,9 @@ def _find_supersets(results: Sequence[_PlacedResult]) -> dict[tuple[int, int], s
 
 
 def _file_path(arguments: str) -> str:
-    value = _decode_arguments(arguments)
+    value = decode_arguments(arguments)
     if isinstance(value, dict):
         for name in _PATHS:
             if isinstance(path := value.get(name), str) and path:
                 return path
     return ""
-
-
-def _canonical_arguments(arguments: str) -> str:
-    value = _decode_arguments(arguments)
-    return arguments if value is None else msgspec.json.encode(value, order="deterministic").decode()
-
-
-def _decode_arguments(arguments: str) -> object:
-    try:
-        return msgspec.json.decode(arguments)
-    except (ValueError, RecursionError):
-        return None

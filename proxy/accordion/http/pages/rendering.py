@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from accordion.http.holdout_text import describe_comparison, describe_groups
 from accordion.http.pages.formats import (
     describe_basis,
     format_age,
@@ -47,5 +48,7 @@ def _environment() -> Environment:
         "seconds": format_seconds,
         "dollars": format_dollars,
         "basis": describe_basis,
+        "sentence": describe_comparison,
+        "groups": describe_groups,
     }
     return environment

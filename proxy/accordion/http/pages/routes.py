@@ -33,6 +33,7 @@ from accordion.http.api_requests import (
     stream_lines,
     unknown_session,
 )
+from accordion.http.holdout_text import list_compared_rows
 from accordion.http.memory_requests import ListMemoriesRequest, SearchMemoriesRequest
 from accordion.http.memory_services import MemoryServices
 from accordion.http.pages import access
@@ -328,10 +329,21 @@ class Pages:
     async def _savings(self, request: Request, caller: Caller) -> Response:
         days = parse_number(request.query_params.get("days", "30"), "days", 1, DAYS)
         services = self._services
-        report = await services.queries().read_savings(caller.tenant, services.clock.now(), days)
+        queries, now = services.queries(), services.clock.now()
+        report = await queries.read_savings(caller.tenant, now, days)
+        comparison = await queries.read_holdout([caller.tenant], now, days)
         chart = draw_days(report.days, f"Costs of the last {days} days") if report.total.original_cost else None
         choices = (7, 30, 90, 365)
-        return await self._render("savings.html", caller, report=report, days=days, choices=choices, chart=chart)
+        return await self._render(
+            "savings.html",
+            caller,
+            report=report,
+            days=days,
+            choices=choices,
+            chart=chart,
+            comparison=comparison,
+            compared=list(list_compared_rows(comparison)) if comparison is not None else [],
+        )
 
     async def _tenants(self, request: Request) -> Response:
         """Shows all tenants to the administrator."""
@@ -344,8 +356,17 @@ class Pages:
             return _ask_to_sign_in(request)
         except AccordionError as error:
             return await self._error(error)
+        comparison = page.comparison
         return await self._render(
-            "tenants.html", None, is_admin=True, is_signed_in=True, page=page, days=days, choices=(1, 7, 30, 365)
+            "tenants.html",
+            None,
+            is_admin=True,
+            is_signed_in=True,
+            page=page,
+            days=days,
+            choices=(1, 7, 30, 365),
+            comparison=comparison,
+            compared=list(list_compared_rows(comparison)) if comparison is not None else [],
         )
 
     async def _health(self, request: Request, caller: Caller) -> Response:
