@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from typing import Any
 
@@ -37,6 +38,8 @@ async def listed(proxy: Proxy) -> list[dict[str, Any]]:
 async def on_the_command_line(proxy: Proxy, command: str) -> list[dict[str, Any]]:
     arguments = ("-m", "accordion", command, "--json", "--config", str(proxy.config))
     environ = {"ACCORDION_STORE": "sqlite:///one.db", "HOME": str(proxy.folder), "PATH": ""}
+    # The same source as the proxy's.
+    environ |= {name: value for name, value in os.environ.items() if name == "PYTHONPATH"}
     run = await asyncio.create_subprocess_exec(
         sys.executable, *arguments, stdout=asyncio.subprocess.PIPE, cwd=proxy.folder, env=environ
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import signal
 
@@ -11,9 +12,12 @@ import pytest
 from playwright.async_api import Browser, expect
 
 from accordion.http.pages.feed import MAX_READERS
+from accordion.server.event_loop import LoopClock
+from accordion.stores.sqlite import SqliteStore
 from tests.conftest import Start
+from tests.holdouts import groups, spread, write_sessions
 from tests.page.conftest import ADMIN_KEY, KEYS, Site, build_site, start_site, visit
-from tests.page.recorded_run import provider, recorded_requests, send
+from tests.page.recorded_run import MODEL, provider, recorded_requests, send
 from tests.proxy_process import Proxy
 
 pytestmark = pytest.mark.timeout(900)
@@ -202,6 +206,38 @@ async def test_with_proxy_keys_a_person_signs_in_first_and_sees_one_tenant(
         await expect(page.get_by_role("heading", name="Costs from")).to_be_visible()
     assert "acc-one" not in proxy.log
     assert ADMIN_KEY not in proxy.log
+
+
+async def test_the_savings_say_whether_compaction_pays_beside_a_hold_out(
+    start: Start, tmp_path_factory: pytest.TempPathFactory, browser: Browser
+) -> None:
+    folder = tmp_path_factory.mktemp("store")
+    proxy = start_site(start, folder, "compaction: {holdout: 100%}\n")
+    texts = ("Look at these words.", "Yes.", "word " * 14_000)
+    roles = ("user", "assistant", "user")
+    messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
+    async with proxy.provider(provider):
+        answer = await send(proxy, {"model": MODEL, "messages": messages})
+    assert json.loads(answer.headers["x-accordion-compaction"])["state"] == "holdout"
+    async with visit(browser, proxy, **DESK) as opened:
+        page = opened.page
+        await opened.open(f"/accordion/pages/sessions/{answer.headers['x-accordion-session']}")
+        await expect(page.locator("#exchanges")).to_contain_text("In the hold-out: ")
+        await opened.open("/accordion/pages/savings")
+        await expect(page.get_by_text("There are too few sessions to say")).to_be_visible()
+    store = SqliteStore(folder / "store.db", timeout=60.0)
+    await write_sessions(store, LoopClock().now(), "default", groups(spread(1.12, 200), spread(1.0, 100)))
+    await store.close()
+    for look in ("dark", "phone"):
+        async with visit(browser, proxy, **LOOKS[look]) as opened:
+            page = opened.page
+            await opened.open("/accordion/pages/savings")
+            await expect(page.get_by_role("heading", name="Compared with the hold-out")).to_be_visible()
+            await expect(page.get_by_text("Compaction does not pay for this traffic")).to_be_visible()
+            await expect(page.get_by_role("cell", name="Repeated calls")).to_be_visible()
+            width = await page.locator("html").evaluate("element => element.scrollWidth")
+            assert width <= LOOKS[look]["viewport"]["width"]
+            await opened.keep(f"holdout-{look}")
 
 
 async def test_a_proxy_stops_at_once_while_a_page_is_open(
