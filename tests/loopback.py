@@ -83,6 +83,11 @@ class Answer:
         self.ended = False
         """Whether the script closed or cut the connection."""
 
+    @property
+    def target(self) -> str:
+        """The target of the request that is answered."""
+        return self._request.target
+
     async def send(self, data: bytes) -> None:
         """These bytes, as they are."""
         self._writer.write(data)

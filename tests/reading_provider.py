@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests import provider_rules, reply_parts, strict_provider
+from tests import frames, provider_rules, reply_parts, strict_provider
 from tests.agent_replies import TOOL, TOOLS, Json
 from tests.history_content import ContentItem, content_items, reply_content_items
 from tests.loopback import Answer
@@ -139,7 +139,7 @@ class ReadingProvider(StrictProvider):
         if not strict_provider.is_streamed(self.taken[-1].request, body):
             return await strict_provider.send_json(answer, 200, reply_parts.reply_document(self.dialect, said, body))
         events = reply_parts.reply_events(self.dialect, said, body)
-        if said.number % 3:
+        if said.number % 3 or frames.is_framed(answer.target):
             return await strict_provider.send_events(answer, b"".join(events))
         await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
         for event in events:

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from tests import agent_replies, provider_rules
+from tests import agent_replies, frames, provider_rules
 from tests.agent_replies import AgentReply, Json
 from tests.loopback import Answer, Recorded, Script
 from tests.writers import LISTS, WRITERS
@@ -193,7 +193,7 @@ class StrictProvider:
 
 def is_streamed(request: Recorded, body: Json) -> bool:
     """Whether the answer is to be a stream."""
-    return bool(body.get("stream")) or "streamGenerateContent" in request.target
+    return bool(body.get("stream")) or "streamGenerateContent" in request.target or frames.is_framed(request.target)
 
 
 async def send_json(answer: Answer, status: int, value: Json) -> None:
@@ -203,6 +203,9 @@ async def send_json(answer: Answer, status: int, value: Json) -> None:
 
 
 async def send_events(answer: Answer, stream: bytes) -> None:
-    await answer.head(200, [("Content-Type", "text/event-stream")], chunked=True)
+    kind = "text/event-stream"
+    if frames.is_framed(answer.target):
+        kind, stream = frames.KIND, b"".join(frames.frames_of(answer.target, stream))
+    await answer.head(200, [("Content-Type", kind)], chunked=True)
     await answer.pieces(stream, (len(stream) // 3, len(stream) // 2))
     await answer.last_chunk()

@@ -35,6 +35,7 @@ upstreams:
 """
 USER = {"role": "user", "content": "Say hello."}
 VERTEX = "/v1/projects/p/locations/us-east5/publishers/anthropic/models"
+CLAUDE = "anthropic.claude-small"
 
 
 def azure(url: str) -> Any:
@@ -49,13 +50,23 @@ def vertex(url: str) -> Any:
     )
 
 
+def bedrock(url: str) -> Any:
+    return anthropic.AsyncAnthropicBedrock(base_url=url, aws_region="us-east-1", api_key=KEY, max_retries=0, timeout=60)
+
+
 CLOUDS = [
     pytest.param(
         "chat", azure, "/openai/deployments/small/chat/completions?api-version=2025-04-01-preview", id="azure"
     ),
     pytest.param("responses", azure, "/openai/responses?api-version=2025-04-01-preview", id="azure responses"),
     pytest.param("messages", vertex, f"{VERTEX}/small:", id="vertex"),
+    pytest.param("messages", bedrock, f"/model/{CLAUDE}/", id="bedrock"),
 ]
+METHODS = {
+    vertex: {False: "rawPredict", True: "streamRawPredict"},
+    bedrock: {False: "invoke", True: "invoke-with-response-stream"},
+}
+"""The ends of the paths for documents and for streams."""
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +81,9 @@ async def agent(
     """An agent that has sent nothing yet, with its provider."""
     provider = ReadingProvider(dialect, WINDOW, run=name, ways=ways, every=2, rounds=1_000, thinks=dialect != "chat")
     async with proxy.provider(provider) as behind, connect(proxy.url) as client:
-        yield ReadingAgent(Run(client, dialect, name=name, stream=stream), provider, ResponseRecorder(), behind)
+        model = CLAUDE if connect is bedrock else "small"
+        run = Run(client, dialect, name=name, stream=stream, model=model)
+        yield ReadingAgent(run, provider, ResponseRecorder(), behind)
 
 
 @STREAMED
@@ -87,15 +100,14 @@ async def test_an_agent_goes_on_past_its_window_and_reads_back(
         assert max(each.tokens for each in one.provider.taken) <= WINDOW
         assert len({head["x-accordion-session"] for head in one.run.answers}) == 1
         targets = {each.target for each in one.behind.requests}
-        method = ("streamRawPredict" if stream else "rawPredict") if dialect == "messages" else ""
-        assert targets == {target + method}
+        assert targets == {target + METHODS[connect][stream] if connect in METHODS else target}
         if dialect != "responses":
             assert all(("model" in each.json()) is (dialect == "chat") for each in one.behind.requests)
         found = await get_session(
             proxy, one.run.answers[-1]["x-accordion-session"],
             **({"api_key": KEY} if connect is azure else {"authorization": f"Bearer {KEY}"}),
         )  # fmt: skip
-        assert {entry["model"] for entry in found["exchanges"]} == {"small"}
+        assert {entry["model"] for entry in found["exchanges"]} == {one.run.model}
         assert {entry["stream"] for entry in found["exchanges"]} == {stream}
 
 
@@ -148,7 +160,7 @@ async def test_invoke_with_a_key_of_bedrock_is_read(proxy: Proxy):
     [
         ("/model/anthropic.claude-x/invoke", "AWS4-HMAC-SHA256 Credential=AK/1/us-east-1/bedrock", "it is signed"),
         ("/model/anthropic.claude-x/converse-stream", "Bearer k", "its format is one of Bedrock's own"),
-        ("/model/anthropic.claude-x/invoke-with-response-stream", "Bearer k", "its format is one of Bedrock's own"),
+        ("/model/amazon.nova-x/invoke-with-response-stream", "Bearer k", "its format is one of Bedrock's own"),
     ],
 )
 async def test_what_is_not_read_is_forwarded_and_logged_once(
@@ -206,8 +218,9 @@ async def test_the_requests_own_model_writes_summaries_at_its_cloud(
         assert one.folds
         assert one.provider.problems == []
         assert one.provider.summaries
+        version = {vertex: "vertex-2023-10-16", bedrock: "bedrock-2023-05-31"}.get(connect, "")
         for each in one.provider.summaries:
-            assert each.target == target + ("rawPredict" if dialect == "messages" else "")
+            assert each.target == (target + METHODS[connect][False] if connect in METHODS else target)
             body = each.json()
-            assert body.get("anthropic_version", "") == ("vertex-2023-10-16" if dialect == "messages" else "")
+            assert body.get("anthropic_version", "") == version
             assert ("model" in body) is (dialect != "messages")

@@ -12,6 +12,7 @@ from accordion.protocols.registry import decode_path, find_protocol, is_protocol
 VERTEX = "/v1/projects/p/locations/global/publishers/anthropic/models"
 GOOGLE = "/v1/projects/p/locations/l/publishers/google/models"
 CLAUDE = "/model/eu.anthropic.claude-x-v1%3A0/invoke"
+STREAM = f"{CLAUDE}-with-response-stream"
 AZURE = "/openai/deployments"
 
 
@@ -26,6 +27,7 @@ AZURE = "/openai/deployments"
         (f"{VERTEX}/claude-a%3AstreamRawPredict", "messages", Endpoint(model="claude-a", is_stream=True)),
         (f"{VERTEX}/count-tokens:rawPredict", "messages", Endpoint(is_token_count=True)),
         (CLAUDE, "messages", Endpoint(model="eu.anthropic.claude-x-v1:0", is_stream=False)),
+        (STREAM, "messages", Endpoint(model="eu.anthropic.claude-x-v1:0", is_stream=True)),
         (f"{GOOGLE}/g:streamGenerateContent", "gemini", Endpoint(model="g", is_stream=True)),
     ],
 )  # fmt: skip
@@ -61,6 +63,7 @@ def test_a_long_path_is_read_in_a_time_that_grows_with_its_length(path: str) -> 
         ("/openai/responses?api-version=1", "/openai/responses?api-version=1"),
         (f"{VERTEX}/a:streamRawPredict", f"{VERTEX}/small:rawPredict"),
         ("/model/anthropic.claude-x/invoke", "/model/small/invoke"),
+        ("/model/anthropic.claude-x/invoke-with-response-stream", "/model/small/invoke"),
         (f"{GOOGLE}/g:streamGenerateContent?alt=sse", f"{GOOGLE}/small:generateContent"),
     ],
 )  # fmt: skip
@@ -100,6 +103,7 @@ def test_a_signed_request_is_not_read_and_one_to_another_api_may_be_signed() -> 
     [
         (f"{AZURE}/d/Chat//Completions", True), (f"{AZURE}/d/embeddings", False), (f"{VERTEX}/m:RAWPREDICT", True),
         (f"{VERTEX}/count-tokens:rawPredict", False), ("/model/m/converse", True), ("/model/m/invoke%20", True),
+        ("/model/m/Invoke-With-Response-Stream", True),
     ],
 )  # fmt: skip
 def test_other_spellings_are_known(path: str, expected: bool) -> None:

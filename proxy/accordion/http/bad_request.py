@@ -12,7 +12,7 @@ from httptools import HttpParserCallbackError, HttpParserInvalidURLError
 from accordion.http.proxy_app import new_id
 from accordion.model.errors import BadRequest, RequestError
 from accordion.model.http import Outbound
-from accordion.protocols.registry import protocol_for
+from accordion.protocols import registry
 
 # The first bytes of a TLS handshake (RFC 8446 5.1: a record of type 22, version 3.x).
 _TLS = b"\x16\x03"
@@ -61,7 +61,7 @@ def error_response(error: RequestError, head: bytes) -> Outbound:
     targets = (words[1] for words in (line.split(b" ", 2) for line in lines) if words[1:] and words[1][:1] == b"/")
     path = next(targets, b"").decode("latin-1").partition("?")[0]
     fields = {name.strip().lower(): value.strip() for name, _, value in (each.partition(b":") for each in lines)}
-    return protocol_for(path, fields).error_response(error, new_id())
+    return registry.error_response(path, fields, error, new_id())
 
 
 def response_bytes(outbound: Outbound) -> bytes:

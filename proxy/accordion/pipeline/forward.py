@@ -19,6 +19,8 @@ forwarded without it.
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 from msgspec.structs import replace
 
@@ -29,6 +31,7 @@ from accordion.model.ports import Clock, UpstreamResponse
 from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.context_edit_reader import REFUSAL_STATUSES
 from accordion.pipeline.context_edits import ContextEditStep
+from accordion.pipeline.framed_streams import read_frames
 from accordion.pipeline.history_reconstruction import HistoryReconstruction, pass_unchanged
 from accordion.pipeline.overflow_probe import ProbedResponse, probe_overflow
 from accordion.pipeline.read import RequestReader, check_countable
@@ -38,7 +41,9 @@ from accordion.pipeline.respond import Responder
 from accordion.pipeline.response_retrieval import ResponseRetrieval
 from accordion.pipeline.retries import Attempts, RetryStep
 from accordion.pipeline.send import Sender, raise_if_refused
-from accordion.pipeline.tool_loop import ToolLoop
+from accordion.pipeline.tool_loop import SendRequest, ToolLoop
+from accordion.protocols.bedrock_frames import BedrockFrames
+from accordion.protocols.clouds import open_frames
 from accordion.sessions.tenants import Tenants
 
 
@@ -72,6 +77,7 @@ class RequestPipeline(msgspec.Struct, frozen=True):
                 response, progress.request = await self.retry_step.compact_here(request, response)
             # Also a request that was only read after the provider turned out to have no path for it.
             if isinstance(progress.request, MeasuredRequest):
+                progress.frames = open_frames(inbound.path)
                 response = await self._prepare_and_send(progress.request, progress)
         except AccordionError as error:
             return self.responder.refuse(progress, error)
@@ -121,20 +127,25 @@ class RequestPipeline(msgspec.Struct, frozen=True):
             progress.compaction_seconds = self.clock.monotonic() - started_at
         raise_if_refused(prepared)
         progress.request = prepared = await self.tool_loop.restore_rounds(prepared)
-        response, attempts = await self._answer_or_send(prepared), Attempts()
+        send = partial(self._send, frames=progress.frames)
+        response, attempts = await self._answer_or_send(prepared, send), Attempts()
         while not (attempts.is_final or prepared.is_token_count):
             probed = await probe_overflow(response, prepared.protocol, is_near_window=prepared.is_near_window)
             response, revised = probed.response, await self._revise(prepared, probed, attempts, progress)
             if revised is None:
                 break
             progress.request = prepared = revised
-            response = await self._answer_or_send(prepared)
-        response = await self.tool_loop.run(response, prepared, self.sender.send, progress)
+            response = await self._answer_or_send(prepared, send)
+        response = await self.tool_loop.run(response, prepared, send, progress)
         return await self.context_edit_step.report(response, prepared)
 
-    async def _answer_or_send(self, request: PreparedRequest) -> UpstreamResponse:
+    async def _send(self, request: PreparedRequest, frames: BedrockFrames | None) -> UpstreamResponse:
+        response = await self.sender.send(request)
+        return response if frames is None else read_frames(response, frames)
+
+    async def _answer_or_send(self, request: PreparedRequest, send: SendRequest) -> UpstreamResponse:
         """Answers a request for nothing but a compaction block; sends any other."""
-        return self.context_edit_step.answer(request) or await self.sender.send(request)
+        return self.context_edit_step.answer(request) or await send(request)
 
     async def _revise(
         self, request: PreparedRequest, probed: ProbedResponse, attempts: Attempts, progress: RequestProgress

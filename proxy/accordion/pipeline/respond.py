@@ -20,12 +20,13 @@ from accordion.model.errors import AccordionError
 from accordion.model.http import Outbound, stop_error
 from accordion.model.ports import Clock, Headers, UpstreamResponse
 from accordion.model.records import CompactionOutcome, ObservedResponse
+from accordion.pipeline.framed_streams import frame_headers, has_events, write_frames
 from accordion.pipeline.record import ExchangeRecorder, RequestProgress
 from accordion.pipeline.relay import relay, strip_proxy_headers
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest
 from accordion.pipeline.response_history import ResponseHistory
 from accordion.pipeline.visibility import VisibleRequest
-from accordion.protocols.registry import protocol_for
+from accordion.protocols.registry import error_response
 
 # In bytes. Clients and proxies accept 8 KB for all headers together; the compaction's record takes a quarter of that.
 _MAX_HEADER_LENGTH = 2_048
@@ -66,14 +67,17 @@ class Responder(msgspec.Struct, frozen=True):
             store,
             counts_text=counts_text,
         )
+        headers = response.headers
+        if progress.frames is not None and has_events(headers):
+            headers, body = frame_headers(headers), write_frames(body, progress.frames)
         await anext(body)  # Closing the generator closes the response only once it has started.
-        return Outbound(response.status, add_proxy_headers(response.headers, self._build_headers(progress)), body)
+        return Outbound(response.status, add_proxy_headers(headers, self._build_headers(progress)), body)
 
     def refuse(self, progress: RequestProgress, error: AccordionError) -> Outbound:
         """Returns one of our errors in the client's own format, with a request id, and records it."""
         progress.status, progress.error = error.status, error.code or error.type
         inbound = progress.inbound
-        outbound = protocol_for(inbound.path, inbound.fields).error_response(error, inbound.request_id)
+        outbound = error_response(inbound.path, inbound.fields, error, inbound.request_id)
         self.recorder.record(progress, ObservedResponse())
         return replace(outbound, headers=outbound.headers + self._build_headers(progress))
 

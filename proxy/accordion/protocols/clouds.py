@@ -4,7 +4,7 @@ A cloud's request is one of Chat Completions, Responses, Messages or Gemini at a
 model and say whether the response is streamed. It is read by that protocol and sent to the cloud's upstream.
 
 What is not read: signed requests (AWS Signature Version 4), because their signature covers the body and the host, and
-Bedrock's `invoke-with-response-stream`, `converse` and `converse-stream`, which have formats of their own.
+Bedrock's `converse` and `converse-stream`, and `invoke` for other models than Claude, which have formats of their own.
 
 Sources: azure endpoints in the openai SDK (`lib/azure.py`); `AnthropicVertex` and `AnthropicBedrock` in the anthropic
 SDK (`lib/vertex/_client.py`, `lib/bedrock/_client.py`); the API references of Vertex AI and Bedrock.
@@ -18,10 +18,15 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 import msgspec
+from msgspec.structs import replace
 
+from accordion.model.http import Outbound
 from accordion.model.ports import Family
 from accordion.protocols.base import Endpoint
+from accordion.protocols.bedrock_frames import BedrockFrames, InvokeFrames
 from accordion.protocols.json_spans import fields_of, object_of
+from accordion.protocols.json_values import encode, find_error_text
+from accordion.protocols.message_keys import decode_json
 
 SIGNATURE: Final = b"AWS4-HMAC-SHA256"
 """How the `authorization` header of a signed request begins."""
@@ -35,7 +40,7 @@ _PARTNER_MODEL = re.compile(r"(/v1(?:beta1)?/projects/[^/]+/locations/[^/]+/publ
 _GOOGLE_MODEL = re.compile(r"(/v1(?:beta1)?/projects/.*/models/)([^/]+):(?:generateContent|streamGenerateContent)")
 _METHODS = {"rawPredict": False, "streamRawPredict": True}
 _COUNT = "count-tokens"
-_INVOCATION = re.compile(r"(/model/)([^/]+)(/invoke)")
+_INVOCATION = re.compile(r"(/model/)([^/]+)(/invoke)(-with-response-stream)?")
 _ANSWERING = re.compile(r"/chat/completions$|/responses$|rawpredict$|/invoke|/converse")
 _AZURE_PATHS = {
     "/openai/v1/chat/completions": "chat",
@@ -43,6 +48,12 @@ _AZURE_PATHS = {
     "/openai/v1/responses": "responses",
     "/openai/v1/responses/input_tokens": "responses",
 }
+_EXCEPTIONS = {
+    400: "ValidationException", 401: "AccessDeniedException", 403: "AccessDeniedException",
+    404: "ResourceNotFoundException", 408: "ModelTimeoutException", 413: "ValidationException",
+    429: "ThrottlingException", 500: "InternalServerException", 504: "ModelTimeoutException",
+}  # fmt: skip
+"""Bedrock's exceptions by the status of an error."""
 _VERSIONS: Mapping[Family, bytes] = {"vertex": b'"vertex-2023-10-16"', "bedrock": b'"bedrock-2023-05-31"'}
 """The field `anthropic_version` of a request for Claude, in place of the header."""
 
@@ -70,7 +81,7 @@ def find_cloud_endpoint(path: str) -> CloudEndpoint | None:
     if match := _DEPLOYMENT.fullmatch(path):
         return CloudEndpoint("chat", Endpoint(model=unquote(match[2])))
     if (match := _INVOCATION.fullmatch(path)) and "claude" in match[2]:
-        return CloudEndpoint("messages", Endpoint(model=unquote(match[2]), is_stream=False))
+        return CloudEndpoint("messages", Endpoint(model=unquote(match[2]), is_stream=match[4] is not None))
     if match := _PARTNER_MODEL.fullmatch(path):
         model, _, method = unquote(match[2]).rpartition(":")
         if model == _COUNT:
@@ -95,8 +106,29 @@ def unread_reason(path: str, fields: Mapping[bytes, bytes]) -> str:
     if fields.get(b"authorization", b"").startswith(SIGNATURE):
         return "it is signed, and the signature covers the body and the host; use a Bedrock API key (a bearer token)"
     if cloud == "bedrock" and find_cloud_endpoint(path) is None:
-        return "its format is one of Bedrock's own; `invoke` is read for Claude's models"
+        return "its format is one of Bedrock's own; `invoke` and its streams are read for Claude's models"
     return ""
+
+
+def open_frames(path: str) -> BedrockFrames | None:
+    """Returns the frames in which a cloud streams its responses at a path; None where streams have no frames."""
+    match = _INVOCATION.fullmatch(path)
+    return InvokeFrames() if match is not None and match[4] else None
+
+
+def cloud_error(path: str, response: Outbound) -> Outbound:
+    """Returns one of the proxy's own errors in the form that the clients of a path's cloud read.
+
+    Bedrock's own clients read the name of the exception in a header and the text in the field `message`. The fields of
+    the protocol stay beside it, for the SDK of the model's maker.
+    """
+    if find_cloud(path) != "bedrock" or not isinstance(response.body, bytes):
+        return response
+    fields = fields_of(response.body)
+    body = object_of({"message": encode(find_error_text(decode_json(response.body))), **fields})
+    exception = _EXCEPTIONS.get(response.status, "ServiceUnavailableException").encode()
+    headers = [(name, b"%d" % len(body) if name == b"content-length" else value) for name, value in response.headers]
+    return replace(response, headers=(*headers, (b"x-amzn-errortype", exception)), body=body)
 
 
 def prompt_target(target: str, model: str) -> str:

@@ -9,11 +9,13 @@ import re
 from collections.abc import Mapping
 from urllib.parse import unquote
 
+from accordion.model.errors import AccordionError
+from accordion.model.http import Outbound
 from accordion.model.ports import Family
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.anthropic_messages.tools import MessagesArtifactTool
 from accordion.protocols.base import Endpoint, WireProtocol
-from accordion.protocols.clouds import find_cloud, find_cloud_endpoint, is_cloud_path
+from accordion.protocols.clouds import cloud_error, find_cloud, find_cloud_endpoint, is_cloud_path
 from accordion.protocols.gemini.protocol import Gemini
 from accordion.protocols.gemini.tools import GeminiArtifactTool
 from accordion.protocols.openai_chat.protocol import OpenAIChat
@@ -79,6 +81,11 @@ def protocol_for(path: str, fields: Mapping[bytes, bytes]) -> WireProtocol:
     if found is not None:
         return found[0]
     return next((each for each in PROTOCOLS.values() if each.is_addressed(path, fields)), _DEFAULT)
+
+
+def error_response(path: str, fields: Mapping[bytes, bytes], error: AccordionError, request_id: str) -> Outbound:
+    """Returns the response for one of the proxy's own errors, in the form of a request's protocol and its cloud."""
+    return cloud_error(path, protocol_for(path, fields).error_response(error, request_id))
 
 
 def decode_path(path: str) -> str:

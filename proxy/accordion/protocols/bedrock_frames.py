@@ -1,0 +1,205 @@
+"""Translates Bedrock's streams from frames to the events of an event stream, in which the proxy reads every stream, and
+back.
+
+Theory of operation. `invoke-with-response-stream` puts each event of the model's own stream into a frame `chunk`, as
+base64. `converse-stream` has a frame for each event of the Converse API, named by its header `:event-type`. Both end
+with a frame of the message type `exception` if they fail.
+
+    provider --frames--> FrameReader --events--> tool loop, observer --events--> BedrockFrames.write --frames--> client
+
+For each event the frame that it came in is kept. An event that comes back unchanged leaves as that frame, byte for
+byte; for any other a frame is written. A frame that is no event, and bytes that are no frame, become a comment, which
+passes as such and leaves as the same bytes. The frames of events that never come back (the calls of the artifact tool)
+are kept until the response ends.
+
+Sources: `ResponseStream` and `ConverseStreamOutput` in botocore's model of bedrock-runtime; the stream decoder of the
+anthropic SDK (`lib/bedrock/_stream_decoder.py`); event_frames.py.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from abc import ABC, abstractmethod
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from accordion.protocols.event_frames import Frame, FrameBuffer, write_frame
+from accordion.protocols.json_values import as_mapping, as_string, encode
+from accordion.protocols.message_keys import decode_json
+from accordion.protocols.response_parser import BOUND
+from accordion.protocols.sse import SseBuffer, parse, split_events
+
+_LINE_ENDS = re.compile(rb"[\r\n]")
+_NAME = re.compile(r"\w+")
+_JSON: Final = "application/json"
+_EXCEPTIONS: Mapping[str, str] = {
+    "invalid_request_error": "validationException",
+    "rate_limit_error": "throttlingException",
+    "overloaded_error": "serviceUnavailableException",
+    "timeout_error": "modelTimeoutException",
+    "api_error": "internalServerException",
+}
+"""Bedrock's exceptions by the types of Anthropic's errors."""
+_DEFAULT_EXCEPTION: Final = "modelStreamErrorException"
+
+
+class _Chunk(msgspec.Struct):
+    data: bytes = msgspec.field(name="bytes")
+
+
+class _Event(msgspec.Struct):
+    type: str = ""
+
+
+_decode_chunk = msgspec.json.Decoder(_Chunk).decode
+_decode_event = msgspec.json.Decoder(_Event).decode
+
+
+class BedrockFrames(ABC):
+    """The frames of one response to the client, which may be made of several responses of the provider."""
+
+    def __init__(self) -> None:
+        self._frames: dict[bytes, deque[bytes]] = defaultdict(deque)
+        """The frames by the events that were read in them, in order."""
+        self._events = SseBuffer(BOUND)
+        self._comments = 0
+
+    def reader(self) -> FrameReader:
+        """Creates a reader for one response of the provider."""
+        return FrameReader(self)
+
+    def read_frame(self, frame: Frame) -> bytes:
+        """Returns the event that a frame stands for."""
+        is_event = frame.headers.get(":message-type", "event") == "event"
+        event = self.read_event(frame) if is_event else _read_exception(frame)
+        return self.keep(event, frame.raw) if event else self.comment(frame.raw)
+
+    def comment(self, raw: bytes) -> bytes:
+        """Returns a comment that stands for bytes which are no event."""
+        self._comments += 1
+        return self.keep(b": frame %d\n\n" % self._comments, raw)
+
+    def keep(self, event: bytes, raw: bytes) -> bytes:
+        """Keeps the bytes that an event came in; returns the event."""
+        self._frames[event].append(raw)
+        return event
+
+    def write(self, block: bytes) -> bytes:
+        """Takes events, or pieces of large ones; returns their frames."""
+        return b"".join(map(self._write_event, split_events(self._events.feed(block))))
+
+    def flush(self) -> bytes:
+        """Returns the frame of a last event that did not end with an empty line."""
+        rest = self._events.flush()
+        return self._write_event(rest) if rest.strip() else b""
+
+    def _write_event(self, event: bytes) -> bytes:
+        frames = self._frames.get(event)
+        if frames:
+            raw = frames.popleft()
+            if not frames:
+                del self._frames[event]
+            return raw
+        parsed = parse(event)
+        if parsed is None:
+            return b""
+        return _write_exception(parsed.data) if parsed.name == b"error" else self.write_event(parsed.name, parsed.data)
+
+    @abstractmethod
+    def read_event(self, frame: Frame) -> bytes:
+        """Returns the event in a frame that is no exception; empty if it has none."""
+
+    @abstractmethod
+    def write_event(self, name: bytes, data: bytes) -> bytes:
+        """Returns the frame of an event."""
+
+
+class FrameReader:
+    """Reads the frames of one response of the provider."""
+
+    def __init__(self, frames: BedrockFrames) -> None:
+        self._frames = frames
+        self._buffer = FrameBuffer()
+
+    def feed(self, data: bytes) -> bytes:
+        """Takes bytes as they arrive; returns the events in the frames that they complete."""
+        events = b"".join(map(self._frames.read_frame, self._buffer.feed(data)))
+        return events + self.flush() if self._buffer.is_broken else events
+
+    def flush(self) -> bytes:
+        """Returns a comment for the bytes that are kept back; empty if there are none."""
+        rest = self._buffer.flush()
+        return self._frames.comment(rest) if rest else b""
+
+
+class InvokeFrames(BedrockFrames):
+    """The frames of `invoke-with-response-stream`, with the events of Anthropic Messages."""
+
+    def read_event(self, frame: Frame) -> bytes:
+        """Reads the event in a `chunk`."""
+        try:
+            data = _decode_chunk(frame.payload).data
+            name = _decode_event(data).type
+        except (ValueError, RecursionError):
+            return b""
+        return _write_sse(name, data)
+
+    def write_event(self, name: bytes, data: bytes) -> bytes:
+        """Writes a `chunk`."""
+        payload = b'{"bytes":"%s"}' % base64.b64encode(data)
+        return _write_event_frame("chunk", payload)
+
+
+class ConverseFrames(BedrockFrames):
+    """The frames of `converse-stream`."""
+
+    def read_event(self, frame: Frame) -> bytes:
+        """Reads an event by the name in its frame."""
+        try:
+            is_object = type(decode_json(frame.payload)) is dict
+        except ValueError:
+            return b""
+        return _write_sse(frame.headers.get(":event-type", ""), frame.payload) if is_object else b""
+
+    def write_event(self, name: bytes, data: bytes) -> bytes:
+        """Writes an event under its name."""
+        return _write_event_frame(name.decode(errors="replace"), data)
+
+
+def _write_sse(name: str, data: bytes) -> bytes:
+    """Returns an event. A line end in JSON is white space."""
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), _LINE_ENDS.sub(b" ", data)) if _NAME.fullmatch(name) else b""
+
+
+def _write_event_frame(kind: str, payload: bytes) -> bytes:
+    headers = {":event-type": kind, ":content-type": _JSON, ":message-type": "event"}
+    return write_frame(headers, payload)
+
+
+def _read_exception(frame: Frame) -> bytes:
+    """Returns an `error` event for an exception, or for an error that is only in headers."""
+    kind = frame.headers.get(":exception-type") or frame.headers.get(":error-code", "")
+    try:
+        fields = as_mapping(decode_json(frame.payload or b"{}"))
+    except ValueError:
+        fields = {}
+    message = as_string(fields.get("message")) or frame.headers.get(":error-message", "") or kind
+    error = {"type": "error", "error": {"type": kind, "message": message}}
+    return b"event: error\ndata: " + encode(error) + b"\n\n"
+
+
+def _write_exception(data: bytes) -> bytes:
+    """Returns the frame of an `error` event."""
+    try:
+        value = as_mapping(decode_json(data))
+    except ValueError:
+        value = {}
+    error = as_mapping(value.get("error"))
+    kind = as_string(error.get("type"))
+    kind = kind if kind.endswith("Exception") else _EXCEPTIONS.get(kind, _DEFAULT_EXCEPTION)
+    headers = {":exception-type": kind, ":content-type": _JSON, ":message-type": "exception"}
+    return write_frame(headers, encode({"message": as_string(error.get("message")) or "error"}))
