@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +20,7 @@ TOOLS: dict[str, list[Json]] = {
     ],
     "messages": [{"name": TOOL, "description": _ABOUT, "input_schema": _SCHEMA}],
     "gemini": [{"name": TOOL, "description": _ABOUT, "parameters": _SCHEMA}],
+    "converse": [{"toolSpec": {"name": TOOL, "description": _ABOUT, "inputSchema": {"json": _SCHEMA}}}],
 }  # fmt: skip
 
 
@@ -167,10 +170,70 @@ def gemini_events(reply: AgentReply, body: Json) -> bytes:
     return events(*told, gemini_response(reply.number, parts[-1:], "STOP", counts), done=False)
 
 
+def converse(reply: AgentReply) -> Json:
+    content: list[Json] = []
+    if reply.thought is not None:
+        reasoned = {"text": reply.thought, "signature": reply.signature}
+        content.append({"reasoningContent": {"reasoningText": reasoned}})
+    content += [{"text": reply.text}] if reply.text else []
+    content += [
+        {"toolUse": {"toolUseId": call, "name": TOOL, "input": {"path": f"src/{call}/main.py"}}} for call in reply.calls
+    ]
+    return converse_response(content, "tool_use" if reply.calls else "end_turn", (reply.tokens, 0, 20))
+
+
+def converse_response(content: list[Json], finish: str, counts: tuple[int, int, int]) -> Json:
+    """A response with these blocks; `counts` are uncached input, cached input, and output."""
+    used = {"inputTokens": counts[0], "outputTokens": counts[2], "totalTokens": sum(counts)}
+    cached = {"cacheReadInputTokens": counts[1], "cacheWriteInputTokens": 0} if counts[1] else {}
+    return {
+        "output": {"message": {"role": "assistant", "content": content}}, "stopReason": finish,
+        "usage": {**used, **cached}, "metrics": {"latencyMs": 5},
+    }  # fmt: skip
+
+
+def converse_events(reply: AgentReply, body: Json) -> bytes:
+    return b"".join(converse_stream(converse(reply)))
+
+
+def converse_stream(whole: Json) -> list[bytes]:
+    """A response as the events of a stream, with the padding that Bedrock adds."""
+    told: list[tuple[str, Json]] = [("messageStart", {"role": "assistant"})]
+    for at, block in enumerate(whole["output"]["message"]["content"]):
+        place = {"contentBlockIndex": at}
+        if call := block.get("toolUse"):
+            begun = {name: call[name] for name in ("toolUseId", "name")}
+            told.append(("contentBlockStart", {**place, "start": {"toolUse": begun}}))
+        told += [
+            ("contentBlockDelta", {**place, "delta": delta, "p": "abcdefgh"[: at + 1]}) for delta in _deltas(block)
+        ]
+        told.append(("contentBlockStop", place))
+    told.append(("messageStop", {"stopReason": whole["stopReason"]}))
+    told.append(("metadata", {"usage": whole["usage"], "metrics": whole["metrics"]}))
+    return [b"event: %s\n%s" % (name.encode(), events(data, done=False)) for name, data in told]
+
+
+def _deltas(block: Json) -> list[Json]:
+    if "toolUse" in block:
+        given = block["toolUse"]["input"]
+        text = given if isinstance(given, str) else json.dumps(given)
+        cuts = (0, len(text) // 3, len(text) // 2, len(text))
+        return [{"toolUse": {"input": text[a:b]}} for a, b in itertools.pairwise(cuts)]
+    if "reasoningContent" in block:
+        reasoned = block["reasoningContent"]["reasoningText"]
+        half = len(reasoned["text"]) // 2
+        texts = [{"text": reasoned["text"][:half]}, {"text": reasoned["text"][half:]}]
+        return [{"reasoningContent": each} for each in (*texts, {"signature": reasoned["signature"]})]
+    half = len(block["text"]) // 2
+    return [{"text": block["text"][:half]}, {"text": block["text"][half:]}]
+
+
 def streamed_error(dialect: str, said: Json) -> bytes:
     """An error that comes as an event of a reply that began with 200."""
     if dialect == "messages":
         return events(said, done=False, named=True)
+    if dialect == "converse":
+        return events({"type": "error", "error": said}, done=False, named=True)
     if dialect == "responses":
         begun = {
             "type": "response.created",
@@ -206,5 +269,8 @@ def _usage(reply: AgentReply) -> Json:
     return {"prompt_tokens": reply.tokens, "completion_tokens": 20, "total_tokens": reply.tokens + 20}
 
 
-WHOLE = {"chat": chat, "responses": responses, "messages": messages, "gemini": gemini}
-EVENTS = {"chat": chat_events, "responses": responses_events, "messages": messages_events, "gemini": gemini_events}
+WHOLE = {"chat": chat, "responses": responses, "messages": messages, "gemini": gemini, "converse": converse}
+EVENTS = {
+    "chat": chat_events, "responses": responses_events, "messages": messages_events, "gemini": gemini_events,
+    "converse": converse_events,
+}  # fmt: skip

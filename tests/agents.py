@@ -16,6 +16,7 @@ import anthropic
 import httpx
 import openai
 
+from tests import frames
 from tests.agent_replies import TOOL, TOOLS, Json
 from tests.response_recorder import ResponseRecorder
 from tests.strict_provider import SYSTEM, result_of, turn_text
@@ -97,7 +98,7 @@ class Run:
             return asked != {e["call_id"] for e in self.history if e.get("type") == "function_call_output"} or (
                 last.get("type") == "reasoning"
             )
-        if self.dialect in ("messages", "gemini"):
+        if self.dialect in ("messages", "gemini", "converse"):
             return bool(last["role"] in ("assistant", "model"))
         asked = {c["id"] for e in self.history for c in e.get("tool_calls") or ()}
         return asked != {e["tool_call_id"] for e in self.history if e["role"] == "tool"}
@@ -240,8 +241,24 @@ async def _gemini(run: Run) -> list[str]:
     return [part["functionCall"]["id"] for part in parts if "functionCall" in part]
 
 
+async def _converse(run: Run) -> list[str]:
+    """AWS's own client sends a key over TLS only; it is in tests/e2e/test_bedrock.py."""
+    asked = {
+        "system": [{"text": SYSTEM}], "messages": run.history, "toolConfig": {"tools": TOOLS["converse"]},
+        "inferenceConfig": {"maxTokens": 500}, **run.more,
+    }  # fmt: skip
+    method = "converse-stream" if run.stream else "converse"
+    reply = await run.client.post(f"/model/{run.model}/{method}", json=asked, headers=run.headers)
+    run.answers.append(dict(reply.headers))
+    assert reply.status_code == 200, reply.text
+    content = frames.converse_blocks(reply.content) if run.stream else reply.json()["output"]["message"]["content"]
+    run.history.append({"role": "assistant", "content": content})
+    return [block["toolUse"]["toolUseId"] for block in content if "toolUse" in block]
+
+
 _STEPS: dict[str, Callable[[Run], Any]] = {
-    "chat": _chat, "responses": _responses, "messages": _messages, "gemini": _gemini
+    "chat": _chat, "responses": _responses, "messages": _messages, "gemini": _gemini,
+    "converse": _converse,
 }  # fmt: skip
 
 

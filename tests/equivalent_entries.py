@@ -20,6 +20,8 @@ def respell(entry: Json, dialect: DialectName, random: Random) -> str:
     out = dict(entry)
     if dialect == "gemini":
         return _respell_gemini(out, random)
+    if dialect == "converse":
+        return _respell_converse(out, random)
     for name in ("content", "output"):
         if name in out:
             out[name] = _respell_content(out[name], dialect, entry.get("role"), random)
@@ -40,6 +42,22 @@ def _respell_gemini(entry: Json, random: Random) -> str:
     return json.dumps(_shuffled(out, random), ensure_ascii=random.random() < 0.5, indent=random.choice([None, None, 1]))
 
 
+def _respell_converse(entry: Json, random: Random) -> str:
+    """The same message with cache points, empty fields, and a status that is the default."""
+    out, blocks = dict(entry), list[Json]()
+    for block in entry["content"]:
+        other = dict(block)
+        if "toolResult" in block and random.random() < 0.3:
+            other["toolResult"] = _shuffled({"status": "success", **block["toolResult"]}, random)
+        if "toolUse" in block:
+            other["toolUse"] = _shuffled(block["toolUse"] | random.choice([{}, {"type": None}]), random)
+        blocks.append(other)
+        if random.random() < 0.3:
+            blocks.append({"cachePoint": {"type": "default"}})
+    out["content"] = blocks
+    return json.dumps(_shuffled(out, random), ensure_ascii=random.random() < 0.5, indent=random.choice([None, None, 1]))
+
+
 def _respell_gemini_part(part: Json, random: Random) -> Json:
     out = dict(part)
     if "functionCall" in out:
@@ -57,6 +75,7 @@ def _respell_content(content: Any, dialect: DialectName, role: str | None, rando
         "chat": "text",
         "messages": "text",
         "gemini": "text",
+        "converse": "text",
         "responses": "output_text" if role == "assistant" else "input_text",
     }
     if isinstance(content, str) and random.random() < 0.5:
@@ -137,6 +156,9 @@ def _reform_entry(entry: Json, dialect: DialectName, random: Random) -> list[Jso
         return random.choice([[], [out], [out | {"encrypted_content": "other"}]])
     if dialect == "gemini":
         return _reform_content(out, random)
+    if dialect == "converse":
+        kept = [block for block in out["content"] if "reasoningContent" not in block or random.random() < 0.3]
+        return [out | {"content": kept}]
     if dialect == "chat":
         name = random.choice(["reasoning_content", "reasoning", "reasoning_text", "reasoning_opaque"])
         out = {name: held for name, held in out.items() if name != "reasoning_content" or random.random() < 0.3}

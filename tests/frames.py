@@ -72,6 +72,30 @@ def read(data: bytes) -> list[tuple[dict[str, str], Any]]:
     return found
 
 
+def converse_blocks(data: bytes) -> list[Any]:
+    """The blocks of a message of the Converse API, as AWS's clients put them together from a stream."""
+    blocks: dict[int, Any] = {}
+    names = [headers[":event-type"] for headers, _ in read(data)]
+    assert (names[0], names[-2:]) == ("messageStart", ["messageStop", "metadata"]), names
+    for _, payload in read(data):
+        at = payload.get("contentBlockIndex", -1)
+        if call := payload.get("start", {}).get("toolUse"):
+            blocks[at] = {"toolUse": {**call, "input": ""}}
+        for kind, piece in payload.get("delta", {}).items():
+            if kind == "text":
+                blocks.setdefault(at, {"text": ""})["text"] += piece
+            elif kind == "toolUse":
+                blocks[at][kind]["input"] += piece["input"]
+            else:
+                reasoned = blocks.setdefault(at, {kind: {"reasoningText": {}}})[kind]["reasoningText"]
+                reasoned |= {name: reasoned.get(name, "") + text for name, text in piece.items()}
+    assert list(blocks) == list(range(len(blocks))), list(blocks)
+    for block in blocks.values():
+        if "toolUse" in block:
+            block["toolUse"]["input"] = json.loads(block["toolUse"]["input"] or "{}")
+    return list(blocks.values())
+
+
 def events(data: bytes) -> list[Any]:
     """The events in the chunks of a stream."""
     return [json.loads(base64.b64decode(payload["bytes"])) for _, payload in read(data)]

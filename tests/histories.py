@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from tests.writers import LISTS
 
-DialectName = Literal["chat", "responses", "messages", "gemini"]
-DIALECTS: tuple[DialectName, ...] = ("chat", "responses", "messages", "gemini")
+DialectName = Literal["chat", "responses", "messages", "gemini", "converse"]
+DIALECTS: tuple[DialectName, ...] = ("chat", "responses", "messages", "gemini", "converse")
 
 Json = dict[str, Any]
 
@@ -122,10 +122,12 @@ def histories(draw: st.DrawFn, min_turns: int = 1, max_turns: int = 4) -> Histor
 
 
 def entries(history: History, dialect: DialectName) -> list[Json]:
-    """The list of messages, items or contents. The system prompt is its first entry, or in Messages and for Gemini a
-    field of the body."""
-    write = {"chat": _chat_turn, "responses": _responses_turn, "messages": _messages_turn, "gemini": _gemini_turn}
-    is_listed = bool(history.system) and dialect not in ("messages", "gemini")
+    """The list of messages, items or contents. The system prompt is its first entry, or a field of the body."""
+    write = {
+        "chat": _chat_turn, "responses": _responses_turn, "messages": _messages_turn, "gemini": _gemini_turn,
+        "converse": _converse_turn,
+    }  # fmt: skip
+    is_listed = bool(history.system) and dialect in ("chat", "responses")
     opening = [{"role": "system", "content": history.system}] if is_listed else []
     return opening + [entry for turn in history.turns for entry in write[dialect](turn)]
 
@@ -137,6 +139,12 @@ def body(history: History, dialect: DialectName, **fields: Any) -> Json:
         del made["model"]
         if history.system:
             made["systemInstruction"] = {"parts": [{"text": history.system}]}
+    if dialect == "converse":
+        tools = made.pop("tools")
+        del made["model"]
+        made |= {"toolConfig": {"tools": tools}} if tools else {}
+        if history.system:
+            made["system"] = [{"text": history.system}]
     if dialect == "messages":
         made |= {"model": "claude-sonnet-4-5", "max_tokens": 1024}
         if history.system:
@@ -165,6 +173,11 @@ def _tools(history: History, dialect: DialectName) -> list[Json]:
     if dialect == "gemini":
         declared = [{"name": name, "description": text, "parameters": schema} for name, text in described]
         return [{"functionDeclarations": declared}] if declared else []
+    if dialect == "converse":
+        return [
+            {"toolSpec": {"name": name, "description": text, "inputSchema": {"json": schema}}}
+            for name, text in described
+        ]
     return [{"name": name, "description": text, "input_schema": schema} for name, text in described]
 
 
@@ -238,6 +251,32 @@ def _messages_turn(turn: Turn) -> list[Json]:
         out.append({"role": "user", "content": results})
     if turn.answer:
         out.append({"role": "assistant", "content": turn.answer})
+    return out
+
+
+def _converse_turn(turn: Turn) -> list[Json]:
+    def block(said: str | Image) -> Json:
+        if isinstance(said, str):
+            return {"text": said}
+        return {"image": {"format": "png", "source": {"bytes": said.base64}}}
+
+    out: list[Json] = [{"role": "user", "content": [block(said) for said in turn.said]}]
+    for round_ in turn.rounds:
+        blocks: list[Json] = []
+        if round_.thought:
+            reasoned = {"text": round_.thought, "signature": f"signed {round_.thought}"}
+            blocks.append({"reasoningContent": {"reasoningText": reasoned}})
+        blocks += [{"text": round_.text}] if round_.text else []
+        blocks += [{"toolUse": {"toolUseId": c.id, "name": c.name, "input": c.arguments}} for c in round_.calls]
+        out.append({"role": "assistant", "content": blocks})
+        results: list[Json] = []
+        for c in round_.calls:
+            content = [{"text": c.result}] if c.result else []
+            failed = {"status": "error"} if c.error else {}
+            results.append({"toolResult": {"toolUseId": c.id, "content": content, **failed}})
+        out.append({"role": "user", "content": results})
+    if turn.answer:
+        out.append({"role": "assistant", "content": [{"text": turn.answer}]})
     return out
 
 

@@ -82,6 +82,18 @@ def _gemini(entry: Json) -> Iterable[ContentItem]:
             yield ("words", _bare(part["text"])) if entry["role"] == "model" else ("user", part["text"])
 
 
+def _converse(entry: Json) -> Iterable[ContentItem]:
+    for block in entry["content"]:
+        if "reasoningContent" in block:
+            yield "thought", block["reasoningContent"]["reasoningText"]["signature"]
+        elif "toolUse" in block:
+            yield "call", block["toolUse"]["toolUseId"], block["toolUse"]["name"], block["toolUse"]["input"]
+        elif "toolResult" in block:
+            yield "result", block["toolResult"]["toolUseId"], _text(block["toolResult"]["content"])
+        else:
+            yield ("words", _bare(block["text"])) if entry["role"] == "assistant" else ("user", block["text"])
+
+
 def _text(content: Any) -> str:
     return content if isinstance(content, str) else "".join(part.get("text", "") for part in content or ())
 
@@ -98,7 +110,8 @@ def _read_arguments(arguments: Any) -> Any:
 
 
 _ATOMS: dict[str, Callable[[Json], Iterable[ContentItem]]] = {
-    "chat": _chat, "responses": _responses, "messages": _messages, "gemini": _gemini
+    "chat": _chat, "responses": _responses, "messages": _messages, "gemini": _gemini,
+    "converse": _converse,
 }  # fmt: skip
 
 

@@ -38,8 +38,8 @@ def problems(dialect: str, body: Json, provider: StrictProvider) -> list[str]:
 
 
 def declared_tools(body: Json) -> list[Json]:
-    """The tools of a request: Gemini's are lists of functions."""
-    tools: list[Json] = body["tools"]
+    """The tools of a request: Gemini's are lists of functions, Bedrock's are in a field of their own."""
+    tools: list[Json] = body["toolConfig"]["tools"] if "toolConfig" in body else body["tools"]
     return [each for tool in tools for each in tool.get("functionDeclarations", [tool])]
 
 
@@ -154,7 +154,7 @@ def prefix(body: Json, end: int) -> str:
         return [plain(each) for each in value] if isinstance(value, list) else value
 
     listing = body.get("messages") or body.get("input") or body["contents"]
-    text = json.dumps(plain([body.get("system"), body["tools"], listing[:end]]), sort_keys=True)
+    text = json.dumps(plain([body.get("system"), declared_tools(body), listing[:end]]), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -248,6 +248,49 @@ def _gemini(body: Json, entries: list[Json], provider: StrictProvider) -> Iterat
         yield from _newest_text(_texts(entries[-1]["parts"]), provider)
 
 
+def _converse(body: Json, entries: list[Json], provider: StrictProvider) -> Iterator[str]:
+    if _texts(body.get("system")) != [strict_provider.SYSTEM]:
+        yield "the system prompt is not the client's"
+    if json.dumps(body).count('"cachePoint"') > 4:
+        yield "You invoked an unsupported model or your request did not allow prompt caching: more than 4 cache points"
+    asked: list[str] = []
+    for at, entry in enumerate(entries):
+        if entry["role"] != ("user", "assistant")[at % 2]:
+            yield f"A conversation must alternate between user and assistant roles ({at})."
+        blocks = [block for block in entry["content"] if "cachePoint" not in block]
+        if not blocks or any(not block.get("text", "x").strip() for block in blocks):
+            yield f"The content field in the Message object at messages.{at} is empty."
+        found = [block["toolResult"]["toolUseId"] for block in blocks if "toolResult" in block]
+        if sorted(found) != sorted(asked):
+            yield f"Expected toolResult blocks at messages.{at}.content for the following Ids: {asked}, found {found}"
+        if any("toolResult" not in block for block in blocks[: len(found)]):
+            yield f"messages.{at}: toolResult blocks must stand first"
+        calls = [block["toolUse"] for block in blocks if "toolUse" in block]
+        asked = [call["toolUseId"] for call in calls]
+        if any(not isinstance(call["input"], dict) for call in calls):
+            yield f"The format of the value at messages.{at}.content.toolUse.input is invalid."
+        for block in blocks:
+            reasoned = block.get("reasoningContent", {}).get("reasoningText")
+            if reasoned and provider.thoughts.get(reasoned["signature"]) != reasoned["text"]:
+                yield f"messages.{at}: `thinking` blocks cannot be modified"
+        if asked and at >= len(entries) - 2 and provider.thinks and "reasoningContent" not in blocks[0]:
+            yield f"messages.{at}: an open tool turn must begin with its reasoning"
+        if entry["role"] == "assistant" and "reasoningContent" in blocks[-1]:
+            yield f"messages.{at}: The final block in an assistant message cannot be `thinking`."
+    if asked:
+        yield f"calls without results at the end: {asked}"
+    yield from _check_task_is_there(
+        [_texts(entry["content"]) for entry in entries if entry["role"] == "user"], provider
+    )
+    results = [block["toolResult"] for block in entries[-1]["content"] if "toolResult" in block]
+    if results:
+        calls = [block["toolUse"]["toolUseId"] for block in entries[-2]["content"] if "toolUse" in block]
+        told = {result["toolUseId"]: "".join(_texts(result["content"])) for result in results}
+        yield from _newest(calls, told, provider)
+    else:
+        yield from _newest_text(_texts(entries[-1]["content"]), provider)
+
+
 def _responses_in(entry: Json) -> list[Json]:
     return [part["functionResponse"] for part in entry["parts"] if "functionResponse" in part]
 
@@ -261,7 +304,9 @@ def _gemini_thoughts(at: int, entry: Json, provider: StrictProvider) -> Iterator
             yield f"contents[{at}]: a thought was changed"
 
 
-_RULES = {"chat": _chat, "responses": _responses, "messages": _messages, "gemini": _gemini}
+_RULES = {
+    "chat": _chat, "responses": _responses, "messages": _messages, "gemini": _gemini, "converse": _converse
+}  # fmt: skip
 
 
 # -- what must still be there ------------------------------------------------------------------------------------------

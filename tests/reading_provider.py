@@ -121,7 +121,8 @@ class ReadingProvider(StrictProvider):
         entries = self.taken[-1].entries
         own = self.tools or TOOLS[self.dialect]
         extra = provider_rules.declared_tools(body)[len(own) :]
-        tool = (extra[0].get("name") or extra[0]["function"]["name"]) if extra else ""
+        own_tool = (extra[0].get("toolSpec") or extra[0].get("function") or extra[0]) if extra else {}
+        tool = own_tool.get("name", "")
         before, whole = self._check_request(body, entries)
         continues = before if whole else None
         one = ProviderExchange(ScriptedReply(0, (), 0, 0), entries, "", tool, continues, body=body)

@@ -52,6 +52,13 @@ def write_entry(entry: dict[str, Any], name: DialectName) -> list[Any]:
         parts: list[dict[str, Any]] = [{"text": content}] if content else []
         parts += [{"functionCall": {"id": i, "name": n, "args": {"given": a}}} for i, n, a in made]
         return [{"role": "model" if role == "assistant" else "user", "parts": parts}] if parts else []
+    if name == "converse":
+        if role == "tool":
+            answer = {"toolUseId": entry["tool_call_id"], "content": [{"text": content}] if content else []}
+            return [{"role": "user", "content": [{"toolResult": answer}]}]
+        said: list[dict[str, Any]] = [{"text": content}] if (content or "").strip() else []
+        said += [{"toolUse": {"toolUseId": i, "name": n, "input": {"given": a}}} for i, n, a in made]
+        return [{"role": role, "content": said}] if said else []
     if role == "tool":
         result = {"type": "tool_result", "tool_use_id": entry["tool_call_id"], "content": content}
         return [{"role": "user", "content": [result]}]

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tests.agent_replies import gemini_response
+from tests.agent_replies import converse_response, converse_stream, gemini_response
 
 Json = dict[str, Any]
 
@@ -302,6 +302,36 @@ def _gemini_events(said: ScriptedReply, body: Json) -> list[bytes]:
     return [b"data: %s\r\n\r\n" % _bytes(each) for each in (*told, _gemini_response(said, last, said.finish or "STOP"))]
 
 
+# -- Bedrock Converse --------------------------------------------------------------------------------------------------
+
+
+def _converse(said: ScriptedReply, body: Json) -> Json:
+    content: list[Json] = []
+    for piece in said.pieces:
+        if isinstance(piece, ReplyThought):
+            content.append({"reasoningContent": {"reasoningText": {"text": piece.text, "signature": piece.sealed}}})
+        elif isinstance(piece, ReplyText):
+            content.append({"text": piece.text})
+        else:
+            given = (
+                piece.parsed_arguments
+                if isinstance(piece.parsed_arguments, dict)
+                else {"INVALID_JSON": piece.arguments}
+            )
+            content.append({"toolUse": {"toolUseId": piece.id, "name": piece.name, "input": given}})
+    cached = said.input // 3
+    finish = said.finish or ("tool_use" if said.calls else "end_turn")
+    return converse_response(content, finish, (said.input - cached, cached, said.output))
+
+
+def _converse_events(said: ScriptedReply, body: Json) -> list[bytes]:
+    whole = _converse(said, body)
+    for block, piece in zip(whole["output"]["message"]["content"], said.pieces, strict=True):
+        if isinstance(piece, ReplyCall):
+            block["toolUse"]["input"] = piece.arguments
+    return converse_stream(whole)
+
+
 # -- all of them -------------------------------------------------------------------------------------------------------
 
 
@@ -319,9 +349,12 @@ def _named_event(event: Json) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (event["type"].encode(), _bytes(event))
 
 
-_WHOLE = {"chat": _chat, "responses": _responses, "messages": _messages, "gemini": _gemini}
+_WHOLE = {
+    "chat": _chat, "responses": _responses, "messages": _messages, "gemini": _gemini, "converse": _converse
+}  # fmt: skip
 _EVENTS = {
     "chat": _chat_events, "responses": _responses_events, "messages": _messages_events, "gemini": _gemini_events,
+    "converse": _converse_events,
 }  # fmt: skip
 
 

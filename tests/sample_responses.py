@@ -9,7 +9,8 @@ from accordion.model.records import ObservedCall, ObservedResponse, Usage
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.registry import PROTOCOLS
 
-DIALECTS: tuple[WireProtocol, ...] = tuple(PROTOCOLS.values())
+DIALECTS: tuple[WireProtocol, ...] = tuple(each for name, each in PROTOCOLS.items() if name != "converse")
+"""tests/protocols/test_converse.py has the responses of Converse."""
 
 OVERFLOW = "Your input exceeds the context window of this model."
 

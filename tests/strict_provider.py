@@ -24,7 +24,7 @@ SYSTEM = "You repair a build. Read what is needed, change little, and say what w
 TASK = "Find out why the nightly build of the parser fails, and mend it. Keep notes of every file that was read."
 PATHS = {name: writer.path("small") for name, writer in WRITERS.items()}
 COUNTING = ("/v1/messages/count_tokens", "/v1/responses/input_tokens", "/v1beta/models/small:countTokens")
-FIXED = ("tools", "system", "instructions", "systemInstruction")
+FIXED = ("tools", "toolConfig", "system", "instructions", "systemInstruction")
 """The fields with tools and system prompt."""
 
 _WORDS = (
@@ -53,6 +53,9 @@ def turn_text(turn: int, run: str = "") -> str:
 
 def overflow_error(dialect: str, tokens: int, window: int) -> Json:
     """The provider's own error for an overflow."""
+    if dialect == "converse":
+        said = f"prompt is too long: {tokens} tokens > {window} maximum"
+        return {"message": f"The model returned the following errors: {said}"}
     if dialect == "gemini":
         said = f"The input token count ({tokens}) exceeds the maximum number of tokens allowed ({window})."
         return {"error": {"code": 400, "message": said, "status": "INVALID_ARGUMENT"}}
@@ -140,7 +143,7 @@ class StrictProvider:
             self.counted.append(found)
             return await send_json(answer, 200, {"input_tokens": found.tokens, "totalTokens": found.tokens})
         body = request.json()
-        if not body.get("tools"):
+        if not (body.get("tools") or body.get("toolConfig")):
             self.summaries.append(request)
             assert self.summary is not None, "nobody was to write summaries here"
             return await self.summary(request, answer)

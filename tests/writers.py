@@ -1,7 +1,10 @@
-"""How the clients of each protocol write a request. A new protocol is an entry of `WRITERS`; it is written once more in
-tests/histories.py (generated histories), tests/reply_parts.py, tests/agent_replies.py and tests/e2e/protocol_samples.py (replies),
-tests/provider_rules.py (the provider's rules), tests/history_content.py (what a list says), tests/response_recorder.py (what a client reads) and
-tests/agents.py (the client)."""
+"""How the clients of each protocol write a request.
+
+A new protocol is an entry of `WRITERS`. It is written once more in tests/histories.py (generated histories), in
+tests/reply_parts.py, tests/agent_replies.py and tests/e2e/protocol_samples.py (replies), in tests/provider_rules.py
+(the provider's rules), tests/history_content.py (what a list says), tests/response_recorder.py (what a client reads)
+and tests/agents.py (the client).
+"""
 
 from __future__ import annotations
 
@@ -210,6 +213,58 @@ class GeminiWriter(Writer):
         return [candidate["content"] for candidate in document["candidates"]]
 
 
+class ConverseWriter(Writer):
+    """Bedrock's Converse."""
+
+    dialect = "converse"
+
+    def path(self, model: str, *, stream: bool = False) -> str:
+        return f"/model/{model}/" + ("converse-stream" if stream else "converse")
+
+    def request(self, model: str, entries: Sequence[Json], *, stream: bool = False, **fields: Any) -> Json:
+        return {self.listing: list(entries)} | fields
+
+    def with_system(self, request: Json, system: str) -> Json:
+        return {**request, "system": [{"text": system}]}
+
+    def with_tools(self, request: Json, tools: Sequence[Json]) -> Json:
+        return {**request, "toolConfig": {"tools": list(tools)}}
+
+    def user(self, text: str) -> Json:
+        return {"role": "user", "content": [{"text": text}]}
+
+    def add_text(self, entry: Json, text: str) -> Json | None:
+        if entry["role"] != "user" or entry["content"] == [{"text": text}]:
+            return None
+        return {**entry, "content": [*entry["content"], {"text": text}]}
+
+    def replace_text(self, entry: Json, text: str) -> Json:
+        return {**entry, "content": [{"text": text}]}
+
+    def model(self, text: str) -> Json:
+        return {"role": "assistant", "content": [{"text": text}]}
+
+    def calls(self, *calls: MadeCall) -> list[Json]:
+        blocks = [{"toolUse": {"toolUseId": c.id, "name": c.name, "input": c.arguments}} for c in calls]
+        return [{"role": "assistant", "content": blocks}]
+
+    def results(self, *calls: MadeCall) -> list[Json]:
+        blocks = [
+            {
+                "toolResult": {"toolUseId": call.id, "content": [{"text": call.result}]}
+                | ({"status": "error"} if call.is_error else {})
+            }
+            for call in calls
+        ]
+        return [{"role": "user", "content": blocks}] if blocks else []
+
+    def join(self, entries: Sequence[Json]) -> list[Json]:
+        return _join(entries, "content")
+
+    def replied(self, document: Json) -> list[Json]:
+        return [document["output"]["message"]]
+
+
 def _blocks(entry: Json) -> list[Json]:
     content = entry["content"]
     return content if isinstance(content, list) else [{"type": "text", "text": content}]
@@ -226,7 +281,7 @@ def _join(entries: Sequence[Json], content: str) -> list[Json]:
 
 
 WRITERS: dict[str, Writer] = {
-    each.dialect: each for each in (Writer(), ResponsesWriter(), MessagesWriter(), GeminiWriter())
+    each.dialect: each for each in (Writer(), ResponsesWriter(), MessagesWriter(), GeminiWriter(), ConverseWriter())
 }
 """The writers by the protocol's name; tests/protocols/test_registry.py compares the names with those of the product."""
 LISTS = {name: writer.listing for name, writer in WRITERS.items()}

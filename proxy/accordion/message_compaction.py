@@ -38,7 +38,7 @@ from accordion.summaries.author import SummaryAuthor
 from accordion.summaries.extractive import ExtractiveWriter
 from accordion.summaries.prompts import load_prompts
 
-ProtocolName = Literal["chat", "responses", "messages", "gemini"]
+ProtocolName = Literal["chat", "responses", "messages", "gemini", "converse"]
 
 _TENANT = TenantScope("", b"compact_messages")
 """The tenant key: there is one tenant, and its messages stay in this process."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from accordion.cli.explain_command import CHAT, MESSAGES, RESPONSES, guess_path
+from accordion.cli.explain_command import CHAT, CONVERSE, MESSAGES, RESPONSES, guess_path
 from accordion.cli.main import app
 from accordion.model.ports import Key
 from accordion.stores.sqlite import SqliteStore
@@ -296,6 +296,7 @@ def test_the_standard_input_is_read_and_a_missing_file_is_an_error() -> None:
         ({"model": "x", "messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, MESSAGES),
         ({"model": "x", "messages": [{"role": "user", "content": '{"type": "tool_result"}'}]}, CHAT),
         ({"model": "x", "conversation": "conv_1"}, RESPONSES),
+        ({"system": [{"text": "s"}], "messages": [], "inferenceConfig": {"maxTokens": 5}}, CONVERSE),
     ],
 )
 def test_the_path_is_guessed_from_what_only_one_dialect_has(body: Any, path: str) -> None:

@@ -130,6 +130,7 @@ class Proxy:
             "ACCORDION_OPENAI_BASE_URL": f"http://127.0.0.1:{upstream_port}/v1",
             "ACCORDION_ANTHROPIC_BASE_URL": f"http://127.0.0.1:{upstream_port}",
             "ACCORDION_GEMINI_BASE_URL": f"http://127.0.0.1:{upstream_port}",
+            "ACCORDION_BEDROCK_BASE_URL": f"http://127.0.0.1:{upstream_port}",
             "ACCORDION_STORE": "memory://",
             "PYTHONUNBUFFERED": "1",
             # A checkout whose code is not the installed one is tested with its own.

@@ -1,7 +1,9 @@
-"""Responses of a loopback provider: Chat Completions, Responses, Messages and Gemini, streamed or not, and odd ones."""
+"""Responses of a loopback provider: Chat Completions, Responses, Messages, Gemini and Bedrock, and odd ones."""
 
+import base64
 import gzip
 import json
+import struct
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -149,7 +151,8 @@ def tool_names(body: dict[str, Any]) -> set[str]:
         offered |= {name for name in (tool.get("name"), (tool.get("function") or {}).get("name")) if name}
         inner_tools = (tool.get("tools") or []) + (tool.get("functionDeclarations") or [])
         offered |= {inner["name"] for inner in inner_tools if "name" in inner}
-    return offered
+    converse_tools = (body.get("toolConfig") or {}).get("tools") or []
+    return offered | {tool["toolSpec"]["name"] for tool in converse_tools if "toolSpec" in tool}
 
 
 def results_in(body: dict[str, Any]) -> list[str]:
@@ -160,6 +163,7 @@ def results_in(body: dict[str, Any]) -> list[str]:
             found.append(message.get("content"))
         elif isinstance(message.get("content"), list):
             found += [block.get("content") for block in message["content"] if block.get("type") == "tool_result"]
+            found += [block["toolResult"]["content"] for block in message["content"] if "toolResult" in block]
     if isinstance(body.get("input"), list):
         kinds = ("function_call_output", "custom_tool_call_output")
         found += [item.get("output") for item in body["input"] if item.get("type") in kinds]
@@ -200,7 +204,8 @@ def steps(*turns: Part | list[Part]) -> Callable[[Request], Reply | None]:
 
 def is_generation(request: Request) -> bool:
     """Whether a request asks the model for something."""
-    return request.path.endswith(("/chat/completions", "/responses", "/messages", "enerateContent"))
+    is_bedrock = request.path.startswith("/model/")
+    return is_bedrock or request.path.endswith(("/chat/completions", "/responses", "/messages", "enerateContent"))
 
 
 def speak(request: Request, parts: list[Part]) -> Reply:
@@ -208,6 +213,8 @@ def speak(request: Request, parts: list[Part]) -> Reply:
     body = body_of(request)
     if "enerateContent" in request.path:
         return gemini_reply(request, parts)
+    if request.path.startswith("/model/"):
+        return bedrock_reply(request, parts)
     kinds = {"completions": (chat, chat_events), "responses": (response, response_events)}
     whole, streamed = kinds.get(request.path.rsplit("/", 1)[1], (message, message_events))
     return events(list(streamed(body, parts))) if body.get("stream") else as_json(whole(body, parts))
@@ -528,6 +535,74 @@ def gemini_response(request: Request, parts: list[dict[str, Any]], finish: str, 
 
 
 GEMINI_MODEL = {"name": "models/gemini-test", "displayName": "Test", "inputTokenLimit": 1048576}
+
+
+# Bedrock
+
+CONVERSE_USAGE = {"inputTokens": 19, "outputTokens": 10, "totalTokens": 29}
+
+
+def bedrock_reply(request: Request, parts: list[Part]) -> Reply:
+    """A response at a path of Bedrock: of the Converse API, or Claude's own; streams have frames."""
+    method = request.path.rsplit("/", 1)[1]
+    if method == "converse":
+        return as_json(converse(parts), headers=(("x-amzn-RequestId", "request-1"),))
+    if method == "converse-stream":
+        return frames([frame(name, json.dumps(data).encode()) for name, data in converse_events(parts)])
+    body = {**body_of(request), "model": "claude-test"}
+    if method == "invoke":
+        return as_json(message(body, parts))
+    told = (each.partition(b"data: ")[2].strip() for each in message_events(body, parts))
+    chunks = [{"bytes": base64.b64encode(each).decode(), "p": "abcdef"[: len(each) % 7]} for each in told]
+    return frames([frame("chunk", json.dumps(each).encode()) for each in chunks])
+
+
+def frames(pieces: list[bytes]) -> Reply:
+    """A stream of frames."""
+    return Reply(200, (("Content-Type", "application/vnd.amazon.eventstream"),), tuple(pieces), chunked=True)
+
+
+def frame(event: str, payload: bytes) -> bytes:
+    """A frame of AWS's event stream."""
+    headers = {":event-type": event, ":content-type": "application/json", ":message-type": "event"}
+    block = b"".join(
+        bytes([len(name)]) + name.encode() + b"\x07" + struct.pack(">H", len(value)) + value.encode()
+        for name, value in headers.items()
+    )
+    prelude = struct.pack(">II", 16 + len(block) + len(payload), len(block))
+    head = prelude + struct.pack(">I", zlib.crc32(prelude)) + block + payload
+    return head + struct.pack(">I", zlib.crc32(head))
+
+
+def converse(parts: list[Part]) -> dict[str, Any]:
+    """A whole response of the Converse API."""
+    reason = "tool_use" if any(isinstance(part, Call) for part in parts) else "end_turn"
+    content = [_converse_block(index, part) for index, part in enumerate(parts)]
+    said = {"output": {"message": {"role": "assistant", "content": content}}, "stopReason": reason}
+    return said | {"usage": CONVERSE_USAGE, "metrics": {"latencyMs": 12}}
+
+
+def _converse_block(index: int, part: Part) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"text": part}
+    return {"toolUse": {"toolUseId": _call_id(part, index), "name": part.name, "input": part.arguments}}
+
+
+def converse_events(parts: list[Part]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The events of a streamed response of the Converse API."""
+    yield "messageStart", {"role": "assistant"}
+    for index, part in enumerate(parts):
+        place = {"contentBlockIndex": index}
+        if isinstance(part, Call):
+            begun = {"toolUseId": _call_id(part, index), "name": part.name}
+            yield "contentBlockStart", place | {"start": {"toolUse": begun}}
+        for piece in words(part if isinstance(part, str) else part.json):
+            delta = {"text": piece} if isinstance(part, str) else {"toolUse": {"input": piece}}
+            yield "contentBlockDelta", place | {"delta": delta, "p": "abcdefgh"[: len(piece) % 9]}
+        yield "contentBlockStop", place
+    whole = converse(parts)
+    yield "messageStop", {"stopReason": whole["stopReason"]}
+    yield "metadata", {"usage": CONVERSE_USAGE, "metrics": whole["metrics"]}
 
 
 # The rest of the APIs

@@ -153,6 +153,8 @@ def unanswered(body: dict[str, Any]) -> list[str]:
             results.append(entry["tool_call_id"])
         calls += [call["id"] for call in entry.get("tool_calls") or ()]
         for block in entry.get("content") if isinstance(entry.get("content"), list) else ():
-            calls += [block["id"]] if block["type"] == "tool_use" else []
-            results += [block["tool_use_id"]] if block["type"] == "tool_result" else []
+            calls += [block["id"]] if block.get("type") == "tool_use" else []
+            results += [block["tool_use_id"]] if block.get("type") == "tool_result" else []
+            calls += [block["toolUse"]["toolUseId"]] if "toolUse" in block else []
+            results += [block["toolResult"]["toolUseId"]] if "toolResult" in block else []
     return [name for name in {*calls, *results} if calls.count(name) != results.count(name)]

@@ -58,7 +58,7 @@ class ReadingAgent:
     @property
     def _waits(self) -> bool:
         last = self.run.history[-1]
-        if self.run.dialect in ("messages", "gemini"):
+        if self.run.dialect in ("messages", "gemini", "converse"):
             return bool(last["role"] == "user")
         if self.run.dialect == "responses":
             return last.get("type") == "function_call_output" or last.get("role") == "user"

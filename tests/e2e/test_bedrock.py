@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,13 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from tests import frames
+from tests.agent_replies import converse_response, converse_stream
 from tests.agents import Run
 from tests.conftest import Start
 from tests.e2e.protocol_samples import KEY, MESSAGES
 from tests.e2e.proxy_api import get_session, wait_until
 from tests.e2e.raw_client import post
-from tests.e2e.test_clouds import CLAUDE, CONFIG, USER, bedrock
+from tests.e2e.test_clouds import CLAUDE, CONFIG, USER, bedrock, converse
 from tests.loopback import Answer, Recorded
 from tests.outbound_network import certificate
 from tests.proxy_process import Proxy
@@ -102,6 +103,33 @@ async def test_frames_pass_byte_for_byte_and_are_read(proxy: Proxy, at: tuple[in
     assert (found["exchanges"][-1]["stream"], usage["input"], usage["output"]) == (True, 17, 5)
 
 
+@pytest.mark.parametrize("at", [(), tuple(range(0, 1_500, 7))])
+async def test_a_stream_of_the_converse_api_passes_byte_for_byte_and_is_read(proxy: Proxy, at: tuple[int, ...]):
+    target = "/model/amazon.nova-pro-v1%3A0/converse-stream"
+    body = b'{ "messages": [{"role":"user","content":[{"text":"Hi"}]}] }'
+    stream = b"".join(converse_stream(converse_response([{"text": "Hello."}], "end_turn", (10, 7, 5))))
+    first, *rest = frames.frames_of(target, stream)
+    sent = [first, frames.event("somethingNew", b'{"x": 1.50}'), *rest]
+    async with proxy.provider(streams(*sent, at=at)) as provider:
+        reply = await post(proxy, target, body, BEARER)
+    assert (reply.ended, reply.body, reply.header("content-type")) == (True, b"".join(sent), frames.KIND)
+    assert [(each.target, each.body) for each in provider.requests] == [(target, body)]
+    found = await get_session(proxy, reply.header("x-accordion-session"), authorization=f"Bearer {KEY}")
+    last = found["exchanges"][-1]
+    assert (last["model"], last["stream"], last["usage"]["input"]) == ("amazon.nova-pro-v1:0", True, 17)
+
+
+async def test_a_stream_of_the_converse_api_that_breaks_off_ends_in_an_exception(proxy: Proxy):
+    target, body = "/model/m/converse-stream", b'{"messages":[{"role":"user","content":[{"text":"Hi"}]}]}'
+    stream = b"".join(converse_stream(converse_response([{"text": "Hello."}], "end_turn", (10, 7, 5))))
+    sent = frames.frames_of(target, stream)[:2]
+    async with proxy.provider(streams(*sent, is_cut=True)):
+        reply = await post(proxy, target, body, BEARER)
+    headers, payload = frames.read(reply.body)[-1]
+    assert headers[":exception-type"] == "serviceUnavailableException"
+    assert "Connection lost" in payload["message"]
+
+
 async def test_bytes_that_are_no_frames_pass_as_they_came(proxy: Proxy):
     sent = frames.frames_of(TARGET, MESSAGES.stream())
     broken = bytearray(sent[1])
@@ -134,15 +162,18 @@ async def test_an_exception_of_the_provider_passes_and_is_recorded(proxy: Proxy)
     assert reply.body == b"".join(sent)
 
 
+@pytest.mark.parametrize(("dialect", "connect"), [("messages", bedrock), ("converse", converse)])
 @pytest.mark.parametrize("streamed_errors", [False, True])
-async def test_an_overflow_is_compacted_and_sent_once_more(start: Start, streamed_errors: bool):
+async def test_an_overflow_is_compacted_and_sent_once_more(
+    start: Start, dialect: str, connect: Callable[[str], Any], streamed_errors: bool
+):
     """The provider's window is smaller than the one that the proxy was told of."""
     proxy = start(CONFIG)
     provider = StrictProvider(
-        "messages", 5_000, rounds=1_000, thinks=True, run="overflow", streamed_errors=streamed_errors
+        dialect, 5_000, rounds=1_000, thinks=True, run="overflow", streamed_errors=streamed_errors
     )
-    async with proxy.provider(provider), bedrock(proxy.url) as sdk:
-        run = Run(sdk, "messages", stream=True, name="overflow", model=CLAUDE)
+    async with proxy.provider(provider), connect(proxy.url) as sdk:
+        run = Run(sdk, dialect, stream=True, name="overflow", model=CLAUDE)
         run.begin()
         for _ in range(40):
             await run.step()

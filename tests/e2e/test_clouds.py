@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import anthropic
+import httpx
 import openai
 import pytest
 
@@ -54,6 +55,10 @@ def bedrock(url: str) -> Any:
     return anthropic.AsyncAnthropicBedrock(base_url=url, aws_region="us-east-1", api_key=KEY, max_retries=0, timeout=60)
 
 
+def converse(url: str) -> Any:
+    return httpx.AsyncClient(base_url=url, headers={"authorization": f"Bearer {KEY}"}, timeout=60, trust_env=False)
+
+
 CLOUDS = [
     pytest.param(
         "chat", azure, "/openai/deployments/small/chat/completions?api-version=2025-04-01-preview", id="azure"
@@ -61,10 +66,12 @@ CLOUDS = [
     pytest.param("responses", azure, "/openai/responses?api-version=2025-04-01-preview", id="azure responses"),
     pytest.param("messages", vertex, f"{VERTEX}/small:", id="vertex"),
     pytest.param("messages", bedrock, f"/model/{CLAUDE}/", id="bedrock"),
+    pytest.param("converse", converse, "/model/small/", id="converse"),
 ]
 METHODS = {
     vertex: {False: "rawPredict", True: "streamRawPredict"},
     bedrock: {False: "invoke", True: "invoke-with-response-stream"},
+    converse: {False: "converse", True: "converse-stream"},
 }
 """The ends of the paths for documents and for streams."""
 
@@ -159,8 +166,9 @@ async def test_invoke_with_a_key_of_bedrock_is_read(proxy: Proxy):
     ("target", "authorization", "reason"),
     [
         ("/model/anthropic.claude-x/invoke", "AWS4-HMAC-SHA256 Credential=AK/1/us-east-1/bedrock", "it is signed"),
-        ("/model/anthropic.claude-x/converse-stream", "Bearer k", "its format is one of Bedrock's own"),
-        ("/model/amazon.nova-x/invoke-with-response-stream", "Bearer k", "its format is one of Bedrock's own"),
+        ("/model/amazon.nova-x/converse", "AWS4-HMAC-SHA256 Credential=AK/1/us-east-1/bedrock", "it is signed"),
+        ("/model/amazon.nova-x/invoke", "Bearer k", "its format is the model's own"),
+        ("/model/amazon.nova-x/invoke-with-response-stream", "Bearer k", "its format is the model's own"),
     ],
 )
 async def test_what_is_not_read_is_forwarded_and_logged_once(
@@ -223,4 +231,4 @@ async def test_the_requests_own_model_writes_summaries_at_its_cloud(
             assert each.target == (target + METHODS[connect][False] if connect in METHODS else target)
             body = each.json()
             assert body.get("anthropic_version", "") == version
-            assert ("model" in body) is (dialect != "messages")
+            assert ("model" in body) is (dialect not in ("messages", "converse"))

@@ -24,7 +24,12 @@ from tests.recordings import read_recording, transcripts, write_entry
 from tests.writers import LISTS
 
 ID = re.compile(r"art_[0-9a-f]{12}")
-NAMING = frozenset({"role", "type", "id", "call_id", "tool_call_id", "tool_use_id", "detail", "media_type", "status"})
+NAMING = frozenset(
+    {
+        *("role", "type", "id", "call_id", "tool_call_id", "tool_use_id", "detail", "media_type", "status"),
+        *("toolUseId", "format"),
+    }
+)
 """Fields that say how a thing is labelled, not what was said."""
 PIPELINES = (
     "",
@@ -142,7 +147,7 @@ def thought_in(entry: Json) -> Iterator[str]:
         yield from at(part, "thoughtSignature")
         yield from at(part, "text") if part.get("thought") else ()
     for block in entry.get("content") or () if isinstance(entry.get("content"), list) else ():
-        if block.get("type") in ("thinking", "redacted_thinking"):
+        if block.get("type") in ("thinking", "redacted_thinking") or "reasoningContent" in block:
             yield from leaves(block)
 
 
@@ -183,6 +188,7 @@ async def test_of_a_recorded_conversation_all_is_found_again(path: Path, dialect
             fields: dict[DialectName, Json] = {
                 "responses": {"instructions": system},
                 "gemini": {"systemInstruction": {"parts": [{"text": system}]}},
+                "converse": {"system": [{"text": system}]},
             }
             request |= fields.get(dialect, {"system": system})
         if dialect == "chat" and system:

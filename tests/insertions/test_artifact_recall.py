@@ -42,7 +42,7 @@ def user_entry(path: str, text: str) -> Json:
     return WRITER[path].user(text)
 
 
-def asking(path: str, *entries: Any, **more: Any) -> Json:
+def build_request(path: str, *entries: Any, **more: Any) -> Json:
     """A request of these entries."""
     asked = {"model": "claude-sonnet-4-5", "max_tokens": 9} if path == MESSAGES else {"model": "gpt-5"}
     return WRITER[path].request(entries=entries, **asked | more)
@@ -54,7 +54,7 @@ def request(path: str, *more: Json, rounds: int = 20) -> Json:
     for at in range(rounds):
         middle = f"\n{ORDER} holds item {ITEM}\n" if at == 2 else "\n"
         listed += call_entry(path, f"c{at}", words(100, f"r{at}_") + middle + words(100, f"s{at}_"), path=f"{at}.py")
-    return asking(path, *listed, assistant_entry(path, "Done."), user_entry(path, "What is next?"), *more)
+    return build_request(path, *listed, assistant_entry(path, "Done."), user_entry(path, "What is next?"), *more)
 
 
 def build_question(path: str, text: str = NAMING) -> Json:

@@ -189,7 +189,7 @@ def results(body: bytes, call: str) -> list[Any]:
 
     def look(value: Any) -> None:
         if isinstance(value, dict):
-            if call in [value.get(name) for name in ("id", "call_id", "tool_call_id", "tool_use_id")]:
+            if call in [value.get(name) for name in ("id", "call_id", "tool_call_id", "tool_use_id", "toolUseId")]:
                 found.append(value)
             for inner in value.values():
                 look(inner)

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from accordion.cli.offline_pipeline import OfflinePipeline
-from accordion.config import Settings
+from accordion.config.load import build
 from accordion.model.conversation import Message
 from accordion.model.http import Inbound
 from accordion.model.tenant import TenantScope
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.skipif(not transcripts(), reason="the recorded transcri
 async def test_every_forwarded_list_is_legal_and_begins_as_the_one_before(
     path: Path, name: DialectName, window: int
 ) -> None:
-    setup = OfflinePipeline(Settings(), window)
+    setup = OfflinePipeline(build(b"upstreams: {bedrock: {base_url: 'https://bedrock.test'}}", {}, {}), window)
     try:
         for number, said in enumerate(read_recording(path)):
             before: PreparedRequest | None = None
@@ -78,10 +78,12 @@ def _request(said: list[dict[str, Any]], name: DialectName) -> tuple[bytes, str,
     """The body, the system prompt in it, and the list without that."""
     system = "\n".join(entry["content"] for entry in said if entry["role"] == "system")
     listed = [one for entry in said for one in write_entry(entry, name)]
-    head = [{"role": "system", "content": system}] if system and name != "messages" else []
+    head = [{"role": "system", "content": system}] if system and name not in ("messages", "converse") else []
     fields: dict[str, Any] = {"model": "recorded", LISTS[name]: [*head, *listed]}
     if system and name == "messages":
         fields["system"] = system
+    if system and name == "converse":
+        fields["system"] = [{"text": system}]
     # Lone surrogates, which recorded results do hold, can only be sent as escapes.
     return json.dumps(fields).encode(), system, listed
 

@@ -13,6 +13,7 @@ from accordion.model.conversation import Media, Message, Part, Reasoning, Text, 
 from accordion.model.tenant import TenantScope
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.base import WireProtocol
+from accordion.protocols.bedrock_converse.protocol import BedrockConverse
 from accordion.protocols.gemini.protocol import Gemini
 from accordion.protocols.message_keys import count_breakpoints, message_key
 from accordion.protocols.openai_chat.protocol import OpenAIChat
@@ -25,9 +26,10 @@ SPOKEN: dict[DialectName, WireProtocol] = {
     "responses": OpenAIResponses(),
     "messages": AnthropicMessages(),
     "gemini": Gemini(),
+    "converse": BedrockConverse(),
 }
 
-WITH_CONTENT = tuple(name for name in SPOKEN if name != "gemini")
+WITH_CONTENT = tuple(name for name in SPOKEN if name not in ("gemini", "converse"))
 """The dialects whose messages have a `content`, a string or a list of typed blocks."""
 
 Changes = Mapping[int, str | None]
@@ -37,6 +39,8 @@ def write_message(name: DialectName, role: str, *texts: str) -> dict[str, Any]:
     """A message of these texts."""
     if name == "gemini":
         return {"role": "model" if role == "assistant" else role, "parts": [{"text": text} for text in texts]}
+    if name == "converse":
+        return {"role": role, "content": [{"text": text} for text in texts]}
     kind = {"responses": "output_text" if role == "assistant" else "input_text"}.get(name, "text")
     return {"role": role, "content": [{"type": kind, "text": text} for text in texts]}
 

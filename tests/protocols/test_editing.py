@@ -70,6 +70,7 @@ UNKNOWN: dict[DialectName, Any] = {
     "responses": {"type": "hologram", "id": "h"},
     "messages": {"role": "user", "content": [{"type": "hologram"}, {"type": "text", "text": "a"}]},
     "gemini": {"role": "user", "parts": [{"hologram": {}}, {"text": "a"}]},
+    "converse": {"role": "user", "content": [{"hologram": {}}, {"text": "a"}]},
 }
 
 
@@ -111,7 +112,7 @@ def test_text_in_either_form_is_replaced_and_taken_out(name: DialectName, kind: 
 
 @dialects
 def test_the_bytes_beside_an_edited_part_are_the_clients(name: DialectName) -> None:
-    kind = {"responses": b', "type":"input_text"', "gemini": b""}.get(name, b', "type":"text"')
+    kind = {"responses": b', "type":"input_text"', "gemini": b"", "converse": b""}.get(name, b', "type":"text"')
     odd = b'{ "text" : "\\u00e9\\/"' + kind + b" }"
     listing = b"parts" if name == "gemini" else b"content"
     wire = b'{"role":"user", "x-own" : [1.50, {"a" :1}], "' + listing + b'": [' + odd + b" , " + odd + b"]}"

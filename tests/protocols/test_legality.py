@@ -86,6 +86,7 @@ def test_a_list_that_the_assistant_begins_is_named(name: DialectName) -> None:
 @dialects
 def test_problems_are_the_same_wherever_in_the_list_they_stand(name: DialectName) -> None:
     faults = {"chat": chat_result("c"), "messages": result("c"), "responses": output("c"), "gemini": responds("c")}
+    faults["converse"] = {"role": "user", "content": [{"toolResult": {"toolUseId": "c", "content": []}}]}
     stray = "The result of the call c answers no call before it."
     pair, fault = [write_message(name, "user", "a"), write_message(name, "assistant", "b")], faults[name]
     assert problems(name, *pair, fault) == problems(name, *pair * 3, fault) == [stray]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from accordion.model.tenant import TenantScope
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.base import WireProtocol
+from accordion.protocols.bedrock_converse.protocol import BedrockConverse
 from accordion.protocols.gemini.protocol import Gemini
 from accordion.protocols.message_keys import (
     NO_MEANING,
@@ -40,6 +41,7 @@ READERS: dict[DialectName, WireProtocol] = {
     "responses": OpenAIResponses(),
     "messages": AnthropicMessages(),
     "gemini": Gemini(),
+    "converse": BedrockConverse(),
 }
 
 dialects = st.sampled_from(DIALECTS)

@@ -16,7 +16,8 @@ TABLES: dict[str, Collection[str]] = {
     "tests/agent_replies.py": agent_replies.WHOLE,
     "tests/agent_replies.py, events": agent_replies.EVENTS,
     "tests/writers.py": writers.WRITERS,
-    "tests/e2e/protocol_samples.py": protocol_samples.DIALECT,
+    # Converse's streams are frames, not lines: tests/e2e/test_bedrock.py has its end-to-end tests.
+    "tests/e2e/protocol_samples.py": {*protocol_samples.DIALECT, "converse"},
 }
 
 

@@ -79,7 +79,9 @@ def without_reasoning(listed: Sequence[Json]) -> list[Json]:
             continue
         other = {name: value for name, value in entry.items() if name != "reasoning_content"}
         if isinstance(other.get("content"), list):
-            other["content"] = [part for part in other["content"] if part.get("type") != "thinking"]
+            other["content"] = [
+                part for part in other["content"] if part.get("type") != "thinking" and "reasoningContent" not in part
+            ]
         if "parts" in other:
             other["parts"] = [part for part in other["parts"] if not part.get("thought")]
         bare.append(other)

@@ -31,7 +31,9 @@ from accordion.protocols.registry import PROTOCOLS
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 GEMINI = "/v1beta/models/unnamed:generateContent"
-"""A path of Gemini, whose model only the path names."""
+CONVERSE = "/model/unnamed/converse"
+"""Paths of Gemini and of Bedrock, whose models only the paths name."""
+_CONVERSE_FIELDS = frozenset({"toolConfig", "inferenceConfig", "guardrailConfig", "additionalModelRequestFields"})
 
 # Top-level fields and content blocks of Anthropic Messages that Chat Completions does not have.
 _MESSAGES_FIELDS = frozenset({"system", "stop_sequences", "thinking", "anthropic_version", "output_config"})
@@ -237,6 +239,8 @@ def guess_path(body: bytes, fields: Mapping[bytes, bytes]) -> str:
         return MESSAGES
     if "contents" in raw and "messages" not in raw:
         return GEMINI
+    if _CONVERSE_FIELDS & raw.keys():
+        return CONVERSE
     if "messages" not in raw and ({"input", "previous_response_id", "conversation"} & raw.keys()):
         return RESPONSES
     is_messages = _MESSAGES_FIELDS & raw.keys() or _SCHEMA.search(raw.get("tools", b""))

@@ -113,7 +113,7 @@ def is_compaction_request(conversation: Conversation) -> bool:
 def thinking_mode(conversation: Conversation, beta: str, model: str = "") -> ThinkingMode:
     """Returns how the request's thinking blocks may be treated (wire notes, "Preserved thinking"). `model` is the
     actual model, if the conversation's is only an alias."""
-    if conversation.dialect != "messages":
+    if conversation.dialect not in ("messages", "converse"):
         return "free"
     if not any(isinstance(part, Reasoning) for message in conversation.messages for part in message.parts):
         return "none"

@@ -36,6 +36,11 @@ from accordion.protocols.sse import SseBuffer, parse, split_events
 _LINE_ENDS = re.compile(rb"[\r\n]")
 _NAME = re.compile(r"\w+")
 _JSON: Final = "application/json"
+_EXCEPTIONS_BY_STATUS = {
+    400: "validationException", 401: "accessDeniedException", 403: "accessDeniedException",
+    404: "resourceNotFoundException", 408: "modelTimeoutException", 413: "validationException",
+    429: "throttlingException", 500: "internalServerException", 504: "modelTimeoutException",
+}  # fmt: skip
 _EXCEPTIONS: Mapping[str, str] = {
     "invalid_request_error": "validationException",
     "rate_limit_error": "throttlingException",
@@ -170,6 +175,17 @@ class ConverseFrames(BedrockFrames):
         return _write_event_frame(name.decode(errors="replace"), data)
 
 
+def exception_name(status: int) -> str:
+    """Returns the name of Bedrock's exception for the status of an error."""
+    return _EXCEPTIONS_BY_STATUS.get(status, "serviceUnavailableException")
+
+
+def exception_event(kind: str, message: str) -> bytes:
+    """Returns an `error` event that stands for an exception."""
+    error = {"type": "error", "error": {"type": kind, "message": message}}
+    return b"event: error\ndata: " + encode(error) + b"\n\n"
+
+
 def _write_sse(name: str, data: bytes) -> bytes:
     """Returns an event. A line end in JSON is white space."""
     return b"event: %s\ndata: %s\n\n" % (name.encode(), _LINE_ENDS.sub(b" ", data)) if _NAME.fullmatch(name) else b""
@@ -188,8 +204,7 @@ def _read_exception(frame: Frame) -> bytes:
     except ValueError:
         fields = {}
     message = as_string(fields.get("message")) or frame.headers.get(":error-message", "") or kind
-    error = {"type": "error", "error": {"type": kind, "message": message}}
-    return b"event: error\ndata: " + encode(error) + b"\n\n"
+    return exception_event(kind, message)
 
 
 def _write_exception(data: bytes) -> bytes:

@@ -4,7 +4,8 @@ A cloud's request is one of Chat Completions, Responses, Messages or Gemini at a
 model and say whether the response is streamed. It is read by that protocol and sent to the cloud's upstream.
 
 What is not read: signed requests (AWS Signature Version 4), because their signature covers the body and the host, and
-Bedrock's `converse` and `converse-stream`, and `invoke` for other models than Claude, which have formats of their own.
+Bedrock's `invoke` for other models than Claude, which have formats of their own. Bedrock's Converse API is a protocol
+by itself (bedrock_converse/).
 
 Sources: azure endpoints in the openai SDK (`lib/azure.py`); `AnthropicVertex` and `AnthropicBedrock` in the anthropic
 SDK (`lib/vertex/_client.py`, `lib/bedrock/_client.py`); the API references of Vertex AI and Bedrock.
@@ -23,7 +24,7 @@ from msgspec.structs import replace
 from accordion.model.http import Outbound
 from accordion.model.ports import Family
 from accordion.protocols.base import Endpoint
-from accordion.protocols.bedrock_frames import BedrockFrames, InvokeFrames
+from accordion.protocols.bedrock_frames import BedrockFrames, ConverseFrames, InvokeFrames, exception_name
 from accordion.protocols.json_spans import fields_of, object_of
 from accordion.protocols.json_values import encode, find_error_text
 from accordion.protocols.message_keys import decode_json
@@ -41,6 +42,7 @@ _GOOGLE_MODEL = re.compile(r"(/v1(?:beta1)?/projects/.*/models/)([^/]+):(?:gener
 _METHODS = {"rawPredict": False, "streamRawPredict": True}
 _COUNT = "count-tokens"
 _INVOCATION = re.compile(r"(/model/)([^/]+)(/invoke)(-with-response-stream)?")
+_CONVERSATION = re.compile(r"(/model/)([^/]+)(/converse)(-stream)?")
 _ANSWERING = re.compile(r"/chat/completions$|/responses$|rawpredict$|/invoke|/converse")
 _AZURE_PATHS = {
     "/openai/v1/chat/completions": "chat",
@@ -48,12 +50,6 @@ _AZURE_PATHS = {
     "/openai/v1/responses": "responses",
     "/openai/v1/responses/input_tokens": "responses",
 }
-_EXCEPTIONS = {
-    400: "ValidationException", 401: "AccessDeniedException", 403: "AccessDeniedException",
-    404: "ResourceNotFoundException", 408: "ModelTimeoutException", 413: "ValidationException",
-    429: "ThrottlingException", 500: "InternalServerException", 504: "ModelTimeoutException",
-}  # fmt: skip
-"""Bedrock's exceptions by the status of an error."""
 _VERSIONS: Mapping[Family, bytes] = {"vertex": b'"vertex-2023-10-16"', "bedrock": b'"bedrock-2023-05-31"'}
 """The field `anthropic_version` of a request for Claude, in place of the header."""
 
@@ -105,13 +101,15 @@ def unread_reason(path: str, fields: Mapping[bytes, bytes]) -> str:
         return ""
     if fields.get(b"authorization", b"").startswith(SIGNATURE):
         return "it is signed, and the signature covers the body and the host; use a Bedrock API key (a bearer token)"
-    if cloud == "bedrock" and find_cloud_endpoint(path) is None:
-        return "its format is one of Bedrock's own; `invoke` and its streams are read for Claude's models"
+    if cloud == "bedrock" and "/invoke" in path and find_cloud_endpoint(path) is None:
+        return "its format is the model's own; `invoke` is read for Claude's models, and `converse` for all"
     return ""
 
 
 def open_frames(path: str) -> BedrockFrames | None:
     """Returns the frames in which a cloud streams its responses at a path; None where streams have no frames."""
+    if (match := _CONVERSATION.fullmatch(path)) and match[4]:
+        return ConverseFrames()
     match = _INVOCATION.fullmatch(path)
     return InvokeFrames() if match is not None and match[4] else None
 
@@ -126,9 +124,11 @@ def cloud_error(path: str, response: Outbound) -> Outbound:
         return response
     fields = fields_of(response.body)
     body = object_of({"message": encode(find_error_text(decode_json(response.body))), **fields})
-    exception = _EXCEPTIONS.get(response.status, "ServiceUnavailableException").encode()
+    exception = exception_name(response.status)
     headers = [(name, b"%d" % len(body) if name == b"content-length" else value) for name, value in response.headers]
-    return replace(response, headers=(*headers, (b"x-amzn-errortype", exception)), body=body)
+    return replace(
+        response, headers=(*headers, (b"x-amzn-errortype", (exception[0].upper() + exception[1:]).encode())), body=body
+    )
 
 
 def prompt_target(target: str, model: str) -> str:
@@ -142,7 +142,7 @@ def prompt_target(target: str, model: str) -> str:
         return f"{match[1]}{name}:rawPredict{question_mark}{query}"
     if match := _GOOGLE_MODEL.fullmatch(path):
         return f"{match[1]}{name}:generateContent"
-    for pattern in (_DEPLOYMENT, _INVOCATION):
+    for pattern in (_DEPLOYMENT, _INVOCATION, _CONVERSATION):
         if match := pattern.fullmatch(path):
             return f"{match[1]}{name}{match[3]}{question_mark}{query}"
     return target

@@ -26,7 +26,7 @@ from accordion.protocols.json_spans import (
     remove_fields,
 )
 from accordion.protocols.json_values import encode
-from accordion.protocols.message_keys import BREAKPOINTS, TEXT_TYPES, count_breakpoints, decode_json
+from accordion.protocols.message_keys import BREAKPOINTS, CACHE_POINT, TEXT_TYPES, count_breakpoints, decode_json
 
 # The fields of messages, items, results and documents that hold blocks.
 _BLOCKS = ("content", "output", "source")
@@ -96,11 +96,19 @@ def without_breakpoints(wire: bytes) -> bytes:
     for name in _BLOCKS:
         if is_list(fields.get(name, NULL)):
             fields[name] = list_of(
-                [without_breakpoints(item) if is_object(item) else item for item in items_of(fields[name])]
+                [
+                    without_breakpoints(item) if is_object(item) else item
+                    for item in items_of(fields[name])
+                    if not _is_breakpoint(item)
+                ]
             )
         elif is_object(fields.get(name, NULL)):
             fields[name] = without_breakpoints(fields[name])
     return object_of(fields)
+
+
+def _is_breakpoint(block: bytes) -> bool:
+    return CACHE_POINT.encode() in block and is_object(block) and fields_of(block).keys() == {CACHE_POINT}
 
 
 def arguments_object(text: str) -> bytes:

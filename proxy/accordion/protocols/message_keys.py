@@ -36,7 +36,9 @@ from accordion.model.tenant import TenantScope
 from accordion.protocols.json_spans import exceeds_count
 
 BREAKPOINTS = ("cache_control", "prompt_cache_breakpoint")
-_CACHE_CONTROL, _PROMPT_CACHE_BREAKPOINT = (b'"%s"' % name.encode() for name in BREAKPOINTS)
+CACHE_POINT = "cachePoint"
+"""The only field of a block that is nothing but a breakpoint (Bedrock)."""
+_BREAKPOINT_FIELDS = tuple(b'"%s"' % name.encode() for name in (*BREAKPOINTS, CACHE_POINT))
 _LARGE, _PIECE = 4 << 20, 1 << 20
 TEXT_TYPES = frozenset({"text", "input_text", "output_text"})
 
@@ -148,12 +150,12 @@ def canonical_text_message(role: str, text: str) -> dict[str, Any]:
 def count_breakpoints(wire: bytes) -> int:
     """Counts the cache breakpoints in a piece of JSON. (Quotes within a text are escaped, so it cannot match there.)"""
     if len(wire) <= _PIECE:
-        return wire.count(_CACHE_CONTROL) + wire.count(_PROMPT_CACHE_BREAKPOINT)
+        return sum(map(wire.count, _BREAKPOINT_FIELDS))
     # Piece by piece, so that other threads can go on in between.
     return sum(
         wire.count(field, index, index + _PIECE + len(field) - 1)
         for index in range(0, len(wire), _PIECE)
-        for field in (_CACHE_CONTROL, _PROMPT_CACHE_BREAKPOINT)
+        for field in _BREAKPOINT_FIELDS
     )
 
 

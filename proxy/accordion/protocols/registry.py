@@ -15,6 +15,8 @@ from accordion.model.ports import Family
 from accordion.protocols.anthropic_messages.protocol import AnthropicMessages
 from accordion.protocols.anthropic_messages.tools import MessagesArtifactTool
 from accordion.protocols.base import Endpoint, WireProtocol
+from accordion.protocols.bedrock_converse.protocol import BedrockConverse
+from accordion.protocols.bedrock_converse.tools import ConverseArtifactTool
 from accordion.protocols.clouds import cloud_error, find_cloud, find_cloud_endpoint, is_cloud_path
 from accordion.protocols.gemini.protocol import Gemini
 from accordion.protocols.gemini.tools import GeminiArtifactTool
@@ -29,6 +31,7 @@ _ENTRIES: tuple[tuple[WireProtocol, ArtifactToolProtocol], ...] = (
     (OpenAIResponses(), ResponsesArtifactTool()),
     (AnthropicMessages(), MessagesArtifactTool()),
     (Gemini(), GeminiArtifactTool()),
+    (BedrockConverse(), ConverseArtifactTool()),
 )
 """The protocols, each with its side of the artifact tool. The first is that of requests which no other claims."""
 

@@ -134,6 +134,13 @@ def test_a_model_of_google_needs_no_translation_for_its_own_protocol(given_value
     assert routes.for_dialect(routes.route("openai", "alias"), "chat").family == "litellm"
 
 
+def test_a_model_of_a_cloud_is_translated_for_the_clouds_own_protocol_too():
+    """Its credentials may be those of the machine, which only a translation uses."""
+    routes = routes_from([ModelEntry("alias", "bedrock/amazon.nova-pro-v1:0")], upstreams())
+    route = routes.for_dialect(routes.route("openai", "alias"), "converse")
+    assert (route.family, route.model) == ("litellm", "bedrock/amazon.nova-pro-v1:0")
+
+
 def test_a_model_of_google_under_its_own_name_is_not_renamed():
     routes = routes_from([ModelEntry("gemini-pro", "gemini/gemini-pro")], upstreams())
     assert routes.for_dialect(routes.route("gemini", "gemini-pro"), "gemini").model is None

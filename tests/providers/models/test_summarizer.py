@@ -20,7 +20,7 @@ from accordion.protocols.registry import PROTOCOLS
 from accordion.providers.http.client import HttpUpstream
 from accordion.providers.http.routes import ModelEntry, RouteTable, Upstreams, routes_from
 from accordion.providers.http.transport import AiohttpTransport, TransportTimeouts
-from accordion.providers.models.summarizer import BoundedSummarizer, ModelSummarizer
+from accordion.providers.models.summarizer import BoundedSummarizer, ModelSummarizer, find_fault
 from accordion.summaries.author import SummaryRejected
 from tests.fakes import FakeReply, FakeUpstream, FakeWindows
 from tests.loopback import Answer, Loopback, Recorded, replies_json
@@ -408,6 +408,11 @@ async def test_any_error_is_a_failed_summary_with_a_plain_reason(
     assert "secret plan" not in told
     assert "callers-own" not in told
     assert not isinstance(answer, FakeReply) or answer.closed
+
+
+@pytest.mark.parametrize("finish", ["content_filter", "SAFETY", "content_filtered", "guardrail_intervened"])
+def test_a_filter_of_any_provider_is_a_refusal(finish: str) -> None:
+    assert find_fault(finish) == "the model refused"
 
 
 _CUT = {"chat": {"choices": [{"message": {"content": "half"}, "finish_reason": "length"}]}}

@@ -133,7 +133,7 @@ class RouteTable:
         A model that LiteLLM reaches as `gemini/name` needs no translation for a client of Google's protocol.
         """
         family = _NATIVE.get(dialect)
-        if family is None or not _names_provider(route, family):
+        if family is None or family in _CLOUDS or not _names_provider(route, family):
             return for_dialect(route, dialect)
         fallbacks = tuple(self.for_dialect(other, dialect) for other in route.fallbacks)
         return replace(self._untranslated(route, family), fallbacks=fallbacks)

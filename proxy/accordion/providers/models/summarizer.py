@@ -49,7 +49,10 @@ _LENGTH_REASONS: Final = frozenset(
     {"length", "max_tokens", "max_output_tokens", "model_context_window_exceeded", "MAX_TOKENS"}
 )
 _REFUSAL_REASONS: Final = frozenset(
-    {"content_filter", "refusal", "SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "OTHER"}
+    {
+        *("content_filter", "refusal", "SAFETY", "RECITATION", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII", "OTHER"),
+        *("content_filtered", "guardrail_intervened"),
+    }
 )
 
 ANSWER: Final = 16_000

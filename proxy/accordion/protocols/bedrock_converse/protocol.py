@@ -1,0 +1,149 @@
+"""The Converse API of Amazon Bedrock: `POST /model/{model}/converse` and `/model/{model}/converse-stream`.
+
+Theory of operation. A request names its model, and whether the response is streamed, in its path. It has the system
+prompt in `system` and a list `messages` in which user and assistant alternate. A message has a role and a list of
+blocks, each an object with one field that names its type: text, media, reasoning, calls, and results, which come in the
+user message after their calls. Cache points are blocks of their own. blocks.py reads blocks into parts and writing.py
+edits them. Responses are parsed in response.py; the artifact tool is in tools.py.
+
+Errors have the field `message` and the name of the exception in the header `x-amzn-errortype` (clouds.py).
+
+Sources: botocore's model of bedrock-runtime (`ConverseRequest`, `ContentBlock`); the API reference of Converse.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from urllib.parse import quote, unquote
+
+from accordion.model.conversation import Message, Part
+from accordion.model.errors import AccordionError, ContextOverflow
+from accordion.protocols.base import Endpoint, ReadMessage, TextPrompt, WireProtocol
+from accordion.protocols.bedrock_converse import writing
+from accordion.protocols.bedrock_converse.blocks import read_parts
+from accordion.protocols.bedrock_converse.keys import canonical_message
+from accordion.protocols.bedrock_converse.response import ConverseParser
+from accordion.protocols.bedrock_frames import exception_event, exception_name
+from accordion.protocols.json_values import (
+    as_list,
+    as_mapping,
+    decode_field,
+    encode,
+    find_error,
+    opaque_part,
+    role_of,
+    tool_definitions,
+)
+from accordion.protocols.legality import find_messages_problems
+from accordion.protocols.message_keys import CACHE_POINT, decode_json
+
+_PATH = re.compile(r"/model/([^/]+)/converse(-stream)?")
+
+
+class BedrockConverse(WireProtocol):
+    """The Converse API of Amazon Bedrock."""
+
+    name = "converse"
+    title = "Bedrock Converse"
+    family = "bedrock"
+    paths = ()
+    messages_field = "messages"
+    overhead_fields = ("system", "toolConfig", "outputConfig")
+    option_fields = ("inferenceConfig", "performanceConfig", "serviceTier", "guardrailConfig")
+    system_fields = ("system",)
+    is_translatable = False
+    takes_texts_with_results = True
+    request_id = b"x-amzn-requestid"
+
+    def find_endpoint(self, path: str) -> Endpoint | None:
+        """Reads the model in a path, and whether the response is streamed."""
+        match = _PATH.fullmatch(path)
+        return None if match is None else Endpoint(model=unquote(match[1]), is_stream=match[2] is not None)
+
+    def is_addressed(self, path: str, fields: Mapping[bytes, bytes]) -> bool:
+        """Whether the path is below `/model/`."""
+        return path.startswith("/model/")
+
+    def read_message(self, raw: bytes) -> ReadMessage:
+        """Reads one message."""
+        entry = decode_json(raw)
+        if type(entry) is not dict:
+            return ReadMessage("other", (opaque_part(entry),), [entry])
+        return ReadMessage(
+            role_of(entry.get("role")), tuple(read_parts(entry.get("content"))), canonical_message(entry)
+        )
+
+    def is_preamble(self, message: ReadMessage) -> bool:
+        """Returns False: the system prompt is a field."""
+        return False
+
+    def read_preamble(self, fields: Mapping[str, bytes]) -> tuple[Part, ...]:
+        """Reads `system`, a list of blocks."""
+        return tuple(read_parts(decode_field(fields, "system")))
+
+    def read_tools(self, fields: Mapping[str, bytes]) -> tuple[str, ...]:
+        """Reads tools, and the schema of the answer."""
+        tools = as_list(as_mapping(decode_field(fields, "toolConfig")).get("tools"))
+        output_format = as_mapping(decode_field(fields, "outputConfig")).get("textFormat")
+        definitions = [each for tool in tools for name, each in as_mapping(tool).items() if name != CACHE_POINT]
+        return tool_definitions(definitions, output_format)
+
+    def read_max_output(self, fields: Mapping[str, bytes]) -> int | None:
+        """Reads `maxTokens`."""
+        limit = as_mapping(decode_field(fields, "inferenceConfig")).get("maxTokens")
+        return limit if type(limit) is int and limit >= 0 else None
+
+    def write_prompt(self, prompt: TextPrompt) -> bytes:
+        """Writes a system prompt and a user message."""
+        return encode(
+            {
+                "system": [{"text": prompt.instructions}],
+                "messages": [{"role": "user", "content": [{"text": prompt.text}]}],
+                "inferenceConfig": {"maxTokens": prompt.max_tokens},
+            }
+        )
+
+    def prompt_path(self, model: str) -> str:
+        """Returns the path of a model, whose response is one document."""
+        return f"/model/{quote(model, safe='')}/converse"
+
+    def render_error(self, error: AccordionError, request_id: str) -> bytes:
+        """Writes `{"message": …}`; an overflow in Bedrock's own words, which agents search for."""
+        message = error.message
+        if isinstance(error, ContextOverflow):
+            figures = f"prompt is too long: {error.tokens} tokens > {error.limit} maximum"
+            message = f"Input is too long for requested model ({figures}). {error.folding}"
+        return encode({"message": message})
+
+    def render_stream_error(self, error: AccordionError, request_id: str, before: bytes = b"") -> bytes:
+        """Writes an event that becomes an exception."""
+        return exception_event(exception_name(error.status), error.message)
+
+    def stream_provider_error(self, body: bytes) -> bytes:
+        """Writes an event with the provider's error that becomes an exception."""
+        error = as_mapping(find_error(body).get("error"))
+        return exception_event("modelStreamErrorException", str(error.get("message", ""))) if error else b""
+
+    def edit_message(self, message: Message, changes: Mapping[int, str | None]) -> bytes | None:
+        """Returns the message with parts changed; None if only reasoning is left."""
+        return writing.edit_message(message, changes)
+
+    def text_message(self, text: str) -> bytes:
+        """Returns `{"role": "user", "content": [{"text": text}]}`."""
+        return writing.text_message(text)
+
+    def join_messages(self, wires: Sequence[bytes], own_positions: Collection[int]) -> list[bytes]:
+        """Merges the proxy's own blocks with the user messages beside them."""
+        return writing.join_messages(wires, own_positions)
+
+    def find_problems(self, messages: Sequence[Message]) -> list[str]:
+        """Checks that results start the user message after their calls, that nothing is empty, and the user is first.
+
+        Roles alternate as `join_messages` writes the list.
+        """
+        return find_messages_problems(messages)
+
+    def parser(self, stream: bool, *, reads_content: bool = False) -> ConverseParser:
+        """Creates a parser of events, or of a response."""
+        return ConverseParser(is_stream=stream, reads_content=reads_content)
