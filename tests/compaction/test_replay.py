@@ -210,6 +210,18 @@ async def test_a_long_history_is_asked_for_in_batches_the_newest_first():
     assert sum(store.asked) < 80
 
 
+async def test_a_history_that_could_not_be_looked_up_is_looked_up_again():
+    store, of = Counting(), client()
+    made = await publish(CompactionRepository(store), of, fold(of, 5))
+    folds = CompactionRepository(store)
+    store.away = True
+    assert await find(folds, of, fresh=True) is None
+    store.away = False
+    assert not folds.knows_position(CONVERSATION, of.chain[-1])
+    assert await find(folds, of, fresh=True) == made.id
+    assert folds.knows_position(CONVERSATION, of.chain[-1])
+
+
 async def test_while_the_store_is_away_what_is_known_here_must_do():
     store, whole = Counting(), client()
     folds = CompactionRepository(store)

@@ -817,6 +817,20 @@ async def test_a_failed_read_is_not_cached():
     assert store.asked == [10]
 
 
+async def test_insertions_that_could_not_be_looked_up_are_looked_up_again():
+    store = Fickle()
+    await Worker(store).add(weave(4), weave(8))
+    worker = Worker(store)
+    store.away = True
+    assert await worker.find(fresh=True) == []
+    assert await worker.find() == []
+    store.away = False
+    assert await worker.find() == [weave(4), weave(8)]
+    asked = len(store.asked)
+    assert await worker.find() == [weave(4), weave(8)]
+    assert len(store.asked) == asked
+
+
 async def test_the_newest_four_replies_and_the_first_recall_stay_at_a_place():
     store = Fickle()
     one, other = Worker(store), Worker(store)

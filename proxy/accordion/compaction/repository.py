@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Literal
 
 import msgspec
 
@@ -106,6 +107,10 @@ class CompactedPrefixCache:
         self._prefixes.clear()
 
 
+_Source = Literal["memory", "store", "unavailable"]
+"""Where a compaction was looked up: in memory alone, in the store too, or in memory because the store was away."""
+
+
 class _CachedCompaction(msgspec.Struct, frozen=True):
     compaction: Compaction
     level: int
@@ -175,37 +180,41 @@ class CompactionRepository:
         """Returns the conversation with the compaction that applies to it, if there is one.
 
         The store is asked if `check_store` is true (other workers may know more), and for compactions that this worker
-        evicted. While the store is unavailable, memory alone counts. `is_exact`, `is_reworded`: see SessionMatch.
+        evicted. While the store is unavailable, memory alone counts, and the next request asks again. `is_exact`,
+        `is_reworded`: see SessionMatch.
         """
         chain = conversation.chain
         if not chain:
             return without_compaction(conversation)
         label = scope_prefix(ref)
-        index, cached, has_read = await self._find_deepest(ref.tenant, label, chain, check_store)
-        if not is_exact or (is_reworded and has_read):
+        index, cached, source = await self._find_deepest(ref.tenant, label, chain, check_store)
+        if not is_exact or (is_reworded and source != "memory"):
             index, cached = await self._find_in_other_form(protocol, ref.tenant, label, conversation, index, cached)
-        if cached is None:
-            self._remember_answer(label, chain, index)
-            return without_compaction(conversation)
         history = self._apply_entry(protocol, ref.tenant, conversation, cached)
         if hides_newest_message(history, conversation):
-            index, cached, _ = await self._find_deepest(ref.tenant, label, chain[:-1], check_store)
+            index, cached, source = await self._find_deepest(ref.tenant, label, chain[:-1], check_store)
             history = self._apply_entry(protocol, ref.tenant, conversation, cached)
-        self._remember_answer(label, chain, index)
+        if source != "unavailable":
+            self._remember_answer(label, chain, index)
         if history.compaction is not None and cached is not None:
             self._on_use(ref, conversation, cached.source or history.compaction)
         return history
 
     async def _find_deepest(
         self, tenant: TenantScope, label: ScopePrefix, chain: Sequence[bytes], check_store: bool
-    ) -> tuple[int, _CachedCompaction | None, bool]:
-        """Returns index and entry of the deepest compaction, and whether the store was asked."""
+    ) -> tuple[int, _CachedCompaction | None, _Source]:
+        """Returns index and entry of the deepest compaction, and where it was looked up."""
         index, cached, positions = self._find_in_memory(label, chain)
         if check_store:
             positions = _list_deeper_positions(chain, index, cached)
-        if positions:
-            return *await self._find_in_store(tenant, label, chain, index, cached, positions), True
-        return index, cached, False
+        if not positions:
+            return index, cached, "store" if check_store else "memory"
+        try:
+            index, cached = await self._find_in_store(tenant, label, chain, index, cached, positions)
+        except StoreUnavailable:
+            return index, cached, "unavailable"
+        # While the store is unavailable, the spool answers for it, and has only a part.
+        return index, cached, "store" if self._store.is_available else "unavailable"
 
     def knows_position(self, ref: ConversationRef, chain_key: bytes) -> bool:
         """Whether this worker knows which compaction applies to the history that ends at this chain key."""
@@ -402,26 +411,23 @@ class CompactionRepository:
         """Returns the deepest compaction that the store has after the cached one or on a higher level of its anchor.
 
         A cached one that applies in this worker alone may also be replaced at its own level. The store is asked for
-        these positions only.
+        these positions only. Raises StoreUnavailable.
         """
         level = cached.level + (not cached.is_local_only) if cached is not None else 0
         sizes, start = iter(_BATCHES), 0
-        try:
-            while start < len(positions):
-                batch = positions[start : start + next(sizes, _BATCH)]
-                start += len(batch)
-                keys = [compaction_key(label, chain[at], level if at == index else 0) for at in batch]
-                values = await self._store.get_many(keys)
-                for at, value in zip(batch, values, strict=True):
-                    if value is None:
-                        continue
-                    uppermost = await self._find_uppermost(tenant, label, chain[at])
-                    if uppermost is not None:
-                        is_local_only = self._is_waiting_for_store(tenant, label)
-                        self._cache(label, chain[0], *uppermost, is_local_only=is_local_only)
-                        return at, self._cached[label + chain[at]]
-        except StoreUnavailable:
-            pass
+        while start < len(positions):
+            batch = positions[start : start + next(sizes, _BATCH)]
+            start += len(batch)
+            keys = [compaction_key(label, chain[at], level if at == index else 0) for at in batch]
+            values = await self._store.get_many(keys)
+            for at, value in zip(batch, values, strict=True):
+                if value is None:
+                    continue
+                uppermost = await self._find_uppermost(tenant, label, chain[at])
+                if uppermost is not None:
+                    is_local_only = self._is_waiting_for_store(tenant, label)
+                    self._cache(label, chain[0], *uppermost, is_local_only=is_local_only)
+                    return at, self._cached[label + chain[at]]
         return index, cached
 
     async def _find_in_other_form(

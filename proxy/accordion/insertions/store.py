@@ -90,7 +90,7 @@ class InsertionStore:
         self._tenants: dict[ScopePrefix, TenantScope] = {}
         self._size = 0
         self._evicted: OrderedDict[bytes, None] = OrderedDict()
-        """Anchors whose insertions were evicted, so that the store is asked for them."""
+        """Anchors whose insertions were evicted or could not be read, so that the store is asked for them."""
         self._loaded = set[bytes]()
         """Last chain keys of histories that are loaded completely; replaced by a new set after an erasure."""
 
@@ -161,7 +161,7 @@ class InsertionStore:
         comes first, then the newest tool rounds. `chain` is that of the client's own conversation.
 
         The store is asked if `check_store` is true (other workers may know more), and for insertions that this worker
-        evicted. While the store is unavailable, memory alone counts.
+        evicted or could not read. While the store is unavailable, memory alone counts.
         """
         label, chain_keys = scope_prefix(ref), chain[max(0, since - 1) :]
         if check_store:
@@ -217,9 +217,12 @@ class InsertionStore:
             oldest_name, oldest = self._cached.popitem(last=False)
             self._size -= oldest.size
             self._forget_anchor(oldest_name)
-            self._evicted[oldest_name] = None
-            if len(self._evicted) > self._max_evicted:
-                self._evicted.popitem(last=False)
+            self._ask_again(oldest_name)
+
+    def _ask_again(self, name: bytes) -> None:
+        self._evicted[name] = None
+        if len(self._evicted) > self._max_evicted:
+            self._evicted.popitem(last=False)
 
     def _forget_anchor(self, name: bytes) -> None:
         label = ScopePrefix(name[:SCOPE_PREFIX_LENGTH])
@@ -231,20 +234,26 @@ class InsertionStore:
     # -- in the store -------------------------------------------------------------
 
     async def _load_from_store(self, tenant: TenantScope, label: ScopePrefix, anchors: Sequence[bytes]) -> bool:
-        """Merges the store's insertions at these anchors into memory. Returns whether the store was available."""
-        try:
-            for start in range(0, len(anchors), _BATCH):
-                batch = anchors[start : start + _BATCH]
-                keys = [_insertion_key(label, anchor) for anchor in batch]
-                values = await self._archive.store.get_many(keys)
-                for anchor, key, value in zip(batch, keys, values, strict=True):
-                    self._evicted.pop(label + anchor, None)
-                    if value is not None:
-                        stored = self._decode_value(tenant, key, value, anchor)
-                        self._merge_from_store(tenant, label + anchor, stored)
-        except StoreUnavailable:
-            return False
-        return True
+        """Merges the store's insertions at these anchors into memory. Returns whether the store was available.
+
+        If it was not, the spool may have had a part, and the other anchors are asked for again.
+        """
+        store, is_complete = self._archive.store, True
+        for start in range(0, len(anchors), _BATCH):
+            batch = anchors[start : start + _BATCH]
+            keys = [_insertion_key(label, anchor) for anchor in batch]
+            values: Sequence[bytes | None] = [None] * len(batch)
+            with suppress(StoreUnavailable):
+                is_complete = False
+                values = await store.get_many(keys)
+                is_complete = store.is_available
+            for anchor, key, value in zip(batch, keys, values, strict=True):
+                self._evicted.pop(label + anchor, None)
+                if value is not None:
+                    self._merge_from_store(tenant, label + anchor, self._decode_value(tenant, key, value, anchor))
+                elif not is_complete:
+                    self._ask_again(label + anchor)
+        return is_complete
 
     def _merge_from_store(self, tenant: TenantScope, name: bytes, stored: StoredInsertions) -> None:
         cached = self._cached.get(name)
