@@ -13,7 +13,7 @@ from accordion.model.errors import StoreUnavailable
 from accordion.model.insertions import ToolRound, ToolRoundInsertion
 from accordion.model.ports import Key
 from accordion.stores.memory_store import InMemoryStore
-from tests.fakes import FakeWindows
+from tests.fakes import FakeReply, FakeWindows
 from tests.pipeline_setup import CHAT, MESSAGES, RESPONSES, PipelineSetup
 from tests.protocols.responses_streams import OURS, THEIR_TOOL, function, message, reasoning
 
@@ -187,6 +187,51 @@ async def test_a_store_that_was_away_is_asked_when_it_is_back():
     assert json.loads(other.upstream.requests[-1].body)["input"] == items
     store.away = False
     assert await sent(other, items, OFF) == [items[0], SAID, items[-1]]
+
+
+def refusal(text: str) -> FakeReply:
+    """In the words of OpenAI (continuedev/continue#8933 and #11466)."""
+    error = {"message": text, "type": "invalid_request_error", "param": "input", "code": None}
+    return FakeReply(400, pieces=(json.dumps({"error": error}).encode(),))
+
+
+ALONE = "Item 'rs_one' of type 'reasoning' was provided without its required following item."
+LED = "Item 'msg_m' of type 'message' was provided without its required 'reasoning' item: 'rs_one'."
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["told", "named by id"])
+@pytest.mark.parametrize("headers", [AUTO, OFF], ids=["auto", "off"])
+async def test_reasoning_that_the_provider_finds_alone_is_left_out_where_read_backs_cannot_be_looked_up(
+    headers: dict[str, str], named: bool
+):
+    store = Counting()
+    world = worker(store)
+    store.away = True
+    world.upstream.answers = [refusal(ALONE), refusal(LED), FakeReply(pieces=(b'{"id": "resp_1"}',))]
+    given = {"type": "item_reference", "id": R1["id"]} if named else R1
+    out, reply = await world.ask(RESPONSES, body([user("Look."), given, SAID, user("And?")], {}), headers)
+    assert (out.status, reply) == (200, b'{"id": "resp_1"}')
+    lists = [json.loads(each.body)["input"] for each in world.upstream.requests]
+    bare = {name: value for name, value in SAID.items() if name != "id"}
+    assert lists[1:] == [[user("Look."), SAID, user("And?")], [user("Look."), bare, user("And?")]]
+
+
+@pytest.mark.parametrize(
+    "text", [ALONE, LED, "Item 'rs_other' of type 'reasoning' was provided without its required following item."]
+)
+async def test_a_list_that_the_client_made_wrong_is_refused(text: str):
+    """All of it is on record, or what is refused is not in it."""
+    world = worker()
+    items = [user("Look.")]
+    await sent(world, items, AUTO)
+    items += [R2, SAID, user("And now?")]
+    await sent(world, items, AUTO)
+    items = [*items[:1], R1, *items[1:]] if "rs_one" in text else items
+    world.upstream.answers = [refusal(text)]
+    count = len(world.upstream.requests)
+    out, _ = await world.ask(RESPONSES, body([*items, message("n", "So."), user("And then?")], {}), AUTO)
+    assert out.status == 400
+    assert len(world.upstream.requests) == count + 1
 
 
 async def test_what_was_read_back_since_by_another_worker_is_known():

@@ -3,11 +3,14 @@
 - After an overflow the request is compacted, by the provider's figures, and sent once more.
 - If the provider misses an entry in the history of a response id, the whole history or a placeholder for the entry is
 sent.
+- If the provider refuses reasoning whose read-backs could not be looked up, the list is sent without it.
 - If the provider refuses a history that was put in place of a response id, the request is sent as it came.
 - If the provider lacks the context edits that the client asks for, they are done here from then on.
 """
 
 from __future__ import annotations
+
+import logging
 
 import msgspec
 from msgspec.structs import replace
@@ -26,6 +29,9 @@ from accordion.pipeline.overflow_probe import ProbedResponse
 from accordion.pipeline.relay import content_type_and_encoding, read_body, strip_body_headers
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest, advance
 from accordion.pipeline.tool_loop import ToolLoop
+from accordion.protocols.json_spans import fields_of, items_of, list_of, object_of
+
+_log = logging.getLogger("accordion")
 
 _BAD_REQUEST = 400
 """The status by which a provider refuses the content of a request."""
@@ -89,6 +95,10 @@ class RetryStep(msgspec.Struct, frozen=True):
             repaired = await self._repair(request, missing, attempts)
             if repaired is not None:
                 return repaired
+        bare = self._without_reasoning(request, probed.refusal) if attempts.repairs < _MAX_REPAIRS else None
+        if bare is not None:
+            attempts.repairs += 1
+            return bare
         if request.original_request is None:
             return None
         attempts.may_reconstruct = False
@@ -140,3 +150,26 @@ class RetryStep(msgspec.Struct, frozen=True):
                 prepared = await self.compaction_step.compact(reconstructed)
                 return replace(prepared, rewritten_body=prepared.forwarded_body)
         return self.history_reconstruction.add_missing_entry(request, missing)
+
+    def _without_reasoning(self, request: PreparedRequest, refusal: bytes) -> PreparedRequest | None:
+        """Returns the request without reasoning that the provider refuses.
+
+        Reasoning that led only to calls of our tool may be with the client, and these calls are on record. None if the
+        record of the history was available: then the fault is the client's own.
+        """
+        is_known = request.session_match.base_node is not None and self.measurer.sessions.store.is_available
+        if is_known or request.conversation.previous is not None or not refusal:
+            return None
+        try:
+            fields = fields_of(request.forwarded_body)
+            entries = request.protocol.without_refused_reasoning(
+                items_of(fields[request.protocol.messages_field]), refusal
+            )
+        except Exception:
+            _log.exception("a refused request could not be mended", extra={"request_id": request.inbound.request_id})
+            return None
+        if entries is None:
+            return None
+        fields[request.protocol.messages_field] = list_of(entries)
+        reason = f"{request.decision.reason}; the provider refused reasoning without its next item, and it was left out"
+        return replace(request, rewritten_body=object_of(fields), decision=replace(request.decision, reason=reason))

@@ -187,6 +187,14 @@ class WireProtocol(ABC):
         """
         return b""
 
+    def without_refused_reasoning(self, entries: Sequence[bytes], refusal: bytes) -> list[bytes] | None:
+        """Returns a list without the reasoning that a provider refuses because what it led to is not there.
+
+        `refusal` is the body of the error. None where it reports something else, or of an entry that is not in the
+        list.
+        """
+        return None
+
     @abstractmethod
     def write_prompt(self, prompt: TextPrompt) -> bytes:
         """Writes the body of one of the proxy's own requests. Nothing that newer models refuse is in it: no

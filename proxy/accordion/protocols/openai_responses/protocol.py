@@ -21,6 +21,7 @@ from typing import Any
 from accordion.model.conversation import Message, Part, ProviderState, Text
 from accordion.model.errors import AccordionError, ContextOverflow
 from accordion.protocols.base import ReadMessage, TextPrompt, WireProtocol
+from accordion.protocols.json_spans import fields_of, object_of, remove_fields
 from accordion.protocols.json_values import (
     as_mapping,
     as_string,
@@ -45,6 +46,8 @@ _NO_OUTPUT = re.compile(r"No tool output found for (custom )?(?:function |tool )
 _NO_CALL = re.compile(
     r"No tool call found for (custom )?(?:function |tool )*call output with call_id (\S+?)\.?(?:\s|$)"
 )
+_LONE_REASONING = re.compile(r"Item '([^']+)' of type 'reasoning' was provided without its required following item")
+_NO_REASONING = re.compile(r"Item '([^']+)'(?: of type '[^']*')? was provided without its required 'reasoning' item")
 _MISSING_OUTPUT = "The result of this call is not on record any more."
 _LATE_ANSWER_TYPES = frozenset({"program", "mcp_approval_request"})
 
@@ -113,13 +116,7 @@ class OpenAIResponses(WireProtocol):
         Source: OpenAI's error texts as clients quote them (openai/codex#17630, microsoft/vscode#320060,
         smallmain/vscode-unify-chat-provider#40); `param` is `input`, `code` null.
         """
-        try:
-            error = as_mapping(as_mapping(decode_json(refusal)).get("error"))
-        except ValueError:
-            return b""
-        text = as_string(error.get("message"))
-        if error.get("param") not in (None, "input"):
-            return b""
+        text = _error_text(refusal)
         if (match := _NO_OUTPUT.search(text)) is not None:
             kind = "custom_tool_call_output" if match[1] == "custom " else "function_call_output"
             return encode({"type": kind, "call_id": match[2], "output": _MISSING_OUTPUT})
@@ -130,6 +127,23 @@ class OpenAIResponses(WireProtocol):
                 call = {"type": "function_call", "call_id": match[2], "name": "unknown", "arguments": "{}"}
             return encode(call)
         return b""
+
+    def without_refused_reasoning(self, entries: Sequence[bytes], refusal: bytes) -> list[bytes] | None:
+        """Removes reasoning that leads to nothing, or the id by which an item requires its reasoning.
+
+        Source: OpenAI's error texts as clients quote them (continuedev/continue#8933, #11466).
+        """
+        text = _error_text(refusal)
+        lone, led = _LONE_REASONING.search(text), _NO_REASONING.search(text)
+        match = lone or led
+        if match is None:
+            return None
+        at = next((at for at, wire in enumerate(entries) if as_mapping(decode_json(wire)).get("id") == match[1]), None)
+        if at is None:
+            return None
+        fields = fields_of(entries[at])
+        remove_fields(fields, "id")
+        return [*entries[:at], *(() if lone else (object_of(fields),)), *entries[at + 1 :]]
 
     def write_prompt(self, prompt: TextPrompt) -> bytes:
         """Writes instructions and a user message. The provider does not store the response."""
@@ -222,3 +236,12 @@ def _canonical_item(entry: dict[str, Any]) -> dict[str, Any]:
     elif kind is None or "call_id" in canonical or "encrypted_content" in canonical:
         canonical.pop("id", None)
     return canonical
+
+
+def _error_text(refusal: bytes) -> str:
+    """Returns the message of an error about the list of items; empty where it is another."""
+    try:
+        error = as_mapping(as_mapping(decode_json(refusal)).get("error"))
+    except ValueError:
+        return ""
+    return as_string(error.get("message")) if error.get("param") in (None, "input") else ""
