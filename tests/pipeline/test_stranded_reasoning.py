@@ -216,11 +216,27 @@ async def test_reasoning_that_the_provider_finds_alone_is_left_out_where_read_ba
     assert lists[1:] == [[user("Look."), SAID, user("And?")], [user("Look."), bare, user("And?")]]
 
 
+async def test_reasoning_that_the_provider_finds_alone_is_left_out_of_a_compacted_list():
+    """Its read-backs could not be looked up, and the store is there again when the provider refuses the list."""
+    world = PipelineSetup(store=Counting(), windows=FakeWindows(2_000))
+    items = [user("Look.")]
+    for at in range(12):
+        items += [function(f"c{at}"), {"type": "function_call_output", "call_id": f"c{at}", "output": "word " * 200}]
+        await sent(world, items, AUTO)
+    items = [*items, R1, function("c12"), {"type": "function_call_output", "call_id": "c12", "output": "word"}]
+    world.upstream.answers = [refusal(ALONE), FakeReply(pieces=(b'{"id": "resp_1"}',))]
+    out, _ = await world.ask(RESPONSES, body(items, {}), AUTO)
+    first, second = (json.loads(each.body)["input"] for each in world.upstream.requests[-2:])
+    assert out.status == 200
+    assert len(first) < len(items)
+    assert second == [each for each in first if each != R1] != first
+
+
 @pytest.mark.parametrize(
     "text", [ALONE, LED, "Item 'rs_other' of type 'reasoning' was provided without its required following item."]
 )
 async def test_a_list_that_the_client_made_wrong_is_refused(text: str):
-    """All of it is on record, or what is refused is not in it."""
+    """Our tool was never offered to its model, or what is refused is not in it."""
     world = worker()
     items = [user("Look.")]
     await sent(world, items, AUTO)

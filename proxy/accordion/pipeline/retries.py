@@ -154,11 +154,13 @@ class RetryStep(msgspec.Struct, frozen=True):
     def _without_reasoning(self, request: PreparedRequest, refusal: bytes) -> PreparedRequest | None:
         """Returns the request without reasoning that the provider refuses.
 
-        Reasoning that led only to calls of our tool may be with the client, and these calls are on record. None if the
-        record of the history was available: then the fault is the client's own.
+        Reasoning that led only to calls of our tool may be with the client, and these calls are on record. They may not
+        be found if the store is down, or was so when they were looked up, or was emptied. None if our tool was never
+        offered to this conversation as far as is known: then the fault is the client's own.
         """
         is_known = request.session_match.base_node is not None and self.measurer.sessions.store.is_available
-        if is_known or request.conversation.previous is not None or not refusal:
+        was_offered = request.history.compaction is not None or bool(request.tool_name)
+        if (is_known and not was_offered) or request.conversation.previous is not None or not refusal:
             return None
         try:
             fields = fields_of(request.forwarded_body)
