@@ -223,3 +223,37 @@ async def test_uvicorn_does_not_tell_a_running_request_that_its_pipelining_clien
     assert disconnects == []
     for task in protocol.tasks:
         task.cancel()
+
+
+class Running:
+    """A process that runs."""
+
+    def is_alive(self) -> bool:
+        return True
+
+
+def worker_of(kind: type[multiprocess.Process]) -> multiprocess.Process:
+    """A worker that has not answered yet."""
+    made = kind(uvicorn.Config("app", log_config=None), [])
+    made.process = Running()  # type: ignore[assignment]
+    return made
+
+
+def test_uvicorn_takes_a_worker_that_is_still_starting_for_dead() -> None:
+    assert not worker_of(multiprocess.Process).is_alive(timeout=0)
+
+
+def test_a_worker_may_take_its_time_to_start_and_then_has_to_answer() -> None:
+    worker = worker_of(uvicorn_compat.Worker)
+    assert worker.is_alive(timeout=0)
+    assert worker.is_alive(timeout=0)
+    assert worker.child_conn.recv() == b"ping"
+    worker.child_conn.send(False)
+    assert worker.is_alive(timeout=0)
+    assert not worker.is_alive(timeout=0)
+
+
+def test_a_worker_that_does_not_start_in_time_is_dead() -> None:
+    worker = worker_of(uvicorn_compat.Worker)
+    worker.start_seconds = 0.0  # type: ignore[attr-defined]
+    assert not worker.is_alive(timeout=0)

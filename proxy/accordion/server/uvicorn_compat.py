@@ -21,6 +21,7 @@ import select
 import signal
 import sys
 import termios
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from socket import socket
@@ -611,7 +612,32 @@ class Server(uvicorn.Server):
 
 
 class Worker(multiprocess.Process):
-    """Uvicorn's worker process with our server. Uvicorn has no setting for the server's class."""
+    """Uvicorn's worker process with our server. Uvicorn has no setting for the server's class.
+
+    Overrides uvicorn's health check for machines on which a worker takes seconds to start, such as a container with a
+    tenth of a processor: uvicorn would kill each worker that does not answer within five seconds, and start another
+    one, for ever.
+    """
+
+    start_seconds = 60.0
+    """The time for a worker to start until it answers the health check."""
+    _started_at: float | None = None
+    _has_answered = False
+
+    def is_alive(self, timeout: float = 5) -> bool:
+        """Whether the worker answers in time, or may still be starting."""
+        if self._has_answered or not self.process.is_alive():
+            return super().is_alive(timeout)
+        try:
+            if self._started_at is None:
+                self._started_at = time.monotonic()
+                self.parent_conn.send(b"ping")
+            if self.parent_conn.poll():
+                self.parent_conn.recv()
+                self._has_answered = True
+        except (OSError, EOFError):
+            return False
+        return self._has_answered or time.monotonic() < self._started_at + self.start_seconds
 
     @property
     def server(self) -> uvicorn.Server:
