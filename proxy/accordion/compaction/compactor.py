@@ -402,12 +402,15 @@ class Compactor:
         """Archives the removed content, then publishes the compaction.
 
         Neither happens for a token count, or if the session was erased since the request came; if it is erased
-        meanwhile, both are removed again. Raises StoreUnavailable if neither the store nor the local spool takes the
-        content.
+        meanwhile, both are removed again. Nor if it is made from a compaction that the store no longer has: what that
+        one removed would be lost. A later request compacts the whole history. Raises StoreUnavailable if neither the
+        store nor the local spool takes the content.
         """
         compactions, erasures, root = self._services.compactions, self._services.erasures, original.chain[0]
-        if request.is_token_count or erasures.was_erased_since(
-            request.ref.tenant, request.ref.session, request.started_at
+        if (
+            request.is_token_count
+            or erasures.was_erased_since(request.ref.tenant, request.ref.session, request.started_at)
+            or await self._has_lost_base(request)
         ):
             return CompactionResult(
                 finished.history, report_compaction(finished.compaction, "folded", request.decision, passes)
@@ -428,6 +431,12 @@ class Compactor:
                 return CompactionResult(history, report_compaction(winner, "replayed"), is_spooled)
         outcome = report_compaction(finished.compaction, "folded", request.decision, passes)
         return CompactionResult(finished.history, outcome, is_spooled)
+
+    async def _has_lost_base(self, request: CompactionRequest) -> bool:
+        base = request.history.compaction
+        with suppress(StoreUnavailable):
+            return base is not None and await self._services.compactions.is_gone(request.ref, base)
+        return False
 
     # -- reporting ----------------------------------------------------------------
 

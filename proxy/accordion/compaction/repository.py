@@ -248,6 +248,19 @@ class CompactionRepository:
         """Returns the conversation with this compaction applied. Raises ValueError if it is not valid for it."""
         return self._prefix_cache.apply(protocol, tenant, conversation, compaction)
 
+    async def is_gone(self, ref: ConversationRef, compaction: Compaction) -> bool:
+        """Whether the store no longer has a published compaction: it was emptied or replaced, or its time is over.
+
+        Raises StoreUnavailable.
+        """
+        label = scope_prefix(ref)
+        cached = self._cached.get(label + compaction.anchor)
+        if cached is not None and cached.source is not None:
+            return False
+        is_there = await self._find_uppermost(ref.tenant, label, compaction.anchor) is not None
+        # While the store is away, the spool answers for it, and has only a part.
+        return not is_there and self._store.is_available
+
     async def publish(
         self, ref: ConversationRef, root: bytes, compaction: Compaction, *, last_chain_key: bytes = b""
     ) -> Compaction:
