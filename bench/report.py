@@ -25,6 +25,8 @@ class Table:
     goals: list[str] = field(default_factory=list)
     block: str = ""
     """The place in the Markdown file that the table goes to; empty: the scenario's own."""
+    has_failed: bool = False
+    """Whether what was measured is wrong, and the command has to say so by its status."""
 
     def goal(self, text: str, value: float, limit: float, unit: str, *, at_least: bool = False) -> None:
         met = value >= limit if at_least else value <= limit

@@ -35,6 +35,10 @@ class RunSettings:
     """Where recorded runs are."""
     seconds: float = 0.0
     """How long `soak` takes; 0: as long as it usually does."""
+    minutes: float = 0.0
+    """The minutes that `campaign` takes at least; 0: as long as it usually does."""
+    seed: int = 1
+    """Decides what fails in `campaign`, and in which order."""
     windows: Sequence[int] = ()
     """The windows that quality is measured at; empty: all."""
     skipped: dict[str, str] = field(default_factory=dict)

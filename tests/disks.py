@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,15 +16,34 @@ import pytest
 def small_disk(folder: Path, size: str = "8m") -> Iterator[Path]:
     """An empty file system of this size at `folder`. Skips the test where mounting is not permitted."""
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
     try:
-        subprocess.run(mount, check=True, capture_output=True)
+        _mount(folder, size)
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"a tmpfs cannot be mounted here: {error}")
     try:
         yield folder
     finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+        _unmount(folder)
+
+
+def can_mount() -> bool:
+    """Whether this user may mount a tmpfs."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            _mount(Path(folder), "1m")
+        except (OSError, subprocess.CalledProcessError):
+            return False
+        _unmount(Path(folder))
+    return True
+
+
+def _mount(folder: Path, size: str) -> None:
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def _unmount(folder: Path) -> None:
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def read_only(folder: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from bench.report import Table
 from bench.run_settings import RunSettings
 from bench.scenarios import (
+    campaign,
     compaction,
     first,
     floor,
@@ -44,4 +45,5 @@ SCENARIOS: Mapping[str, Callable[[RunSettings], list[Table]]] = {
     "rules": rules.run,
     "suites": suites.run,
     "soak": soak.run,
+    "campaign": campaign.run,
 }
