@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(900)
 """On a busy machine a round takes minutes."""
 
 PLANS = {
-    "processes": Plan(1, "sqlite", (*PROCESSES, *CLOCK), 7, 1.0),
+    "processes": Plan(1, "sqlite", (*PROCESSES, *CLOCK), 8, 1.0),
     "links": Plan(2, "valkey", (*PROVIDER, *CLIENTS), 5, 1.0),
     "valkey": Plan(3, "valkey", (*VALKEY, *DISK), 5, 1.5),
     "sqlite": Plan(4, "sqlite", (*SQLITE, *DISK, "kill-worker"), 4, 1.5),

@@ -1,21 +1,15 @@
 """A worker is killed right behind a reply that `previous_response_id` goes on from: nothing that is needed is lost."""
 
-import asyncio
-import os
-import signal
-from functools import partial
 from typing import Any
 
 import pytest
 
 from tests.agents import Run, connected
 from tests.conftest import Start
-from tests.e2e.proxy_api import get_page, wait_until
+from tests.e2e.proxy_api import get_page
 from tests.e2e.reading_agent import ReadingAgent, prepare_way, start_reading_agent
 from tests.e2e.small_window import STREAMED, WINDOW, config
 from tests.e2e.storing_provider import StoringProvider
-from tests.e2e.test_killed_workers import LOST, hopping
-from tests.loopback import Answer, Recorded
 from tests.proxy_process import PATIENT, Proxy
 
 CHAIN: dict[str, Any] = {"reader": StoringProvider, "chained": True, "more": {"store": True}}
@@ -89,72 +83,3 @@ async def test_a_kill_behind_any_reply_loses_nothing_of_the_transcript(start: St
         for _ in range(3):
             await killed_behind_the_reply(one, proxy)
             assert await missing(proxy, one.run) == []
-
-
-# -- several agents, whose requests hop between workers, while workers fail ----------------------------
-
-AGENTS = 6
-AGENT = "x-test-agent"
-
-
-async def worked(run: Run, ends: asyncio.Event) -> None:
-    """Requests until the end; one whose reply breaks off is sent again."""
-    run.begin()
-    while not ends.is_set():
-        try:
-            await run.step()
-        except LOST:
-            await asyncio.sleep(0.1)
-
-
-async def killed(proxy: Proxy, models: dict[str, Any]) -> None:
-    """Two workers are killed, one after the other; each time every agent has gone on by some requests."""
-
-    async def went_on(count: int) -> bool:
-        return all(len(model.taken) >= count for model in models.values())
-
-    async def is_started_again(count: int) -> bool:
-        return proxy.log.count("startup complete") == count
-
-    for times in (1, 2):
-        await wait_until(partial(went_on, 6 * times))
-        os.kill(proxy.workers[-1], signal.SIGKILL)
-        await wait_until(partial(is_started_again, 2 + times))
-    await wait_until(partial(went_on, 18))
-
-
-async def test_chains_whose_requests_hop_go_on_through_killed_workers(start: Start):
-    text = config("responses") + PATIENT + "archive: {record: all}\n"
-    proxy = start(text, "--workers", "2", ACCORDION_STORE="sqlite:///hop.db")
-    await proxy.says("startup complete", 2)
-    names = [f"agent {number}" for number in range(AGENTS)]
-    models = {
-        name: StoringProvider(
-            "responses", WINDOW, rounds=1_000_000, thinks=True, run=name, given=10_000 * at, ways=("o", "ot")
-        )
-        for at, name in enumerate(names, 1)
-    }
-    runs = [
-        Run(
-            hopping(proxy, "responses"), "responses", name=name, stream=bool(at % 2), chained=True,
-            more={"store": True}, headers={AGENT: name},
-        )
-        for at, name in enumerate(names)
-    ]  # fmt: skip
-
-    async def script(request: Recorded, answer: Answer) -> None:
-        await models[request.header(AGENT) or ""](request, answer)
-
-    async with proxy.provider(script):
-        ends = asyncio.Event()
-        work = asyncio.gather(*(worked(run, ends) for run in runs))
-        await killed(proxy, models)
-        ends.set()
-        await work
-        for run in runs:
-            await run.client.close()
-        lost = [await missing(proxy, run) for run in runs]
-    assert lost == [[]] * AGENTS
-    for model in models.values():
-        assert model.refusals == []
-        assert model.problems == []
