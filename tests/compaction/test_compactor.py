@@ -512,19 +512,19 @@ def test_between_folds_each_request_begins_with_the_one_before_after_a_restart_t
 async def test_a_fold_of_a_fold_that_the_store_lost_is_forwarded_and_not_kept():
     """The store was emptied, and this worker has not noticed yet."""
     store = InMemoryStore()
-    house = House(store=store)
+    setup = CompactorSetup(store=store)
     client = conversation(long_history(6), "chat")
-    first = await fold(house, client)
+    first = await fold(setup, client)
     grown = conversation(long_history(9), "chat")
-    assert (await house.folds.find(DIALECTS["chat"], CONVERSATION, grown, check_store=False)).compaction is not None
+    assert (await setup.folds.find(DIALECTS["chat"], CONVERSATION, grown, check_store=False)).compaction is not None
     store._values.clear()
-    second = await fold(house, grown)
+    second = await fold(setup, grown)
     made, base = second.history.compaction, first.history.compaction
     assert made is not None
     assert base is not None
     assert made.generation > base.generation
-    house.folds.forget()
-    assert (await house.folds.find(DIALECTS["chat"], CONVERSATION, grown, check_store=True)).compaction is None
-    third = (await fold(house, grown)).history.compaction
+    setup.folds.forget()
+    assert (await setup.folds.find(DIALECTS["chat"], CONVERSATION, grown, check_store=True)).compaction is None
+    third = (await fold(setup, grown)).history.compaction
     assert third is not None
-    assert all(await house.archive.load_artifacts(TENANT, third.artifacts))
+    assert all(await setup.archive.load_artifacts(TENANT, third.artifacts))

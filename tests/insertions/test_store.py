@@ -819,15 +819,15 @@ async def test_a_failed_read_is_not_cached():
 
 async def test_insertions_that_could_not_be_looked_up_are_looked_up_again():
     store = Fickle()
-    await Worker(store).add(weave(4), weave(8))
+    await Worker(store).add(build_tool_rounds(4), build_tool_rounds(8))
     worker = Worker(store)
     store.away = True
     assert await worker.find(fresh=True) == []
     assert await worker.find() == []
     store.away = False
-    assert await worker.find() == [weave(4), weave(8)]
+    assert await worker.find() == [build_tool_rounds(4), build_tool_rounds(8)]
     asked = len(store.asked)
-    assert await worker.find() == [weave(4), weave(8)]
+    assert await worker.find() == [build_tool_rounds(4), build_tool_rounds(8)]
     assert len(store.asked) == asked
 
 
