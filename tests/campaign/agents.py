@@ -225,10 +225,10 @@ class Agent:
         """Looks whether the reply that the client took for whole is one that the model gave."""
         entries = json.loads(json.dumps(self.run.history[count:], default=_plain))
         got = _merged(atom for atom in content_items(self.run.dialect, entries) if atom[0] in ("words", "call"))
-        if not any(self._said(at) == got for at in range(len(self.model.exchanges) - 1, first - 1, -1)):
+        if not any(self._reply_content(at) == got for at in range(len(self.model.exchanges) - 1, first - 1, -1)):
             self.malformed.append(f"no such reply was given: {got}"[:400])
 
-    def _said(self, at: int) -> list[ContentItem]:
+    def _reply_content(self, at: int) -> list[ContentItem]:
         """What a reply to the client that ended with this exchange says."""
         exchanges, pieces = self.model.exchanges, list[Piece]()
         one: int | None = at

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.campaign.clock import Clock
-from tests.campaign.links import Link
+from tests.campaign.failing_connection import Link
 from tests.disks import fill
 from tests.proxy_process import Proxy
 from tests.valkey import Valkey
@@ -179,7 +179,7 @@ class Faults:
         await _within(self.links.provider.down, seconds)
 
     async def _freeze_provider(self, seconds: float) -> None:
-        await _within(self.links.provider.held, seconds)
+        await _within(self.links.provider.hold, seconds)
 
     async def _slow_provider(self, seconds: float) -> None:
         await _within(lambda: self.links.provider.slow(SLOW["provider"]), seconds)

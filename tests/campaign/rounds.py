@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tests.campaign.agents import CONFIG, KINDS, Agent, Crew, close
 from tests.campaign.clock import Clock
+from tests.campaign.failing_connection import Link
 from tests.campaign.faults import DISK, EMPTY, Fault, Faults, Links, schedule
-from tests.campaign.links import Link
 from tests.campaign.proof import Proof, prove
 from tests.campaign.replies import ANSWERED
 from tests.disks import small_disk
@@ -101,7 +101,7 @@ def _failures_of(agent: Agent) -> list[str]:
 
 
 @dataclass
-class Round:
+class CampaignRound:
     """Agents at work, and the faults that they go through."""
 
     plan: Plan
@@ -185,13 +185,13 @@ async def carry_out(plan: Plan) -> Result:
 
 
 @asynccontextmanager
-async def prepared(plan: Plan) -> AsyncIterator[Round]:
+async def prepared(plan: Plan) -> AsyncIterator[CampaignRound]:
     """A round whose agents have sent nothing yet. Its proxy, its store and its provider run."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         faults = await _set_up(plan, folder, stack)
         crew = Crew(f"http://127.0.0.1:{faults.links.clients.port}", lambda: one.fault)
-        one = Round(plan, crew, faults)
+        one = CampaignRound(plan, crew, faults)
         for number in range(plan.agents):
             crew.add(plan.kinds[number % len(plan.kinds)])
         crew.behind = await stack.enter_async_context(Loopback(crew))

@@ -509,7 +509,7 @@ def test_between_folds_each_request_begins_with_the_one_before_after_a_restart_t
     asyncio.run(run())
 
 
-async def test_a_fold_of_a_fold_that_the_store_lost_is_forwarded_and_not_kept():
+async def test_a_compaction_whose_base_the_store_lost_is_forwarded_and_not_stored():
     """The store was emptied, and this worker has not noticed yet."""
     store = InMemoryStore()
     setup = CompactorSetup(store=store)

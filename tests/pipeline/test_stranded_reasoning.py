@@ -201,7 +201,7 @@ LED = "Item 'msg_m' of type 'message' was provided without its required 'reasoni
 
 @pytest.mark.parametrize("named", [False, True], ids=["told", "named by id"])
 @pytest.mark.parametrize("headers", [AUTO, OFF], ids=["auto", "off"])
-async def test_reasoning_that_the_provider_finds_alone_is_left_out_where_read_backs_cannot_be_looked_up(
+async def test_lone_reasoning_is_left_out_if_read_backs_cannot_be_looked_up(
     headers: dict[str, str], named: bool
 ):
     store = Counting()
@@ -216,7 +216,7 @@ async def test_reasoning_that_the_provider_finds_alone_is_left_out_where_read_ba
     assert lists[1:] == [[user("Look."), SAID, user("And?")], [user("Look."), bare, user("And?")]]
 
 
-async def test_reasoning_that_the_provider_finds_alone_is_left_out_of_a_compacted_list():
+async def test_lone_reasoning_is_left_out_of_a_compacted_list():
     """Its read-backs could not be looked up, and the store is there again when the provider refuses the list."""
     world = PipelineSetup(store=Counting(), windows=FakeWindows(2_000))
     items = [user("Look.")]

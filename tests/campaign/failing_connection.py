@@ -48,7 +48,7 @@ class Link:
         await self._end_all()
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def hold(self) -> Iterator[None]:
         """Within, connections stand and nothing passes."""
         self._flows.clear()
         try:
