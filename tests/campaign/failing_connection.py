@@ -1,4 +1,4 @@
-"""A TCP connection that fails: `Link` passes bytes on to a port, and holds, slows, cuts or refuses them on demand."""
+"""A TCP connection that fails: `FailingConnection` passes bytes on to a port, and holds, slows, cuts or refuses them on demand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHARE = 0.1
 
 
 @dataclass
-class Link:
+class FailingConnection:
     """Listens on 127.0.0.1 and passes each connection on to the port `target`, in both directions."""
 
     target: int
@@ -34,7 +34,7 @@ class Link:
     _server: asyncio.Server | None = None
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
-    async def __aenter__(self) -> Link:
+    async def __aenter__(self) -> FailingConnection:
         self._flows.set()
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]

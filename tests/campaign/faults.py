@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.campaign.clock import Clock
-from tests.campaign.failing_connection import Link
+from tests.campaign.failing_connection import FailingConnection
 from tests.disks import fill
 from tests.proxy_process import Proxy
 from tests.valkey import Valkey
@@ -78,12 +78,12 @@ def schedule(seed: int, names: Sequence[str], count: int, longest: float) -> lis
 
 
 @dataclass
-class Links:
+class ProxyConnections:
     """The connections of the proxy: to its clients, to the provider, and to the store where that is a server."""
 
-    clients: Link
-    provider: Link
-    store: Link | None
+    clients: FailingConnection
+    provider: FailingConnection
+    store: FailingConnection | None
 
 
 @dataclass
@@ -91,7 +91,7 @@ class Faults:
     """Carries out faults."""
 
     proxy: Proxy
-    links: Links
+    links: ProxyConnections
     clock: Clock
     valkey: Valkey | None
     file: Path | None
@@ -274,7 +274,7 @@ async def _within(state: Callable[[], AbstractContextManager[None]], seconds: fl
         await asyncio.sleep(seconds)
 
 
-async def _until_cut(link: Link, seconds: float) -> None:
+async def _until_cut(link: FailingConnection, seconds: float) -> None:
     """For so long, and until anything was cut."""
     before = link.cuts
     with link.cutting():

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from tests.campaign.agents import CONFIG, KINDS, Agent, Crew, close
 from tests.campaign.clock import Clock
-from tests.campaign.failing_connection import Link
-from tests.campaign.faults import DISK, EMPTY, Fault, Faults, Links, schedule
+from tests.campaign.failing_connection import FailingConnection
+from tests.campaign.faults import DISK, EMPTY, Fault, Faults, ProxyConnections, schedule
 from tests.campaign.proof import Proof, prove
 from tests.campaign.replies import ANSWERED
 from tests.disks import small_disk
@@ -208,12 +208,12 @@ async def _set_up(plan: Plan, folder: Path, stack: AsyncExitStack) -> Faults:
     disk = stack.enter_context(small_disk(folder / "disk", plan.disk)) if needs_disk else None
     place = disk or folder
     valkey, url = None, f"sqlite:///{place}/campaign.db"
-    clients, provider = Link(0, chance), Link(0, chance)
-    links = Links(clients, provider, None)
+    clients, provider = FailingConnection(0, chance), FailingConnection(0, chance)
+    links = ProxyConnections(clients, provider, None)
     if plan.store == "valkey":
         (place / "valkey").mkdir()
         valkey = stack.enter_context(running_valkey(place / "valkey", appendonly="yes", save=""))
-        links.store = await stack.enter_async_context(Link(valkey.port, chance))
+        links.store = await stack.enter_async_context(FailingConnection(valkey.port, chance))
         url = f"redis://127.0.0.1:{links.store.port}/0"
     await stack.enter_async_context(provider)
     (folder / "proxy").mkdir()
