@@ -1,4 +1,4 @@
-"""A TCP connection that fails: `FailingConnection` passes bytes on to a port, and holds, slows, cuts or refuses them on demand."""
+"""TCP connections that fail: bytes are passed on to a port, and held, slowed, cut or refused on demand."""
 
 from __future__ import annotations
 
