@@ -201,9 +201,7 @@ LED = "Item 'msg_m' of type 'message' was provided without its required 'reasoni
 
 @pytest.mark.parametrize("named", [False, True], ids=["told", "named by id"])
 @pytest.mark.parametrize("headers", [AUTO, OFF], ids=["auto", "off"])
-async def test_lone_reasoning_is_left_out_if_read_backs_cannot_be_looked_up(
-    headers: dict[str, str], named: bool
-):
+async def test_lone_reasoning_is_left_out_if_read_backs_cannot_be_looked_up(headers: dict[str, str], named: bool):
     store = Counting()
     world = worker(store)
     store.away = True
