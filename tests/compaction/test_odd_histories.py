@@ -182,7 +182,7 @@ async def test_a_later_fold_leaves_what_an_earlier_one_said_of_a_result() -> Non
     setup = CompactorSetup(
         pipeline=[build_strategy("compact_tool_results", {"replacement": "reference"})], window=20_000
     )
-    setup.compactor._assembler._digest = lambda text, most: "about: " + "x " * (most // 2 - 4)
+    setup.compactor._assembler._make_digest = lambda text, most: "about: " + "x " * (most // 2 - 4)
     said: dict[str, bytes] = {}
     folds = 0
     for rounds in range(8, 32, 4):

@@ -161,6 +161,8 @@ MAX_ARGUMENT_CHARACTERS: Final = 1_000_000
 """Maximum number of characters of an artifact that is inserted into another tool's arguments."""
 _MIN_TOKENS: Final = 200
 """The fewest tokens with which an answer is useful."""
+_MIN_CHARACTERS: Final = 200
+"""An answer of fewer characters is not made shorter."""
 _HEAD_TOKENS: Final = 120
 """Tokens reserved for an answer's first line."""
 _SAFETY: Final = 0.9
@@ -338,7 +340,7 @@ def _render_answer(
         part = read(text, request, max_characters, other.text if other is not None else None)
         more = f" For more: the same with offset={part.next}." if part.next else ""
         answer = f"[{head}; {part.shown}.{more}]\n{part.text}"
-        if not _may_not_fit(loaded, len(answer), max_tokens) or max_characters < _MIN_TOKENS:
+        if not _may_not_fit(loaded, len(answer), max_tokens) or max_characters < _MIN_CHARACTERS:
             return answer
         token_count = context.count(answer)
         if token_count <= max_tokens:
