@@ -167,3 +167,14 @@ async def test_what_is_not_below_v1_is_not_forwarded(proxy: Proxy):
     assert reply.status == 404
     assert CHAT.error_of(reply.body)["code"] == "not_found"
     assert provider.requests == []
+
+
+async def test_a_repeated_version_is_answered_with_the_right_base_url(proxy: Proxy):
+    """Anthropic's SDK appends /v1/messages to a base URL that ends in /v1 by mistake."""
+    async with proxy.provider(replies_json({})) as provider:
+        reply = await ask(proxy, "POST", "/v1/v1/messages", [("Content-Type", "application/json")], b"{}")
+    assert provider.requests == []
+    assert reply.status == 404
+    assert "The base URL is this address with /v1 for OpenAI clients and without a path for Anthropic's" in (
+        reply.body.decode()
+    )

@@ -159,6 +159,8 @@ def test_a_model_of_google_under_its_own_name_is_not_renamed():
         "/admin",
         "",
         "//e/v1",
+        "/v1/v1/messages",
+        "/v1/v1beta/models/m:generateContent",
     ],
 )
 def test_what_does_not_begin_with_a_version_is_not_found(target):

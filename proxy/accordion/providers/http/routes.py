@@ -71,6 +71,8 @@ _NATIVE: Mapping[str, Family] = {each.name: each.family for each in PROTOCOLS.va
 _UPLOADS = "/upload"
 _VERSION = re.compile(r"/v1(?:(?:alpha|beta)\d*)?(?=[/?]|$)")
 """The version at the beginning of a path: `/v1` of all providers, `/v1beta` and `/v1alpha` of Google's."""
+_REPEATED_VERSION = re.compile(_VERSION.pattern + _VERSION.pattern)
+"""Two versions at the beginning: the client adds one to a base URL that has one, such as Anthropic's SDK to `…/v1`."""
 _OPENAI_VERSION = re.compile(r"/v1(?=[/?]|$)")
 _LAST_VERSION = re.compile(r"/v1(?:(?:alpha|beta)\d*)?$")
 
@@ -276,8 +278,11 @@ def url(route: Route, path_and_query: str) -> str:
 
 def is_provider_path(path: str) -> bool:
     """Whether a path is a provider's: it begins with a version, or with Google's `/upload` and a version, or is one of
-    a cloud."""
-    return _VERSION.match(path.removeprefix(_UPLOADS)) is not None or find_cloud(path) is not None
+    a cloud. It is none if the version is repeated."""
+    version_path = path.removeprefix(_UPLOADS)
+    if _VERSION.match(version_path) is None:
+        return find_cloud(path) is not None
+    return _REPEATED_VERSION.match(version_path) is None
 
 
 def _route(entry: ModelEntry, upstreams: Upstreams, requested_name: str = "") -> Route:
