@@ -82,7 +82,7 @@ async def test_every_key_is_read_when_the_application_is_built() -> None:
     text = with_examples().replace("url: sqlite:///~/.local/state/accordion/accordion.db", "url: memory://")
     text = text.replace("    enabled: false", "    enabled: true")
     read: set[str] = set()
-    watched: Any = Watched(build(text.encode(), {}, {}), "", read)
+    watched: Any = Watched(build(text.encode(), {"RESEARCH_PROXY_KEY": "acc-research"}, {}), "", read)
     application = Application(watched, {})
     try:
         for model, delegated in product(("smart", "another"), (False, True)):
