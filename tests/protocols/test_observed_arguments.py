@@ -49,7 +49,7 @@ def decoded(dialect: WireProtocol, made: tuple[ObservedCall, ...]) -> list[Any]:
     """Calls as they are compared. Gemini's arguments are objects in the response itself, never a text."""
     if dialect is not GEMINI:
         return list(made)
-    given_ = [ReplyCall(call.call_id, call.name, call.arguments).given for call in made]
+    given_ = [ReplyCall(call.call_id, call.name, call.arguments).parsed_arguments for call in made]
     objects = [
         value if isinstance(value, dict) else {"INVALID_JSON": call.arguments}
         for call, value in zip(made, given_, strict=True)

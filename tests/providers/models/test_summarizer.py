@@ -60,18 +60,32 @@ REPLIES: dict[str, dict[str, Any]] = {
             "promptTokenCount": 90, "cachedContentTokenCount": 40, "candidatesTokenCount": 7, "thoughtsTokenCount": 2
         },
     },
+    "converse": {
+        "output": {
+            "message": {
+                "role": "assistant",
+                "content": [
+                    {"reasoningContent": {"reasoningText": {"text": "hm", "signature": "s"}}}, {"text": "the record"}
+                ],
+            }
+        },
+        "stopReason": "end_turn",
+        "usage": {"inputTokens": 50, "cacheReadInputTokens": 40, "outputTokens": 9, "totalTokens": 99},
+    },
 }  # fmt: skip
 URLS = {
     "chat": "http://openai.test/v1/chat/completions",
     "responses": "http://openai.test/v1/responses",
     "messages": "http://anthropic.test/v1/messages",
     "gemini": "http://google.test/v1beta/models/gpt-4o:generateContent",
+    "converse": "http://bedrock.test/model/gpt-4o/converse",
 }
 INSTRUCTIONS: dict[str, Callable[[Any], Any]] = {
     "chat": lambda sent: sent["messages"][0]["content"],
     "responses": lambda sent: sent["instructions"],
     "messages": lambda sent: sent["system"],
     "gemini": lambda sent: sent["systemInstruction"]["parts"][0]["text"],
+    "converse": lambda sent: sent["system"][0]["text"],
 }
 """Where the instructions are in a request."""
 HEADERS: Headers = (
@@ -95,6 +109,7 @@ def routes(*entries: ModelEntry) -> RouteTable:
         "openai": ("http://openai.test/v1", "operators"),
         "anthropic": ("http://anthropic.test", ""),
         "gemini": ("http://google.test", ""),
+        "bedrock": ("http://bedrock.test", ""),
     }
     return routes_from(entries, upstreams)
 
@@ -147,7 +162,9 @@ class FakeTranslator:
 async def test_the_requests_own_model_is_asked_at_its_own_provider(dialect: str) -> None:
     upstream = FakeUpstream([build_reply(dialect)])
     reply = await build_summarizer(upstream).write(REQUEST, build_caller(dialect))
-    assert (reply.text, reply.model) == ("the record", "gpt-4o-2024")
+    assert reply.text == "the record"
+    # Bedrock does not name the model in a response.
+    assert reply.model == ("gpt-4o" if dialect == "converse" else "gpt-4o-2024")
     assert (reply.input, reply.output) == (90, 9)
     (request,) = upstream.requests
     assert request.url == URLS[dialect]
@@ -155,7 +172,7 @@ async def test_the_requests_own_model_is_asked_at_its_own_provider(dialect: str)
     sent = json.loads(request.body)
     assert sent.get("model", "gpt-4o") == "gpt-4o"
     assert not sent.get("stream")
-    assert ("stream" in sent) is (dialect != "gemini")
+    assert ("stream" in sent) is (dialect not in ("gemini", "converse"))
     assert "temperature" not in sent
     assert sent.get("store", False) is False
     assert ("store" in sent) is (dialect == "responses")
