@@ -28,6 +28,8 @@ KEY = "sk-test-sockets"
 class AnswerBuffer(Answer):
     """What a script answers, held in memory."""
 
+    target = "/v1/responses"
+
     def __init__(self) -> None:
         self.status, self.body_sent = 0, b""
 

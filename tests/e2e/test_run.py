@@ -166,7 +166,7 @@ async def test_a_proxy_that_runs_is_joined_and_lives_on(place: Place) -> None:
         code, _, err = await place.run("claude", ACCORDION_PORT=str(port))
         first, happened, full, look = err.splitlines()
         assert (code, first) == (0, f"Accordion: Claude Code uses the proxy that runs at http://127.0.0.1:{port}")
-        assert happened == "Accordion: 1 request in 1 session; 0 compactions."
+        assert happened == "Accordion: 1 request in 1 session; 0 new compactions."
         assert re.fullmatch(r"Nothing to save yet: small's window of 4,000 tokens is \d+% full\.", full)
         assert look.startswith(f"Look: http://127.0.0.1:{port}/accordion/sessions/s-")
         # The agent may name it by itself, too; and it may be on a port that the user names.

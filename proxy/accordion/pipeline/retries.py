@@ -29,7 +29,7 @@ from accordion.pipeline.overflow_probe import ProbedResponse
 from accordion.pipeline.relay import content_type_and_encoding, read_body, strip_body_headers
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest, advance
 from accordion.pipeline.tool_loop import ToolLoop
-from accordion.protocols.json_spans import fields_of, items_of, list_of, object_of
+from accordion.protocols.json_spans import NULL, fields_of, is_list, items_of, list_of, object_of
 
 _log = logging.getLogger("accordion")
 
@@ -164,9 +164,10 @@ class RetryStep(msgspec.Struct, frozen=True):
             return None
         try:
             fields = fields_of(request.forwarded_body)
-            entries = request.protocol.without_refused_reasoning(
-                items_of(fields[request.protocol.messages_field]), refusal
-            )
+            listing = fields.get(request.protocol.messages_field, NULL)
+            if not is_list(listing):
+                return None
+            entries = request.protocol.without_refused_reasoning(items_of(listing), refusal)
         except Exception:
             _log.exception("a refused request could not be mended", extra={"request_id": request.inbound.request_id})
             return None
