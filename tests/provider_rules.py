@@ -39,7 +39,8 @@ def problems(dialect: str, body: Json, provider: StrictProvider) -> list[str]:
 
 def declared_tools(body: Json) -> list[Json]:
     """The tools of a request: Gemini's are lists of functions, Bedrock's are in a field of their own."""
-    tools: list[Json] = body["toolConfig"]["tools"] if "toolConfig" in body else body["tools"]
+    # Converse has its tools in `toolConfig`, which is the choice of tools in Gemini.
+    tools: list[Json] = body["tools"] if "tools" in body else body["toolConfig"]["tools"]
     return [each for tool in tools for each in tool.get("functionDeclarations", [tool])]
 
 
