@@ -42,7 +42,7 @@ def test_codex_has_its_history_compacted_and_works_on(upstream: Upstream, tmp_pa
     assert "Found it." in printed
     assert "swordfish" in printed
     assert "Traceback" not in log
-    assert log.count("on request, conversation level") >= 2
+    assert log.count("; the client asked for a compaction;") >= 2
     assert {request.path for request in reading.asked} == {"/v1/chat/completions"}
     assert len(reading.asked) == FILES + 1, "nothing was asked twice"
     assert max(len(request.body) for request in reading.asked) < 5 * LIMIT, "four bytes a token"

@@ -352,7 +352,8 @@ def test_a_history_in_another_form_means_the_same(history: Any, dialect: Dialect
 def is_form(entry: Any, path: tuple[Any, ...]) -> bool:
     """Whether a leaf is of a message's form only."""
     part = entry[path[0]][path[1]] if path[0] in ("content", "parts") and len(path) > 1 else {}
-    is_thought = part.get("type") == "thinking" or "thought" in part or path[-1] == "thoughtSignature"
+    names = ("thought", "reasoningContent")
+    is_thought = part.get("type") == "thinking" or any(map(part.__contains__, names)) or path[-1] == "thoughtSignature"
     return entry.get("type") == "reasoning" or path[0] == "reasoning_content" or is_thought
 
 

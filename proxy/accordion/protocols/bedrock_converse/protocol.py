@@ -185,10 +185,10 @@ def _canonical_result(result: dict[str, Any]) -> dict[str, Any]:
     fields = _without_nulls(result)
     if fields.get("status") == "success":
         del fields["status"]
-    return {
-        **fields,
-        "content": [part for block in as_list(fields.get("content")) if (part := _canonical_block(block))],
-    }
+    content = fields.get("content", [])
+    if type(content) is not list:
+        return fields
+    return {**fields, "content": [part for block in content if (part := _canonical_block(block)) is not None]}
 
 
 def _without_nulls(value: Any) -> dict[str, Any]:
