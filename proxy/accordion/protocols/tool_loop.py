@@ -29,9 +29,9 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -40,7 +40,7 @@ from accordion.model.artifact_tool import ArtifactPlaceholder, ArtifactToolCall,
 from accordion.model.conversation import Message, Part, Text, ToolCall, ToolResult
 from accordion.model.insertions import ToolRoundInsertion
 from accordion.model.records import Usage
-from accordion.protocols.json_spans import NULL, is_list, items_of
+from accordion.protocols.json_spans import NULL, fields_of, is_list, is_object, items_of, object_of
 from accordion.protocols.json_values import HOSTED, as_count, as_mapping, from_json, to_json
 from accordion.protocols.response_parser import BOUND
 
@@ -235,6 +235,51 @@ def normalize_space(texts: Iterable[str]) -> str:
 def is_same_text(first: str, second: str) -> bool:
     """Whether two texts are equal apart from white space: clients join texts with it or without."""
     return "".join(first.split()) == "".join(second.split())
+
+
+class JoinedRounds(NamedTuple):
+    """What takes the place of `replaced_count` messages of the client's: the rounds, and the client's next message if results
+    of ours were put into it."""
+
+    replaced_count: int
+    rounds: list[bytes]
+    following: tuple[bytes, ...]
+
+
+def join_rounds(
+    messages: Sequence[Message],
+    insertion: ToolRoundInsertion,
+    prepend_results: Callable[[Sequence[bytes], Message], bytes | None],
+) -> JoinedRounds | None:
+    """Puts the rounds in place of the client's copy, in protocols in which one message has all results of a turn.
+
+    Results of the last round's own calls go to the start of the next user message. `prepend_results` writes it, or
+    returns None if it cannot hold them. Returns None if the list has no copy, or the results have no place.
+    """
+    copy_length = count_client_copy(messages, insertion)
+    if not copy_length:
+        return None
+    rounds = [wire for one_round in insertion.rounds for wire in (*one_round.response, *one_round.results)]
+    results = insertion.rounds[-1].results if insertion.rounds else ()
+    if not results:
+        return JoinedRounds(copy_length, rounds, ())
+    joined = prepend_results(results, messages[copy_length]) if copy_length < len(messages) else None
+    if joined is not None:
+        return JoinedRounds(copy_length + 1, rounds[: -len(results)], (joined,))
+    return None if insertion.calls else JoinedRounds(copy_length, rounds, ())
+
+
+def prepend_entries(results: Sequence[bytes], message: Message, name: str) -> bytes | None:
+    """Returns a message with the entries of results before its own, in the list `name`; None if it has no such list."""
+    if not is_object(message.wire):
+        return None
+    fields = fields_of(message.wire)
+    entries = fields.get(name, NULL)
+    if not is_list(entries):
+        return None
+    own = [entry for wire in results for entry in items_of(fields_of(wire)[name])]
+    comma = b"," if entries[1:-1].strip() else b""
+    return object_of({**fields, name: b"[" + b",".join(own) + comma + entries[1:]})
 
 
 def count_client_copy(messages: Sequence[Message], insertion: ToolRoundInsertion) -> int:

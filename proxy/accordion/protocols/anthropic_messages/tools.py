@@ -20,9 +20,10 @@ from accordion.protocols.tool_loop import (
     ArtifactToolResult,
     ToolDefinition,
     ToolLoopResponse,
-    count_client_copy,
     find_tool_names,
+    join_rounds,
     list_field,
+    prepend_entries,
 )
 
 _NO_CHOICE = b'{"type":"none"}'
@@ -74,24 +75,12 @@ class MessagesArtifactTool(ArtifactToolProtocol):
         is replaced too. A cache breakpoint of the copy moves to the end of the rounds. Thinking is the provider's,
         whether the client kept it or not.
         """
-        copy_length = count_client_copy(messages, insertion)
-        if not copy_length:
+        joined = join_rounds(messages, insertion, _prepend_results)
+        if joined is None:
             return None
-        wires = [wire for one_round in insertion.rounds for wire in (*one_round.response, *one_round.results)]
-        results = insertion.rounds[-1].results if insertion.rounds else ()
-        following: tuple[bytes, ...] = ()
-        if results:
-            joined_message = _prepend_results(results, messages[copy_length]) if copy_length < len(messages) else None
-            if joined_message is not None:
-                del wires[-len(results) :]
-                following = (joined_message,)
-            elif insertion.calls:
-                return None
-        cache_control = _find_breakpoint(messages[:copy_length])
-        return copy_length + len(following), (
-            *(_set_breakpoint(wires, cache_control) if cache_control else wires),
-            *following,
-        )
+        cache_control = _find_breakpoint(messages[: joined.replaced_count - len(joined.following)])
+        rounds = _set_breakpoint(joined.rounds, cache_control) if cache_control else joined.rounds
+        return joined.replaced_count, (*rounds, *joined.following)
 
     def continuation_fields(self, fields: Mapping[str, bytes], container: str) -> Mapping[str, bytes]:
         """Returns the fields with the container in which code ran. Without it the provider creates another one, without
@@ -123,14 +112,11 @@ def _prepend_results(results: Sequence[bytes], message: Message) -> bytes | None
         return None
     fields = fields_of(message.wire)
     content = fields.get("content", NULL)
+    if not is_text(content):
+        return prepend_entries(results, message, "content")
     blocks = [block for wire in results for block in items_of(fields_of(wire)["content"])]
-    if is_text(content):
-        text_blocks = () if content == b'""' else (object_of({"type": b'"text"', "text": content}),)
-        return object_of({**fields, "content": list_of([*blocks, *text_blocks])})
-    if not is_list(content):
-        return None
-    comma = b"," if content[1:-1].strip() else b""
-    return object_of({**fields, "content": b"[" + b",".join(blocks) + comma + content[1:]})
+    text_blocks = () if content == b'""' else (object_of({"type": b'"text"', "text": content}),)
+    return object_of({**fields, "content": list_of([*blocks, *text_blocks])})
 
 
 def _find_breakpoint(messages: Sequence[Message]) -> bytes:

@@ -21,8 +21,9 @@ from accordion.protocols.tool_loop import (
     ArtifactToolResult,
     ToolDefinition,
     ToolLoopResponse,
-    count_client_copy,
     find_tool_names,
+    join_rounds,
+    prepend_entries,
 )
 
 _CONFIG = "toolConfig"
@@ -70,17 +71,8 @@ class ConverseArtifactTool(ArtifactToolProtocol):
         Results of the last round's own calls are put at the start of the next user message, before the client's, so it
         is replaced too.
         """
-        copy_length = count_client_copy(messages, insertion)
-        if not copy_length:
-            return None
-        wires = [wire for one_round in insertion.rounds for wire in (*one_round.response, *one_round.results)]
-        results = insertion.rounds[-1].results if insertion.rounds else ()
-        if not results:
-            return copy_length, tuple(wires)
-        joined = _prepend_results(results, messages[copy_length]) if copy_length < len(messages) else None
-        if joined is not None:
-            return copy_length + 1, (*wires[: -len(results)], joined)
-        return None if insertion.calls else (copy_length, tuple(wires))
+        joined = join_rounds(messages, insertion, _prepend_results)
+        return None if joined is None else (joined.replaced_count, (*joined.rounds, *joined.following))
 
     def final_fields(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:
         """Returns the client's own tools."""
@@ -90,12 +82,4 @@ class ConverseArtifactTool(ArtifactToolProtocol):
 
 def _prepend_results(results: Sequence[bytes], message: Message) -> bytes | None:
     """Returns the user message with own results before its blocks; None where it cannot hold them."""
-    if message.role != "user" or not is_object(message.wire):
-        return None
-    fields = fields_of(message.wire)
-    content = fields.get("content", NULL)
-    if not is_list(content):
-        return None
-    own = [block for wire in results for block in items_of(fields_of(wire)["content"])]
-    comma = b"," if content[1:-1].strip() else b""
-    return object_of({**fields, "content": b"[" + b",".join(own) + comma + content[1:]})
+    return prepend_entries(results, message, "content") if message.role == "user" else None

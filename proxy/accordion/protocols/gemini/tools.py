@@ -21,8 +21,9 @@ from accordion.protocols.tool_loop import (
     ArtifactToolResult,
     ToolDefinition,
     ToolLoopResponse,
-    count_client_copy,
     find_tool_names,
+    join_rounds,
+    prepend_entries,
 )
 
 _DECLARATIONS = "functionDeclarations"
@@ -78,17 +79,8 @@ class GeminiArtifactTool(ArtifactToolProtocol):
         Results of the last round's own calls are put at the start of the next user content, before the client's, so it
         is replaced too.
         """
-        copy_length = count_client_copy(messages, insertion)
-        if not copy_length:
-            return None
-        wires = [wire for one_round in insertion.rounds for wire in (*one_round.response, *one_round.results)]
-        results = insertion.rounds[-1].results if insertion.rounds else ()
-        if not results:
-            return copy_length, tuple(wires)
-        joined = _prepend_results(results, messages[copy_length]) if copy_length < len(messages) else None
-        if joined is not None:
-            return copy_length + 1, (*wires[: -len(results)], joined)
-        return None if insertion.calls else (copy_length, tuple(wires))
+        joined = join_rounds(messages, insertion, _prepend_results)
+        return None if joined is None else (joined.replaced_count, (*joined.rounds, *joined.following))
 
     def final_fields(self, fields: Mapping[str, bytes]) -> dict[str, bytes]:
         """Returns the tools without the artifact tool, which is the last declaration of the first list of functions; if
@@ -154,12 +146,4 @@ def _response(answer: ArtifactToolResult, tool: str) -> dict[str, Any]:
 
 def _prepend_results(results: Sequence[bytes], message: Message) -> bytes | None:
     """Returns the user content with own results before its parts; None where it cannot hold them."""
-    if message.role not in {"user", "tool"} or not is_object(message.wire):
-        return None
-    fields = fields_of(message.wire)
-    parts = fields.get("parts", NULL)
-    if not is_list(parts):
-        return None
-    own = [part for wire in results for part in items_of(fields_of(wire)["parts"])]
-    comma = b"," if parts[1:-1].strip() else b""
-    return object_of({**fields, "parts": b"[" + b",".join(own) + comma + parts[1:]})
+    return prepend_entries(results, message, "parts") if message.role in {"user", "tool"} else None
