@@ -2,6 +2,7 @@ import contextlib
 import gzip
 import json
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -13,6 +14,7 @@ from accordion.accounting.ledger import EXCHANGES
 from accordion.model.errors import Unreachable, UpstreamDisconnected, UpstreamTimeout
 from accordion.model.ports import Family, Route
 from accordion.model.tenant import TenantScope
+from accordion.pipeline import forward
 from accordion.pipeline.queries import erase
 from accordion.protocols.registry import PROTOCOLS
 from accordion.providers.http.client import describe_failure
@@ -692,3 +694,8 @@ async def test_a_very_large_body_is_read_alone() -> None:
     await world.ask(CHAT, {"model": "m", "messages": [{"role": "user", "content": "word " * 1_000_000}]})
     assert world.tasks.offloaded[0] == "_read_body alone"
     assert "may_mention_memory" in world.tasks.offloaded
+
+
+def test_the_flow_of_a_request_can_be_read_on_one_page() -> None:
+    """A new step is a module of its own, not a branch in forward.py."""
+    assert len(Path(forward.__file__).read_text("utf-8").splitlines()) <= 150

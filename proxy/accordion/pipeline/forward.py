@@ -19,8 +19,6 @@ forwarded without it.
 
 from __future__ import annotations
 
-from functools import partial
-
 import msgspec
 from msgspec.structs import replace
 
@@ -31,7 +29,6 @@ from accordion.model.ports import Clock, UpstreamResponse
 from accordion.pipeline.compact import CompactionStep
 from accordion.pipeline.context_edit_reader import REFUSAL_STATUSES
 from accordion.pipeline.context_edits import ContextEditStep
-from accordion.pipeline.framed_streams import read_frames
 from accordion.pipeline.history_reconstruction import HistoryReconstruction, pass_unchanged
 from accordion.pipeline.overflow_probe import ProbedResponse, probe_overflow
 from accordion.pipeline.read import RequestReader, check_countable
@@ -41,9 +38,7 @@ from accordion.pipeline.respond import Responder
 from accordion.pipeline.response_retrieval import ResponseRetrieval
 from accordion.pipeline.retries import Attempts, RetryStep
 from accordion.pipeline.send import Sender, raise_if_refused
-from accordion.pipeline.tool_loop import SendRequest, ToolLoop
-from accordion.protocols.bedrock_frames import BedrockFrames
-from accordion.protocols.clouds import open_frames
+from accordion.pipeline.tool_loop import ToolLoop
 from accordion.sessions.tenants import Tenants
 
 
@@ -77,7 +72,6 @@ class RequestPipeline(msgspec.Struct, frozen=True):
                 response, progress.request = await self.retry_step.compact_here(request, response)
             # Also a request that was only read after the provider turned out to have no path for it.
             if isinstance(progress.request, MeasuredRequest):
-                progress.frames = open_frames(inbound.path)
                 response = await self._prepare_and_send(progress.request, progress)
         except AccordionError as error:
             return self.responder.refuse(progress, error)
@@ -91,10 +85,7 @@ class RequestPipeline(msgspec.Struct, frozen=True):
         return self.responder.refuse(RequestProgress(self.clock.monotonic(), inbound=inbound), error)
 
     async def prepare(self, request: MeasuredRequest) -> PreparedRequest:
-        """Compacts the request if that was decided.
-
-        If the provider keeps its history (decision `reconstruct`), the history is first put in place of its id.
-        """
+        """Compacts the request if that was decided. The provider's history is put in place of its id first."""
         if request.decision.action != "reconstruct":
             return await self.context_edit_step.prepare(request)
         reconstructed = await self.history_reconstruction.reconstruct(request)
@@ -115,10 +106,7 @@ class RequestPipeline(msgspec.Struct, frozen=True):
         return await self.sender.send(request) if stored_response is None else stored_response
 
     async def _prepare_and_send(self, request: MeasuredRequest, progress: RequestProgress) -> UpstreamResponse:
-        """Prepares and sends a request; after a refusal that can be met, sends a revised one, perhaps several times.
-
-        Raises the error of a request that is not sent, and the errors of sending.
-        """
+        """Prepares and sends a request, then a revised one as long as the provider's refusal can be met."""
         raise_if_refused(request)
         started_at = self.clock.monotonic()
         progress.request = prepared = await self.prepare(request)
@@ -127,33 +115,25 @@ class RequestPipeline(msgspec.Struct, frozen=True):
             progress.compaction_seconds = self.clock.monotonic() - started_at
         raise_if_refused(prepared)
         progress.request = prepared = await self.tool_loop.restore_rounds(prepared)
-        send = partial(self._send, frames=progress.frames)
-        response, attempts = await self._answer_or_send(prepared, send), Attempts()
+        response, attempts = await self._answer_or_send(prepared), Attempts()
         while not (attempts.is_final or prepared.is_token_count):
             probed = await probe_overflow(response, prepared.protocol, is_near_window=prepared.is_near_window)
             response, revised = probed.response, await self._revise(prepared, probed, attempts, progress)
             if revised is None:
                 break
             progress.request = prepared = revised
-            response = await self._answer_or_send(prepared, send)
-        response = await self.tool_loop.run(response, prepared, send, progress)
+            response = await self._answer_or_send(prepared)
+        response = await self.tool_loop.run(response, prepared, self.sender.send, progress)
         return await self.context_edit_step.report(response, prepared)
 
-    async def _send(self, request: PreparedRequest, frames: BedrockFrames | None) -> UpstreamResponse:
-        response = await self.sender.send(request)
-        return response if frames is None else read_frames(response, frames)
-
-    async def _answer_or_send(self, request: PreparedRequest, send: SendRequest) -> UpstreamResponse:
+    async def _answer_or_send(self, request: PreparedRequest) -> UpstreamResponse:
         """Answers a request for nothing but a compaction block; sends any other."""
-        return self.context_edit_step.answer(request) or await send(request)
+        return self.context_edit_step.answer(request) or await self.sender.send(request)
 
     async def _revise(
         self, request: PreparedRequest, probed: ProbedResponse, attempts: Attempts, progress: RequestProgress
     ) -> PreparedRequest | None:
-        """Returns the request to send in place of a refused one, whose response is closed.
-
-        Returns None if the response goes to the client.
-        """
+        """Closes a refusal and returns the request to send next; None if the response goes to the client."""
         if probed.overflow is None and probed.response.status not in REFUSAL_STATUSES:
             return None
         started_at, revised = self.clock.monotonic(), None

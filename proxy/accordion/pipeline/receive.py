@@ -21,7 +21,7 @@ from accordion.pipeline.context_edit_reader import ContextEditReader, EditedBody
 from accordion.pipeline.request import PassthroughRequest, ReceivedRequest
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.body_reader import BodyReader
-from accordion.protocols.clouds import unread_reason
+from accordion.protocols.clouds import open_frames, unread_reason
 from accordion.protocols.compaction_blocks import TOKEN_BYTES
 from accordion.protocols.content_encoding import decode_body
 from accordion.protocols.model_name import model_in_body, model_in_target
@@ -122,6 +122,7 @@ class Receiver(msgspec.Struct, frozen=True):
             context_edits=edited.edits,
             block_artifacts=edited.artifacts,
             client_entries=edited.client_entries,
+            frames=open_frames(inbound.path),
         )
 
     def needs_body(self, method: str, path: str, content_type: bytes) -> bool:

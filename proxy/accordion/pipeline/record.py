@@ -34,7 +34,6 @@ from accordion.pipeline.relay import ExchangeProgress
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest, advance
 from accordion.pipeline.response_history import ResponseHistory
 from accordion.pipeline.visibility import VisibleRequest
-from accordion.protocols.bedrock_frames import BedrockFrames
 from accordion.sessions.proxy_keys import ProxyKeyRecord
 from accordion.sessions.sessions import Sessions
 
@@ -54,8 +53,6 @@ class RequestProgress(ExchangeProgress, kw_only=True):
     inbound: Inbound
     request: PassthroughRequest | MeasuredRequest | None = None
     """None before it is read. Once it was sent, the request that was sent last."""
-    frames: BedrockFrames | None = None
-    """The frames in which the client gets a stream; None where it gets events as they are."""
     is_stored: bool = False
     """Whether the state that a later request needs of the response was stored."""
 

@@ -6,7 +6,7 @@
     PreparedRequest      compacted and rendered, or unchanged: ready to be sent (compact.py)
 
 Each stage is a subclass of the one before it, so it has everything that was known before. A `PassthroughRequest` is
-forwarded without being read or measured. All values are immutable.
+forwarded without being read or measured. All values are immutable, except the frames of a Bedrock stream.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from accordion.model.records import CompactionOutcome, RecallUsage
 from accordion.model.tenant import ConversationRef
 from accordion.pipeline.visibility import VisibleRequest
 from accordion.protocols.base import WireProtocol
+from accordion.protocols.bedrock_frames import BedrockFrames
 from accordion.sessions.client_metadata import ClientMetadata
 from accordion.sessions.sessions import SessionMatch
 from accordion.sessions.tenants import Caller
@@ -98,6 +99,9 @@ class ReceivedRequest(IncomingRequest, frozen=True):
     """The artifacts that our compaction blocks in the request name."""
     client_entries: tuple[bytes, ...]
     """The entries of a list to compact by its path, before blocks were opened; empty for any other request."""
+    frames: BedrockFrames | None
+    """The frames in which provider and client get streams; None if they get event streams. The only part that changes:
+    all stages share it."""
 
 
 class IdentifiedRequest(ReceivedRequest, frozen=True):

@@ -68,8 +68,9 @@ class Responder(msgspec.Struct, frozen=True):
             counts_text=counts_text,
         )
         headers = response.headers
-        if progress.frames is not None and has_events(headers):
-            headers, body = frame_headers(headers), write_frames(body, progress.frames)
+        frames = request.frames if isinstance(request, MeasuredRequest) else None
+        if frames is not None and has_events(headers):
+            headers, body = frame_headers(headers), write_frames(body, frames)
         await anext(body)  # Closing the generator closes the response only once it has started.
         return Outbound(response.status, add_proxy_headers(headers, self._build_headers(progress)), body)
 

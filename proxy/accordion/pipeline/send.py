@@ -26,6 +26,7 @@ from accordion.model.ports import (
     UpstreamRequest,
     UpstreamResponse,
 )
+from accordion.pipeline.framed_streams import read_frames
 from accordion.pipeline.relay import strip_proxy_headers
 from accordion.pipeline.request import (
     IncomingRequest,
@@ -175,7 +176,10 @@ class Sender(msgspec.Struct, frozen=True):
                 )
             if request.decoded_body:
                 return await self._translate(request)
-        return await self.upstream.send(self.build_upstream_request(request))
+        response = await self.upstream.send(self.build_upstream_request(request))
+        if isinstance(request, PassthroughRequest) or request.frames is None:
+            return response
+        return read_frames(response, request.frames)
 
     async def _translate(self, request: SendableRequest) -> UpstreamResponse:
         """Sends a request through the translator, or counts its tokens."""
