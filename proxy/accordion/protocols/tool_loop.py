@@ -238,8 +238,10 @@ def is_same_text(first: str, second: str) -> bool:
 
 
 class JoinedRounds(NamedTuple):
-    """What takes the place of `replaced_count` messages of the client's: the rounds, and the client's next message if results
-    of ours were put into it."""
+    """The rounds, in place of `replaced_count` messages of the client's.
+
+    `following` is the client's next message, if results of ours were put into it.
+    """
 
     replaced_count: int
     rounds: list[bytes]
