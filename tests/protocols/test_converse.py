@@ -307,6 +307,16 @@ def test_calls_behind_a_hidden_one_move_up() -> None:
     assert observed[0].client_call_ids == ("c1", "c2")
 
 
+def test_blocks_of_which_little_came_are_sent_back_as_the_api_requires_it() -> None:
+    """A text without a delta is left out, and reasoning of which only the signature came has an empty text."""
+    blocks = [reasoned("", "sig"), {"text": ""}, {"text": "a"}, call("read_artifact", "o1")]
+    events = converse_stream(converse_response(blocks, "tool_use", (100, 0, 20)))
+    _, observed = run(b"".join(each for each in events if b'"text":""' not in each and b'"text": ""' not in each))
+    content = json.loads(observed[0].entries[0])["content"]
+    assert content == [reasoned("", "sig"), {"text": "a"}, call("read_artifact", "o1")]
+    assert observed[0].finished
+
+
 @pytest.mark.parametrize("finish", ["max_tokens", "guardrail_intervened"])
 def test_calls_of_an_unfinished_response_are_not_answered(finish: str) -> None:
     _, observed = run(streamed([{"text": "a"}, call("read_artifact", "o1")], finish))

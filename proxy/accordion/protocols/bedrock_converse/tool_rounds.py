@@ -136,11 +136,12 @@ class StreamedBlock:
         if self.kind == "toolUse":
             text = "".join(self._pieces)
             return {"toolUse": {**call_of(self._start), "input": _read_input(text)}}
-        if self.kind == "text":
+        if self.kind != "reasoningContent":
             return {"text": "".join(self._pieces)}
         if "redactedContent" in self._reasoning:
             return {"reasoningContent": {"redactedContent": self._reasoning["redactedContent"]}}
-        return {"reasoningContent": {"reasoningText": self._reasoning}}
+        # The text is required, also of reasoning of which only the signature came.
+        return {"reasoningContent": {"reasoningText": {"text": "", **self._reasoning}}}
 
 
 def _read_input(text: str) -> Any:
