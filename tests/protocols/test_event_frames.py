@@ -148,6 +148,7 @@ def test_an_exception_is_an_error_event_and_leaves_as_it_came(frame: bytes, kind
     [
         ("invalid_request_error", "validationException"), ("throttlingException", "throttlingException"),
         ("something_new", "modelStreamErrorException"), ("overloaded_error", "serviceUnavailableException"),
+        ("modelTimeoutException", "modelStreamErrorException"), ("timeout_error", "modelStreamErrorException"),
     ],
 )  # fmt: skip
 def test_an_error_event_of_our_own_is_written_as_an_exception(kind: str, exception: str) -> None:

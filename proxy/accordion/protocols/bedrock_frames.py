@@ -41,15 +41,16 @@ _EXCEPTIONS_BY_STATUS = {
     404: "resourceNotFoundException", 408: "modelTimeoutException", 413: "validationException",
     429: "throttlingException", 500: "internalServerException", 504: "modelTimeoutException",
 }  # fmt: skip
+_DEFAULT_EXCEPTION: Final = "modelStreamErrorException"
 _EXCEPTIONS: Mapping[str, str] = {
     "invalid_request_error": "validationException",
     "rate_limit_error": "throttlingException",
     "overloaded_error": "serviceUnavailableException",
-    "timeout_error": "modelTimeoutException",
     "api_error": "internalServerException",
 }
 """Bedrock's exceptions by the types of Anthropic's errors."""
-_DEFAULT_EXCEPTION: Final = "modelStreamErrorException"
+_STREAMED_EXCEPTIONS = frozenset({*_EXCEPTIONS.values(), _DEFAULT_EXCEPTION})
+"""The exceptions of both kinds of streams. AWS's clients read no text of any other."""
 
 
 class _Chunk(msgspec.Struct):
@@ -215,6 +216,6 @@ def _write_exception(data: bytes) -> bytes:
         value = {}
     error = as_mapping(value.get("error"))
     kind = as_string(error.get("type"))
-    kind = kind if kind.endswith("Exception") else _EXCEPTIONS.get(kind, _DEFAULT_EXCEPTION)
+    kind = kind if kind in _STREAMED_EXCEPTIONS else _EXCEPTIONS.get(kind, _DEFAULT_EXCEPTION)
     headers = {":exception-type": kind, ":content-type": _JSON, ":message-type": "exception"}
     return write_frame(headers, encode({"message": as_string(error.get("message")) or "error"}))
