@@ -102,6 +102,19 @@ def test_equal_events_keep_the_order_of_their_frames() -> None:
     assert [bedrock.write(each + b"\n\n") for each in events.decode().encode().split(b"\n\n")[:-1]] == STREAM[1:]
 
 
+def test_frames_of_events_that_do_not_come_back_are_forgotten() -> None:
+    """A long answer whose events are all changed on their way."""
+    bedrock, size = InvokeFrames(), 0
+    reader = bedrock.reader()
+    for number in range(300):
+        frame = frames.chunk(b'{"type":"content_block_delta","index":%d,"text":"%s"}' % (number, b"x" * 30_000))
+        event, size = reader.feed(frame), size + len(frame)
+    assert sum(len(raw) for kept in bedrock._frames.values() for raw in kept) < size // 2
+    assert bedrock.write(event) == frame, "the newest is kept"
+    [(_, payload)] = frames.read(bedrock.write(event))
+    assert payload.keys() == {"bytes"}, "it came back once"
+
+
 @pytest.mark.parametrize(
     "odd",
     [

@@ -9,8 +9,8 @@ with a frame of the message type `exception` if they fail.
 
 For each event the frame that it came in is kept. An event that comes back unchanged leaves as that frame, byte for
 byte; for any other a frame is written. A frame that is no event, and bytes that are no frame, become a comment, which
-passes as such and leaves as the same bytes. The frames of events that never come back (the calls of the artifact tool)
-are kept until the response ends.
+passes as such and leaves as the same bytes. Some events never come back: the calls of the artifact tool, and those that
+are changed. So only the newest frames are kept.
 
 Sources: `ResponseStream` and `ConverseStreamOutput` in botocore's model of bedrock-runtime; the stream decoder of the
 anthropic SDK (`lib/bedrock/_stream_decoder.py`); event_frames.py.
@@ -21,7 +21,6 @@ from __future__ import annotations
 import base64
 import re
 from abc import ABC, abstractmethod
-from collections import defaultdict, deque
 from collections.abc import Mapping
 from typing import Final
 
@@ -41,6 +40,8 @@ _EXCEPTIONS_BY_STATUS = {
     404: "resourceNotFoundException", 408: "modelTimeoutException", 413: "validationException",
     429: "throttlingException", 500: "internalServerException", 504: "modelTimeoutException",
 }  # fmt: skip
+_MAX_KEPT: Final = 4 * 2**20
+"""Limit of the frames that are kept when the next bytes come, in bytes: more than are ever on their way."""
 _DEFAULT_EXCEPTION: Final = "modelStreamErrorException"
 _EXCEPTIONS: Mapping[str, str] = {
     "invalid_request_error": "validationException",
@@ -69,8 +70,9 @@ class BedrockFrames(ABC):
     """The frames of one response to the client, which may be made of several responses of the provider."""
 
     def __init__(self) -> None:
-        self._frames: dict[bytes, deque[bytes]] = defaultdict(deque)
+        self._frames: dict[bytes, list[bytes]] = {}
         """The frames by the events that were read in them, in order."""
+        self._kept_size = 0
         self._events = SseBuffer(BOUND)
         self._comments = 0
 
@@ -91,8 +93,14 @@ class BedrockFrames(ABC):
 
     def keep(self, event: bytes, raw: bytes) -> bytes:
         """Keeps the bytes that an event came in; returns the event."""
-        self._frames[event].append(raw)
+        self._frames.setdefault(event, []).append(raw)
+        self._kept_size += len(raw)
         return event
+
+    def forget_oldest(self) -> None:
+        """Forgets the frames of the oldest events, if many are kept."""
+        while self._kept_size > _MAX_KEPT:
+            self._kept_size -= sum(map(len, self._frames.pop(next(iter(self._frames)))))
 
     def write(self, block: bytes) -> bytes:
         """Takes events, or pieces of large ones; returns their frames."""
@@ -106,9 +114,10 @@ class BedrockFrames(ABC):
     def _write_event(self, event: bytes) -> bytes:
         frames = self._frames.get(event)
         if frames:
-            raw = frames.popleft()
+            raw = frames.pop(0)
             if not frames:
                 del self._frames[event]
+            self._kept_size -= len(raw)
             return raw
         parsed = parse(event)
         if parsed is None:
@@ -133,6 +142,7 @@ class FrameReader:
 
     def feed(self, data: bytes) -> bytes:
         """Takes bytes as they arrive; returns the events in the frames that they complete."""
+        self._frames.forget_oldest()
         events = b"".join(map(self._frames.read_frame, self._buffer.feed(data)))
         return events + self.flush() if self._buffer.is_broken else events
 
