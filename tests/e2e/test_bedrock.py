@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -43,11 +44,13 @@ def proxy(start: Start) -> Proxy:
     return start(CONFIG)
 
 
-def streams(*pieces: bytes, at: tuple[int, ...] = (), is_cut: bool = False) -> Any:
+def streams(
+    *pieces: bytes, at: tuple[int, ...] = (), is_cut: bool = False, head: tuple[tuple[str, str], ...] = ()
+) -> Any:
     """A provider that answers every request with these frames."""
 
     async def script(request: Recorded, answer: Answer) -> None:
-        await answer.head(200, [("Content-Type", frames.KIND), ("x-amzn-requestid", "r-1")], chunked=True)
+        await answer.head(200, [("Content-Type", frames.KIND), ("x-amzn-requestid", "r-1"), *head], chunked=True)
         await answer.pieces(b"".join(pieces), at)
         if is_cut:
             await asyncio.sleep(0.1)
@@ -137,6 +140,14 @@ async def test_bytes_that_are_no_frames_pass_as_they_came(proxy: Proxy):
     async with proxy.provider(streams(sent[0], bytes(broken), *sent[2:], at=(30, 300))):
         reply = await post(proxy, TARGET, BODY, BEARER)
     assert reply.body == b"".join([sent[0], bytes(broken), *sent[2:]])
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "unheard-of"])
+async def test_an_encoded_stream_passes_as_it_came(proxy: Proxy, encoding: str):
+    sent = gzip.compress(b"".join(frames.frames_of(TARGET, MESSAGES.stream())))
+    async with proxy.provider(streams(sent, at=(30, 300), head=(("content-encoding", encoding),))):
+        reply = await post(proxy, TARGET, BODY, BEARER)
+    assert (reply.ended, reply.body, reply.header("content-encoding")) == (True, sent, encoding)
 
 
 async def test_a_stream_that_breaks_off_ends_in_an_exception(proxy: Proxy):

@@ -1,6 +1,7 @@
 """Reads the provider's frames of a Bedrock stream as events, and writes the client's response in frames again.
 
-Between the two, the response is an event stream as any other (protocols/bedrock_frames.py).
+Between the two, the response is an event stream as any other (protocols/bedrock_frames.py). A stream with a content
+encoding passes unread; AWS sends none.
 """
 
 from __future__ import annotations
@@ -11,27 +12,25 @@ from contextlib import aclosing
 from accordion.model.ports import Headers, UpstreamResponse
 from accordion.pipeline.relay import RewrittenResponse, content_type_and_encoding
 from accordion.protocols.bedrock_frames import BedrockFrames
-from accordion.protocols.content_encoding import Decoder
 from accordion.protocols.event_frames import MEDIA_TYPE
 
 _EVENTS = "text/event-stream"
 
 
 def read_frames(response: UpstreamResponse, frames: BedrockFrames) -> UpstreamResponse:
-    """Returns a response of frames as an event stream; any other response as it is."""
-    kind, encoding = content_type_and_encoding(response.headers)
-    if kind != MEDIA_TYPE:
+    """Returns a response of frames as an event stream; any other response, and an encoded one, as it is."""
+    if content_type_and_encoding(response.headers) != (MEDIA_TYPE, ""):
         return response
-    rewritten = RewrittenResponse(response, _read_events(response, encoding, frames))
+    rewritten = RewrittenResponse(response, _read_events(response, frames))
     rewritten.headers = _with_content_type(rewritten.headers, _EVENTS)
     return rewritten
 
 
-async def _read_events(response: UpstreamResponse, encoding: str, frames: BedrockFrames) -> AsyncGenerator[bytes, None]:
-    reader, decoder = frames.reader(), Decoder(encoding) if encoding else None
+async def _read_events(response: UpstreamResponse, frames: BedrockFrames) -> AsyncGenerator[bytes, None]:
+    reader = frames.reader()
     async with aclosing(response.chunks()) as pieces:
         async for piece in pieces:
-            if events := reader.feed(piece if decoder is None else decoder.feed(piece)):
+            if events := reader.feed(piece):
                 yield events
     if rest := reader.flush():
         yield rest
@@ -39,7 +38,7 @@ async def _read_events(response: UpstreamResponse, encoding: str, frames: Bedroc
 
 def has_events(headers: Headers) -> bool:
     """Whether a response is an event stream, so that a client of frames needs frames in its place."""
-    return content_type_and_encoding(headers)[0] == _EVENTS
+    return content_type_and_encoding(headers) == (_EVENTS, "")
 
 
 def frame_headers(headers: Headers) -> Headers:
