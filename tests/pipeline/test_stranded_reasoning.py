@@ -230,6 +230,29 @@ async def test_lone_reasoning_is_left_out_of_a_compacted_list():
     assert second == [each for each in first if each != R1] != first
 
 
+async def test_lone_reasoning_that_was_refused_stays_out_of_the_rounds_that_follow():
+    """The model reads back in its answer to the list without it."""
+    world = PipelineSetup(store=Counting(), windows=FakeWindows(2_000))
+    items = [user("Look.")]
+    for at in range(12):
+        items += [function(f"c{at}"), {"type": "function_call_output", "call_id": f"c{at}", "output": "word " * 200}]
+        await sent(world, items, AUTO)
+    items = [*items, R1, function("c12"), {"type": "function_call_output", "call_id": "c12", "output": "word"}]
+    replies = [
+        {"id": "r1", "status": "completed", "output": [ASKED]},
+        {"id": "r2", "status": "completed", "output": [SAID]},
+    ]
+    kind = ((b"content-type", b"application/json"),)
+    told = [FakeReply(headers=kind, pieces=(json.dumps(each).encode(),)) for each in replies]
+    world.upstream.answers = [refusal(ALONE), *told]
+    out, _ = await world.ask(RESPONSES, body(items, {}), AUTO)
+    first, second, third = (json.loads(each.body)["input"] for each in world.upstream.requests[-3:])
+    assert out.status == 200
+    assert R1 in first
+    assert third[:-2] == second == [each for each in first if each != R1]
+    assert [each["type"] for each in third[-2:]] == ["function_call", "function_call_output"]
+
+
 @pytest.mark.parametrize(
     "text", [ALONE, LED, "Item 'rs_other' of type 'reasoning' was provided without its required following item."]
 )

@@ -36,7 +36,7 @@ class Reply:
 
 async def hide_our_call(body: bytes) -> bytes:
     nobody = cast(Any, None)
-    tool_loop = ToolLoop({"chat": ChatArtifactTool()}, nobody, nobody, nobody, nobody, nobody)
+    tool_loop = ToolLoop({"chat": ChatArtifactTool()}, nobody, nobody, nobody, nobody)
     request = cast(
         PreparedRequest,
         SimpleNamespace(protocol=OpenAIChat(), tool_name="read_artifact", conversation=SimpleNamespace(chain=())),

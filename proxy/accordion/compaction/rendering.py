@@ -39,14 +39,10 @@ class RequestRenderer:
     def __init__(self, capacity: int = 32 * 2**20) -> None:
         self._prefixes = BoundedCache[tuple[str, str, bool], _RenderedPrefix](capacity)
 
-    def render_body(
-        self, protocol: WireProtocol, history: CompactedConversation, extra_entries: Sequence[bytes] = ()
-    ) -> bytes:
-        """Renders the whole request, with `extra_entries` after its own. The message list comes last, so that the
-        bytes before it stay in place."""
-        entries = self.render_entries(protocol, history)
+    def render_body(self, protocol: WireProtocol, history: CompactedConversation) -> bytes:
+        """Renders the whole request. The message list comes last, so that the bytes before it stay in place."""
         return json_writing.write_body(
-            history.conversation, protocol.messages_field, [*entries, *extra_entries] if extra_entries else entries
+            history.conversation, protocol.messages_field, self.render_entries(protocol, history)
         )
 
     def render_entries(self, protocol: WireProtocol, history: CompactedConversation) -> list[bytes]:

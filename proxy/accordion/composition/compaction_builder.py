@@ -232,7 +232,6 @@ class CompactionBuilder:
             self._artifact_tool_protocols,
             self._artifact_tool,
             self.insertion_store,
-            self.request_renderer,
             lambda text, model: counter.count(text, counter.encoding(model)),
             self._clock,
             settings.unfold.max_rounds,

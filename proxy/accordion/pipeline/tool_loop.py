@@ -17,7 +17,6 @@ import msgspec
 from msgspec.structs import replace
 
 from accordion.archive.tool_calls import ArtifactTool, ReadContext
-from accordion.compaction.rendering import RequestRenderer
 from accordion.delegation.branch_access import BranchViewer
 from accordion.insertions.store import InsertionStore
 from accordion.model.artifact_tool import ArtifactToolCall, ArtifactToolResult
@@ -58,7 +57,6 @@ class ToolLoop(msgspec.Struct, frozen=True):
     tool_protocols: Mapping[str, ArtifactToolProtocol]
     artifact_tool: ArtifactTool
     insertion_store: InsertionStore
-    renderer: RequestRenderer
     count_tokens: Callable[[str, str], int]
     """Counts the tokens of a text for a model."""
     clock: Clock
@@ -299,22 +297,16 @@ class _LoopRun:
         self._added_tokens += observed_round.usage.output if observed_round.usage is not None else 0
 
     async def _continue_request(self) -> UpstreamResponse:
-        """Asks the provider to continue after all rounds so far."""
-        tool_protocol, history = self._tool_protocol, self._request.history_with_insertions
-        if history is None:
-            raise UpstreamDisconnected(
-                "Connection lost: the response could not be continued after a read-back. Send the request again."
-            )
-        fields = tool_protocol.continuation_fields(history.conversation.envelope, self._container)
+        """Asks the provider to continue the request that it answered, after all rounds so far."""
+        tool_protocol, request = self._tool_protocol, self._request
+        listing, sent = request.protocol.messages_field, fields_of(request.forwarded_body)
+        entries = items_of(sent.pop(listing))
+        fields = tool_protocol.continuation_fields(sent, self._container)
         last = tool_protocol.final_fields(fields) if len(self._rounds) >= self._tool_loop.max_rounds else {}
-        history = replace(history, conversation=replace(history.conversation, envelope={**fields, **last}))
-        added = [
-            entry
-            for each in self._rounds
-            for entry in (*tool_protocol.render_round(each.response, fields), *each.results)
-        ]
-        body = self._tool_loop.renderer.render_body(self._request.protocol, history, added)
-        return await self._send(replace(self._request, rewritten_body=body))
+        for each in self._rounds:
+            entries += (*tool_protocol.render_round(each.response, fields), *each.results)
+        body = object_of({**fields, **last, listing: list_of(entries)})
+        return await self._send(replace(request, rewritten_body=body))
 
     def _record_usage(self) -> None:
         """Records the usage and the hidden rounds, which are stored before the response ends."""
