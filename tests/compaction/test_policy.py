@@ -306,7 +306,10 @@ def test_a_session_in_the_hold_out_is_not_compacted_at_its_trigger() -> None:
 
 
 def test_no_summary_is_prepared_in_the_hold_out_and_no_session_is_compared_yet() -> None:
-    assert (decided(80_000, options=HELD_OUT).action, decided(80_000, options=HELD_OUT).group) == ("pass", "")
+    held = decided(80_000, options=HELD_OUT)
+    assert (held.action, held.group) == ("pass", "")
+    assert "a summary is prepared" not in held.reason
+    assert held.reason.endswith("; the session is in the hold-out, so no summary is prepared")
     assert (decided(80_000, options=COMPARED).action, decided(80_000, options=COMPARED).group) == ("prepare", "")
 
 

@@ -228,9 +228,13 @@ def _apply_holdout(inputs: _DecisionInput, decision: Decision) -> Decision:
     is_due = decision.action == "compact"
     if not group or decision.must_succeed or inputs.history.compaction is not None:
         return decision
-    if group == "holdout" and decision.action in ("compact", "prepare"):
+    if group == "holdout" and is_due:
         reason = f"{decision.reason}; the session is in the hold-out, so it is not compacted"
-        return Decision("pass", reason, kind=decision.kind, trigger=decision.trigger, group="holdout" if is_due else "")
+        return Decision("pass", reason, kind=decision.kind, trigger=decision.trigger, group=group)
+    if group == "holdout" and decision.action == "prepare":
+        near = f"near the {decision.kind} trigger of {decision.trigger:,} tokens"
+        reason = f"{inputs.share_text}, {near}; the session is in the hold-out, so no summary is prepared"
+        return Decision("pass", reason, kind=decision.kind, trigger=decision.trigger)
     return replace(decision, group=group) if is_due else decision
 
 
