@@ -831,6 +831,25 @@ async def test_insertions_that_could_not_be_looked_up_are_looked_up_again():
     assert len(store.asked) == asked
 
 
+async def test_a_history_of_which_one_batch_could_not_be_read_is_not_loaded():
+    chain = [b"%032d" % number for number in range(1_500)]
+    store = Fickle()
+    worker = Worker(store)
+
+    class FirstFails(Fickle):
+        async def get_many(self, keys):
+            if len(keys) == 1_024:
+                raise StoreUnavailable("too slow")
+            return await store.get_many(keys)
+
+    archive = worker.insertions._archive
+    worker.insertions._archive = Archive(FirstFails(), 1_000_000.0, clock=worker.clock)
+    await worker.insertions.load(CONVERSATION, chain)
+    worker.insertions._archive = archive
+    await worker.insertions.load(CONVERSATION, chain)
+    assert store.asked == [476, 1_024, 476]
+
+
 async def test_the_newest_four_replies_and_the_first_recall_stay_at_a_place():
     store = Fickle()
     one, other = Worker(store), Worker(store)

@@ -243,15 +243,16 @@ class InsertionStore:
             batch = anchors[start : start + _BATCH]
             keys = [_insertion_key(label, anchor) for anchor in batch]
             values: Sequence[bytes | None] = [None] * len(batch)
+            is_read = False
             with suppress(StoreUnavailable):
-                is_complete = False
                 values = await store.get_many(keys)
-                is_complete = store.is_available
+                is_read = store.is_available
+            is_complete = is_complete and is_read
             for anchor, key, value in zip(batch, keys, values, strict=True):
                 self._evicted.pop(label + anchor, None)
                 if value is not None:
                     self._merge_from_store(tenant, label + anchor, self._decode_value(tenant, key, value, anchor))
-                elif not is_complete:
+                elif not is_read:
                     self._ask_again(label + anchor)
         return is_complete
 
