@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -23,6 +24,8 @@ from accordion.model.compaction import (
     with_forms,
 )
 from accordion.model.conversation import Conversation
+from accordion.model.errors import StoreUnavailable
+from accordion.model.ports import Key
 from accordion.stores.memory_store import InMemoryStore
 from tests.compaction.compactor_setup import CONVERSATION, DIALECTS, read
 from tests.equivalent_entries import reform
@@ -169,6 +172,26 @@ async def test_a_compaction_is_found_in_another_form_by_this_worker_and_by_other
         assert again.compaction == found.compaction
     # What is renewed is what was published.
     assert set(used) == {made}
+
+
+async def test_another_form_that_could_not_be_looked_up_is_looked_up_again() -> None:
+    class Slow(InMemoryStore):
+        is_slow = True
+
+        async def get_many(self, keys: Sequence[Key]) -> list[bytes | None]:
+            if self.is_slow and any(key.name.startswith("form/") for key in keys):
+                raise StoreUnavailable("too slow")
+            return await super().get_many(keys)
+
+    store, listed = Slow(), entries(History((*work(3), Turn(("And now?",)))), "chat")
+    client, bare = conversation(listed, "chat"), conversation(without_reasoning(listed), "chat")
+    await CompactionRepository(store).publish(CONVERSATION, client.chain[0], block(client, 8))
+    folds = CompactionRepository(store)
+    assert (await find(folds, "chat", bare, is_exact=False)).compaction is None
+    assert not folds.knows_position(CONVERSATION, bare.chain[-1])
+    store.is_slow = False
+    assert (await find(folds, "chat", bare, is_exact=False)).compaction is not None
+    assert folds.knows_position(CONVERSATION, bare.chain[-1])
 
 
 async def test_a_compaction_from_before_names_were_added_is_found() -> None:

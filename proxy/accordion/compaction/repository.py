@@ -189,7 +189,10 @@ class CompactionRepository:
         label = scope_prefix(ref)
         index, cached, source = await self._find_deepest(ref.tenant, label, chain, check_store)
         if not is_exact or (is_reworded and source != "memory"):
-            index, cached = await self._find_in_other_form(protocol, ref.tenant, label, conversation, index, cached)
+            try:
+                index, cached = await self._find_in_other_form(protocol, ref.tenant, label, conversation, index, cached)
+            except StoreUnavailable:
+                source = "unavailable"
         history = self._apply_entry(protocol, ref.tenant, conversation, cached)
         if hides_newest_message(history, conversation):
             index, cached, source = await self._find_deepest(ref.tenant, label, chain[:-1], check_store)
@@ -454,28 +457,25 @@ class CompactionRepository:
     ) -> tuple[int, _CachedCompaction | None]:
         """Returns the deepest compaction whose covered messages say the same as the conversation's, adapted to it.
 
-        It is not published, since every worker adapts it in the same way. While the store is unavailable there is none.
+        It is not published, since every worker adapts it in the same way. Raises StoreUnavailable.
         """
-        try:
-            async for source, level in self._load_by_meaning(tenant, label, conversation, index):
-                is_adapted = source.anchor not in conversation.chain
-                compaction = adapt_compaction(conversation, source) if is_adapted else source
-                if compaction is None:
-                    continue
-                if is_adapted:
-                    compaction = with_content_id(compaction)
-                if self._is_valid(protocol, tenant, conversation, compaction):
-                    self._cache(
-                        label,
-                        conversation.chain[0],
-                        compaction,
-                        0 if is_adapted else level,
-                        is_local_only=is_adapted or self._is_waiting_for_store(tenant, label),
-                        source=source if is_adapted else None,
-                    )
-                    return compaction.message_count - 1, self._cached[label + compaction.anchor]
-        except StoreUnavailable:
-            pass
+        async for source, level in self._load_by_meaning(tenant, label, conversation, index):
+            is_adapted = source.anchor not in conversation.chain
+            compaction = adapt_compaction(conversation, source) if is_adapted else source
+            if compaction is None:
+                continue
+            if is_adapted:
+                compaction = with_content_id(compaction)
+            if self._is_valid(protocol, tenant, conversation, compaction):
+                self._cache(
+                    label,
+                    conversation.chain[0],
+                    compaction,
+                    0 if is_adapted else level,
+                    is_local_only=is_adapted or self._is_waiting_for_store(tenant, label),
+                    source=source if is_adapted else None,
+                )
+                return compaction.message_count - 1, self._cached[label + compaction.anchor]
         return index, cached
 
     async def _load_by_meaning(
