@@ -166,6 +166,14 @@ def test_after_an_excerpt_there_is_nothing_left_to_read() -> None:
     assert recaller.pending_bytes(shown, client) < 300, "the newest message itself, at most"
 
 
+def test_instructions_that_must_be_found_again_are_left_to_read() -> None:
+    client, shown, newest = summarized([user("What is in W5918442?")])
+    recaller = ArtifactRecaller(find_claims)
+    recaller.find_excerpt(TENANT, shown, client, newest, count)
+    recaller._omitted_rules.clear()
+    assert recaller.pending_bytes(shown, client) > len(ORDERS)
+
+
 def test_a_small_capacity_gives_the_same_excerpts() -> None:
     client, shown, newest = summarized([user("What is in W5918442?")])
     small, ample = ArtifactRecaller(find_claims, capacity=1), ArtifactRecaller(find_claims)

@@ -85,8 +85,11 @@ class ArtifactRecaller:
         self._views = BoundedCache[str, RecallView](capacity // 6)
 
     def pending_bytes(self, history: CompactedConversation, client: Conversation) -> int:
-        """Returns the bytes that `find_excerpt` must read to index the compaction; many of them belong in a thread."""
-        if history.compaction is None or history.compaction.id in self._indexes:
+        """Returns the bytes that `find_excerpt` must read to index the compaction and to find the instructions that it
+        left out; many of them belong in a thread."""
+        if history.compaction is None or all(
+            history.compaction.id in cache for cache in (self._indexes, self._omitted_rules)
+        ):
             return 0
         return sum(len(message.wire) for message in client.messages[: history.compaction.message_count])
 
