@@ -280,3 +280,17 @@ async def test_a_history_that_the_provider_keeps_enters_both_groups_alike(is_rec
         "compaction": (counts["holdout"][0], ["compaction"]),
         "holdout": (counts["holdout"][0], ["holdout"]),
     }
+
+
+@pytest.mark.parametrize(("group", "share"), [("compaction", "0.000001%"), ("holdout", "100%")])
+async def test_repeated_calls_are_counted_alike_if_the_provider_keeps_the_history(
+    group: HoldoutGroup, share: str
+) -> None:
+    # Every response has the same call, and only a compaction puts the earlier ones into a request.
+    chain = Chain(config=f"compaction: {{holdout: {share}}}")
+    await chain.turns(10)
+    assert any(each.compaction is not None for each in chain.world.recorder.exchanges)
+    await chain.world.outbox.flush()
+    (session,) = await chain.world.observe.list_sessions(TENANT)
+    assert session.holdout is not None
+    assert (session.holdout.group, session.holdout.repeated_calls) == (group, 0)

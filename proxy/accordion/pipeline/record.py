@@ -20,7 +20,7 @@ from accordion.accounting.ledger import Ledger
 from accordion.archive.erasure_notices import ErasureNotices
 from accordion.model.budget import Utilization
 from accordion.model.cache import LONGEST_NAME
-from accordion.model.conversation import Conversation, ToolCall, canonical_arguments
+from accordion.model.conversation import ToolCall, canonical_arguments
 from accordion.model.costs import Costs
 from accordion.model.delegation import display_name
 from accordion.model.http import Inbound
@@ -124,7 +124,7 @@ class ExchangeRecorder(msgspec.Struct, frozen=True):
         reported_response = _with_first_usage(progress, observed_response)
         session = self.calibrator.learn(request, progress.status, reported_response)
         if (assignment := request.holdout_assignment) is not None:
-            repeated = _count_repeated_calls(request.conversation, observed_response)
+            repeated = _count_repeated_calls(request, observed_response)
             entry = update_entry(session.holdout, assignment, request.compared_group, repeated)
             session = replace(session, holdout=entry)
         for feature in self.features:
@@ -234,10 +234,15 @@ def _describe_decision(request: PassthroughRequest | PreparedRequest) -> str:
     return f"not read: it holds {request.unread}" if request.unread else "not read"
 
 
-def _count_repeated_calls(conversation: Conversation, observed_response: ObservedResponse) -> int:
-    """Counts the calls of a response that a conversation has already, with the same arguments."""
+def _count_repeated_calls(request: PreparedRequest, observed_response: ObservedResponse) -> int:
+    """Counts the calls of a response that the client's own messages have already, with the same arguments.
+
+    Messages that the provider keeps do not count: only a compaction puts them into requests, so that only the sessions
+    that are compacted would have them. A thread has none to count.
+    """
+    conversation = (request.original_request or request).conversation
     calls = [call for call in observed_response.calls if len(call.arguments) <= _LONGEST_COMPARED]
-    if not calls:
+    if not calls or conversation.provider_state == "thread":
         return 0
     names = {call.name for call in calls}
     earlier = {
