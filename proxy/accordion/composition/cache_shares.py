@@ -52,8 +52,8 @@ class CacheShares(NamedTuple):
 class CompactionCacheShares(NamedTuple):
     """The capacity in bytes of each cache for compactions. The defaults are shares of the whole, in sixty-fourths.
 
-    A cache has the more, the more it costs to make its entries again: an index for recall takes 100 ms of CPU for a
-    conversation of 100,000 tokens, a list or a record 1 to 3 ms, a rendered request 0.3 ms.
+    A cache has the more, the more it costs to make its entries again: an index for recall takes 20 to 100 ms of CPU
+    for a conversation of 100,000 tokens, a list or a record 1 to 3 ms, a rendered request 0.3 ms.
     """
 
     recall: int = 24

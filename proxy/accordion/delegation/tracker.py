@@ -249,7 +249,7 @@ class DelegationTracker:
         """Returns the whole tree around a node, parents first.
 
         The node `s:` and a session's id is also found under the name that its client uses. `recompute` reads all of it
-        from the store, first_new_index other workers may have written more. Raises StoreUnavailable.
+        from the store, since other workers may have written more. Raises StoreUnavailable.
         """
         nodes = self.delegation_tree.without_cache() if recompute else self.delegation_tree
         client_node = await self.delegation_tree.find_session_node(tenant, node[2:]) if node[:2] == "s:" else None
