@@ -169,6 +169,16 @@ async def test_a_compaction_that_is_evicted_before_its_first_use_is_found_in_the
         assert await find(repository, client(keep=turns)) == fold(whole, 5).id
 
 
+async def test_a_compaction_of_another_branch_costs_no_read_of_the_store():
+    store, whole = Counting(), client()
+    other = replace(whole, messages=whole.messages[:5], chain=(*whole.chain[:4], b"branch"))
+    folds = CompactionRepository(store)
+    assert await find(folds, other) is None
+    await publish(folds, whole, fold(whole, 5))
+    assert await find(folds, replace(other, messages=whole.messages[:6], chain=(*other.chain, b"next"))) is None
+    assert store.asked == []
+
+
 async def test_another_scope_and_another_tenant_find_nothing():
     folds, whole = CompactionRepository(InMemoryStore()), client()
     await publish(folds, whole, fold(whole, 5))

@@ -159,6 +159,8 @@ class CompactionRepository:
         self._prefix_cache = CompactedPrefixCache(message_reader or WrittenMessageReader(), list_capacity)
         self._oldest_valid_change = self._change_count = 0
         """How often a compaction was added to memory, and the count below which remembered answers may be outdated."""
+        self._last_eviction = 0
+        """The change count when a compaction was last evicted."""
         self._waiting_tenants: dict[ScopePrefix, TenantScope] = {}
         """Tenant keys by label, for compactions that wait for the store and so apply in this worker alone."""
 
@@ -350,7 +352,7 @@ class CompactionRepository:
     ) -> tuple[int, _CachedCompaction | None, Sequence[int]]:
         """Returns index and entry of the deepest compaction in memory, and the positions where a deeper one may have
         been evicted."""
-        cached, answers, deepest_answer, is_outdated = self._cached, self._known_answers, -1, False
+        cached, answers, deepest_answer, may_be_evicted = self._cached, self._known_answers, -1, False
         index = len(chain) - 1
         while index > deepest_answer:
             name = label + chain[index]
@@ -364,13 +366,13 @@ class CompactionRepository:
                     # No compaction of this history was added since, so there is no deeper one.
                     index = answer + 1
                 else:
-                    is_outdated = True
+                    may_be_evicted = may_be_evicted or count < self._last_eviction
             index -= 1
         entry, evicted = None, -1
         while index >= 0 and (entry := cached.get(label + chain[index])) is None:
             evicted = max(evicted, index if index == deepest_answer else -1)
             index -= 1
-        if is_outdated:
+        if may_be_evicted:
             # The compaction that was added since belongs to another branch, or it was evicted before its first use.
             return index, entry, _list_deeper_positions(chain, index, entry)
         return index, entry, (evicted,) if evicted >= 0 else ()
@@ -400,10 +402,11 @@ class CompactionRepository:
         entry = _CachedCompaction(compaction, level, memory_size(compaction), is_local_only, source)
         self._cached[name] = entry
         self._size += entry.size
+        self._change_count += 1
         while self._size > self._capacity and len(self._cached) > 1:
             _, evicted = self._cached.popitem(last=False)
             self._size -= evicted.size
-        self._change_count += 1
+            self._last_eviction = self._change_count
         if not root:
             self._oldest_valid_change = self._change_count
             return
