@@ -169,6 +169,21 @@ async def test_a_compaction_that_is_evicted_before_its_first_use_is_found_in_the
         assert await find(repository, client(keep=turns)) == fold(whole, 5).id
 
 
+async def test_a_compaction_that_is_published_during_a_look_up_is_found():
+    class Busy(InMemoryStore):
+        async def get_many(self, keys):
+            values = await super().get_many(keys)
+            if not published:
+                published.append(fold(whole, 5))
+                await publish(folds, whole, published[0])
+            return values
+
+    whole, published = client(), list[Compaction]()
+    folds = CompactionRepository(Busy())
+    assert await find(folds, client(keep=5), fresh=True) == fold(whole, 5).id
+    assert await find(folds, whole) == fold(whole, 5).id
+
+
 async def test_a_compaction_of_another_branch_costs_no_read_of_the_store():
     store, whole = Counting(), client()
     other = replace(whole, messages=whole.messages[:5], chain=(*whole.chain[:4], b"branch"))

@@ -218,6 +218,10 @@ class CompactionRepository:
             index, cached = await self._find_in_store(tenant, label, chain, index, cached, positions)
         except StoreUnavailable:
             return index, cached, "unavailable"
+        published_index, published, _ = self._find_in_memory(label, chain)
+        if published is not None and published_index >= index:
+            # Another request of this worker may have published it since the store was read.
+            index, cached = published_index, published
         # While the store is unavailable, the spool answers for it, and has only a part.
         return index, cached, "store" if self._store.is_available else "unavailable"
 
