@@ -36,16 +36,16 @@ def with_usage(transcript: TranscriptFile, provider: StandIn) -> TranscriptFile:
 
 async def measure_file(file: str, provider: StandIn, limit: int | None = None) -> list[ReplayMeasurement]:
     """Every request of a file's conversations, at most `limit` of them."""
-    rooms, rows, left = OfflinePipeline(SettingsFile(None, os.environ).settings), [], limit
+    pipeline, rows, left = OfflinePipeline(SettingsFile(None, os.environ).settings), [], limit
     try:
         for item in TranscriptSource(file):
             if not isinstance(item, RecordedTranscript) or left == 0:
                 continue
             left = None if left is None else left - 1
             recorded = replace(item, transcript=with_usage(item.transcript, provider))
-            rows += [row async for row in replay(recorded, rooms, learn=True)]
+            rows += [row async for row in replay(recorded, pipeline, learn=True)]
     finally:
-        await rooms.close()
+        await pipeline.close()
     return rows
 
 

@@ -96,19 +96,19 @@ def conversation(seed: int, size: int, model: str = MODEL) -> Conversation:
 
 async def captured(body: bytes, window: int) -> tuple[CompactionRequest, core.Conversation]:
     """A request as the compactor gets it, all of it counted."""
-    rooms, capture = OfflinePipeline(Settings(), window), Capture()
+    pipeline, capture = OfflinePipeline(Settings(), window), Capture()
     try:
         inbound = Inbound("POST", PATHS[CHAT], "", ((b"content-type", b"application/json"),), body, "bench")
-        measured = await rooms.forward.reader.read(inbound, rooms.caller)
+        measured = await pipeline.forward.reader.read(inbound, pipeline.caller)
         if isinstance(measured, PassthroughRequest):
             raise RuntimeError("the conversation was not read")
         step = replace(
-            rooms.forward.compaction_step,
+            pipeline.forward.compaction_step,
             compactors=lambda _model, _delegated: capture,
         )
         await step.compact(measured)
     finally:
-        await rooms.close()
+        await pipeline.close()
     if capture.case is None or capture.client is None:
         raise RuntimeError(f"nothing is to be folded: {measured.decision.reason}")
     return capture.case, capture.client

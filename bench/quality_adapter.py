@@ -33,15 +33,15 @@ class _Product:
 
     def __init__(self, window: int) -> None:
         self._loop = asyncio.new_event_loop()
-        self._rooms = self.run(self._opened(window))
-        self._caller = self._rooms.caller
+        self._pipeline = self.run(self._opened(window))
+        self._caller = self._pipeline.caller
         self._texts: dict[str, str] = {}
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._loop.run_until_complete(work)
 
     def close(self) -> None:
-        self.run(self._rooms.close())
+        self.run(self._pipeline.close())
         self._loop.close()
 
     async def _opened(self, window: int) -> OfflinePipeline:
@@ -50,12 +50,12 @@ class _Product:
     async def forwarded(self, body: bytes, name: str, on_request: bool) -> tuple[Messages, dict[str, str]]:
         fields = (*_HEADERS, _label(name), *(((b"x-accordion-compact", b"now"),) if on_request else ()))
         inbound = Inbound("POST", "/v1/chat/completions", "", fields, body, name)
-        prepared = await self._rooms.process(inbound, self._caller)
+        prepared = await self._pipeline.process(inbound, self._caller)
         if isinstance(prepared, PassthroughRequest) or prepared.rewritten_body is None:
             return json.loads(body)["messages"], {}
         shown = set(_ID.findall(prepared.rewritten_body.decode(errors="replace")))
         for artifact in shown - self._texts.keys():
-            text = await self._rooms.text_of(artifact, self._caller)
+            text = await self._pipeline.text_of(artifact, self._caller)
             if text is not None:
                 self._texts[artifact] = text
         return msgspec.json.decode(prepared.rewritten_body)["messages"], {

@@ -1,6 +1,6 @@
 """Recorded runs replayed through the product, with what would be recalled at each request, and what that was worth.
 
-Each list goes through the same rooms as in `quality_adapter.py`; excerpts are put behind the message that asked for
+Each list goes through the same pipeline as in `quality_adapter.py`; excerpts are put behind the message that asked for
 them (the product puts them in front of it), and stay until a fold covers their place. What counts as a fact, and how
 recordings are chosen, is `quality.py`'s.
 """
@@ -114,7 +114,7 @@ class Replaying:
     def __init__(self, quality: Quality, window: int, far: int, *, tokens: int = 1_500, sources: int = 3) -> None:
         self._quality, self._far, self._tokens, self._sources = quality, far, tokens, sources
         self._loop = asyncio.new_event_loop()
-        self._rooms = self._loop.run_until_complete(self._opened(window))
+        self._pipeline = self._loop.run_until_complete(self._opened(window))
         self._reader = WrittenMessageReader(16 * 2**20)
         self.ms: list[float] = []
         """CPU time of each look-up, in milliseconds, indexes and tokenizer included."""
@@ -126,8 +126,8 @@ class Replaying:
         return OfflinePipeline(msgspec.structs.replace(settings, unfold=alone), window)
 
     def close(self) -> None:
-        """Lets go of the rooms."""
-        self._loop.run_until_complete(self._rooms.close())
+        """Closes the pipeline."""
+        self._loop.run_until_complete(self._pipeline.close())
         self._loop.close()
 
     def replay(self, run: Run) -> Counter[str]:
@@ -172,7 +172,7 @@ class Replaying:
         label = "recorded-" + re.sub(r"[^A-Za-z0-9_.:-]", "-", run["id"])
         fields = ((b"content-type", b"application/json"), (b"x-accordion-session", label[-128:].encode()))
         inbound = Inbound("POST", "/v1/chat/completions", "", fields, json.dumps(request).encode(), run["id"])
-        prepared = self._loop.run_until_complete(self._rooms.process(inbound, self._rooms.caller))
+        prepared = self._loop.run_until_complete(self._pipeline.process(inbound, self._pipeline.caller))
         assert isinstance(prepared, PreparedRequest)
         return prepared
 

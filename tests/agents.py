@@ -1,6 +1,6 @@
 """Agents on the official SDKs: a question, tools until the model has no more calls, the next question.
 
-    run = await loop(client, "chat", turns=3, stream=True)   # run.history, run.headers, run.sent
+    run = await Run(client, "chat", stream=True).turns(3)   # run.history, run.headers, run.sent
 
 The history is the client's own and never folded; every answer of the SDK goes into it as the SDK gives it.
 """

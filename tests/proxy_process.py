@@ -1,6 +1,6 @@
 """A really started proxy: `python -m accordion serve` in a process of its own, on a port of its own.
 
-    with held_port() as port, started(folder, upstream_port=port) as proxy:
+    with held_port() as port, start_proxy(folder, upstream_port=port) as proxy:
         async with proxy.provider(script) as provider:
             ...  # proxy.url, proxy.log, provider.requests
 

@@ -1,11 +1,12 @@
 """A strict provider whose model reads back: it sees a tool that the client did not send, and calls it in every way.
 
-    provider = Reader("messages", WINDOW, ways=("o", "wot"), every=2)
+    provider = ReadingProvider("messages", WINDOW, ways=("o", "wot"), every=2)
 
 A way describes one reply to the client: a letter for each part, a space between the provider's replies. `o` our tool
 is asked for an artifact, `l` for as much of it as there is, `p` for what matches in it, `u` for one that there is not,
 `b` in no JSON; `t` a tool of the client's is called, `a` with an artifact in its arguments, `n` one of our tool's name;
-`w` words, `h` another thought. Where the last calls no tool of the client's, another reply follows as `Strict` has it.
+`w` words, `h` another thought. Where the last calls no tool of the client's, another reply follows as
+`StrictProvider` has it.
 
 On every request it checks that its earlier replies and their results stand in their places.
 """
@@ -266,7 +267,7 @@ class ReadingProvider(StrictProvider):
         return ReplyCall(name, tool, '{"id": art, oops' if letter == "b" else json.dumps(asked))
 
     def _plain(self, tokens: int) -> ScriptedReply:
-        """A reply without any call of ours, as `Strict` gives it."""
+        """A reply without any call of ours, as `StrictProvider` gives it."""
         number, made = self.given, list[Piece]([self._thought(0)] if self.thinks else [])
         count = 0 if number % (self.rounds + 1) == 0 else self.batch(number)
         if not count or number % 3 == 0:

@@ -1,6 +1,6 @@
 """One reply of a model, piece by piece, in each dialect, whole and as the events that real providers send.
 
-`Said` is what `spoken.Reply` is not: any pieces in any order, calls of any tool, arguments that are no JSON.
+Unlike an `AgentReply`, a `ScriptedReply` has any pieces in any order, calls of any tool, arguments that are no JSON.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Records a client's responses on its network, and checks that each looks like one response of a provider.
 
-witness = Witness()
+witness = ResponseRecorder()
 async with connected(url, "chat", witness) as client: ...
 assert witness.problems("chat") == []
 """

@@ -1,8 +1,8 @@
 """A provider and an agent that speak Responses over a WebSocket.
 
-`SocketProvider` is as strict as its model (`Strict`) about the whole list, and keeps only the last response of each
-stream, in the memory of the connection. `SocketRun` is an agent that continues its last response with the new items
-alone, as Codex does, and begins anew with its whole list on a new socket.
+`SocketProvider` is as strict as its model (a `StrictProvider`) about the whole list, and keeps only the last response
+of each stream, in the memory of the connection. `SocketRun` is an agent that continues its last response with the new
+items alone, as Codex does, and begins anew with its whole list on a new socket.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ SERVING = {
     "logging.level",
     "logging.format",
 }
-"""What the process needs before there is a house; tests/e2e starts it."""
+"""What the process needs before there is an application; tests/e2e starts it."""
 UNUSED = {
     "litellm_settings",
     "router_settings",

@@ -43,7 +43,7 @@ class InsertionSetup(PipelineSetup):
         return self.forward.tenants.identify(fields)
 
     async def add(self, path: str, body: Json, made: Any, headers: dict[str, str] | None = None) -> None:
-        """Puts an overlay at the end of a request."""
+        """Puts an insertion at the end of a request."""
         measured = await self.measure(path, body, headers)
         insertion: Insertion = made(measured.conversation.chain[-1])
         await self.insertions.add(measured.ref, insertion, 0.0)

@@ -528,7 +528,7 @@ def test_each_list_begins_with_the_one_that_was_sent_before_it(
 
 
 class Counting(ChatArtifactTool):
-    """Counts how often it is asked whether a reply is one that was woven."""
+    """Counts how often it is asked whether a reply is one that was inserted."""
 
     def __init__(self) -> None:
         self.asked = 0
