@@ -271,12 +271,20 @@ async def fetch(client: Client, url: str) -> None:
     await (client.get(url) if isinstance(client, httpx.AsyncClient) else client.get(url, cast_to=object))
 
 
-def connected(url: str, dialect: str, witness: ResponseRecorder | None = None) -> Client:
+def connected(
+    url: str,
+    dialect: str,
+    witness: ResponseRecorder | None = None,
+    *,
+    key: str = "sk-test-agents",
+    headers: Mapping[str, str] | None = None,
+) -> Client:
     """The dialect's official client, with no retries of its own; `witness` hears all that comes."""
-    more: Any = {"api_key": "sk-test-agents", "max_retries": 0, "timeout": 60}
+    more: Any = {"api_key": key, "max_retries": 0, "timeout": 60, "default_headers": headers}
     if dialect == "gemini":
         plain = witness.openai() if witness is not None else httpx.AsyncClient(timeout=60, trust_env=False)
-        plain.base_url, plain.headers["x-goog-api-key"] = httpx.URL(url), more["api_key"]
+        plain.base_url = httpx.URL(url)
+        plain.headers.update({"x-goog-api-key": key, **(headers or {})})
         return plain
     if dialect == "messages":
         http = witness.anthropic() if witness is not None else None

@@ -9,12 +9,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import anthropic
 import httpx
-import openai
 
 from tests.agent_replies import TOOLS
-from tests.agents import Client, Run
+from tests.agents import Client, Run, connected
 from tests.campaign.replies import ANSWERED, outcome_of, problems_of
 from tests.e2e.storing_provider import StoringProvider
 from tests.history_content import ContentItem, content_items, reply_content_items
@@ -22,7 +20,7 @@ from tests.loopback import Answer, Loopback, Recorded
 from tests.reading_provider import _ARTIFACT, OURS, ReadableArtifact, ReadingProvider
 from tests.reply_parts import Piece, ReplyCall, ReplyText, ScriptedReply
 from tests.response_recorder import RecordedResponse, ResponseRecorder
-from tests.strict_provider import LISTS, result_of, turn_text
+from tests.strict_provider import result_of, turn_text
 
 Json = dict[str, Any]
 
@@ -162,7 +160,6 @@ class Step:
 class Agent:
     """An agent and its provider's model; `sent` entries of its history were in a request that was answered."""
 
-    number: int
     kind: str
     run: Run
     model: WholeListModel | ChainModel
@@ -178,8 +175,6 @@ class Agent:
     children: list[Agent] = field(default_factory=list)
     references: set[str] = field(default_factory=set)
     """The artifacts that any of its forwarded lists named."""
-    illegal: list[Json] = field(default_factory=list)
-    """The list of the first request that broke a rule."""
     sent: int = 0
     gave_up: str = ""
     has_lost_store: bool = False
@@ -321,20 +316,6 @@ def _plain(value: Any) -> Any:
     return value.model_dump(mode="json", exclude_none=True)
 
 
-def client_of(url: str, dialect: str, credential: str, witness: ResponseRecorder, *, reconnects: bool) -> Client:
-    """A client whose credential names its agent, with no retries of its own; the official one where there is one."""
-    more: Any = {"api_key": credential, "max_retries": 0, "timeout": 60}
-    more["default_headers"] = {"Connection": "close"} if reconnects else {}
-    if dialect == "messages":
-        return anthropic.AsyncAnthropic(base_url=url, http_client=witness.anthropic(), **more)
-    http = witness.openai()
-    if dialect == "gemini":
-        http.base_url = httpx.URL(url)
-        http.headers.update({"x-goog-api-key": credential, **more["default_headers"]})
-        return http
-    return openai.AsyncOpenAI(base_url=f"{url}/v1", http_client=http, **more)
-
-
 async def close(client: Client) -> None:
     await (client.aclose() if isinstance(client, httpx.AsyncClient) else client.close())
 
@@ -349,7 +330,7 @@ class Crew:
     url: str
     during: Callable[[], str]
     agents: list[Agent] = field(default_factory=list)
-    behind: Loopback | None = None
+    provider: Loopback | None = None
     _by_credential: dict[str, Agent] = field(default_factory=dict)
     _numbers: int = 0
 
@@ -366,10 +347,11 @@ class Crew:
         more: Json = {"store": True} if kind == "chain" else {}
         if kind.startswith("delegating") and parent is None:
             more = {"tools": DELEGATING[dialect]}
-        client = client_of(self.url, dialect, credential, witness, reconnects=number % 4 > 1)
+        headers = {"Connection": "close"} if number % 4 > 1 else {}
+        client = connected(self.url, dialect, witness, key=credential, headers=headers)
         run = Run(client, dialect, name=name, stream=bool(number % 2), words=TEXT, model=MODELS[dialect],
                   chained=kind == "chain", more=more)  # fmt: skip
-        agent = Agent(number, kind, run, self._model(kind, name, parent, call), witness, self.during)
+        agent = Agent(kind, run, self._model(kind, name, parent, call), witness, self.during)
         agent.model.given = number * NUMBERS
         self._by_credential[credential] = agent
         return agent
@@ -412,7 +394,7 @@ class Crew:
     async def __call__(self, request: Recorded, answer: Answer) -> None:
         bearer = (request.header("authorization") or "").removeprefix("Bearer ")
         agent = self._by_credential[request.header("x-api-key") or request.header("x-goog-api-key") or bearer]
-        before, problems = len(agent.model.taken), len(agent.model.problems)
+        before = len(agent.model.taken)
         try:
             await agent.model(request, answer)
         except (OSError, asyncio.IncompleteReadError):
@@ -420,18 +402,15 @@ class Crew:
         except Exception as error:
             agent.model.problems.append(f"the provider cannot make sense of it: {error!r}")
             await answer.cut()
-        listing = LISTS[KINDS[agent.kind]]
-        if len(agent.model.problems) > problems and not agent.illegal:
-            agent.illegal = request.json().get(listing, [])
         if len(agent.model.taken) > before:
             agent.references |= set(_ARTIFACT.findall(agent.model.taken[-1].text)) - {INVENTED}
         self._forget(agent)
 
     def _forget(self, agent: Agent) -> None:
         """Keeps what is old no longer in memory."""
-        if self.behind is not None:
-            self.behind.requests.clear()
-            self.behind.answers.clear()
+        if self.provider is not None:
+            self.provider.requests.clear()
+            self.provider.answers.clear()
         for old in agent.model.taken[-RECENT - 4 : -RECENT]:
             old.request.raw = old.request.body = b""
         for exchange in agent.model.exchanges[-RECENT - 4 : -RECENT]:

@@ -27,8 +27,6 @@ class FailingConnection:
     is_cutting: bool = False
     cuts: int = 0
     """Connections that were cut within a message."""
-    refusals: int = 0
-    """Connections that were reset because the link is down."""
     _flows: asyncio.Event = field(default_factory=asyncio.Event)
     _is_down: bool = False
     _server: asyncio.Server | None = None
@@ -90,10 +88,8 @@ class FailingConnection:
         assert task is not None
         self._tasks.add(task)
         try:
-            if self._is_down:
-                self.refusals += 1
-                return
-            await self._connect(reader, writer)
+            if not self._is_down:
+                await self._connect(reader, writer)
         except (OSError, asyncio.CancelledError):
             pass
         finally:

@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 
 from tests.campaign.agents import KINDS, Agent
-from tests.strict_provider import LISTS, result_of
+from tests.strict_provider import result_of
+from tests.writers import LISTS
 
 Json = dict[str, Any]
 

@@ -194,8 +194,8 @@ async def prepared(plan: Plan) -> AsyncIterator[CampaignRound]:
         one = CampaignRound(plan, crew, faults)
         for number in range(plan.agents):
             crew.add(plan.kinds[number % len(plan.kinds)])
-        crew.behind = await stack.enter_async_context(Loopback(crew))
-        faults.links.provider.target = crew.behind.port
+        crew.provider = await stack.enter_async_context(Loopback(crew))
+        faults.links.provider.target = crew.provider.port
         yield one
         for agent in crew.all:
             await close(agent.run.client)
