@@ -39,7 +39,7 @@ def run(setting: RunSettings) -> list[Table]:
     """Rounds on a Valkey server and on an SQLite file by turns."""
     end = time.monotonic() + 60 * (setting.minutes or setting.fewer(10, 1))
     results, stopped = list[Result](), list[str]()
-    while not results or time.monotonic() < end:
+    while not (results or stopped) or time.monotonic() < end:
         try:
             results.append(asyncio.run(carry_out(_plan(setting, len(results) + len(stopped)))))
         except AssertionError as error:
