@@ -225,17 +225,19 @@ async def test_uvicorn_does_not_tell_a_running_request_that_its_pipelining_clien
         task.cancel()
 
 
-class Running:
-    """A process that runs."""
+class FakeProcess:
+    """A process that runs, until it has ended."""
+
+    has_ended = False
 
     def is_alive(self) -> bool:
-        return True
+        return not self.has_ended
 
 
 def worker_of(kind: type[multiprocess.Process]) -> multiprocess.Process:
     """A worker that has not answered yet."""
     made = kind(uvicorn.Config("app", log_config=None), [])
-    made.process = Running()  # type: ignore[assignment]
+    made.process = FakeProcess()  # type: ignore[assignment]
     return made
 
 
@@ -250,6 +252,13 @@ def test_a_worker_may_take_its_time_to_start_and_then_has_to_answer() -> None:
     assert worker.child_conn.recv() == b"ping"
     worker.child_conn.send(False)
     assert worker.is_alive(timeout=0)
+    assert not worker.is_alive(timeout=0)
+
+
+def test_a_worker_that_ends_while_it_starts_is_dead_at_once() -> None:
+    worker = worker_of(uvicorn_compat.Worker)
+    assert worker.is_alive(timeout=0)
+    worker.process.has_ended = True  # type: ignore[attr-defined]
     assert not worker.is_alive(timeout=0)
 
 

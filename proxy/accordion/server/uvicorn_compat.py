@@ -616,7 +616,8 @@ class Worker(multiprocess.Process):
 
     Overrides uvicorn's health check for machines on which a worker takes seconds to start, such as a container with a
     tenth of a processor: uvicorn would kill each worker that does not answer within five seconds, and start another
-    one, for ever.
+    one, for ever. Its setting `timeout_worker_healthcheck` would be the time for all later answers too, and the
+    supervisor reacts to no signal while it waits for one.
     """
 
     start_seconds = 60.0
