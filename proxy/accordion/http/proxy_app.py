@@ -1,9 +1,9 @@
 """The ASGI application that clients talk to.
 
-Uvicorn calls `ProxyApp` once for each connection's request. Requests below `/v1` become an `Inbound`, go through the
-`RequestPipeline`, and its `Outbound` is sent back byte for byte. WebSockets below `/v1` go to `WebSocketRelay`, with a
-`ResponseSocket` if their messages are read. All other paths belong to the API (api.py). This is plain ASGI, without
-Starlette, because every forwarded request passes here.
+Uvicorn calls `ProxyApp` once for each connection's request. Requests at a provider's path become an `Inbound`, go
+through the `RequestPipeline`, and its `Outbound` is sent back byte for byte. WebSockets at such a path go to
+`WebSocketRelay`, with a `ResponseSocket` if their messages are read. All other paths belong to the API (api.py). This
+is plain ASGI, without Starlette, because every forwarded request passes here.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ClientDisconnected(Exception):
 
 
 class ProxyApp:
-    """Routes connections: `/v1` is forwarded, the rest goes to `api`. Bodies are limited to `max_body` bytes."""
+    """Forwards what comes at a provider's path; the rest goes to `api`. Bodies are limited to `max_body` bytes."""
 
     def __init__(
         self,
