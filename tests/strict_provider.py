@@ -53,20 +53,31 @@ def turn_text(turn: int, run: str = "") -> str:
 
 def overflow_error(dialect: str, tokens: int, window: int) -> Json:
     """The provider's own error for an overflow."""
-    if dialect == "converse":
+    code = None
+    if dialect in ("converse", "messages"):
         said = f"prompt is too long: {tokens} tokens > {window} maximum"
-        return {"message": f"The model returned the following errors: {said}"}
-    if dialect == "gemini":
+        if dialect == "converse":
+            said = f"The model returned the following errors: {said}"
+    elif dialect == "gemini":
         said = f"The input token count ({tokens}) exceeds the maximum number of tokens allowed ({window})."
-        return {"error": {"code": 400, "message": said, "status": "INVALID_ARGUMENT"}}
+    else:
+        code = "context_length_exceeded"
+        said = f"This model's maximum context length is {window} tokens. However, your messages resulted in {tokens} tokens. Please reduce the length of the messages."  # noqa: E501
+        if dialect == "responses":
+            said = "Your input exceeds the context window of this model. Please adjust your input and try again."
+    return request_error(dialect, said, code)
+
+
+def request_error(dialect: str, message: str, code: str | None = None) -> Json:
+    """A refusal in the provider's own form."""
+    if dialect == "converse":
+        return {"message": message}
+    if dialect == "gemini":
+        return {"error": {"code": 400, "message": message, "status": "INVALID_ARGUMENT"}}
     if dialect == "messages":
-        inner = {"type": "invalid_request_error", "message": f"prompt is too long: {tokens} tokens > {window} maximum"}
+        inner = {"type": "invalid_request_error", "message": message}
         return {"type": "error", "error": inner, "request_id": "req_strict"}
-    said = f"This model's maximum context length is {window} tokens. However, your messages resulted in {tokens} tokens. Please reduce the length of the messages."  # noqa: E501
-    if dialect == "responses":
-        said = "Your input exceeds the context window of this model. Please adjust your input and try again."
-    code = "context_length_exceeded"
-    return {"error": {"message": said, "type": "invalid_request_error", "param": LISTS[dialect], "code": code}}
+    return {"error": {"message": message, "type": "invalid_request_error", "param": LISTS[dialect], "code": code}}
 
 
 def vllm_overflow_error(dialect: str, tokens: int, window: int) -> Json:
@@ -165,7 +176,7 @@ class StrictProvider:
             return await send_json(answer, 400, said)
         if problems := provider_rules.problems(self.dialect, body, self):
             self.problems += problems
-            return await send_json(answer, 400, {"error": {"message": problems[0], "type": "invalid_request_error"}})
+            return await send_json(answer, 400, request_error(self.dialect, problems[0]))
         self.taken.append(Forwarded(request, tokens))
         await self._replied(body, tokens, answer)
 

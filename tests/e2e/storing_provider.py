@@ -97,9 +97,7 @@ class StoringProvider(ReadingProvider):
         kept = self.held.get(path[0])
         if kept is None:
             told = f"Response with id '{path[0]}' not found."
-            return await strict_provider.send_json(
-                answer, 404, {"error": {"message": told, "type": "invalid_request_error"}}
-            )
+            return await strict_provider.send_json(answer, 404, strict_provider.request_error("responses", told))
         if method == "DELETE":
             del self.held[path[0]]
             return await strict_provider.send_json(answer, 200, {"id": path[0], "object": "response", "deleted": True})
