@@ -1,4 +1,5 @@
-"""Agents of all three protocols that begin new conversations for as long as they are let, and samples of the server."""
+"""Agents of Chat Completions, Responses and Messages that begin new conversations for as long as they are let, and
+samples of the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""New conversations of all three protocols without end: memory, descriptors, threads and files must stay flat."""
+"""New conversations of Chat Completions, Responses and Messages without end: memory, descriptors, threads and files
+must stay flat."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class AgentTeam:
 
 
 def unanswered(body: dict[str, Any]) -> list[str]:
-    """Calls without their result, and results without their call, in any of the three protocols."""
+    """Calls without their result, and results without their call, in Chat Completions, Responses or Messages."""
     calls: list[str] = []
     results: list[str] = []
     for entry in body.get("messages") or body["input"]:

@@ -1,4 +1,5 @@
-"""Several agents write into one list: each sees its own branch, in the three dialects, with the official SDKs."""
+"""Several agents write into one list: each sees its own branch, in Chat Completions, Responses and Messages, with the
+official SDKs."""
 
 import asyncio
 import json

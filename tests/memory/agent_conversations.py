@@ -1,4 +1,4 @@
-"""Conversations of agents at work, in any of the three dialects."""
+"""Conversations of agents at work, in any protocol."""
 
 from __future__ import annotations
 
