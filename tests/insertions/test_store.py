@@ -488,16 +488,6 @@ def test_a_fold_keeps_its_cache_breakpoint_where_it_was_when_something_is_put_in
     assert sent[: len(before) - 1] == before[:-1]
 
 
-@pytest.mark.parametrize("dialect", NAMES)
-def test_entries_may_be_put_behind_the_list(dialect: DialectName):
-    talk = ComposedConversation(dialect)
-    shown, behind = talk.compose(), wires(reply(dialect, "Hm.", {}))
-    one = json.loads(talk.rendering.render_body(talk.spoken, shown, behind))
-    other = json.loads(talk.rendering.render_body(talk.spoken, shown))
-    assert one[talk.listing] == [*other[talk.listing], *map(json.loads, behind)]
-    assert {**one, talk.listing: 0} == {**other, talk.listing: 0}
-
-
 moves = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans(), st.booleans()), min_size=1, max_size=6)
 
 
