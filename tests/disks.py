@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from accordion.stores.spool import find_memory_folder, memory_name
+
 
 @contextmanager
 def small_disk(folder: Path, size: str = "8m") -> Iterator[Path]:
@@ -23,7 +25,16 @@ def small_disk(folder: Path, size: str = "8m") -> Iterator[Path]:
     try:
         yield folder
     finally:
+        for spool in folder.glob("*.spool"):
+            for file in memory_files(spool):
+                file.unlink()
         _unmount(folder)
+
+
+def memory_files(spool: Path) -> list[Path]:
+    """The files in memory of the proxies whose spool this is."""
+    memory = find_memory_folder(spool.parent)
+    return list(memory.glob(f"{memory_name(spool)}*")) if memory is not None else []
 
 
 def can_mount() -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from contextlib import suppress
+import sqlite3
+from contextlib import closing, suppress
 from pathlib import Path
 
 import httpx
@@ -13,7 +14,7 @@ import pytest
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Key
 from tests.conftest import Start
-from tests.disks import fill, small_disk
+from tests.disks import fill, memory_files, small_disk
 from tests.e2e.proxy_api import get_page, wait_until
 from tests.e2e.small_window import WINDOW, agent, compacted_requests, config, rounds
 from tests.e2e.store_workers import api, ask, request_with_name, workers
@@ -76,6 +77,38 @@ async def test_compaction_goes_on_and_erasing_works_while_the_disk_is_full(start
                 sent = set(ARTIFACT.findall(repr(provider.taken[-1].request.body)))
                 assert await readable(proxy, sent) == sent
             assert sent
+    assert provider.problems == []
+
+
+async def test_what_was_removed_while_the_disk_was_full_survives_a_kill(start: Start, tmp_path: Path):
+    provider = StrictProvider("chat", WINDOW, rounds=1_000, words=400)
+    with small_disk(tmp_path / "disk") as disk:
+        proxy = start(config("chat"), ACCORDION_STORE=f"sqlite:///{disk}/store.db")
+        async with proxy.provider(provider), agent(proxy, "chat", words=400) as run:
+            await rounds(run, 1)
+            others = fill(disk)
+            while len(compacted_requests(run)) < 3:
+                await rounds(run, 1)
+            assert await waiting(proxy) > 0
+        assert "it is lost if this machine restarts" in proxy.log
+        sent = {found for each in provider.taken for found in ARTIFACT.findall(repr(each.request.body))}
+        assert sent
+        proxy.kill()
+        proxy.start()
+        assert await readable(proxy, sent) == sent
+        others.unlink()
+
+        async def stored() -> bool:
+            [file] = [each for each in memory_files(disk / "store.db.spool") if each.suffix == ".db"]
+            with closing(sqlite3.connect(file)) as memory:
+                return memory.execute("SELECT count(*) FROM entry").fetchone() == (0,)
+
+        await wait_until(stored)
+        proxy.kill()
+        for file in memory_files(disk / "store.db.spool"):
+            file.unlink()
+        proxy.start()
+        assert await readable(proxy, sent) == sent
     assert provider.problems == []
 
 

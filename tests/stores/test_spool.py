@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import stat
 import time
 from pathlib import Path
 
@@ -12,9 +14,10 @@ import pytest
 from accordion.model.errors import StoreUnavailable
 from accordion.model.ports import Append, Key, Put
 from accordion.stores.memory_store import InMemoryStore
-from accordion.stores.spool import Spool, SpooledStore
+from accordion.stores.spool import Spool, SpooledStore, find_memory_folder
 from accordion.stores.sqlite import SqliteStore
 from accordion.stores.sqlite_path import CHECK_INTERVAL
+from tests.disks import small_disk
 
 ROW, ROW2, FOLD, LOG = Key("", "row/1"), Key("listed", "row/2"), Key("", "fold/1"), Key("", "log")
 HERE, THERE = b"h" * 16, b"t" * 16
@@ -261,15 +264,79 @@ async def test_memory_is_the_last_resort_until_the_file_takes_writes(tmp_path: P
     # For so long an open file is taken for the one at its path.
     await asyncio.sleep(CHECK_INTERVAL)
     await store.put(ROW, b"one")
-    assert store.spool.in_memory > 0
+    assert store.spool.bytes_in_memory > 0
     assert await store.get(ROW) == b"one"
     (folder / "s.db").rmdir()
     await store.poll()
-    assert store.spool.in_memory == 0
+    assert store.spool.bytes_in_memory == 0
     other = await worker(folder / "s.db", main)
     assert await other.get(ROW) == b"one"
     await store.close()
     await other.close()
+
+
+async def test_writes_in_memory_survive_a_killed_worker(tmp_path: Path):
+    (tmp_path / "s.db").mkdir()  # the file takes no writes
+    memory = tmp_path / "memory"
+    main = Away()
+    killed = await worker(tmp_path / "s.db", main, memory_folder=memory)
+    await killed.put(ROW, b"the archive of the compaction")
+    assert await killed.put_if_absent(FOLD, b"fold") == b"fold"
+    assert killed.spool.bytes_in_memory > 0
+    other = await worker(tmp_path / "s.db", main, memory_folder=memory)
+    assert await other.get_many([ROW, FOLD]) == [b"the archive of the compaction", b"fold"]
+    assert await other.put_if_absent(FOLD, b"another") == b"fold"
+    (tmp_path / "s.db").rmdir()
+    main.back = True
+    await other.publish()
+    assert await main.get_many([ROW, FOLD]) == [b"the archive of the compaction", b"fold"]
+    assert (other.spool.is_empty, other.spool.bytes_in_memory) == (True, 0)
+    await killed.poll()
+    assert (killed.spool.is_empty, killed.spool.bytes_in_memory) == (True, 0)
+    await killed.close()
+    await other.close()
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+async def test_no_claim_is_in_the_file_while_values_wait_in_memory(tmp_path: Path, is_shared: bool):
+    main, memory = Away(), tmp_path / "memory" if is_shared else None
+    (tmp_path / "s.db").mkdir()
+    store = await worker(tmp_path / "s.db", main, memory_folder=memory, capacity=1_000)
+    await store.put(ROW, b"x" * 500)
+    (tmp_path / "s.db").rmdir()  # the file takes writes again, but not as much
+    file = await worker(tmp_path / "s.db", main, capacity=1_000)
+    await file.put(ROW2, b"y" * 500)
+    await store.put_if_absent(FOLD, b"fold")
+    assert await file.get(ROW2) == b"y" * 500
+    assert await file.spool.find([ROW, FOLD]) == {}
+    main.back = True
+    await file.publish()
+    main.back = False
+    await store.put_if_absent(Key("", "fold/2"), b"fold")
+    assert await file.spool.find([ROW, FOLD, Key("", "fold/2")]) == {
+        ROW: b"x" * 500,
+        FOLD: b"fold",
+        Key("", "fold/2"): b"fold",
+    }
+    assert store.spool.bytes_in_memory == 0
+    await store.close()
+    await file.close()
+
+
+def test_the_folder_in_memory_is_the_users_own_and_on_another_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("accordion.stores.spool._MEMORY_DISK", tmp_path / "shm")
+    assert find_memory_folder(tmp_path) is None
+    with small_disk(tmp_path / "shm") as disk:
+        folder = find_memory_folder(tmp_path / "not yet" / "there")
+        assert folder == disk / f"accordion-{os.getuid()}"
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert find_memory_folder(tmp_path) == folder
+        assert find_memory_folder(disk / "store") is None
+        folder.chmod(0o755)
+        assert find_memory_folder(tmp_path) is None
+        folder.rmdir()
+        folder.symlink_to(tmp_path)
+        assert find_memory_folder(tmp_path) is None
 
 
 async def test_a_claim_waits_behind_values_that_wait_in_memory():
@@ -355,9 +422,9 @@ async def test_a_write_that_does_not_change_the_files_dates_is_found_at_the_next
     gone, main = Away(), InMemoryStore()
     one, two = await worker(tmp_path / "s.db", gone), await worker(tmp_path / "s.db", main)
     dates = time.time_ns(), 4_096
-    monkeypatch.setattr(Spool, "_signature", lambda _: dates)
+    monkeypatch.setattr("accordion.stores.spool._SpoolArea._signature", lambda _: dates)
     for each in (one, two):
-        await each.spool._check_file()
+        await each.spool._check()
     assert one.spool.is_empty
     await one.put_if_absent(FOLD, b"one")
     assert await one.get(FOLD) == b"one"

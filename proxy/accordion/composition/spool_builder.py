@@ -9,7 +9,7 @@ from accordion.archive.archive_entries import ENTRIES_PREFIX, TENANTS_WITH_ARCHI
 from accordion.config import Settings
 from accordion.insertions.store import is_insertion_key
 from accordion.model.ports import Key, KeyValueStore, Put
-from accordion.stores.spool import Spool, open_spool
+from accordion.stores.spool import Spool, find_memory_folder, open_spool
 
 _ESSENTIAL_PREFIXES = ("fold/", "folding/", "form/", "overlay/", "link/", "point/")
 """The prefixes of essential keys (compaction/record_format.py, insertions/store.py, archive/response_links.py,
@@ -18,10 +18,11 @@ sessions/prefix_nodes.py)."""
 
 def build_spool(settings: Settings) -> Spool:
     """Opens the spool of the configured store. Raises ConfigError if its file belongs to another program."""
-    path = settings.store.spool_path()
+    path = Path(text) if (text := settings.store.spool_path()) else None
     return open_spool(
-        Path(path) if path else None,
+        path,
         address_hash=settings.store.address_hash(),
+        memory_folder=find_memory_folder(path.parent) if path is not None else None,
         capacity=settings.store.spool_bytes,
         has_copies=is_server(settings),
         is_merged=is_insertion_key,

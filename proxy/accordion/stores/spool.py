@@ -6,8 +6,13 @@ reads look in the spool first; so workers find each other's compactions. When th
 at a time publishes the waiting writes: it writes them to the store and removes them from the spool. Records written
 shortly before the store became unavailable are read from local copies (see RecentRecords).
 
-A write waits in one of two areas: the file or, if the file takes no writes, the memory of this process. A write has
-one of three kinds, which are published in this order: values, claims (puts with `if_absent`) and entries of logs.
+A write waits in one of two areas: the file or, if the file takes no writes, this machine's memory. That is a second
+file on a disk in memory (see `find_memory_folder`), so that it survives a worker that is killed and other workers read
+it, or, where there is no such disk, the memory of this process. While anything waits in memory, what follows waits
+there too: a compaction in the file must not outlive its archive in memory.
+
+A write has one of three kinds, which are published in this order: values, claims (puts with `if_absent`) and entries of
+logs.
 
 Each write is stored under a tag, the identity of the store that it is for, and is published to that store only. Before
 the store has answered for the first time, the tag is made of its address and the tenant secret.
@@ -21,6 +26,8 @@ import hashlib
 import logging
 import os
 import secrets
+import stat
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
@@ -57,7 +64,9 @@ _OVERHEAD = 100
 _PAGE = 64
 _BATCH_BYTES = 2 * 2**20
 _MEMORY = 16 * 2**20
-"""Bytes of writes that wait in memory if the file takes none."""
+"""Bytes of writes of each worker that wait in memory if the file takes none."""
+_MEMORY_DISK = Path("/dev/shm")  # noqa: S108 - anybody can write there, so the folder in it is checked
+"""Where Linux has a disk in memory, in containers too."""
 
 Settle = Callable[[Put, bytes], bytes | None]
 """Takes a write that waited and the store's different value; returns the value to write instead. With None, the store's
@@ -88,6 +97,8 @@ class _StoreRecord(msgspec.Struct, array_like=True):
 _DECODER = msgspec.msgpack.Decoder(_SpooledWrite)
 _KNOWN = msgspec.msgpack.Decoder(_StoreRecord)
 _Local = SqliteStore | InMemoryStore
+_Signature = tuple[int, int] | str
+"""The time and size of a file's write-ahead log; a text if there is none or nothing is known."""
 
 
 class _SpoolFull(StoreUnavailable):
@@ -95,22 +106,72 @@ class _SpoolFull(StoreUnavailable):
 
 
 class _SpoolArea:
-    """Waiting writes in one local store, the file or memory; at most `capacity` bytes."""
+    """Waiting writes in one local store, a file at `path` or, if that is None, memory; at most `capacity` bytes."""
 
-    def __init__(self, local: _Local, capacity: int) -> None:
-        self.local = local
-        self.capacity = capacity
+    def __init__(self, path: Path | None, capacity: int, timeout: float = 5.0) -> None:
+        self.local: _Local = (
+            InMemoryStore(max_bytes=4 * capacity + 2**20)
+            if path is None
+            else SqliteStore(path, timeout=timeout, is_atomic=True)
+        )
+        self.path, self.capacity = path, capacity
+        self._wal_path = f"{path}-wal"
         self._sizes: dict[Key, int] | None = None
+        self._empty_signature: _Signature = "none" if path is None else "unknown"
+        self._is_doubtful = False
+
+    @property
+    def has_local_store(self) -> bool:
+        """Whether its file exists already, or it needs none."""
+        return self.path is None or self.path.exists()
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no write waits. Costs one `stat` of the write-ahead log, which every write of any worker changes."""
+        return self._empty_signature == self._signature()
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it is empty for certain: the modification time shows any write since the last check."""
+        return self.is_empty and not self._is_doubtful
+
+    def _signature(self) -> _Signature:
+        try:
+            status = os.stat(self._wal_path) if self.path is not None else None
+        except OSError:
+            status = None
+        return "none" if status is None else (status.st_mtime_ns, status.st_size)
+
+    def forget(self) -> None:
+        """Makes the next check count the waiting writes, those with another tag too."""
+        self._empty_signature, self._sizes = "unknown", None
+
+    async def check(self, tags: Sequence[str]) -> None:
+        """Counts the waiting writes, for `is_empty`. Raises StoreUnavailable."""
+        signature = self._signature()
+        self._sizes = None
+        if self.has_local_store and await self.size(tags):
+            self._empty_signature = "unknown"
+            return
+        self._is_doubtful = isinstance(signature, tuple) and time.time_ns() - signature[0] < _TICK
+        self._empty_signature = signature
+
+    async def has_writes(self, tags: Sequence[str]) -> bool:
+        """Whether writes wait, as far as is known without counting them again and again."""
+        if not self.is_empty and not self._sizes:
+            await self.check(tags)
+        return not self.is_empty
+
+    @property
+    def last_size(self) -> int:
+        """The bytes of the waiting writes when they were last counted."""
+        return sum((self._sizes or {}).values())
 
     async def size(self, tags: Sequence[str]) -> int:
-        """Returns the bytes of the waiting writes; counts them again after `recount`."""
+        """Returns the bytes of the waiting writes; counts them if `check` or `forget` was called since."""
         if self._sizes is None:
             self._sizes = {key: len(value) + _OVERHEAD async for key, value in self.rows(tags)}
-        return sum(self._sizes.values())
-
-    def recount(self) -> None:
-        """Forgets the sizes, since another worker may have changed them; they are counted again when needed."""
-        self._sizes = None
+        return self.last_size
 
     async def add(self, writes: Sequence[Put], tags: Sequence[str], capacity: int) -> dict[Key, bytes]:
         """Adds all writes or none; returns the existing values of claims, by local key. Raises StoreUnavailable."""
@@ -119,7 +180,7 @@ class _SpoolArea:
         if sum(sizes.values()) > capacity:
             raise _SpoolFull("the store is away, and the spool is full")
         existing = await self.local.write(writes)
-        self._sizes = sizes
+        self._sizes, self._empty_signature = sizes, "unknown"
         return existing
 
     async def rows(self, tags: Sequence[str], kinds: Sequence[str] = _KINDS) -> AsyncIterator[tuple[Key, bytes]]:
@@ -144,7 +205,8 @@ class Spool:
     """The writes of this machine that wait for the store at an address; `address_hash` is a hash of the address.
 
     They are in a file at `path`, at most `capacity` bytes. They are in memory if `path` is None or, as a last
-    resort, if the file takes no writes; writes in memory are lost with the process. `recent` has the copies of
+    resort, if the file takes no writes: then in a file in `memory_folder`, a folder on a disk in memory, which is lost
+    with the machine, or, if that is None, in the process, with which they are lost. `recent` has the copies of
     recent records that are read while the store is unavailable, or is None. `is_merged` says whether a value of a
     key is settled with the store's value, which another machine may have written meanwhile, before it is published.
     """
@@ -154,6 +216,7 @@ class Spool:
         path: Path | None,
         *,
         address_hash: str,
+        memory_folder: Path | None = None,
         capacity: int = 64 * 2**20,
         timeout: float = 5.0,
         recent: RecentRecords | None = None,
@@ -163,25 +226,21 @@ class Spool:
         self.path, self.address_hash, self.recent = path, address_hash, recent
         self._is_merged = is_merged
         self._monotonic = monotonic
-        self._wal_path = f"{path}-wal" if path is not None else ""
-        self._memory = _SpoolArea(InMemoryStore(max_bytes=4 * capacity + 2**20), min(capacity, _MEMORY))
-        self._file: _SpoolArea | None = None
-        if path is None:
-            self._memory.capacity = capacity
-        else:
-            self._file = _SpoolArea(SqliteStore(path, timeout=timeout, is_atomic=True), capacity)
+        self._file = _SpoolArea(path, capacity, timeout) if path is not None else None
+        self._memory = (
+            _SpoolArea(None, capacity)
+            if path is None
+            else _SpoolArea(memory_folder and memory_folder / memory_name(path), min(capacity, _MEMORY), timeout)
+        )
         self.capacity = capacity
         self.elsewhere: dict[str, int] = {}
         """The number of writes for other stores or for an unknown store, by file."""
         self.refused: frozenset[Key] = frozenset()
         """Local keys of writes that the store refused although it took others."""
-        self.in_memory = 0
-        """Bytes of writes that are only in the memory of this process."""
         self._tags: list[str] = []
         self._recorded_tags = set[str]()
-        self._empty_signature: tuple[int, int] | str = "unknown"
-        self._is_doubtful = False
         self._numbers = count()
+        self._has_warned = False
 
     # -- identity -----------------------------------------------------------------
 
@@ -214,7 +273,8 @@ class Spool:
         # Before the store has answered, writes are for any store at this address with this tenant secret.
         address_tag = "new-" + hashlib.sha256(self.address_hash.encode() + b"\n" + secret).hexdigest()[:24]
         self._tags = [identity.hex(), address_tag] if identity else [address_tag]
-        self._empty_signature = "unknown"
+        for area in self._areas():
+            area.forget()
 
     @property
     def tags(self) -> list[str]:
@@ -227,20 +287,24 @@ class Spool:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no write waits. Costs one `stat` of the write-ahead log, which every write of any worker changes."""
-        return not self.in_memory and self._empty_signature == self._signature()
+        """Whether no write waits. Costs one `stat` of each file, which every write of any worker changes."""
+        return self._memory.is_empty and (self._file is None or self._file.is_empty)
 
     @property
     def is_settled(self) -> bool:
-        """Whether the spool is empty for certain: the modification time shows any write since the last check."""
-        return self.is_empty and not self._is_doubtful
+        """Whether the spool is empty for certain."""
+        return self._memory.is_settled and (self._file is None or self._file.is_settled)
 
-    def _signature(self) -> tuple[int, int] | str:
-        try:
-            status = os.stat(self._wal_path) if self._wal_path else None
-        except OSError:
-            status = None
-        return "none" if status is None else (status.st_mtime_ns, status.st_size)
+    async def has_writes_in_memory(self) -> bool:
+        """Whether writes wait in memory, which are lost with the process or with the machine. Never fails."""
+        with suppress(StoreUnavailable):
+            return await self._memory.has_writes(self.tags)
+        return False
+
+    @property
+    def bytes_in_memory(self) -> int:
+        """The bytes of the writes that waited in memory when they were last counted."""
+        return self._memory.last_size
 
     async def hold(self, batch: Sequence[Put | Append], *, share: float = 1.0) -> dict[Key, bytes]:
         """Adds all writes or none, up to `share` of the capacity; returns the existing values of claims.
@@ -253,7 +317,6 @@ class Spool:
         if writes:
             await self._record_tag()
             existing |= await self._add(writes, share)
-            self._empty_signature = "unknown"
         return existing
 
     def _encode_write(self, write: Put | Append) -> Put:
@@ -268,15 +331,17 @@ class Spool:
         return Put(Key(_collection(self.tags[0], kind), name), encoded, if_absent=kind == _CLAIMS)
 
     async def _add(self, writes: Sequence[Put], share: float) -> dict[Key, bytes]:
+        area = self._file if self._file is not None and await self._move_to_file() else self._memory
         try:
-            if self._file is None or not self._has_room():
-                raise StoreUnavailable("there is no spool file, or its disk is full")
-            existing = await self._file.add(writes, self.tags, int(self._file.capacity * share))
+            existing = await area.add(writes, self.tags, int(area.capacity * share))
         except _SpoolFull:
             raise
         except StoreUnavailable:
-            existing = await self._memory.add(writes, self.tags, int(self._memory.capacity * share))
-            await self._measure()
+            if area is self._memory:
+                raise
+            area, existing = self._memory, await self._memory.add(writes, self.tags, int(self._memory.capacity * share))
+        if area is self._memory and self._file is not None:
+            self._warn()
         return {write.key: write.value for write in map(_DECODER.decode, existing.values())}
 
     def _has_room(self) -> bool:
@@ -289,13 +354,14 @@ class Spool:
             # The folder may not exist yet; the write fails if it cannot be created.
             return True
 
-    async def _measure(self) -> None:
-        former_size, self.in_memory = self.in_memory, await self._memory.size(self.tags)
-        if self._file is not None and self.in_memory and not former_size:
+    def _warn(self) -> None:
+        if not self._has_warned:
             _log.warning(
                 "neither the store nor the spool takes writes: removed content is kept in memory only, until one of "
-                "them takes it again; it is lost if this process ends"
+                "them takes it again; it is lost if this %s",
+                "process ends" if self._memory.path is None else "machine restarts",
             )
+        self._has_warned = True
 
     async def _record_tag(self) -> None:
         """Lists the tag in the file, so that workers with another tag can count its writes."""
@@ -367,14 +433,12 @@ class Spool:
                 log_rows = [(local_key, value) async for local_key, value in area.rows([tag], (_APPENDS,))]
                 local_keys += [local_key for local_key, value in log_rows if _DECODER.decode(value).key in keys]
                 count += await area.local.delete(local_keys)
-            area.recount()
-        self.in_memory = await self._memory.size(self.tags)
+            area.forget()
         return count
 
     def _areas(self) -> list[_SpoolArea]:
         """Returns the areas that may have writes; the one with the newest writes is last."""
-        areas = [self._file] if self._file is not None and os.path.exists(self.path or "") else []
-        return [*areas, self._memory] if self.in_memory or self._file is None else areas
+        return [area for area in (self._file, self._memory) if area is not None and area.has_local_store]
 
     # -- publishing ---------------------------------------------------------------
 
@@ -385,16 +449,17 @@ class Spool:
         StoreUnavailable; the rest then still waits, and some writes may be made a second time, which does no harm.
         """
         # Taking the lock changes the file, so that other workers check it again: take it only if writes wait.
-        await self._check_file()
+        await self._check()
         if self.is_empty:
             return
         await self.drop_erased(main, erasures)
         for area in self._areas():
+            if area.is_empty:
+                continue
             async with area.local.lock(_PUBLISHING, lease=_LEASE) as is_acquired:
                 if is_acquired:
                     await self._publish(area, main, settle, erasures, self._monotonic() + _MAX_PUBLISHING)
-            self.in_memory = await self._memory.size(self.tags)
-        await self._check_file()
+        await self._check()
 
     async def drop_erased(self, main: KeyValueStore, erasures: ErasureLog | None) -> list[Put | Append]:
         """Removes erased writes from the spool and from `main`; returns those that waited. Raises StoreUnavailable."""
@@ -408,20 +473,15 @@ class Spool:
         await _delete(main, erased)
         for area, rows in rows_by_area:
             await area.remove({key: value for key, value in rows if _decode_write(key, value) in erased})
-        self.in_memory = await self._memory.size(self.tags)
-        await self._check_file()
+        await self._check()
         return [write for write in writes if write in erased]
 
-    async def _check_file(self) -> None:
-        """Checks whether writes wait in the file and records the result for `is_empty`."""
-        signature, areas = self._signature(), self._areas()
-        if self._file in areas and self._file is not None:
-            self._file.recount()
-            if await self._file.size(self.tags):
-                self._empty_signature = "unknown"
-                return
-        self._is_doubtful = isinstance(signature, tuple) and time.time_ns() - signature[0] < _TICK
-        self._empty_signature = signature
+    async def _check(self) -> None:
+        """Counts the waiting writes of all areas, for `is_empty`. Raises StoreUnavailable."""
+        for area in (self._memory, self._file):
+            if area is not None:
+                await area.check(self.tags)
+        self._has_warned = self._has_warned and not self._memory.is_empty
 
     async def _publish(
         self, area: _SpoolArea, main: KeyValueStore, settle: Settle, erasures: ErasureLog | None, deadline: float
@@ -507,14 +567,29 @@ class Spool:
 
     async def save(self) -> None:
         """Moves writes from memory to the file if the file takes them. Never fails."""
-        if self._file is None or not self.in_memory or not self._has_room():
-            return
+        if not self._memory.is_empty:
+            await self._move_to_file()
+
+    async def _move_to_file(self) -> bool:
+        """Moves writes from memory to the file if it has room; returns whether it has, and none waits in memory.
+
+        Never fails.
+        """
+        if self._file is None or not self._has_room():
+            return False
+        if not await self.has_writes_in_memory():
+            return True
         with suppress(StoreUnavailable):
-            rows = {key: value async for key, value in self._memory.rows(self.tags)}
-            claims = [Put(key, value, if_absent=_CLAIMS in key.collection) for key, value in rows.items()]
-            await self._file.add(claims, self.tags, self._file.capacity)
-            await self._memory.remove(rows)
-            self.in_memory = await self._memory.size(self.tags)
+            # A worker that publishes these writes removes them, and must not find them in the file again.
+            async with self._memory.local.lock(_PUBLISHING, lease=_LEASE) as is_acquired:
+                if is_acquired:
+                    rows = {key: value async for key, value in self._memory.rows(self.tags)}
+                    claims = [Put(key, value, if_absent=_CLAIMS in key.collection) for key, value in rows.items()]
+                    await self._file.check(self.tags)
+                    await self._file.add(claims, self.tags, self._file.capacity)
+                    await self._memory.remove(rows)
+            await self._memory.check(self.tags)
+        return self._memory.is_empty
 
     # -- writes without a tag, or for other stores --------------------------------
 
@@ -577,8 +652,8 @@ class Spool:
     def describe(self) -> dict[str, object]:
         """Returns problems for the operator: bytes only in memory, writes for other stores, refused writes."""
         problems: dict[str, object] = {}
-        if self.in_memory and self._file is not None:
-            problems["in_memory_only_bytes"] = self.in_memory
+        if self.bytes_in_memory and self._file is not None:
+            problems["in_memory_only_bytes"] = self.bytes_in_memory
         if self.elsewhere:
             problems["kept_for_other_stores"] = [
                 {"file": each, "writes": number} for each, number in self.elsewhere.items()
@@ -588,7 +663,7 @@ class Spool:
         return problems
 
     async def close(self) -> None:
-        """Closes the file. Writes in memory are lost, unless the file takes them now."""
+        """Closes the files. Writes in the memory of this process are lost, unless the file takes them now."""
         await self.save()
         if self.recent is not None:
             await self.recent.close()
@@ -699,8 +774,8 @@ class SpooledStore:
         existing = {write.key: waiting[write.key] for write in batch if _is_claim(write) and write.key in waiting}
         spooled = [write for write in batch if write.key in waiting and write.key not in existing]
         direct = [write for write in batch if write.key not in waiting]
-        if self.spool.in_memory:
-            # A claim must not outlive values that are lost with this process, such as the archive of a compaction.
+        if await self.spool.has_writes_in_memory():
+            # A claim must not outlive values that are lost with the memory, such as the archive of a compaction.
             claims = [write for write in direct if _is_claim(write)]
             direct = [write for write in direct if not _is_claim(write)]
             stored = await self._find_in_main(claims)
@@ -803,6 +878,7 @@ def open_spool(
     path: Path | None,
     *,
     address_hash: str = "",
+    memory_folder: Path | None = None,
     capacity: int = 64 * 2**20,
     timeout: float = 5.0,
     has_copies: bool = False,
@@ -821,8 +897,38 @@ def open_spool(
             refuse_foreign(copies_path, SPOOL)
             recent = RecentRecords(copies_path, capacity=capacity // 8, timeout=timeout)
     return Spool(
-        path, address_hash=address_hash, capacity=capacity, timeout=timeout, recent=recent, is_merged=is_merged
+        path,
+        address_hash=address_hash,
+        memory_folder=memory_folder,
+        capacity=capacity,
+        timeout=timeout,
+        recent=recent,
+        is_merged=is_merged,
     )
+
+
+def find_memory_folder(folder: Path) -> Path | None:
+    """Returns a folder of this user's on a disk in memory that is not the disk of `folder`; None if there is none.
+
+    Makes the folder. One that others may read, or that another user made, is not used.
+    """
+    if sys.platform == "win32":
+        return None
+    with suppress(OSError):
+        existing = next(each for each in (folder, *folder.parents) if each.exists())
+        memory = _MEMORY_DISK / f"accordion-{os.getuid()}"
+        if _MEMORY_DISK.stat().st_dev == existing.stat().st_dev:
+            return None
+        memory.mkdir(mode=0o700, exist_ok=True)
+        status = memory.lstat()
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
+            return memory
+    return None
+
+
+def memory_name(path: Path) -> str:
+    """Returns the name of the file in memory that belongs to the spool at `path`."""
+    return f"spool-{hashlib.sha256(os.fsencode(path.absolute())).hexdigest()[:16]}.db"
 
 
 def new_identity() -> bytes:
