@@ -141,11 +141,16 @@ def build_pipelines(
         ledger, clock, tasks, erasures, sessions, calibrator, response_history, conversation_objects, features, costs,
         key_usage,
     )  # fmt: skip
-    responder = Responder(recorder, response_history, clock, lambda: sessions.store.is_available)
+
+    def is_store_available() -> bool:
+        return sessions.store.is_available
+
+    responder = Responder(recorder, response_history, clock, is_store_available)
     reader = RequestReader(receiver, identifier, measurer)
-    history_reconstruction = HistoryReconstruction(response_links, conversation_objects, reader)
+    history_reconstruction = HistoryReconstruction(response_links, conversation_objects, reader, measurer)
+    context_edit_reader = receiver.context_edit_reader
     context_edit_step = ContextEditStep(
-        compaction_step, compaction_step.renderer, receiver.context_edit_reader.sealer, count_message, clock, tasks
+        compaction_step, compaction_step.renderer, context_edit_reader.sealer, count_message, clock, tasks
     )
     pipeline = RequestPipeline(
         clock=clock,
@@ -158,9 +163,17 @@ def build_pipelines(
         sender=sender,
         tool_loop=tool_loop,
         retry_step=RetryStep(
-            measurer, history_reconstruction, compaction_step, tool_loop, calibrator, context_edit_step
+            reader,
+            context_edit_reader,
+            measurer,
+            history_reconstruction,
+            compaction_step,
+            tool_loop,
+            calibrator,
+            context_edit_step,
+            is_store_available,
         ),
         response_retrieval=ResponseRetrieval(sessions, insertion_store),
         responder=responder,
     )
-    return pipeline, UpgradePipeline(clock, tenants, key_limiter, receiver, sender, responder, model_sockets)
+    return pipeline, UpgradePipeline(clock, tenants, key_limiter, receiver, sender, responder, recorder, model_sockets)

@@ -15,11 +15,12 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from accordion.insertions.composition_cache import CompositionCache, without_read_backs
+from accordion.insertions.differences import drop_bound_thinking
 from accordion.insertions.store import InsertionStore
 from accordion.model.compaction import CompactedConversation
 from accordion.model.conversation import Conversation
 from accordion.model.insertions import Insertion
-from accordion.model.tenant import ConversationRef
+from accordion.model.tenant import ConversationRef, TenantScope
 from accordion.protocols.base import WireProtocol
 from accordion.protocols.tool_loop import ArtifactToolProtocol, ToolDefinition
 from accordion.protocols.written_messages import WrittenMessageReader
@@ -39,6 +40,17 @@ class InsertionComposer(msgspec.Struct, frozen=True):
     message_reader: WrittenMessageReader
     define_tool: Callable[[frozenset[str]], ToolDefinition] | None = None
     composition_cache: CompositionCache = msgspec.field(default_factory=CompositionCache)
+
+    def drop_bound_thinking(
+        self,
+        protocol: WireProtocol,
+        tenant: TenantScope,
+        history_with_insertions: CompactedConversation,
+        history_before: CompactedConversation,
+    ) -> CompactedConversation:
+        """Removes the thinking that is bound to the prefix that `history_before` had; see `differences.py`."""
+        read_message = self.message_reader.reader_for(protocol, tenant)
+        return drop_bound_thinking(protocol, history_with_insertions, history_before, read_message)
 
     def offer_tool(self, protocol: WireProtocol, conversation: Conversation) -> Conversation:
         """Returns the conversation with our tool offered, even if there is nothing to read yet. Never raises: returns

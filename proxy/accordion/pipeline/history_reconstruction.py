@@ -21,6 +21,7 @@ from accordion.model.budget import Decision
 from accordion.model.errors import AccordionError, StoreUnavailable
 from accordion.model.http import Inbound
 from accordion.pipeline.conversation_objects import ConversationObjects
+from accordion.pipeline.measure import Measurer
 from accordion.pipeline.read import RequestReader
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest
 from accordion.protocols.json_spans import fields_of, is_text, items_of, list_of, object_of
@@ -38,6 +39,7 @@ class HistoryReconstruction(msgspec.Struct, frozen=True):
     response_links: ResponseLinks
     conversation_objects: ConversationObjects
     reader: RequestReader
+    measurer: Measurer
 
     async def reconstruct(self, request: MeasuredRequest) -> MeasuredRequest | str:
         """Returns the request with the history in place of the id, or the reason why it passes unchanged.
@@ -55,7 +57,7 @@ class HistoryReconstruction(msgspec.Struct, frozen=True):
                 reconstructed.conversation.messages
             ):
                 return f"the provider keeps another history than the one on record, {_PASSES_UNCHANGED}"
-            return replace(self.reader.measurer.apply_reported_tokens(reconstructed, request), original_request=request)
+            return replace(self.measurer.apply_reported_tokens(reconstructed, request), original_request=request)
         except StoreUnavailable:
             return f"the store is unavailable, {_PASSES_UNCHANGED}"
         except AccordionError as error:

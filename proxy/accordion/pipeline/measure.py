@@ -31,7 +31,6 @@ from accordion.compaction.policy import PolicyOptions, PreviousCompaction, decid
 from accordion.compaction.repository import CompactionRepository
 from accordion.compaction.session_overrides import SessionOverrideStore
 from accordion.insertions.composer import InsertionComposer
-from accordion.insertions.differences import drop_bound_thinking
 from accordion.model.boundaries import find_provider_compaction
 from accordion.model.budget import Decision, Utilization
 from accordion.model.compaction import CompactedConversation, without_compaction
@@ -318,8 +317,9 @@ class RequestComposer(msgspec.Struct, frozen=True):
         request = await self.compose(request, request.history, with_insertions=False)
         if request.thinking != "bound" or former is None:
             return request
-        read_message = self.insertion_composer.message_reader.reader_for(request.protocol, request.caller.tenant)
-        bare = drop_bound_thinking(request.protocol, request.forwarded_history, former, read_message)
+        bare = self.insertion_composer.drop_bound_thinking(
+            request.protocol, request.caller.tenant, request.forwarded_history, former
+        )
         counted = self.token_meter.measure(bare.conversation, request.window, request.actual_model).tokens
         total = max(0, request.utilization.tokens - request.uncorrected_tokens + counted)
         used = request.utilization.apply_correction(1.0, total, is_carried=request.utilization.is_carried)

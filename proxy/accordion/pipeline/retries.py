@@ -11,6 +11,7 @@ sent.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import msgspec
 from msgspec.structs import replace
@@ -21,11 +22,12 @@ from accordion.model.http import CompleteResponse
 from accordion.model.ports import UpstreamResponse
 from accordion.pipeline.calibration import Calibrator
 from accordion.pipeline.compact import CompactionStep
-from accordion.pipeline.context_edit_reader import COMPACT_PATH, MISSING_PATH_STATUSES
+from accordion.pipeline.context_edit_reader import COMPACT_PATH, MISSING_PATH_STATUSES, ContextEditReader
 from accordion.pipeline.context_edits import ContextEditStep
 from accordion.pipeline.history_reconstruction import HistoryReconstruction, pass_unchanged
 from accordion.pipeline.measure import Measurer
 from accordion.pipeline.overflow_probe import ProbedResponse
+from accordion.pipeline.read import RequestReader
 from accordion.pipeline.relay import content_type_and_encoding, read_body, strip_body_headers
 from accordion.pipeline.request import MeasuredRequest, PassthroughRequest, PreparedRequest, advance
 from accordion.pipeline.tool_loop import ToolLoop
@@ -52,12 +54,15 @@ class Attempts(msgspec.Struct):
 class RetryStep(msgspec.Struct, frozen=True):
     """Builds the request that is sent in place of a refused one."""
 
+    reader: RequestReader
+    context_edit_reader: ContextEditReader
     measurer: Measurer
     history_reconstruction: HistoryReconstruction
     compaction_step: CompactionStep
     tool_loop: ToolLoop
     calibrator: Calibrator
     context_edit_step: ContextEditStep
+    is_store_available: Callable[[], bool]
 
     async def compact_here(
         self, request: PassthroughRequest, response: UpstreamResponse
@@ -68,13 +73,12 @@ class RetryStep(msgspec.Struct, frozen=True):
         """
         if request.inbound.path != COMPACT_PATH or response.status not in MISSING_PATH_STATUSES:
             return response, request
-        reader = self.history_reconstruction.reader
         refusal = await read_body(response, content_type_and_encoding(response.headers)[1])
         response = CompleteResponse(refusal, strip_body_headers(response.headers), response.status)
-        missing_features = reader.receiver.context_edit_reader.missing_features
+        missing_features = self.context_edit_reader.missing_features
         if not missing_features.learn_missing_path(request.caller.tenant, request.route, response.status, refusal):
             return response, request
-        return response, await reader.read(request.inbound, request.caller, request.started_at)
+        return response, await self.reader.read(request.inbound, request.caller, request.started_at)
 
     async def revise(
         self, request: PreparedRequest, probed: ProbedResponse, attempts: Attempts
@@ -107,18 +111,17 @@ class RetryStep(msgspec.Struct, frozen=True):
 
     async def _edit_here(self, request: PreparedRequest, probed: ProbedResponse) -> PreparedRequest | None:
         """Returns the request with edits done here that the provider refused; None if it refused none."""
-        reader = self.history_reconstruction.reader
-        edit_reader, body = reader.receiver.context_edit_reader, request.decoded_body
+        edit_reader = self.context_edit_reader
         editing = request.protocol.context_edits
         if editing is None or request.context_edits is not None or not editing.is_announced(request.beta):
             return None
-        feature = edit_reader.find_feature(request.protocol, body)
+        feature = edit_reader.find_feature(request.protocol, request.decoded_body)
         status = probed.response.status
         if not feature or not edit_reader.missing_features.learn(
             request.caller.tenant, request.route, feature, status, probed.refusal
         ):
             return None
-        measured = await reader.read(request.inbound, request.caller, request.started_at)
+        measured = await self.reader.read(request.inbound, request.caller, request.started_at)
         if isinstance(measured, PassthroughRequest):
             return None
         return await self.tool_loop.restore_rounds(await self.context_edit_step.prepare(measured))
@@ -158,7 +161,7 @@ class RetryStep(msgspec.Struct, frozen=True):
         be found if the store is down, or was so when they were looked up, or was emptied. None if our tool was never
         offered to this conversation as far as is known: then the fault is the client's own.
         """
-        is_known = request.session_match.base_node is not None and self.measurer.sessions.store.is_available
+        is_known = request.session_match.base_node is not None and self.is_store_available()
         was_offered = request.history.compaction is not None or bool(request.tool_name)
         if (is_known and not was_offered) or request.conversation.previous is not None or not refusal:
             return None

@@ -18,7 +18,7 @@ from accordion.model.http import Inbound, Outbound
 from accordion.model.ports import Clock, UpstreamRequest
 from accordion.model.records import ObservedResponse
 from accordion.pipeline.receive import Receiver
-from accordion.pipeline.record import RequestProgress
+from accordion.pipeline.record import ExchangeRecorder, RequestProgress
 from accordion.pipeline.respond import Responder
 from accordion.pipeline.send import Sender
 from accordion.protocols.registry import find_protocol, is_protocol_path
@@ -46,6 +46,7 @@ class UpgradePipeline(msgspec.Struct, frozen=True):
     receiver: Receiver
     sender: Sender
     responder: Responder
+    recorder: ExchangeRecorder
     model_sockets: ModelSockets = "read"
     unread_clients: set[tuple[str, str]] = msgspec.field(default_factory=set)
     """Tenants and clients whose WebSockets have been reported."""
@@ -92,7 +93,7 @@ class UpgradePipeline(msgspec.Struct, frozen=True):
         progress.status = answer.status if isinstance(answer, Outbound) else 101
         if progress.status == 101 and _is_read_over_http(inbound.path) and not is_read:
             self._warn_unread(inbound, caller.tenant.name)
-        self.responder.recorder.record(progress, ObservedResponse())
+        self.recorder.record(progress, ObservedResponse())
         return answer
 
     def _warn_unread(self, inbound: Inbound, tenant: str) -> None:
